@@ -57,6 +57,7 @@ class MlflowRuns(Reporter):
     """Replays a record to an MLflow tracking store: repeatable and incremental."""
 
     title: ClassVar[str] = "MLflow runs: a parent per cell with its figures and verdict, a child per trial"
+    of_each_phase: ClassVar[bool] = True
 
     tracking_uri: str | None = Field(None, description="tracking store; MLFLOW_TRACKING_URI, else MLflow's default")
     timeout_seconds: float = Field(10.0, gt=0, description="longest wait for one answer of a server")

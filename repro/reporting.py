@@ -21,6 +21,10 @@ class Reporter(Plugin):
     unpublishable: ClassVar[str] = ""
     """Reason why it writes no published results; "": it defines `write_published`."""
 
+    of_each_phase: ClassVar[bool] = False
+    """True: a run that was tuned is written as two records, its tuning first; False: as the scored one, which shows it.
+    """
+
     @abstractmethod
     def write(self, record: Record, out: Path) -> list[str]:
         """Write the record, complete or not, and return the paths or URLs.

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repro.compare import METRICS, Comparison
+from repro.compare.score_figures import Scores
+from repro.compare.scores import record_scores
 from repro.core.files import write_bytes
 from repro.record.store import Record
 from repro.suite.cell import Cell
@@ -36,6 +38,8 @@ LINES = 8
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#7f7f7f")
 """Colours of Okabe and Ito, safe for colour-blind readers; each also has its own line pattern."""
 PATTERNS = ("-", "--", ":", "-.", (0, (6, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)), (0, (5, 4)))
+TAUS = (1, 1.2, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Labelled factors of a profile."""
 WIDTH = 6.5
 """Inches; the width of the text."""
 SETTINGS: dict[str, Any] = {
@@ -63,8 +67,7 @@ class Drawing:
 
 def figures(record: Record) -> list[Drawing]:
     """Return the figures of a record; none if no trial has run."""
-    found = [*_curves(record), *_times(record), *_forest(record)]
-    return [item for item in found if item is not None]
+    return [*_curves(record), *_times(record), *_forest(record), *_profiles(record)]
 
 
 def draw(found: Sequence[Drawing], out: Path) -> list[str]:
@@ -202,6 +205,41 @@ def _forest(record: Record) -> list[Drawing]:
                f"declared contrast is blue with a diamond. Verdicts are corrected for the number of contrasts, "
                f"intervals are not.{none} Figures: {origins}.{left_out(shown, found, 'contrast')}")
     return [Drawing("ratios", caption, 0.8 + 0.42 * len(shown), into)]
+
+
+def _profiles(record: Record) -> list[Drawing]:
+    """Make the figure of performance profiles; none without scores over workloads."""
+    found = record_scores(record)
+    if not isinstance(found, Scores):
+        return []
+    shown = found.contenders[:LINES]
+    bands = f"; bands: 95 % of {found.draws:,} draws of the seeds" if found.draws else ""
+    caption = (f"Performance profiles over {plural(len(found.workloads), 'workload')}: share of them that a contender "
+               f"solves within a factor of the best {METRICS[found.metric].noun} there{bands}. A missed workload is "
+               f"within no factor. Figures: {' and '.join(found.origins)}."
+               f"{left_out(shown, found.contenders, 'contender')}")
+    return [Drawing("profiles", caption, 2.8 + 0.17 * len(shown), partial(_draw_profiles, found))]
+
+
+def _draw_profiles(found: Scores, figure: Any) -> None:
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    pane = figure.subplots()
+    for index, item in enumerate(found.contenders[:LINES]):
+        if item.low:
+            pane.fill_between(found.taus, item.low, item.high, step="post", color=COLORS[index], alpha=0.12,
+                              linewidth=0)
+        pane.step(found.taus, item.profile, where="post", color=COLORS[index], linewidth=1.2,
+                  linestyle=PATTERNS[index], label=shown_text(item.name))
+    pane.set_xscale("log")
+    pane.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    pane.xaxis.set_minor_formatter(NullFormatter())
+    pane.set_xticks([tick for tick in TAUS if tick <= found.taus[-1]])
+    pane.set_xlim(1, found.taus[-1])
+    pane.set_ylim(-0.03, 1.05)
+    pane.set_xlabel(f"factor of the best {METRICS[found.metric].noun}")
+    pane.set_ylabel(shown_text(f"share of workloads [{' and '.join(found.origins)}]"))
+    figure.legend(loc="outside lower left", ncols=1, fontsize=7)
 
 
 def _contrast(record: Record, item: Comparison) -> str:

@@ -26,7 +26,8 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
                      "preconditioner_placement", "preconditioner_periods"), ("preconditioner",)),
     # The options of another rule are others; of one rule they are compared, but for those that were varied.
     "optimizer_options": ("optimizer.kind", *(f"optimizer.{name}" for name in (
-        "adapt", "betas", "decay", "momentum", "nesterov", "trust", "weight_decay"))),
+        "adapt", "adamw_lr", "adjust", "alpha", "basis_every", "betas", "decay", "eps", "hidden", "largest_dimension",
+        "matrix_eps", "momentum", "nesterov", "newton_schulz_steps", "rho", "roots_every", "trust", "weight_decay"))),
     **dict.fromkeys(("server_mode", "server_group", "server_shards"), (
         "engine.kind", "engine.mode", "engine.group", "engine.staleness", "engine.shards")),
     "learning_rate": ("optimizer.lr",), "eval_batch": ("eval_batch",),

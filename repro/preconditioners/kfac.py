@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from repro.preconditioners.options import KfacOptions
+from repro.preconditioners.work import mean_work
 from repro.seams.plugin import Setting
-from repro.seams.preconditioner import Place, Preconditioning
+from repro.seams.preconditioner import Place, Preconditioning, Work
+from repro.seams.workload import LayerShape
 
 if TYPE_CHECKING:
     import torch
@@ -41,6 +44,9 @@ class Kfac(KfacOptions):
         from repro.preconditioners.running import RunningKfac
 
         return RunningKfac(self, model, place)
+
+    def work(self, layers: Sequence[LayerShape] | None, batch: int, world: int) -> Work | None:
+        return None if layers is None else mean_work(self, layers, batch, world)
 
     def alone(self) -> Kfac:
         return self.model_copy(update={"placement": "opt", "fraction": None})

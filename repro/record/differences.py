@@ -17,6 +17,7 @@ FACTS: dict[str, DifferenceKind] = {
 }
 """Fields of an environment that affect a figure; packages, settings, limits and data are compared one by one."""
 OWN = "repro-harness"
+ABSENT = "not installed"
 SHOWN = 4
 """The number of packages that a text names."""
 
@@ -99,7 +100,7 @@ def _packages(then: Environment, now: Environment) -> Iterator[Difference]:
                    (text.partition("==") for text in item.packages)} for item in (then, now))
     if not olds or not news:
         return
-    found = [f"{name} {_shown(olds.get(name))}, now {_shown(news.get(name))}"
+    found = [f"{name} {olds.get(name, ABSENT)}, now {news.get(name, ABSENT)}"
              for name in sorted({*olds, *news} - others) if olds.get(name) != news.get(name)]
     if found:
         more = f" (and {len(found) - SHOWN} more)" if len(found) > SHOWN else ""

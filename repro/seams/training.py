@@ -25,6 +25,7 @@ from repro.seams.workload import (
     DataIdentity,
     Direction,
     Fed,
+    LayerShape,
     Read,
     SampleReader,
     TokenKind,
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "BACKEND", "Batch", "Comm", "CommRan", "DataIdentity", "Direction", "Engine", "Fed", "Job", "Optimizer",
-    "Precision", "Preconditioner", "Read", "SampleReader", "Session", "TokenKind", "TrainingParts", "Workload",
+    "BACKEND", "Batch", "Comm", "CommRan", "DataIdentity", "Direction", "Engine", "Fed", "Job", "LayerShape",
+    "Optimizer", "Precision", "Preconditioner", "Read", "SampleReader", "Session", "TokenKind", "TrainingParts",
+    "Workload",
 ]
 
 class Precision(Plugin):

@@ -131,6 +131,17 @@ class TrainingParts:
     and no worker could help."""
 
 
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """A linear or convolutional layer of a model, as modelled costs need it."""
+
+    inputs: int
+    """Weights of one output, and one more for a bias."""
+    outputs: int
+    positions: int = 1
+    """Places at which one sample applies it: points of a convolution's output, tokens."""
+
+
 class Workload(Plugin):
     """A model, its data and the metrics it is judged by."""
 
@@ -176,6 +187,14 @@ class Workload(Plugin):
         Readers are also shown the perplexity exp(loss), and for bytes the bits per byte.
         """
         return {}
+
+    @property
+    def layer_shapes(self) -> tuple[LayerShape, ...] | None:
+        """Linear and convolutional layers of the model in its order, known without building it.
+
+        Only modelled costs use them. None: the workload does not state them.
+        """
+        return None
 
     def absent(self) -> str:
         """Return what data are missing on this machine and how to get them, in one line; "" if nothing is."""

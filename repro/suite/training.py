@@ -13,6 +13,7 @@ from repro.core.machine import Machine
 from repro.seams.launching import Launcher
 from repro.seams.model_options import ModelOptions
 from repro.seams.plugin import Setting
+from repro.seams.preconditioner import Preconditioner, Work
 from repro.seams.training import Comm, Engine, Optimizer, Precision, Workload
 from repro.suite.choice import (
     CommChoice,
@@ -229,8 +230,7 @@ class TrainingConfig(TrialConfig):
         """Optimizer steps of a trial that uses its whole budget; epochs are rounded up to whole steps."""
         if self.stop.max_epochs is None:
             return self.stop.warmup + (self.stop.steps or 0)
-        samples: int = self.workload.get(Workload).train_samples
-        return math.ceil(self.stop.max_epochs * samples / self.batch.global_)
+        return math.ceil(self.stop.max_epochs * self.train_samples / self.batch.global_)
 
     @property
     def budget_epochs(self) -> float:
@@ -293,8 +293,7 @@ class TrainingConfig(TrialConfig):
 
     @property
     def train_samples(self) -> int:
-        samples: int = self.workload.get(Workload).train_samples
-        return samples
+        return int(self.workload.get(Workload).train_samples)
 
     @property
     def settings(self) -> dict[str, str]:
@@ -372,12 +371,18 @@ class TrainingConfig(TrialConfig):
     def always_runs_full_budget(self) -> bool:
         return self.stop.design != "stop_at_target"
 
+    @property
+    def preconditioner_work(self) -> Work | None:
+        """Work of the preconditioner in a mean step (modelled); None: the workload does not state its layers."""
+        shapes = self.workload.get(Workload).layer_shapes
+        return self.preconditioner.get(Preconditioner).work(shapes, self.batch.global_, self.processes)
+
     def full_budget_seconds(self, cores: int) -> float:
         if not self.engine.get(Engine).needs_parts:
             return INVENTED_SECONDS
-        workload = self.workload.get(Workload)
-        samples = self.budget_epochs * workload.train_samples
-        return LAUNCH_SECONDS + samples / (workload.reference_samples_per_second * min(self.processes, cores))
+        workload, busy = self.workload.get(Workload), min(self.processes, cores)
+        training = self.budget_epochs * workload.train_samples / (workload.reference_samples_per_second * busy)
+        return LAUNCH_SECONDS + training + self.budget_steps * (self.preconditioner_work or Work()).seconds(busy)
 
     def log_size(self) -> LogSize:
         steps = self.budget_steps

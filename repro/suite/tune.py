@@ -21,6 +21,8 @@ MOST_SEEDS = 100
 MOST_SPACES = 200
 MOST_CHOICES = 1000
 MOST_SETTINGS = 5000
+LARGEST_INT = 1 << 53
+"""Largest whole number of a range: a share of a range is a float, which reaches no further one by one."""
 Search = Literal["random", "halton", "grid"]
 Ends = tuple[float, float]
 
@@ -67,10 +69,16 @@ class Axis(SuitePart):
             self._check_choices(self.choices)
             return self
         low, high = self.ends
+        if name == "int" and max(abs(low), abs(high)) > LARGEST_INT:
+            raise FieldProblem(f"a search cannot draw whole numbers beyond 2^53 = {LARGEST_INT:,}; give smaller ends",
+                               (name, int(abs(high) > LARGEST_INT)))
         if name == "log" and low <= 0:
             raise FieldProblem(f"{low:g} has no logarithm: both ends must be above 0", ("log", 0))
         if not low < high:
             raise FieldProblem(f"is empty: {low:g} is not below {high:g}", (name,))
+        if not math.isfinite(high / low if name == "log" else high - low):
+            raise FieldProblem(f"is too wide: {'the ratio' if name == 'log' else 'the difference'} of its ends "
+                               f"{low:g} and {high:g} is no finite number; give a narrower range", (name,))
         return self
 
     def _check_choices(self, choices: tuple[Any, ...]) -> None:
@@ -174,6 +182,14 @@ class Tune(SuitePart):
     master_seed: int | None = Field(None, ge=0, lt=SEEDS_BELOW, description="every random number of the tuning comes "
                                     "from this; null: it follows from that of the scored trials")
     spaces: tuple[Space, ...] = Field(max_length=MOST_SPACES, description="what is searched")
+
+    @field_validator("contenders")
+    @classmethod
+    def _some_factor(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value == ():
+            raise FieldProblem("is empty, so nobody would compete; name factors of the matrix, or leave it out: every "
+                               "cell competes then")
+        return value
 
     @field_validator("metric")
     @classmethod

@@ -9,8 +9,11 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from repro.core.random_streams import Streams
-from repro.seams.training import DataIdentity, Direction, TrainingParts, Workload
+from repro.seams.training import DataIdentity, Direction, LayerShape, TrainingParts, Workload
 from repro.workloads import digits_data
+
+WIDTHS = (32, 64, 128)
+"""Channels of the three convolutions."""
 
 
 class Digits(Workload):
@@ -38,6 +41,12 @@ class Digits(Workload):
     def eval_samples(self) -> int:
         return digits_data.EVAL_SAMPLES
 
+    @property
+    def layer_shapes(self) -> tuple[LayerShape, ...]:
+        sides = enumerate(zip((1, *WIDTHS[:-1]), WIDTHS, strict=True))
+        return (*(LayerShape(9 * before, width, (digits_data.SIDE >> stage)**2) for stage, (before, width) in sides),
+                LayerShape(WIDTHS[-1] + 1, digits_data.CLASSES))
+
     def identity(self) -> DataIdentity:
         return digits_data.identity(self.sha256)
 
@@ -47,7 +56,7 @@ class Digits(Workload):
 
         batches = DigitBatches(self.sha256, streams, device, augment=self.augment)
         model = classification.initialised(
-            lambda: conv_net.conv_net(1, (32, 64, 128), digits_data.CLASSES, self.norm), streams)
+            lambda: conv_net.conv_net(1, WIDTHS, digits_data.CLASSES, self.norm), streams)
         return TrainingParts(
             model=model,
             loss=partial(classification.loss, label_smoothing=self.label_smoothing),

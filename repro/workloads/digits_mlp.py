@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
 from repro.core.random_streams import Streams
-from repro.seams.training import DataIdentity, Direction, TrainingParts, Workload
+from repro.seams.training import DataIdentity, Direction, LayerShape, TrainingParts, Workload
 from repro.workloads import digits_data
 
 if TYPE_CHECKING:
@@ -41,6 +42,11 @@ class DigitsMlp(Workload):
     @property
     def eval_samples(self) -> int:
         return digits_data.EVAL_SAMPLES
+
+    @property
+    def layer_shapes(self) -> tuple[LayerShape, ...]:
+        widths = (digits_data.SIDE**2, *[self.hidden] * self.depth, digits_data.CLASSES)
+        return tuple(LayerShape(before + 1, after) for before, after in pairwise(widths))
 
     def identity(self) -> DataIdentity:
         return digits_data.identity(self.sha256)

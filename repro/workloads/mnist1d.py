@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from repro.core.random_streams import Streams
-from repro.seams.training import DataIdentity, Direction, TrainingParts, Workload
+from repro.seams.training import DataIdentity, Direction, LayerShape, TrainingParts, Workload
 from repro.workloads import mnist1d_data
 
 if TYPE_CHECKING:
@@ -40,6 +40,13 @@ class Mnist1d(Workload):
     @property
     def eval_samples(self) -> int:
         return mnist1d_data.EVAL_SAMPLES
+
+    @property
+    def layer_shapes(self) -> tuple[LayerShape, ...]:
+        wide = self.channels
+        convolutions = ((5 + 1, 19), (3 * wide + 1, 10), (3 * wide + 1, 5))  # of 40 points each halves them
+        return (*(LayerShape(inputs, wide, points) for inputs, points in convolutions),
+                LayerShape(5 * wide + 1, mnist1d_data.CLASSES))
 
     def identity(self) -> DataIdentity:
         return mnist1d_data.identity(self.sha256)

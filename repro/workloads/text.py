@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field, model_validator
 
 from repro.core.random_streams import Streams
-from repro.seams.training import DataIdentity, TokenKind, TrainingParts
+from repro.seams.training import DataIdentity, LayerShape, TokenKind, TrainingParts
 from repro.workloads import prose_data
-from repro.workloads.tokens.language_model import LanguageModel, check_heads
+from repro.workloads.tokens.language_model import LanguageModel, block_shapes, check_heads
 
 if TYPE_CHECKING:
     from repro.workloads.tokens.windows import Opened
@@ -42,6 +42,10 @@ class Text(LanguageModel):
     @property
     def eval_samples(self) -> int:
         return (prose_data.EVAL_BYTES - 1) // self.context
+
+    @property
+    def layer_shapes(self) -> tuple[LayerShape, ...]:
+        return block_shapes(self.layers, self.width, self.context)
 
     def identity(self) -> DataIdentity:
         return prose_data.identity(self.train_samples, self.eval_samples, self.sha256)

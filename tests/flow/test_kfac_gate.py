@@ -41,7 +41,7 @@ HEALTHY = """\
 matrix:
   engine: [ddp, {kind: deepspeed, stage: 0}]
   comm: [ring]
-  preconditioner: [kfac, {kind: kfac, placement: lw}, {kind: kfac, inverse: direct, damping: 0.03}]
+  preconditioner: [kfac, {kind: kfac, placement: lw}, {kind: kfac, inverse: direct, damping: 0.3}]
   precision: [fp32, bf16-master]
 """
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
+
+from repro.cli.main import cli
 from tests.flow.mlflow_stores import empty_store, local, reporter, store
 from tests.made_tuned import make_tuned
 from tests.records import SUITE, make_record
@@ -32,6 +36,21 @@ def test_every_parent_has_the_cost_of_its_tuning(local: Site, tmp_path: Path) ->
     for values in found.values():
         assert values == {"tuning/settings": 5, "tuning/trials": 5, "tuning/abandoned": 0, "tuning/wall_seconds": 5,
                           "tuning/processor_seconds": 10}
+
+
+def test_a_finished_record_is_sent_with_its_tuning(
+        local: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`repro report RUN --to mlflow`, as for a run with --no-mlflow: both experiments, as the run itself sends them."""
+    record = make_tuned(tmp_path / "run")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", local.uri)
+    ended = CliRunner().invoke(cli, ["report", str(record.folder.root), "--to", "mlflow"])
+    assert ended.exit_code == 0, (ended.output, ended.exception)
+    with sqlite3.connect(local.database) as database:
+        found = dict(database.execute("SELECT e.name, count(*) FROM runs r JOIN experiments e USING (experiment_id) "
+                                      "GROUP BY e.name").fetchall())
+        tuning = database.execute("SELECT count(*) FROM runs WHERE name LIKE 'tuning: %'").fetchone()
+    assert found == {"tuned-contenders-tuning": 4 * 5 * 2, "tuned-contenders": 4 + 4 * 6}
+    assert tuning == (4 * 5,)
 
 
 def test_untuned_runs_have_none(local: Site, tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +15,10 @@ import pytest
 from repro.bundle.verify import verify
 from repro.record.store import read_record
 from repro.record.tuning import Tuning, read_tuning
+from tests.file_classes import write_suite
 from tests.flow.test_programs import ENVIRONMENT, READER, SUITE, repro
 from tests.flow.test_reproduce import ROOT
+from tests.flow.test_tuning import command, start, wait_for
 
 DIGITS = """\
 suite: digits-tuned
@@ -65,6 +69,16 @@ tune:
   spaces:
     - origin: a guess
       space: {parameters.rate: {linear: [0.2, 0.8], points: 4}}
+"""
+
+
+FILE_TUNE = """\
+tune:
+  trials: 40
+  metric: samples
+  spaces:
+    - origin: around the class's own pace
+      space: {engine.step_seconds: {linear: [0.005, 0.02]}}
 """
 
 
@@ -128,6 +142,30 @@ def test_an_option_of_a_class_from_a_file_is_tuned(tmp_path: Path) -> None:
     assert chosen is not None
     assert {cell.training.workload.options["width"] for cell in read_record(tmp_path / "run").plan.cells} == {
         chosen.values["workload.width"]}
+
+
+@pytest.mark.slow
+def test_a_tuning_of_a_class_from_a_file_goes_on_without_the_file(tmp_path: Path) -> None:
+    """The command that the end of the first start names carries the consent to the class that the record holds."""
+    write_suite(tmp_path)
+    text = (tmp_path / "paced.yaml").read_text().partition("matrix:")[0]
+    (tmp_path / "suite.yaml").write_text(text + FILE_TUNE)
+    process = start(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    wait_for(process, tmp_path / "run" / "tuning" / "ledger.jsonl", 9)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 130, error
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("result.json")}
+    assert 0 < len(before) < 40 and not (tmp_path / "run" / "plan.json").exists()
+    shutil.rmtree(tmp_path / "own")
+    again = shlex.split(error.partition("resume with: ")[2].splitlines()[0])
+    code, _, error = command(tmp_path, *again[again.index("run"):], "--no-mlflow")
+    assert code in (0, 3), error
+    found = read_tuning(tmp_path / "run")
+    assert found is not None and found.complete and len(found.record.results) == 40
+    assert not read_record(tmp_path / "run").missing()
+    assert all(path.read_bytes() == content for path, content in before.items())
+    assert verify(tmp_path / "run").sound, verify(tmp_path / "run").text()
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ def suite_lines(suite: Suite) -> list[str]:
     if tune is None:
         return lines
     name = "tuning:" if suite.tune else "tuned by:"
-    who = "every cell" if tune.contenders is None else f"the levels of {', '.join(tune.contenders) or 'no factor'}"
+    who = "every cell" if tune.contenders is None else f"the levels of {', '.join(tune.contenders)}"
     lines.append(f"{name:<13}{who}, each with {tune.trials} settings by search {tune.search}, "
                  f"{tune.seeds} seed{'s' if tune.seeds > 1 else ''}, ranked by {METRICS[tune.metric].noun}")
     for space in tune.spaces:

@@ -303,7 +303,10 @@ def write_reports(run: Path, targets: list[str], out: Path | None) -> list[str]:
     if not reporters:
         raise UsageError("--to names no reporter; see `repro list reporters`")
     record = read_inside(run)
-    return [place for item in reporters for place in item.write(record, out or record.folder.reports)]
+    tuning = read_tuning(record.folder.root)
+    before = [tuning.record] if tuning is not None else []
+    return [place for item in reporters for part in (*(before if item.of_each_phase else ()), record)
+            for place in item.write(part, out or part.folder.reports)]
 
 
 def write_published_reports(folders: Sequence[Path], targets: list[str], out: Path | None) -> list[str]:

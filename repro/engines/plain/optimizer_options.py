@@ -11,6 +11,9 @@ NOT_OPTIONS = ("params", "lr", "initial_lr", "param_names", "foreach", "fused", 
 PROGRESS = ("step", "k", "weight_sum", "lr_max", "scheduled_lr", "train_mode")
 """Keys of a group in which pytorch-optimizer and schedulefree count their steps."""
 
+OF_ALL_GROUPS = ("preconditioning_compute_steps",)
+"""Attributes in which optimizers of pytorch-optimizer keep an option outside of their groups."""
+
 
 def class_of(optimizer: torch.optim.Optimizer) -> str:
     """Return the full name of the optimizer's class."""
@@ -23,6 +26,7 @@ def options_of(optimizer: torch.optim.Optimizer) -> str:
     Engines may split or flatten groups, so neither their number nor their sizes are part of it.
     """
     hidden = {*NOT_OPTIONS, *PROGRESS}
-    groups = {json.dumps({key: value for key, value in group.items() if key not in hidden}, sort_keys=True, default=str)
-              for group in optimizer.param_groups}
+    shared = {key: value for key, value in vars(optimizer).items() if key in OF_ALL_GROUPS}
+    groups = {json.dumps({key: value for key, value in group.items() if key not in hidden} | shared, sort_keys=True,
+                         default=str) for group in optimizer.param_groups}
     return f"[{', '.join(sorted(groups))}]"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from repro.seams.training import Direction, TokenKind, Workload
+from repro.seams.training import Direction, LayerShape, TokenKind, Workload
 from repro.suite.field_problem import FieldProblem
 
 if TYPE_CHECKING:
@@ -84,13 +84,28 @@ class GptModel(LanguageModel):
         layers, heads, width = SIZES[self.size]
         return self.layers or layers, self.heads or heads, self.width or width
 
+    @property
+    def layer_shapes(self) -> tuple[LayerShape, ...]:
+        layers, _, width = self.dimensions
+        output = () if self.tied else (LayerShape(width, self._rows(self.vocabulary_here), self.context),)
+        return (*block_shapes(layers, width, self.context), *output)
+
     def shape(self, vocabulary: int) -> Shape:
         """Return the architecture for so many different tokens."""
         from repro.workloads.tokens.model import Shape
 
         layers, heads, width = self.dimensions
-        rows = -(-vocabulary // self.pad_vocabulary) * self.pad_vocabulary
-        return Shape(rows, self.context, layers, heads, width, self.dropout, self.tied)
+        return Shape(self._rows(vocabulary), self.context, layers, heads, width, self.dropout, self.tied)
+
+    def _rows(self, vocabulary: int) -> int:
+        """Return the rows of the embedding, padding included."""
+        return -(-vocabulary // self.pad_vocabulary) * self.pad_vocabulary
+
+
+def block_shapes(layers: int, width: int, context: int) -> tuple[LayerShape, ...]:
+    """Return the linear layers of the blocks of a GPT-2: of the attention and of the perceptron."""
+    sizes = ((width + 1, 3 * width), (width + 1, width), (width + 1, 4 * width), (4 * width + 1, width))
+    return tuple(LayerShape(inputs, outputs, context) for inputs, outputs in sizes) * layers
 
 
 def check_heads(width: int, heads: int) -> None:

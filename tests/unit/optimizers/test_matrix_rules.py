@@ -142,6 +142,14 @@ def test_shampoo_is_the_fourth_roots_of_the_sums() -> None:
     torch.testing.assert_close(parameter.detach(), expected, rtol=0, atol=1e-4)  # the library starts from float32
 
 
+@pytest.mark.parametrize("steps", [1, 7])
+def test_the_period_of_shampoos_roots_is_read_back_from_the_object(steps: int) -> None:
+    pytest.importorskip("pytorch_optimizer")
+    made = Shampoo(lr=0.1, roots_every=3).build([("w", torch.nn.Parameter(torch.ones(4, 4)))])
+    made.preconditioning_compute_steps = steps  # what runs, not what was asked for
+    assert [group["preconditioning_compute_steps"] for group in json.loads(options_of(made))] == [steps]
+
+
 def test_soap_is_adam_in_the_eigenbasis_of_the_first_gradient() -> None:
     """Vyas et al. (2024), algorithm 3: the first step only measures; until `basis_every` the basis stays."""
     pytest.importorskip("pytorch_optimizer")

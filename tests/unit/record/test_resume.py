@@ -160,7 +160,7 @@ def test_packages_are_one_phrase_without_those_reported_elsewhere() -> None:
     here = environment.take(MACHINE, ())
     then = here.model_copy(update={"packages": ("Repro_Harness==0.0", "torch==0.1", "a==1", "b_c==2")})
     now = here.model_copy(update={"packages": ("torch==0.2", "a==2", "B-c==2", "d==1")})
-    assert texts(differences.differences(then, now)) == ["packages a 1, now 2; d unknown, now 1"]
+    assert texts(differences.differences(then, now)) == ["packages a 1, now 2; d not installed, now 1"]
     many = here.model_copy(update={"packages": tuple(f"p{number}==1" for number in range(9))})
     found = differences.differences(many, now.model_copy(update={"packages": ("a==2",)}))
     assert found[0].text.endswith(" (and 6 more)")

@@ -54,6 +54,8 @@ def test_a_suite_is_read_without_importing_and_a_record_too(tmp_path: Path) -> N
     assert read.absent_plugins() == ["engine 'paced.py:Paced' is a class from a file, whose source the record holds "
                                      "(sha256 0000000000000000); reading a record runs none of it"]
     assert [cell.label for cell in expand_again(read, MACHINE).cells] == [cell.label for cell in read.cells]
+    options = [[cell.choices.engine.options for cell in found.cells] for found in (expand_again(read, MACHINE), read)]
+    assert options[0] == options[1] and len(options[0][0]) > 1, "with the defaults, which only the record knows"
     assert imports(tmp_path) == 1
 
 
