@@ -46,6 +46,9 @@ class Muon(Optimizer):
     decay: Decay = Field("all", description="tensors of AdamW with decay")
 
     def unsupported(self, setting: Setting) -> str | None:
+        if self.hidden is None and setting.hidden_matrices is False:
+            return (f"the model of {setting.workload} has no hidden matrix (two dimensions, not of the first or last "
+                    "layer), so that AdamW alone would train it; use adamw")
         found = version("torch")
         if tuple(map(int, found.split(".")[:2])) >= (2, 9):
             return None

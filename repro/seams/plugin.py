@@ -66,6 +66,8 @@ class Setting:
     """True: the engine carries out a preconditioner (`Engine.preconditions`)."""
     steps: int = 0
     """Most optimizer steps that the trial may take; 0: not known."""
+    hidden_matrices: bool | None = None
+    """False: between its first and its last layer the model has convolutions only, or nothing; None: not stated."""
     clips: bool = False
     """True: gradients are clipped to a global norm."""
     reads_ahead: bool = False

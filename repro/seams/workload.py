@@ -140,6 +140,8 @@ class LayerShape:
     outputs: int
     positions: int = 1
     """Places at which one sample applies it: points of a convolution's output, tokens."""
+    kernel: bool = False
+    """True: a convolution, whose weights have more than two dimensions."""
 
 
 class Workload(Plugin):
@@ -192,7 +194,7 @@ class Workload(Plugin):
     def layer_shapes(self) -> tuple[LayerShape, ...] | None:
         """Linear and convolutional layers of the model in its order, known without building it.
 
-        Only modelled costs use them. None: the workload does not state them.
+        For modelled costs, and for rules that need matrices. None: the workload does not state them.
         """
         return None
 

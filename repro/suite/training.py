@@ -26,6 +26,7 @@ from repro.suite.choice import (
 )
 from repro.suite.field_problem import FieldProblem, SuitePart
 from repro.suite.gate_options import GateOptions
+from repro.suite.input_options import AHEAD, Input
 from repro.suite.model_options import Compile, compile_phrase, why_unsupported
 from repro.suite.quality import Quality, quality_of
 from repro.suite.schedule import Constant, Scaling, Schedule
@@ -34,8 +35,6 @@ from repro.suite.trial_config import LogSize, TrialConfig
 
 LAUNCH_SECONDS = 0.7
 """Starting and ending the processes of one trial, roughly."""
-AHEAD = 2
-"""Micro-batches that an input worker reads ahead if the suite does not say."""
 INVENTED_SECONDS = 0.05
 """A trial whose engine invents its figures, roughly."""
 BITWISE = ("determinism bitwise costs time, which is part of every figure of its cells: deterministic kernels, and "
@@ -48,28 +47,6 @@ class Batch(SuitePart):
     global_: int = Field(alias="global", ge=1, description="samples per optimizer step over all processes")
     accumulation: int = Field(1, ge=1, description="forward and backward passes per optimizer step")
     micro: int | None = Field(None, ge=1, description="samples per process and pass; derived if not given")
-
-
-class Input(SuitePart):
-    """Reading of batches on each rank, if the workload reads samples (`Workload.reads_samples`)."""
-
-    workers: int = Field(0, ge=0, le=256, description="input worker processes per rank; 0: read inside the timed step")
-    ahead: int | None = Field(None, ge=1, le=1024,
-                              description=f"micro-batches that each worker reads ahead; null: {AHEAD} with workers")
-    order: Literal["planned", "stream"] = Field(
-        "planned", description="planned: drawn from the seed; stream: the data's own, each rank its own shard from "
-                               "beginning to end, unpaired by order")
-
-    @model_validator(mode="after")
-    def _ahead_of_workers(self) -> Input:
-        if self.ahead is not None and not self.workers:
-            raise FieldProblem("with 0 workers nothing is read ahead: leave `ahead` out, or give workers", ("ahead",))
-        return self
-
-    @property
-    def depth(self) -> int:
-        """Micro-batches that each worker reads ahead; 0 without workers."""
-        return (self.ahead or AHEAD) if self.workers else 0
 
 
 class TrainingConfig(TrialConfig):
@@ -341,7 +318,7 @@ class TrainingConfig(TrialConfig):
 
     def setting(self, device: str, device_count: int) -> Setting:
         precision, optimizer = self.precision.get(Precision), self.optimizer.get(Optimizer)
-        engine = self.engine.get(Engine)
+        engine, layers = self.engine.get(Engine), self.workload.get(Workload).layer_shapes
         return Setting(
             workload=self.workload.kind, engine=self.engine.kind, comm=self.comm.kind,
             precision=self.precision.kind, optimizer=self.optimizer.kind, launcher=self.launcher.kind,
@@ -354,6 +331,7 @@ class TrainingConfig(TrialConfig):
             averages=optimizer.evaluates_other_weights, zero_stage=engine.zero_stage(),
             preconditions=engine.preconditions, steps=self.budget_steps, clips=self.gradient_clip is not None,
             reads_ahead=bool(self.input.workers) or self.input.order == "stream",
+            hidden_matrices=None if layers is None else not all(layer.kernel for layer in layers[1:-1]),
         )
 
     def preload(self) -> list[str]:

@@ -44,7 +44,8 @@ class Digits(Workload):
     @property
     def layer_shapes(self) -> tuple[LayerShape, ...]:
         sides = enumerate(zip((1, *WIDTHS[:-1]), WIDTHS, strict=True))
-        return (*(LayerShape(9 * before, width, (digits_data.SIDE >> stage)**2) for stage, (before, width) in sides),
+        return (*(LayerShape(9 * before, width, (digits_data.SIDE >> stage)**2, kernel=True)
+                  for stage, (before, width) in sides),
                 LayerShape(WIDTHS[-1] + 1, digits_data.CLASSES))
 
     def identity(self) -> DataIdentity:

@@ -45,7 +45,7 @@ class Mnist1d(Workload):
     def layer_shapes(self) -> tuple[LayerShape, ...]:
         wide = self.channels
         convolutions = ((5 + 1, 19), (3 * wide + 1, 10), (3 * wide + 1, 5))  # of 40 points each halves them
-        return (*(LayerShape(inputs, wide, points) for inputs, points in convolutions),
+        return (*(LayerShape(inputs, wide, points, kernel=True) for inputs, points in convolutions),
                 LayerShape(5 * wide + 1, mnist1d_data.CLASSES))
 
     def identity(self) -> DataIdentity:
