@@ -31,7 +31,7 @@ class Ddp(Engine):
     static_graph: bool = Field(False, description="promise that every step uses the same parameters in the same order")
     find_unused: bool = Field(False, description="look in every step for parameters that got no gradient")
     send: Literal["bucketed", "layerwise", "blocking"] = Field(
-        "bucketed", description="bucketed: in buckets of bucket_mib (overlap says when); layerwise: every gradient alone, "
+        "bucketed", description="bucketed: in buckets of bucket_mib; layerwise: every gradient alone, "
         "as soon as it is ready; blocking: every gradient alone, after back-propagation")
     sufficient_factors: Literal["none", "planned", "all"] = Field(
         "none", description="fully connected layers that gather factors in place of averaging their gradient: none, "
@@ -51,7 +51,7 @@ class Ddp(Engine):
     def _no_such_factors(self, setting: Setting) -> str | None:
         """Return why sufficient factors cannot be sent; None if they can."""
         if self.send != "layerwise":
-            return f"sufficient_factors leave layer by layer during back-propagation; use send: layerwise, not {self.send}"
+            return f"sufficient_factors leave layer by layer as they are ready; use send: layerwise, not {self.send}"
         if setting.compression != "none":
             return "compression works on DDP's buckets, and sufficient_factors are in none; use one of the two"
         if setting.processes == 1:

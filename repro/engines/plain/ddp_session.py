@@ -47,8 +47,8 @@ class DdpSession(LoopSession):
         if self.wanted != "none":
             self.factors = SufficientFactors(model, self.job, force=self.wanted == "all")
             if not any(line.shape.linear for line in self.factors.table):
-                raise TrialError("sufficient_factors would have no effect: no nn.Linear of the model has a weight of its "
-                                 "own; remove them")
+                raise TrialError("sufficient_factors would have no effect: the model has no nn.Linear with a weight "
+                                 "of its own; remove them")
             if {*self.factors.names} == {name for name, _ in self.trained()}:
                 raise TrialError("sufficient_factors leave DDP no parameter: the model has weights of nn.Linear alone; "
                                  "add a bias, or use sufficient_factors: none")

@@ -49,7 +49,7 @@ class FactorLayer:
         """Forward calls whose backward pass has not come yet."""
         self.rows: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.sent: tuple[Any, torch.Tensor, int] | None = None
-        module.forward = self.forward  # type: ignore[method-assign]
+        module.forward = self.forward  # type: ignore[method-assign, assignment]
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         module = self.module
