@@ -129,6 +129,10 @@ class Comm(Plugin):
         """Return the effective algorithm, to be compared with the requested one; None: it cannot be read back."""
         return None
 
+    def sent(self, operation: str, world: int, count: int, itemsize: int) -> tuple[int, int, int] | None:
+        """Return (bytes that the busiest rank sends, rounds, bytes on the path) of a collective; None: no formula."""
+        return None
+
     def traffic(self) -> dict[str, Any]:
         """Return this rank's traffic since the last call (JSON-like, `comm.runtime.meter`); empty if not counted."""
         return {}
