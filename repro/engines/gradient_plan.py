@@ -8,7 +8,8 @@ its part of an all-reduce of the M N numbers, or its K (M + N) numbers of factor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from repro.seams.training import Comm
 
@@ -27,7 +28,13 @@ class Shape:
     inputs: int
     """N; of a convolution all weights of one output."""
     linear: bool
-    """True: a fully connected layer whose weight belongs to it alone."""
+    """True: a fully connected layer whose weight belongs to it alone, and which the model calls."""
+    rows: int = 0
+    """K: rows that the layer sees in a step on one worker, samples times positions."""
+    itemsize: int = 4
+    """Bytes of a number of the gradient."""
+    factor_itemsize: int = 4
+    """Bytes of a number of the factors: the type in which the layer computes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +42,6 @@ class LayerCost:
     """One line of the cost table."""
 
     shape: Shape
-    rows: int
-    """K: rows of the factors of one worker in a step."""
     reduce_bytes: int
     factor_bytes: int
     reduce_seconds: float
@@ -48,12 +53,10 @@ class LayerCost:
     factors: bool
     """The choice: the layer sends its factors."""
 
-    def __str__(self) -> str:
-        way = "factors" if self.factors else "all-reduce"
-        rule = "" if self.paper == self.factors else f", paper's rule: {'factors' if self.paper else 'all-reduce'}"
-        return (f"{self.shape.name} {self.shape.outputs}x{self.shape.inputs} K={self.rows}: all-reduce "
-                f"{self.reduce_bytes} B {self.reduce_seconds:.4f} s, factors {self.factor_bytes} B "
-                f"{self.factor_seconds:.4f} s (modelled): {way}{rule}")
+    def row(self) -> dict[str, Any]:
+        """Return the line as `repro.record.layer_cost.LayerCost` has it (JSON-like)."""
+        found = asdict(self)
+        return {**found.pop("shape"), **found}
 
 
 def crossover(outputs: int, inputs: int, world: int) -> float:
@@ -61,31 +64,27 @@ def crossover(outputs: int, inputs: int, world: int) -> float:
     return 2 * outputs * inputs / (world * (outputs + inputs))
 
 
-def layer_cost(
-    shape: Shape, rows: int, world: int, comm: Comm, force: bool = False, itemsize: int = 4, factor_itemsize: int = 4
-) -> LayerCost:
+def layer_cost(shape: Shape, world: int, comm: Comm, force: bool = False) -> LayerCost:
     """Return the costs of one layer and the choice by the bytes that `comm` really sends.
 
     Without a formula (the backend's own collectives) those of the ring are used.
 
     Args:
         force: send the factors of every fully connected layer.
-        itemsize: bytes of a number of the gradient.
-        factor_itemsize: bytes of a number of the factors.
     """
     def cost(operation: str, count: int, size: int, passes: int) -> tuple[int, float]:
         ring = passes * (world - 1) * count * size // world
         sent, rounds, path = comm.sent(operation, world, count, size) or (ring, passes * (world - 1), ring)
         return sent, ALPHA * rounds + BETA * path
 
-    reduced, reduce_seconds = cost("all_reduce", shape.outputs * shape.inputs, itemsize, 2)
-    gathered, factor_seconds = cost("all_gather", world * rows * (shape.outputs + shape.inputs),
-                                         factor_itemsize, 1)
-    paper = shape.linear and rows <= crossover(shape.outputs, shape.inputs, world)
-    return LayerCost(shape, rows, reduced, gathered, reduce_seconds, factor_seconds, paper,
+    reduced, reduce_seconds = cost("all_reduce", shape.outputs * shape.inputs, shape.itemsize, 2)
+    numbers = shape.rows * (shape.outputs + shape.inputs)
+    gathered, factor_seconds = cost("all_gather", world * numbers, shape.factor_itemsize, 1)
+    paper = shape.linear and shape.rows <= crossover(shape.outputs, shape.inputs, world)
+    return LayerCost(shape, reduced, gathered, reduce_seconds, factor_seconds, paper,
                      shape.linear and (force or gathered <= reduced))
 
 
-def plan_layers(shapes: Sequence[Shape], rows: int, world: int, comm: Comm, force: bool = False) -> list[LayerCost]:
-    """Return the cost table of a model whose layers all see `rows` rows."""
-    return [layer_cost(shape, rows, world, comm, force) for shape in shapes]
+def plan_layers(shapes: Sequence[Shape], world: int, comm: Comm, force: bool = False) -> list[LayerCost]:
+    """Return the cost table of a model."""
+    return [layer_cost(shape, world, comm, force) for shape in shapes]

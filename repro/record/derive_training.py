@@ -120,6 +120,8 @@ def _measured(trial: Trial, log: TrialLog, points: Sequence[Point]) -> dict[str,
         found["peak_bytes"] = max(value for value in peaks.value if value is not None)
     if states := log.last("x_state_memory"):
         found["state_bytes"] = states.value
+    if planned := log.last("x_gradient_plan"):
+        found["gradient_plan"] = planned.value
     traffic = _traffic(log)
     if traffic is not None:
         found |= {"traffic": traffic, "bytes_sent": sum(rank.sent_bytes for rank in traffic.ranks)}

@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field
 
 from repro.core.frozen import Frozen
 from repro.record.energy import Energy
+from repro.record.layer_cost import LayerCost
 from repro.record.status import Status
 
 LogFault = Literal["steps_missing", "clock_backwards"]
@@ -281,6 +282,8 @@ class Result(Frozen):
     bytes_sent: int | None = None
     """By all ranks, in collectives that are counted."""
     traffic: Traffic | None = None
+    gradient_plan: tuple[LayerCost, ...] | None = None
+    """None: no layer could send sufficient factors, or an old record."""
     network: Network | None = None
     """None: the launcher sets up no network, or an old record."""
     energy: Energy | None = None

@@ -319,6 +319,12 @@ class Session(ABC):
         """Forget compiled code if a warm cache is requested and this session had to fill it; True: it has forgotten."""
         return False
 
+    def gradient_plan(self) -> list[dict[str, Any]]:
+        """Return how each layer's gradient travels and what each way would cost (JSON-like,
+        `record.layer_cost.LayerCost`); empty: nothing was planned.
+        """
+        return []
+
     def state_memory(self) -> dict[str, int]:
         """Predict the bytes of weights, gradients, masters and optimizer on this rank, and their `total` (modelled);
         empty: the engine states no formula.

@@ -6,11 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from repro.comm.algorithms.ring import Ring
 from repro.engines.ddp import Ddp
+from repro.preconditioners.kfac import Kfac
 from tests.engine_ranks import Case, check_warm_up, furthest, ranks, same_bytes
+from tests.random_nets import gradients
 
 pytest.importorskip("torch")
 __all__ = ["ranks"]
@@ -52,3 +55,40 @@ def test_factors_send_the_bytes_of_the_formula(ranks: Run) -> None:
 def test_a_warm_up_leaves_no_trace_with_factors(ranks: Run) -> None:
     # Two ranks: DDP's first step has one bucket, in which a ring of more ranks adds in another order.
     check_warm_up(ranks, replace(FACTORS, world=2))
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_random_shapes_give_the_gradients_of_an_all_reduce(world: int) -> None:
+    answers = gradients(world, [*range(6)])
+    for seed, ranks_found in enumerate(zip(*answers, strict=True)):
+        for found in ranks_found:
+            plain, factors = found["none"]["gradients"], found["all"]["gradients"]
+            size = max(float(np.abs(values).max()) for values in plain.values())
+            assert furthest(plain, factors) < 2e-6 * max(1.0, size), (seed, found["shape"])
+            assert same_bytes(factors, ranks_found[0]["all"]["gradients"])
+            shape = found["shape"]
+            rows = shape["samples"] * max(1, shape["positions"]) * shape["accumulation"]
+            assert [line["rows"] for line in found["all"]["plan"]] == [rows] * 3, "samples times positions"
+            assert all(line["factors"] and line["factor_itemsize"] == 4 for line in found["all"]["plan"])
+    assert {found["shape"]["positions"] > 0 for found in (rank for rank in answers[0])} == {True, False}
+
+
+def test_factors_of_bf16_autocast_are_counted_in_their_type() -> None:
+    found = gradients(2, [1], "bf16-autocast")[0][0]
+    plain, factors = found["none"]["gradients"], found["all"]["gradients"]
+    for name, values in plain.items():
+        np.testing.assert_allclose(factors[name], values, rtol=0.02, atol=0.004 * float(np.abs(values).max() + 1e-6))
+    lines = found["all"]["plan"]
+    assert {(line["itemsize"], line["factor_itemsize"]) for line in lines} == {(4, 2)}
+
+
+@pytest.mark.parametrize("kfac", [Kfac(eigen_every=4, factor_every=2), Kfac(placement="lw", eigen_every=4)], ids=str)
+def test_a_preconditioner_sees_the_layers_that_send_factors(ranks: Run, kfac: Kfac) -> None:
+    change: dict[str, Any] = {"world": 2, "accumulation": 2, "preconditioner": kfac}
+    plain, found = ranks(replace(PLAIN, **change)), ranks(replace(FACTORS, **change))
+    assert furthest(found[0]["weights"], plain[0]["weights"]) < 1e-4
+    assert furthest(found[0]["weights"], ranks(replace(PLAIN, world=2, accumulation=2))[0]["weights"]) > 0.01
+
+
+def test_plain_ddp_warms_up_alike_in_one_tensor_buckets(ranks: Run) -> None:
+    check_warm_up(ranks, replace(PLAIN, engine=Ddp(send="layerwise"), steps=4))

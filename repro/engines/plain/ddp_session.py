@@ -15,7 +15,8 @@ from repro.core.errors import TrialError
 from repro.engines.plain.hooks import Hooks
 from repro.engines.plain.loop import LoopSession
 from repro.engines.plain.reduction_dtypes import ReductionWatcher
-from repro.engines.plain.sufficient_factors import SufficientFactors, describe
+from repro.engines.plain.state_snapshot import RandomStates
+from repro.engines.plain.sufficient_factors import SufficientFactors
 from repro.seams.training import Batch, Job, TrainingParts
 
 
@@ -45,7 +46,7 @@ class DdpSession(LoopSession):
 
     def _wrap(self, model: torch.nn.Module) -> DistributedDataParallel:
         if self.wanted != "none":
-            self.factors = SufficientFactors(model, self.job, force=self.wanted == "all")
+            self.factors = SufficientFactors(model, self.job, self.wanted == "all", self._look)
             if not any(line.shape.linear for line in self.factors.table):
                 raise TrialError("sufficient_factors would have no effect: the model has no nn.Linear with a weight "
                                  "of its own; remove them")
@@ -61,6 +62,18 @@ class DdpSession(LoopSession):
             gradient_as_bucket_view=True,
             **self.options,
         )
+
+    def _look(self) -> None:
+        """Run one forward pass that leaves no trace: neither random numbers nor running statistics."""
+        drawn = RandomStates()
+        inputs, _ = self.parts.synthetic_batch(self.job.micro_batch)
+        self.model.eval()
+        self.forward(inputs)  # with gradients: without them torch's encoder layers take a path around their parts
+        self.model.train()
+        drawn.restore()
+
+    def gradient_plan(self) -> list[dict[str, Any]]:
+        return [line.row() for line in self.factors.table] if self.factors else []
 
     def local(self) -> AbstractContextManager[Any]:
         if self.factors is None:
@@ -115,9 +128,8 @@ class DdpSession(LoopSession):
         tensors = len(self.parameters) - (len(self.factors.layers) if self.factors else 0)
         alone = bool(sizes) and len(sizes.split(",")) == tensors
         late = self.hooks.overlap(True) == "off"
-        found = {"send": ("blocking" if late else "layerwise") if alone and self.options["bucket_cap_mb"] < 1e-5
-                 else "bucketed", "factor_layers": str(len(self.factors.layers) if self.factors else 0)}
-        return found | ({"gradient_costs": describe(self.factors.table)} if self.factors else {})
+        return {"send": ("blocking" if late else "layerwise") if alone and self.options["bucket_cap_mb"] < 1e-5
+                else "bucketed", "factor_layers": str(len(self.factors.layers) if self.factors else 0)}
 
     def close(self) -> None:
         # Reducer and gradients (views of its buckets) hold the group. If they outlived it, the last of them would wait

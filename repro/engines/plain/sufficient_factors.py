@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from repro.engines.gradient_plan import LayerCost, Shape, layer_cost
+from repro.engines.gradient_plan import Shape, plan_layers
 from repro.seams.training import Job
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -47,8 +48,10 @@ class FactorLayer:
         self.name, self.module, self.owner = name, module, owner
         self.open = 0
         """Forward calls whose backward pass has not come yet."""
-        self.rows: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.sent: tuple[Any, torch.Tensor, int] | None = None
+        self.rows: list[torch.Tensor] = []
+        """Factors [rows, M + N] of this step's calls: outputs' gradient beside inputs."""
+        self.sent: tuple[Any, torch.Tensor] | None = None
+        self.mean = torch.empty_like(module.weight, dtype=torch.float32)
         module.forward = self.forward  # type: ignore[method-assign, assignment]
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -61,50 +64,41 @@ class FactorLayer:
         return tapped
 
     def add(self, inputs: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Keep the factors of one call; after the last one of the step, send all."""
+        """Keep the factors of one call; after the last one of the step, send all in one message."""
         self.open -= 1
         # What the layer multiplied: autocast had rounded its inputs to the type of its outputs.
-        self.rows.append((gradient.detach().flatten(0, -2), inputs.to(gradient.dtype).flatten(0, -2)))
+        pair = gradient.detach().flatten(0, -2), inputs.to(gradient.dtype).flatten(0, -2)
+        self.rows.append(torch.cat(pair, 1))
         if self.open == 0 and not self.owner.local:
-            self._send()
-
-    def _send(self) -> None:
-        rows = sum(len(outputs) for outputs, _ in self.rows)
-        flat = torch.cat([*(g.reshape(-1) for g, _ in self.rows), *(x.reshape(-1) for _, x in self.rows)])
-        self.rows.clear()
-        gathered = flat.new_empty(self.owner.world * flat.numel())
-        work = dist.all_gather_into_tensor(gathered, flat, async_op=True)
-        self.sent = (work, gathered, rows)
+            flat = self.rows[0] if len(self.rows) == 1 else torch.cat(self.rows)
+            self.rows.clear()
+            gathered = flat.new_empty(self.owner.world * len(flat), flat.shape[1])
+            self.sent = dist.all_gather_into_tensor(gathered, flat, async_op=True), gathered
 
     def finish(self) -> None:
         """Wait for the factors of all ranks and set the weight's mean gradient: the same bits on every rank."""
         assert self.sent is not None, f"{self.name} had no backward pass"
-        (work, gathered, rows), self.sent = self.sent, None
+        (work, gathered), self.sent = self.sent, None
         work.wait()
-        outputs, world = self.module.out_features, self.owner.world
-        parts = gathered.view(world, -1)
-        left = parts[:, :rows * outputs].reshape(world * rows, outputs).float()
-        right = parts[:, rows * outputs:].reshape(world * rows, -1).float()
-        with torch.no_grad():
-            self.module.weight.grad = ((left.T @ right) / world).to(self.module.weight.dtype)
+        # Halves of every row, which the product reads where they lie: no copy in float32.
+        left, right = gathered.float().split([self.module.out_features, self.module.in_features], 1)
+        torch.addmm(self.mean, left.T, right, beta=0, alpha=1 / self.owner.world, out=self.mean)
+        self.module.weight.grad = self.mean.to(self.module.weight.dtype)
 
 
 class SufficientFactors:
     """The layers of one model that send factors.
 
     Args:
-        force: all fully connected layers; else those whose factors are fewer bytes (`gradient_plan`), with the samples
-            of a step as rows: positions, as of tokens, make more of them.
+        force: all fully connected layers; else those whose factors are fewer bytes (`gradient_plan`).
+        run: one forward pass of `model` on a micro-batch, which shows the rows that every layer sees.
     """
 
-    def __init__(self, model: nn.Module, job: Job, force: bool) -> None:
+    def __init__(self, model: nn.Module, job: Job, force: bool, run: Callable[[], None]) -> None:
         self.world, self.local = job.world, False
-        modules = dict(model.named_modules())
-        shapes = find_shapes(model)
-        rows = job.micro_batch * job.accumulation
-        self.table = [layer_cost(shape, rows, job.world, job.comm, force) for shape in shapes]
-        chosen = [line.shape.name for line in self.table if line.factors]
-        self.layers = [FactorLayer(name, _linear(modules[name.rpartition(".")[0]]), self) for name in chosen]
+        self.table = plan_layers(find_shapes(model, run, job.accumulation), job.world, job.comm, force)
+        self.layers = [FactorLayer(name, _linear(model.get_submodule(name.rpartition(".")[0])), self)
+                       for name in (line.shape.name for line in self.table if line.factors)]
         for layer in self.layers:
             # DDP copies rank 0's weights to all ranks, but not those that it is told to ignore.
             dist.broadcast(layer.module.weight.detach(), src=0)
@@ -134,24 +128,34 @@ def _linear(module: nn.Module) -> nn.Linear:
     return module
 
 
-def find_shapes(model: nn.Module) -> list[Shape]:
-    """Return the linear and convolutional layers with a trained weight.
+def find_shapes(model: nn.Module, run: Callable[[], None], accumulation: int) -> list[Shape]:
+    """Return the linear and convolutional layers with a trained weight, and the rows that they see in a step.
 
-    A weight that several modules share, as of tied embeddings, is left to DDP, and so is the output projection inside
-    torch's MultiheadAttention, which is never called.
+    A weight that several modules share, as of tied embeddings, is left to DDP, and so is one of a module that is never
+    called, as the output projection inside torch's MultiheadAttention.
+
+    Args:
+        run: one forward pass on a micro-batch.
+        accumulation: micro-batches of a step.
     """
     uses = Counter(id(parameter) for module in model.modules() for parameter in module._parameters.values())
-    uncalled = {id(module.out_proj) for module in model.modules() if isinstance(module, nn.MultiheadAttention)}
-    found = []
-    for path, module in model.named_modules():
-        if isinstance(module, LAYERS) and module.weight.requires_grad and id(module) not in uncalled:
-            outputs = len(module.weight)
+    found: dict[str, Shape] = {}
+
+    def look(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: Any, outputs: torch.Tensor) -> None:
+            shape = found[name]
             linear = type(module) is nn.Linear and uses[id(module.weight)] == 1
-            found.append(Shape(f"{path}.weight" if path else "weight", outputs, module.weight.numel() // outputs,
-                               linear))
-    return found
+            found[name] = replace(
+                shape, linear=linear, rows=shape.rows + accumulation * (outputs.numel() // shape.outputs),
+                factor_itemsize=outputs.element_size())
+        return hook
 
-
-def describe(table: list[LayerCost]) -> str:
-    """Return the cost table, a layer after the other."""
-    return "; ".join(map(str, table))
+    with ExitStack() as hooks:
+        for path, module in model.named_modules():
+            if isinstance(module, LAYERS) and module.weight.requires_grad:
+                name, outputs = f"{path}.weight" if path else "weight", len(module.weight)
+                found[name] = Shape(name, outputs, module.weight.numel() // outputs, linear=False,
+                                    itemsize=module.weight.element_size())
+                hooks.callback(module.register_forward_hook(look(name)).remove)
+        run()
+    return [*found.values()]
