@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -21,36 +22,43 @@ from tests.engine_ranks import free_port
 def gradients(world: int, seeds: list[int], precision: str = "fp32") -> list[list[dict[str, Any]]]:
     """What every rank says of every seed."""
     context = multiprocessing.get_context("forkserver")
-    port, pipes, processes = free_port(), [], []
+    ports, pipes, processes = [free_port() for _ in range(2 * len(seeds))], [], []
     for rank in range(world):
         mine, theirs = context.Pipe()
-        processes.append(context.Process(target=_serve, args=(theirs, rank, world, port, seeds, precision), daemon=True))
+        processes.append(context.Process(target=_serve, args=(theirs, rank, world, ports, seeds, precision), daemon=True))
         processes[-1].start()
         theirs.close()
         pipes.append(mine)
     try:
-        return [pipe.recv() for pipe in pipes]
+        assert all(pipe.poll(90) for pipe in pipes), "a rank hangs"
+        answers = [pipe.recv() for pipe in pipes]
+        assert not (told := [answer for answer in answers if isinstance(answer, str)]), told[0]
+        return answers
     finally:
         for process in processes:
             process.kill()
             process.join(10)
 
 
-def _serve(pipe: Connection, rank: int, world: int, port: int, seeds: list[int], precision: str) -> None:
+def _serve(pipe: Connection, rank: int, world: int, ports: list[int], seeds: list[int], precision: str) -> None:
     import torch
 
     torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), LOCAL_RANK=str(rank))
-    pipe.send([_both(rank, world, seed, precision) for seed in seeds])
+    os.environ.update(MASTER_ADDR="127.0.0.1", LOCAL_RANK=str(rank))
+    try:
+        pipe.send([_both(rank, world, seed, precision, ports) for seed in seeds])
+    except BaseException:
+        pipe.send(traceback.format_exc())
 
 
-def _both(rank: int, world: int, seed: int, precision: str) -> dict[str, Any]:
+def _both(rank: int, world: int, seed: int, precision: str, ports: list[int]) -> dict[str, Any]:
     draws = np.random.default_rng(seed)
     shape = {"samples": int(draws.integers(1, 6)), "positions": int(draws.integers(0, 5)),
              "accumulation": int(draws.integers(1, 3)), "bias": bool(draws.integers(2)),
              "widths": [int(width) for width in draws.integers(1, 40, 4)]}
     found = {"shape": shape}
     for name in ("none", "all"):
+        os.environ["MASTER_PORT"] = str(ports.pop())  # of its own, as a store of the last session may still listen
         found[name] = _gradients(rank, world, seed, shape, name, precision)
     return found
 
