@@ -16,12 +16,13 @@ from repro.engines.ddp import Ddp
 from repro.engines.precisions import Bf16Autocast, Fp32
 from repro.optimizers.sgd import Sgd
 from repro.seams.training import Job, TrainingParts
-from tests.engine_ranks import free_port
+from tests.engine_ranks import PRELOAD, free_port
 
 
 def gradients(world: int, seeds: list[int], precision: str = "fp32") -> list[list[dict[str, Any]]]:
     """What every rank says of every seed."""
     context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*PRELOAD])
     ports, pipes, processes = [free_port() for _ in range(2 * len(seeds))], [], []
     for rank in range(world):
         mine, theirs = context.Pipe()

@@ -64,6 +64,11 @@ class Ddp(Engine):
             return "recomputation repeats calls that sufficient_factors count; remove activation_checkpointing"
         return None
 
+    def remark(self) -> str:
+        return "" if self.sufficient_factors == "none" else (
+            "layers are known once a model is built, so the cost table of sufficient_factors is made at the start of "
+            "each trial; it stands in the log, in the result and on the page")
+
     def library(self) -> str:
         import torch
 

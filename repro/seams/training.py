@@ -369,6 +369,10 @@ class Engine(Plugin):
         """
         return ""
 
+    def remark(self) -> str:
+        """Return what a plan tells about these options; "": nothing."""
+        return ""
+
     def builds(self) -> str:
         """Return what has to be built by a C++ compiler before it can start; "": nothing."""
         return ""

@@ -204,6 +204,9 @@ MATRIX: dict[str, tuple[int, int, str]] = {
     "fsdp-ring": (2, 1, "  comm: ring\nmatrix:\n  engine: [fsdp]\n  batch: [{global: 64, accumulation: 2}]\n"),
     "kfac": (2, 1, KFAC + "matrix:\n  engine: [ddp, {kind: deepspeed, stage: 0}]\n"),
     "kfac-lw": (2, 1, KFAC.replace("opt", "lw") + "  comm: ring\nmatrix:\n  precision: [fp32, bf16-autocast]\n"),
+    "sufficient-factors": (2, 1, "  comm: ring\nmatrix:\n  engine:\n"
+                           "    - {kind: ddp, send: layerwise, sufficient_factors: planned}\n"
+                           "  precision: [fp32, bf16-autocast]\n"),
     "batch-norm": (2, 1, "matrix:\n  workload: [{kind: digits, norm: batch}]\n"),
 }
 

@@ -53,14 +53,24 @@ def test_factors_send_the_bytes_of_the_formula(ranks: Run) -> None:
 
 
 def test_a_warm_up_leaves_no_trace_with_factors(ranks: Run) -> None:
-    # Two ranks: DDP's first step has one bucket, in which a ring of more ranks adds in another order.
     check_warm_up(ranks, replace(FACTORS, world=2))
 
 
-@pytest.mark.parametrize("world", [2, 4])
+def test_on_four_ranks_a_first_step_without_warm_up_adds_in_another_order(ranks: Run) -> None:
+    # In its first step DDP has one bucket of all tensors, and each alone only from the second step on. A ring of more
+    # than two ranks then adds an element in another order: plain DDP shows it, without any factors.
+    for case in (replace(PLAIN, engine=Ddp(send="layerwise")), FACTORS):
+        cold, warm = (ranks(replace(case, warm_up=warm))[0]["weights"] for warm in (False, True))
+        assert not same_bytes(cold, warm) and furthest(cold, warm) < 2e-6
+
+
+SEEDS = {2: range(6), 4: range(6, 9)}
+
+
+@pytest.mark.parametrize("world", SEEDS)
 def test_random_shapes_give_the_gradients_of_an_all_reduce(world: int) -> None:
-    answers = gradients(world, [*range(6)])
-    for seed, ranks_found in enumerate(zip(*answers, strict=True)):
+    answers = gradients(world, [*SEEDS[world]])
+    for seed, ranks_found in zip(SEEDS[world], zip(*answers, strict=True), strict=True):
         for found in ranks_found:
             plain, factors = found["none"]["gradients"], found["all"]["gradients"]
             size = max(float(np.abs(values).max()) for values in plain.values())
@@ -70,7 +80,7 @@ def test_random_shapes_give_the_gradients_of_an_all_reduce(world: int) -> None:
             rows = shape["samples"] * max(1, shape["positions"]) * shape["accumulation"]
             assert [line["rows"] for line in found["all"]["plan"]] == [rows] * 3, "samples times positions"
             assert all(line["factors"] and line["factor_itemsize"] == 4 for line in found["all"]["plan"])
-    assert {found["shape"]["positions"] > 0 for found in (rank for rank in answers[0])} == {True, False}
+    assert any(found["shape"]["positions"] > 1 for found in answers[0]), "inputs as in a transformer"
 
 
 def test_factors_of_bf16_autocast_are_counted_in_their_type() -> None:
@@ -82,13 +92,11 @@ def test_factors_of_bf16_autocast_are_counted_in_their_type() -> None:
     assert {(line["itemsize"], line["factor_itemsize"]) for line in lines} == {(4, 2)}
 
 
-@pytest.mark.parametrize("kfac", [Kfac(eigen_every=4, factor_every=2), Kfac(placement="lw", eigen_every=4)], ids=str)
+@pytest.mark.parametrize("kfac", [
+    Kfac(eigen_every=4, factor_every=2),
+    pytest.param(Kfac(placement="lw", eigen_every=4), marks=pytest.mark.slow)], ids=["opt", "lw"])
 def test_a_preconditioner_sees_the_layers_that_send_factors(ranks: Run, kfac: Kfac) -> None:
     change: dict[str, Any] = {"world": 2, "accumulation": 2, "preconditioner": kfac}
     plain, found = ranks(replace(PLAIN, **change)), ranks(replace(FACTORS, **change))
     assert furthest(found[0]["weights"], plain[0]["weights"]) < 1e-4
     assert furthest(found[0]["weights"], ranks(replace(PLAIN, world=2, accumulation=2))[0]["weights"]) > 0.01
-
-
-def test_plain_ddp_warms_up_alike_in_one_tensor_buckets(ranks: Run) -> None:
-    check_warm_up(ranks, replace(PLAIN, engine=Ddp(send="layerwise"), steps=4))
