@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import traceback
+from itertools import pairwise
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -26,7 +27,8 @@ def gradients(world: int, seeds: list[int], precision: str = "fp32") -> list[lis
     ports, pipes, processes = [free_port() for _ in range(2 * len(seeds))], [], []
     for rank in range(world):
         mine, theirs = context.Pipe()
-        processes.append(context.Process(target=_serve, args=(theirs, rank, world, ports, seeds, precision), daemon=True))
+        order = (theirs, rank, world, ports, seeds, precision)
+        processes.append(context.Process(target=_serve, args=order, daemon=True))
         processes[-1].start()
         theirs.close()
         pipes.append(mine)
@@ -70,7 +72,7 @@ def _gradients(rank: int, world: int, seed: int, shape: dict[str, Any], factors:
 
     torch.manual_seed(seed)
     widths, layers = shape["widths"], []
-    for inputs, outputs in zip(widths, widths[1:], strict=False):
+    for inputs, outputs in pairwise(widths):
         layers += [nn.Linear(inputs, outputs, bias=shape["bias"]), nn.Tanh()]
     model = nn.Sequential(*layers, nn.LayerNorm(widths[-1]))
     generator = torch.Generator().manual_seed(1000 * seed + rank)

@@ -38,5 +38,5 @@ def layer_rows(record: Record) -> tuple[LayerRow, ...]:
 def _choice(layer: LayerCost) -> str:
     if not layer.linear:
         return "all-reduce: no fully connected layer of its own"
-    way = "factors" if layer.factors else "all-reduce"
-    return way if layer.paper == layer.factors else f"{way}; the paper's rule: {'factors' if layer.paper else 'all-reduce'}"
+    way, paper = ("factors" if chosen else "all-reduce" for chosen in (layer.factors, layer.paper))
+    return way if way == paper else f"{way}; the paper's rule: {paper}"

@@ -13,7 +13,8 @@ BUCKETED = ("engine.bucket_mib", "engine.wrap", "engine.send", "engine.sufficien
 FOLLOWS: dict[str, tuple[str, ...]] = {
     "comm": ("comm", "launcher", "engine.sufficient_factors"), "comm_algorithm": ("comm",),
     "comm_collectives": ("comm", "engine.sufficient_factors"),
-    "comm_dtype": ("precision", "compression", "engine.sufficient_factors"), "matmul_dtype": ("precision",), "weight_dtype": ("precision",),
+    "comm_dtype": ("precision", "compression", "engine.sufficient_factors"),
+    "matmul_dtype": ("precision",), "weight_dtype": ("precision",),
     "gradient_dtype": ("precision",), "master_dtype": ("precision",), "tf32": ("precision",),
     "loss_scale": ("precision",), "autocast": ("precision",), "optimizer": ("optimizer.kind",),
     "compression": ("compression", "compression_rank"), "overlap": ("overlap", "engine.send"),

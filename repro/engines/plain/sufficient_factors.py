@@ -81,7 +81,8 @@ class FactorLayer:
         (work, gathered), self.sent = self.sent, None
         work.wait()
         # Halves of every row, which the product reads where they lie: no copy in float32.
-        left, right = gathered.float().split([self.module.out_features, self.module.in_features], 1)
+        rows, outputs = gathered.float(), self.module.out_features
+        left, right = rows[:, :outputs], rows[:, outputs:]
         torch.addmm(self.mean, left.T, right, beta=0, alpha=1 / self.owner.world, out=self.mean)
         self.module.weight.grad = self.mean.to(self.module.weight.dtype)
 
