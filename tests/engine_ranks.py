@@ -119,7 +119,7 @@ def build_parts(batch_norm: bool) -> TrainingParts:
         raise AssertionError
 
     scores = {"accuracy": correct, "loss": total_loss}
-    return TrainingParts(model, nn.functional.cross_entropy, scores, unused, unused, unused, unused)
+    return TrainingParts(model, nn.functional.cross_entropy, scores, unused, unused, lambda n: images(0, n), unused)
 
 
 def wide_parts(width: int) -> TrainingParts:

@@ -19,6 +19,7 @@ from .curves import panels
 from .effects import page_effects
 from .energy import energy
 from .figures import figures
+from .gradient_plan import layer_rows
 from .looks import looks
 from .network import networks
 from .notices import notices, parity, progress
@@ -64,8 +65,8 @@ def view(record: Record) -> dict[str, Any]:
         "verdicts": verdicts(record, comparisons), "checklist": checklist(record), "panels": panels(record),
         "survival": survival(record), "training": figures(record),
         "trust": trust(record), "energy": energy(record), "phases": phases(record),
-        "traffic": traffic(record), "servers": servers(record), "scaling": (scaled := scaling(record)),
-        "controller": controller(record, scaled), "networks": networks(record),
+        "traffic": traffic(record), "layers": layer_rows(record), "servers": servers(record),
+        "scaling": (scaled := scaling(record)), "controller": controller(record, scaled), "networks": networks(record),
         "settings": settings(record), "effective": effective(record), "machine": machine(record),
         "rank_settings": rank_settings(record), "attempts": attempts(record), "trials": of_trials,
         "trials_by_cell": by_cell(known, of_trials), "missing": missing(record),

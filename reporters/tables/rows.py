@@ -69,6 +69,8 @@ def tables(record: Record) -> list[Table]:
         Table("comparisons", "One row per verdict, the declared contrast first", tuple(_comparisons(record, compared))),
         Table("pairs", "One row per pair of trials with one seed", tuple(_pairs(record, compared))),
         Table("trials", "One row per trial", tuple(_trial(record, item) for item in record.results)),
+        Table("gradient_plan", "One row per layer of a trial that planned how its gradients travel (modelled)",
+              tuple(_layers(record))),
         Table("evaluations", "One row per evaluation of a trial", tuple(_evaluations(record))),
         Table("attempts", "One row per attempt of a trial, including failed ones", tuple(_attempts(record))),
         Table("parameters", "One row per setting of a cell", tuple(_parameters(record))),
@@ -241,6 +243,13 @@ def _evaluations(record: Record) -> Iterable[Row]:
                 "train_loss": point.train_loss,
             }
             yield row | choices.quality.columns("", point.value)
+
+
+def _layers(record: Record) -> Iterable[Row]:
+    for item in record.results:
+        for layer in item.gradient_plan or ():
+            yield {"trial_id": item.trial_id, "cell_id": item.cell_id, "seed": item.repeat, "origin": "modelled",
+                   **layer.model_dump(), "name": plain(layer.name)}
 
 
 def _attempts(record: Record) -> Iterable[Row]:

@@ -48,6 +48,16 @@ class Collectives(Comm):
         """Return True if the inner group is expected to be faster for an all-reduce of `size` bytes."""
         return False
 
+    def sent(self, operation: str, world: int, count: int, itemsize: int) -> tuple[int, int, int] | None:
+        if operation not in ("all_reduce", "all_gather") or not self.runs(operation, world):  # type: ignore[arg-type]
+            return None
+        transfers = list(getattr(self, operation)(world, count, itemsize))
+        by_rank = [0] * world
+        for item in transfers:
+            by_rank[item.source] += (item.stop - item.start) * itemsize
+        found = cost(transfers, itemsize)
+        return max(by_rank), found.rounds, found.path_bytes
+
     # ---- formulas, for an all-reduce
 
     @abstractmethod

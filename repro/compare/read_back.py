@@ -9,16 +9,21 @@ from repro.record.effective import UNKNOWN
 from repro.record.results import Result
 from repro.suite.plan import Plan
 
+BUCKETED = ("engine.bucket_mib", "engine.wrap", "engine.send", "engine.sufficient_factors")
 FOLLOWS: dict[str, tuple[str, ...]] = {
-    "comm": ("comm", "launcher"), "comm_algorithm": ("comm",), "comm_collectives": ("comm",),
-    "comm_dtype": ("precision", "compression"), "matmul_dtype": ("precision",), "weight_dtype": ("precision",),
+    "comm": ("comm", "launcher", "engine.sufficient_factors"), "comm_algorithm": ("comm",),
+    "comm_collectives": ("comm", "engine.sufficient_factors"),
+    "comm_dtype": ("precision", "compression", "engine.sufficient_factors"),
+    "matmul_dtype": ("precision",), "weight_dtype": ("precision",),
     "gradient_dtype": ("precision",), "master_dtype": ("precision",), "tf32": ("precision",),
     "loss_scale": ("precision",), "autocast": ("precision",), "optimizer": ("optimizer.kind",),
-    "compression": ("compression", "compression_rank"), "overlap": ("overlap",), "threads": ("processes",),
-    "OMP_NUM_THREADS": ("processes",), "buckets": ("engine.bucket_mib", "engine.wrap"),
-    "bucket_bytes": ("engine.bucket_mib", "engine.wrap"),
+    "compression": ("compression", "compression_rank"), "overlap": ("overlap", "engine.send"),
+    "threads": ("processes",),
+    "OMP_NUM_THREADS": ("processes",), "buckets": BUCKETED,
+    "bucket_bytes": BUCKETED,
     "broadcast_buffers": ("engine.broadcast_buffers",), "static_graph": ("engine.static_graph",),
-    "find_unused": ("engine.find_unused",),
+    "find_unused": ("engine.find_unused",), "send": ("engine.send",),
+    "factor_layers": ("engine.sufficient_factors",),
     "zero_stage": ("engine.kind", "engine.stage", "engine.wrap", "engine.reshard_after_forward"),
     "reshard_after_forward": ("engine.kind", "engine.wrap", "engine.reshard_after_forward"),
     "GLOO_SOCKET_IFNAME": ("launcher",), "NCCL_SOCKET_IFNAME": ("launcher",), "NCCL_ALGO": ("comm", "nccl_algorithm"),

@@ -125,6 +125,8 @@ def _measured(trial: Trial, log: TrialLog, points: Sequence[Point]) -> dict[str,
         found["state_bytes"] = states.value
     if protocol := log.last("x_protocol"):
         found["protocol"] = Protocol.model_validate(protocol.value)
+    if planned := log.last("x_gradient_plan"):
+        found["gradient_plan"] = planned.value
     traffic = _traffic(log)
     if traffic is not None:
         found |= {"traffic": traffic, "bytes_sent": sum(rank.sent_bytes for rank in traffic.ranks)}

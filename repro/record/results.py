@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 from repro.core.frozen import Frozen
 from repro.record.controller import Controller
 from repro.record.energy import Energy
+from repro.record.layer_cost import LayerCost
 from repro.record.protocol import Protocol
 from repro.record.status import Status
 
@@ -291,6 +292,8 @@ class Result(Frozen):
     traffic: Traffic | None = None
     protocol: Protocol | None = None
     """None: no servers hold the weights."""
+    gradient_plan: tuple[LayerCost, ...] | None = None
+    """None: no layer could send sufficient factors, or an old record."""
     network: Network | None = None
     """None: the launcher sets up no network, or an old record."""
     controller: Controller | None = None

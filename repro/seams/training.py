@@ -134,6 +134,10 @@ class Comm(Plugin):
         """Return the effective algorithm, to be compared with the requested one; None: it cannot be read back."""
         return None
 
+    def sent(self, operation: str, world: int, count: int, itemsize: int) -> tuple[int, int, int] | None:
+        """Return (bytes that the busiest rank sends, rounds, bytes on the path) of a collective; None: no formula."""
+        return None
+
     def traffic(self) -> dict[str, Any]:
         """Return this rank's traffic since the last call (JSON-like, `comm.runtime.meter`); empty if not counted."""
         return {}
@@ -327,6 +331,12 @@ class Session(ABC):
         """Forget compiled code if a warm cache is requested and this session had to fill it; True: it has forgotten."""
         return False
 
+    def gradient_plan(self) -> list[dict[str, Any]]:
+        """Return how each layer's gradient travels and what each way would cost (JSON-like,
+        `record.layer_cost.LayerCost`); empty: nothing was planned.
+        """
+        return []
+
     def state_memory(self) -> dict[str, int]:
         """Predict the bytes of weights, gradients, masters and optimizer on this rank, and their `total` (modelled);
         empty: the engine states no formula.
@@ -385,6 +395,10 @@ class Engine(Plugin):
         """Return why the parity gate cannot judge this engine: with these options, on this many processes and under
         this update rule it does other mathematics than one process at the same global batch. "": it can.
         """
+        return ""
+
+    def remark(self) -> str:
+        """Return what a plan tells about these options; "": nothing."""
         return ""
 
     def builds(self) -> str:

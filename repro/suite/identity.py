@@ -17,7 +17,8 @@ METHODS = (FIRST_METHOD, METHOD)
 """Methods whose records this version can verify, each by its own rules."""
 ADDED_LATER: dict[str, Any] = {"compression": "none", "compression_rank": 1, "overlap": None, "bucket_mib": None,
                                "nccl_algorithm": None, "stall_seconds": None, "broadcast_buffers": True,
-                               "static_graph": False, "find_unused": False, "compile": False,
+                               "static_graph": False, "find_unused": False, "send": "bucketed",
+                               "sufficient_factors": "none", "compile": False,
                                "activation_checkpointing": False, "channels_last": False, "cudnn_benchmark": False,
                                "offload": "none", "eval_batch": None, "gate": None, "preconditioner": {"kind": "none"},
                                "hpz": 1, "quantized": "none",

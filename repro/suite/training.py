@@ -343,7 +343,8 @@ class TrainingConfig(TrialConfig):
     def notes(self, machine: Machine) -> list[str]:
         costly = self.determinism == "bitwise" and self.origin != "simulated"
         ungated = [f"not gated: {self.ungated}"] if self.ungated else []
-        return [*ungated, *([BITWISE] if costly else []), *super().notes(machine)]
+        remarks = [remark] if (remark := self.engine.get(Engine).remark()) else []
+        return [*ungated, *remarks, *([BITWISE] if costly else []), *super().notes(machine)]
 
     @property
     def always_runs_full_budget(self) -> bool:

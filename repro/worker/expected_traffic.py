@@ -22,7 +22,8 @@ BUCKET_ITEMSIZE = 4
 
 
 def expected_traffic(
-    comm: Comm, world: int, lines: Sequence[Mapping[str, Any]], buckets: Sequence[int], steps: int
+    comm: Comm, world: int, lines: Sequence[Mapping[str, Any]], buckets: Sequence[int], steps: int,
+    gathers: Sequence[int] = (),
 ) -> dict[str, Any] | None:
     """Return the formula's traffic for one trial's collectives (JSON-like, `repro.record.results.Formula`).
 
@@ -31,6 +32,7 @@ def expected_traffic(
         lines: one rank's lines of the meter, by operation and dtype.
         buckets: bytes of every bucket of one step, as the engine reports them; empty if it does not.
         steps: optimizer steps of the meter's lines.
+        gathers: numbers that a rank brings to every all-gather of one step; empty if the engine does not say.
 
     Returns:
         None if there is no formula, as for the backend's own collectives.
@@ -41,7 +43,7 @@ def expected_traffic(
     for line in lines:
         if line["sent_bytes"] is None or line["operation"] not in OPERATIONS:
             continue
-        sizes, known = message_sizes(line, world, buckets, steps)
+        sizes, known = message_sizes(line, world, buckets, steps, gathers)
         if not known:
             assumed.append(f"{line['operation']} {line['dtype']}")
         for count, times in sizes.items():
@@ -56,7 +58,7 @@ def expected_traffic(
 
 
 def message_sizes(
-    line: Mapping[str, Any], world: int, buckets: Sequence[int], steps: int
+    line: Mapping[str, Any], world: int, buckets: Sequence[int], steps: int, gathers: Sequence[int] = ()
 ) -> tuple[Counter[int], bool]:
     """Return (elements of the whole buffer -> messages, True if the sizes are known) of one line of the meter."""
     itemsize, messages = ITEMSIZES[line["dtype"]], int(line["collectives"])
@@ -66,5 +68,8 @@ def message_sizes(
         sizes = Counter(counts)
         return Counter({count: times * steps for count, times in sizes.items()}), True
     # The payload of an all-gather is one rank's input.
+    if line["operation"] == "all_gather" and gathers and (messages, elements) == (
+            steps * len(gathers), steps * sum(gathers)):
+        return Counter({world * count: times * steps for count, times in Counter(gathers).items()}), True
     whole = elements * world if line["operation"] == "all_gather" else elements
     return Counter(span.size for span in cut(whole, messages)), messages == 1

@@ -129,7 +129,10 @@ def _log_traffic(context: TrialContext, figures: RankFigures, effective: Mapping
     if job.rank != 0 or not figures.traffic:  # computed on the rank that writes the log
         return
     sizes = [int(part) for part in effective.get("bucket_bytes", "").split(",") if part.isdecimal()]
-    if expected := expected_traffic(job.comm, job.world, figures.traffic["lines"], sizes, figures.step):
+    gathers = [line["rows"] * (line["outputs"] + line["inputs"]) for line in context.session.gradient_plan()
+               if line["factors"]]
+    lines = figures.traffic["lines"]
+    if expected := expected_traffic(job.comm, job.world, lines, sizes, figures.step, gathers):
         context.log.emit("x_formula", expected)
 
 

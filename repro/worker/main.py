@@ -82,6 +82,8 @@ def _build_new(
         log.emit("x_hashes", {"init_weights": weights_sha256(session.weights())})
         log.emit("x_settings", settings(os.environ))
         _state_bar(log, bar)
+        if planned := session.gradient_plan():
+            log.emit("x_gradient_plan", planned)
         if engine.needs_parts:
             log.emit("x_build", torch_build())
         if parts is not None and trial.training.warmup_steps:

@@ -209,6 +209,9 @@ MATRIX: dict[str, tuple[int, int, str]] = {
                    "outer: {lr: 0.7, momentum: 0.9, nesterov: true}}]\n  workload: [{kind: digits, norm: batch}]\n"),
     "hierarchical-partitions": (2, 1, "matrix:\n  engine: [{kind: deepspeed, stage: 3, hpz: 2, config: "
                                       "{zero_optimization: {stage3_param_persistence_threshold: 0}}}]\n"),
+    "sufficient-factors": (2, 1, "  comm: ring\nmatrix:\n  engine:\n"
+                           "    - {kind: ddp, send: layerwise, sufficient_factors: planned}\n"
+                           "  precision: [fp32, bf16-autocast]\n"),
     "batch-norm": (2, 1, "matrix:\n  workload: [{kind: digits, norm: batch}]\n"),
 }
 

@@ -82,3 +82,10 @@ def test_traffic_without_a_formula() -> None:
     assert expected_traffic(Backend(), 4, [line()], [], 1) is None
     assert expected_traffic(Ring(), 1, [line()], [], 1) is None
     assert expected_traffic(Ring(), 4, [line("barrier (gloo)", "none", 1, 0, None)], [], 1) is None
+
+
+def test_gathers_of_unlike_layers_are_known_by_the_numbers_that_a_rank_brings() -> None:
+    found = expected_traffic(Ring(), 4, [line("all_gather", collectives=4, payload_bytes=2 * 4 * (11 + 70))], [], 2,
+                             [11, 70])
+    assert found and found["assumed"] == []
+    assert found["sent_bytes"] == 3 * 2 * 4 * (11 + 70)

@@ -1,0 +1,42 @@
+"""How every layer's gradient travelled in the cells that may send sufficient factors, and what each way costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from repro.record.layer_cost import LayerCost
+from repro.record.store import Record
+
+from ..text import Number
+from .cells import CellMark, marks
+from .traffic import kibibytes, milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRow:
+    """One layer of one cell; bytes and seconds of a step."""
+
+    mark: CellMark
+    layer: LayerCost
+    reduce_bytes: Number
+    factor_bytes: Number
+    reduce_seconds: Number
+    factor_seconds: Number
+    choice: str
+
+
+def layer_rows(record: Record) -> tuple[LayerRow, ...]:
+    """Return the cost tables of all cells that have one, as their first trial planned it: shapes decide it alone."""
+    known = marks(record)
+    return tuple(
+        LayerRow(known[cell.cell_id], layer, kibibytes(layer.reduce_bytes), kibibytes(layer.factor_bytes),
+                 milliseconds(layer.reduce_seconds), milliseconds(layer.factor_seconds), _choice(layer))
+        for cell in record.plan.cells
+        for layer in next((item.gradient_plan for item in record.of_cell(cell.cell_id) if item.gradient_plan), ()))
+
+
+def _choice(layer: LayerCost) -> str:
+    if not layer.linear:
+        return "all-reduce: no fully connected layer of its own"
+    way, paper = ("factors" if chosen else "all-reduce" for chosen in (layer.factors, layer.paper))
+    return way if way == paper else f"{way}; the paper's rule: {paper}"
