@@ -12,7 +12,7 @@ from repro.record.store import Record
 from repro.suite.cell import Cell
 from repro.suite.identity import canonical
 
-from .traffic import NEGLIGIBLE
+from .traffic import NEGLIGIBLE, steps_of
 
 LEAST_CELLS = 3
 """Fewest cells for a fit of the two parameters."""
@@ -104,14 +104,14 @@ def fit(cells: Sequence[Sequence[Result]]) -> CostModel | None:
     return CostModel(alpha, beta, len(rows), error)
 
 
-def bounds(results: Sequence[Result], processes: int, model: CostModel | None) -> StepBounds:
+def bounds(cell: Cell, results: Sequence[Result], model: CostModel | None) -> StepBounds:
     """Compute the bounds of one cell."""
-    items = ended(results)
+    items, processes = ended(results), cell.choices.processes
     return StepBounds(
         step=_median([item.steps.median_seconds for item in items if item.steps]),
         compute=_median([_compute(item, processes) for item in items]),
-        wire=_median([_wire(item, processes) for item in items]),
-        network=_median([_network(item, processes, model) for item in items]),
+        wire=_median([_wire(cell, item) for item in items]),
+        network=_median([_network(cell, item, model) for item in items]),
     )
 
 
@@ -124,15 +124,15 @@ def _compute(item: Result, processes: int) -> float | None:
     return item.steps.median_seconds * max(0.0, 1 - item.traffic.steps.exposed_seconds / item.phases["train"])
 
 
-def _wire(item: Result, processes: int) -> float | None:
+def _wire(cell: Cell, item: Result) -> float | None:
     """Return None also if ranks share a node: messages between them do not use its link."""
-    assert item.steps is not None
+    processes = cell.choices.processes
     if processes == 1:
         return 0.0
     formula = _formula(item)
     if formula is None or item.network is None or len(set(item.network.node_of_rank)) < processes:
         return None
-    return max(formula.sent_bytes, formula.received_bytes) * 8 / item.network.slowest / item.steps.count
+    return max(formula.sent_bytes, formula.received_bytes) * 8 / item.network.slowest / steps_of(cell, item)
 
 
 def _formula(item: Result) -> Formula | None:
@@ -141,14 +141,14 @@ def _formula(item: Result) -> Formula | None:
     return item.traffic.formula if item.traffic and known else None
 
 
-def _network(item: Result, processes: int, model: CostModel | None) -> float | None:
-    assert item.steps is not None
-    if processes == 1:
+def _network(cell: Cell, item: Result, model: CostModel | None) -> float | None:
+    if cell.choices.processes == 1:
         return 0.0
     formula = _formula(item)
     if model is None or formula is None:
         return None
-    return model.seconds(formula.rounds / item.steps.count, formula.path_bytes / item.steps.count)
+    steps = steps_of(cell, item)
+    return model.seconds(formula.rounds / steps, formula.path_bytes / steps)
 
 
 def _plus(one: float | None, other: float | None) -> float | None:

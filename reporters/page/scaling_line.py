@@ -97,7 +97,7 @@ def _point(
     items, choices = ended(results), cell.choices
     train, batch = choices.train_samples or 0, choices.global_batch or 1
     steps = train / batch
-    moves = [(moved, count) for _, moved, count in counted(items)] if choices.processes > 1 else []
+    moves = [(moved, count) for _, moved, count in counted(cell, items)] if choices.processes > 1 else []
     metric = speed_of(record)
     against = _against(record, cell, single, metric)
     summary = summarize(cell, results, metric)
@@ -107,7 +107,7 @@ def _point(
     ends = against.interval if against and against.ratio else None
     return ScalingPoint(
         mark=known[cell.cell_id], processes=choices.processes, batch=batch, n=len(items),
-        bounds=bounds(results, choices.processes, models.get(network_of(cell))),
+        bounds=bounds(cell, results, models.get(network_of(cell))),
         steps=tuple(item.steps.median_seconds for item in items if item.steps),
         epoch=_median([_epoch(item, train) for item in items]), speedup=speedup,
         tta=summary.median if summary.has_target else None,

@@ -95,20 +95,25 @@ def traffic(record: Record) -> TrafficTable:
                         assumed=tuple(sorted(assumed)))
 
 
-def counted(results: Sequence[Result]) -> list[tuple[Result, Traffic, int]]:
+def steps_of(cell: Cell, result: Result) -> int:
+    """Return the steps in which traffic was counted: also those before the timed ones (`stop.warmup`)."""
+    return result.steps.count + cell.choices.stop.warmup if result.steps else 0
+
+
+def counted(cell: Cell, results: Sequence[Result]) -> list[tuple[Result, Traffic, int]]:
     """Return the trials with known traffic, with their number of steps."""
-    return [(item, item.traffic, item.steps.count) for item in results if item.traffic and item.steps]
+    return [(item, item.traffic, steps_of(cell, item)) for item in results if item.traffic and item.steps]
 
 
-def exposed_per_step(result: Result) -> float | None:
+def exposed_per_step(cell: Cell, result: Result) -> float | None:
     """Return the seconds per step in which training waited for communication, mean over ranks; None: unknown."""
     if result.traffic is None or result.steps is None:
         return None
-    return result.traffic.steps.exposed_seconds / result.steps.count
+    return result.traffic.steps.exposed_seconds / steps_of(cell, result)
 
 
 def _row(mark: CellMark, cell: Cell, results: Sequence[Result]) -> TrafficRow:
-    known = counted(results) if cell.choices.processes > 1 else []
+    known = counted(cell, results) if cell.choices.processes > 1 else []
     stragglers = [item.steps.straggler_seconds / item.steps.count for item in results if item.steps]
     shares = [100 * moved.steps.exposed_seconds / item.phases["train"]
               for item, moved, _ in known if item.phases.get("train")]
@@ -199,7 +204,7 @@ def _overlap(record: Record, known: dict[str, CellMark], on: Cell, off: Cell) ->
         (item.repeat, ours, theirs)
         for item in record.of_cell(on.cell_id)
         if (mate := mates.get(item.repeat)) and _paired(item, mate)
-        and (ours := exposed_per_step(item)) is not None and (theirs := exposed_per_step(mate)) is not None
+        and (ours := exposed_per_step(on, item)) is not None and (theirs := exposed_per_step(off, mate)) is not None
     ]
     differences = [ours - theirs for _, ours, theirs in pairs]
     interval = mean_interval(differences)

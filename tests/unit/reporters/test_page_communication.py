@@ -45,6 +45,10 @@ def cell_of(record: Record, comm: str, processes: int, batch: int) -> str:
                 and (cell.choices.processes, cell.choices.batch.global_) == (processes, batch))
 
 
+def bounds_of(record: Record, cell_id: str, model: page_bounds.CostModel | None) -> page_bounds.StepBounds:
+    return page_bounds.bounds(record.cell(cell_id), record.of_cell(cell_id), model)
+
+
 # ---- the record
 
 
@@ -137,7 +141,7 @@ def test_uncounted_bytes_are_reported(tmp_path: Path) -> None:
     rows = [row for row in page_traffic.traffic(record).rows if not row.absence]
     assert {row.partial for row in rows} == {"excludes 75\N{NO-BREAK SPACE}% of the payload, which the backend sent"}
     model = page_bounds.CostModel(1.0, 1.0, 3, 0.0)
-    found = page_bounds.bounds(record.of_cell(cell_of(record, "ring", 4, 64)), 4, model)
+    found = bounds_of(record, cell_of(record, "ring", 4, 64), model)
     assert (found.wire, found.network) == (None, None)
     assert found.compute is not None, "seconds are counted for every sender of the bytes"
     assert page_bounds.fits(record) == {}
@@ -225,27 +229,39 @@ def test_mean_interval_of_three() -> None:
 
 def test_bounds_of_a_step(record: Record) -> None:
     model = page_bounds.CostModel(0.001, 2e-8, 4, 0.0)
-    found = page_bounds.bounds(record.of_cell(cell_of(record, "tree", 4, 64)), 4, model)
+    found = bounds_of(record, cell_of(record, "tree", 4, 64), model)
     seconds, wire = 4 * WEIGHTS * 8 / 1e8, 2 * WEIGHTS * 8 / 0.99e8
     assert found.step == pytest.approx(0.01 + seconds)
     assert found.compute == pytest.approx(0.01)
     assert found.one_after_the_other == pytest.approx(0.01 + wire)
     assert found.overlapped == pytest.approx(wire)
     assert found.modelled == pytest.approx(0.01 + 6 * 0.001 + 4 * WEIGHTS * 2e-8)
-    alone = page_bounds.bounds(record.of_cell(cell_of(record, "tree", 1, 64)), 1, model)
+    alone = bounds_of(record, cell_of(record, "tree", 1, 64), model)
     assert alone.step == alone.compute == alone.modelled == pytest.approx(0.01)
 
 
+def test_steps_that_are_in_no_speed_count_for_bytes_and_waiting(record: Record) -> None:
+    cell = record.cell(cell_of(record, "ring", 4, 64))
+    result = record.of_cell(cell.cell_id)[0]
+    assert result.steps is not None and result.traffic is not None
+    stop = cell.choices.stop.model_copy(update={"warmup": result.steps.count})
+    warmed = cell.model_copy(update={"choices": cell.choices.model_copy(update={"stop": stop})})
+    plain, found = (page_traffic.exposed_per_step(item, result) for item in (cell, warmed))
+    assert plain is not None and found == pytest.approx(plain / 2)
+    assert page_traffic.counted(warmed, [result])[0][2] == 2 * result.steps.count
+
+
 def test_there_are_no_bounds_without_known_figures(record: Record) -> None:
-    results = record.of_cell(cell_of(record, "ring", 4, 64))
+    cell = record.cell(cell_of(record, "ring", 4, 64))
+    results = record.of_cell(cell.cell_id)
     shared = [item.model_copy(update={"network": item.network.model_copy(update={"node_of_rank": (0, 0, 1, 1)})})
               for item in results if item.network]
-    assert page_bounds.bounds(shared, 4, None).wire is None, "ranks of one node do not use its link"
+    assert page_bounds.bounds(cell, shared, None).wire is None, "ranks of one node do not use its link"
     loopback = [item.model_copy(update={"network": None}) for item in results]
-    assert page_bounds.bounds(loopback, 4, None).one_after_the_other is None
+    assert page_bounds.bounds(cell, loopback, None).one_after_the_other is None
     silent = [item.model_copy(update={"traffic": None}) for item in results]
-    assert page_bounds.bounds(silent, 4, None).compute is None
-    assert page_bounds.bounds([], 4, None).step is None
+    assert page_bounds.bounds(cell, silent, None).compute is None
+    assert page_bounds.bounds(cell, [], None).step is None
 
 
 def test_the_fit_finds_the_parameters_of_the_record(tmp_path: Path) -> None:
