@@ -201,6 +201,8 @@ def make_plan(
     """
     problem = problem or (lambda text, path: SuiteError(text, field=".".join(map(str, path))))
     files = ProgramFiles(folder, suite.programs)
+    if suite.master_seed is None:
+        suite = suite.model_copy(update={"master_seed": drawn.master_seed})
     requested, used = expand_matrix(suite, problem, files)
     if files.found:
         suite = suite.model_copy(update={"programs": dict(files.found)})
@@ -211,8 +213,6 @@ def make_plan(
     check_designs(suite, requested, problem)
     suite, without = keep_factors(suite, problem, overridden)
     cells, skipped = _on_machine(requested, machine, problem)
-    if suite.master_seed is None:
-        suite = suite.model_copy(update={"master_seed": drawn.master_seed})
     plan = Plan(
         suite=suite, digest=suite_digest(suite, requested, method), method=method, device=machine.device,
         device_count=machine.device_count, cores=machine.cores, cpp_compiler=machine.cpp_compiler,

@@ -26,6 +26,7 @@ from repro.cli.text.outcome import outcome_text
 from repro.cli.text.suite import plan_text, suite_text
 from repro.cli.workflows.reproduce import choose_trials, reduce_plan
 from repro.cli.workflows.run import reporter
+from repro.cli.workflows.tuning import plan_phases
 from repro.compare.calibration import calibration_of
 from repro.compare.merge import sections
 from repro.compare.runs import Compared, compare_runs, read_pattern
@@ -107,7 +108,7 @@ def _suite(data: bytes, folder: Path) -> None:
     path = folder / "fuzz.yaml"
     path.write_bytes(data)
     source = read_suite(str(path))
-    plan = make_plan(source.suite, MACHINE, source.problem)
+    plan = plan_phases(source, ()).draft if source.suite.tune else make_plan(source.suite, MACHINE, source.problem)
     suite_text(source.suite)
     plan_text(plan, estimate(plan))
     json.dumps(plan.model_dump(mode="json", by_alias=True))

@@ -26,6 +26,7 @@ ELSEWHERE = {
     "repro/cli/workflows/calibrate.py": "removes the whole run folder that it made",
     "repro/launchers/netns/namespaces.py": "/proc",
     "repro/launchers/netns/network.py": "/proc",
+    "repro/launchers/processes/expendable.py": "a report in the fork server's own folder in TMPDIR",
     "repro/launchers/processes/launch_folder.py": "a folder of its own in TMPDIR",
     "repro/launchers/processes/preload.py": "a folder of its own in TMPDIR",
     "repro/launchers/processes/rank.py": "a report in the fork server's own folder in TMPDIR",

@@ -202,7 +202,8 @@ def test_markdown_and_latex_round_the_figures_of_compare(
             low, _, high = row[4].partition(" (")[0].partition(" to ")
             assert math.isclose(float(low.replace(",", "")), theirs["interval"]["low"], rel_tol=0.006)
             assert math.isclose(float(high.replace(",", "")), theirs["interval"]["high"], rel_tol=0.006)
-    contrasts = split[-len(compared["comparisons"]):]
+    start = next(index for index, row in enumerate(split) if row[-1] == "Verdict") + 2
+    contrasts = split[start:start + len(compared["comparisons"])]
     for row, theirs in zip(contrasts, compared["comparisons"], strict=True):
         assert row[-1] == theirs["verdict"] and row[6] == str(theirs["n"])
         assert row[3].endswith("\\*") == theirs["primary"]
@@ -239,7 +240,7 @@ def test_simulated_figures_say_so_everywhere(tmp_path: Path) -> None:
     page = Path(registry.load("reporter", "markdown")().write(record, tmp_path)[0]).read_text()
     assert "All figures: **simulated**" in page
     latex = Path(registry.load("reporter", "latex")().write(record, tmp_path)[0]).read_text()
-    assert latex.count("\\emph{simulated}") == 2
+    assert latex.count("\\emph{simulated}") == 3  # cells, comparisons, convergence beside speed
     assert latex.count("Figures: simulated.") == 3
     assert rows(record, "csv", tmp_path)["about"][0]["origin"] == "simulated"
 

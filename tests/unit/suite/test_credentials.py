@@ -68,7 +68,7 @@ class Connected(Fake):
 
     title: ClassVar[str] = "connected"
     address: str = ""
-    remark: TextOption = ""
+    memo: TextOption = ""
     checked: Annotated[Any, SAFE] = None
     hidden: SecretStr = SecretStr("")
     ready: TextOption = Field(default_factory=lambda: os.environ["MY_READY"])
@@ -76,7 +76,7 @@ class Connected(Fake):
 
 @pytest.mark.parametrize("address", [f"s3://ann:{PASSWORD}@host/x", "https://h/x?token=abcdefgh", TOKEN])
 @pytest.mark.parametrize(("place", "form"), [
-    ("engine.address", "address: '%s'"), ("engine.remark", "remark: '%s'"), ("engine.checked", "checked: {'%s': 1}"),
+    ("engine.address", "address: '%s'"), ("engine.memo", "memo: '%s'"), ("engine.checked", "checked: {'%s': 1}"),
     ("engine.checked", "checked: {'%s': {a: '%s'}}"), ("engine.checked.deep.1", "checked: {deep: [1, '%s']}"),
     ("matrix.engine.0.hidden", "hidden: '%s'"), ("engine.ready", ""),
 ])
