@@ -172,6 +172,9 @@ def seed_libraries(streams: Streams, determinism: str, with_torch: bool, rank: i
         torch.manual_seed(streams.seed("torch", rank))  # dropout masks differ by rank
     if determinism == "bitwise":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        # Before the first product of this process. Otherwise MKL's results depend on where a tensor lies in memory, and
+        # gradients lie elsewhere in DDP's buckets after a warm-up (observed with AVX-512).
+        os.environ.setdefault("MKL_CBWR", "AUTO")
         torch.use_deterministic_algorithms(True)
         # Otherwise torch fills all fresh memory with NaN, in every step also DeepSpeed's bucket of 2 GB: measured 17
         # times the step time. The filling changes results only if a program reads memory that it has not written, and

@@ -33,7 +33,8 @@ class DdpSession(LoopSession):
     wrapped: DistributedDataParallel
 
     def __init__(
-        self, parts: TrainingParts, job: Job, broadcast_buffers: bool, send: str, factors: str, **options: Any
+        self, parts: TrainingParts, job: Job, broadcast_buffers: bool, send: str = "bucketed", factors: str = "none",
+        **options: Any,
     ) -> None:
         self.options, self.wanted = options, factors
         self.factors: SufficientFactors | None = None
@@ -128,7 +129,7 @@ class DdpSession(LoopSession):
         tensors = len(self.parameters) - (len(self.factors.layers) if self.factors else 0)
         alone = bool(sizes) and len(sizes.split(",")) == tensors
         late = self.hooks.overlap(True) == "off"
-        return {"send": ("blocking" if late else "layerwise") if alone and self.options["bucket_cap_mb"] < 1e-5
+        return {"send": ("blocking" if late else "layerwise") if alone and self.options.get("bucket_cap_mb", 1) < 1e-5
                 else "bucketed", "factor_layers": str(len(self.factors.layers) if self.factors else 0)}
 
     def close(self) -> None:
