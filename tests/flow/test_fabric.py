@@ -233,7 +233,7 @@ def test_a_straggler_computes_slower(opened: Callable[..., Fabric], tmp_path: Pa
     outcome = _launch(opened(slowdown={1: 3.0}), tmp_path, spin, 2, seconds=0.4)
     assert outcome.ok, outcome
     usual, slow = (float((tmp_path / f"rank{rank}.log").read_text()) for rank in (0, 1))
-    assert slow >= 0.9 * 3 * 0.4
+    assert slow >= 0.8 * 3 * 0.4
     assert slow > 2.5 * usual, "also on a busy machine"
 
 
