@@ -1,0 +1,51 @@
+"""The smoke form that the head of a suite states runs, and its record verifies; each takes under two minutes."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import time
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from repro.bundle.verify import verify
+from repro.launchers.netns.probe import ability
+from repro.record.store import read_record
+from repro.suite.file import bundled
+
+pytest.importorskip("torch")
+
+WITHOUT = {"quickstart": "is short itself", "cifar10": "its data are the user's", "imagenet": "its data are the user's"}
+RAN = ("ok", "missed", "diverged")
+
+
+def smoke_form(name: str) -> list[str]:
+    """Return the arguments of the command below `# Smoke form`; empty: the suite states none."""
+    lines = files("repro.suites").joinpath(f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    at = next((index for index, line in enumerate(lines) if line.startswith("# Smoke form")), None)
+    return [] if at is None else shlex.split(lines[at + 1].removeprefix("#   repro "))
+
+
+def test_every_suite_states_its_smoke_form() -> None:
+    assert {name for name in bundled() if not smoke_form(name)} == set(WITHOUT)
+    assert all(smoke_form(name)[:2] == ["run", name] for name in bundled() if name not in WITHOUT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in bundled() if name not in WITHOUT])
+def test_the_smoke_form_runs(tmp_path: Path, name: str) -> None:
+    text = files("repro.suites").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+    if "fabric" in text and ability().problem:
+        pytest.skip(ability().problem)
+    begun = time.monotonic()
+    ended = subprocess.run([sys.executable, "-m", "repro", *smoke_form(name), "--no-mlflow", "--out", "run"],
+                           cwd=tmp_path, capture_output=True, text=True, timeout=1500)
+    print(f"{name}: {time.monotonic() - begun:.0f} s")
+    assert ended.returncode in (0, 3), ended.stdout + ended.stderr
+    record = read_record(tmp_path / "run")
+    assert record.results and all(result.status in RAN for result in record.results), ended.stderr
+    assert verify(record.folder.root).sound
+    assert (tmp_path / "run/report/report.html").is_file()
