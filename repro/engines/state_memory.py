@@ -11,6 +11,7 @@ are complete and before the update:
 | ZeRO 1, 2 | w | w / N | 4 / N | 4 m / N |
 | ZeRO 3 | w / N | w / N | 4 / N | 4 m / N |
 | fsdp | 4 / N | 4 / N | (the weights) | 4 m / N |
+| local-sgd | w | w | 4 under *-master | 4 m + 4 for the synchronised weights, 4 more for an outer momentum |
 
 It differs from the paper in three points, each a property of the libraries (DeepSpeed 0.19, torch 2.13):
 
@@ -26,7 +27,7 @@ weights and gradients of the blocks that ZeRO 3 and FSDP have gathered; small te
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 FULL = 4
 """Bytes of a float32."""
@@ -65,6 +66,11 @@ class States:
     def whole(self) -> StateMemory:
         """Everything on every rank: single, ddp, ZeRO 0."""
         return self._bytes(self.weight_bytes, self.weight_bytes, FULL * self.master, 1)
+
+    def rare(self, outer: int) -> StateMemory:
+        """Everything on every rank, and `outer` float32 numbers a parameter for the outer step: local-sgd."""
+        whole = self.whole()
+        return replace(whole, optimizer=whole.optimizer + FULL * outer * self.parameters)
 
     def deepspeed(self, stage: int) -> StateMemory:
         """ZeRO in DeepSpeed."""

@@ -7,6 +7,7 @@ import pytest
 from repro.engines.ddp import Ddp
 from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.engines.fsdp import Fsdp
+from repro.engines.local_sgd import LocalSgd, Outer
 from repro.engines.precisions import Bf16Master, Fp32
 from repro.engines.single import Single
 from repro.optimizers.muon import Muon
@@ -26,7 +27,8 @@ SMALL = {"bucket_mib": 0.25}
 """DeepSpeed's default bucket holds 5e8 elements, far more than the states of this model."""
 KEPT = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}
 ENGINES = [Ddp(), Fsdp(), DeepSpeedZero(stage=0), DeepSpeedZero(stage=1, **SMALL), DeepSpeedZero(stage=2, **SMALL),
-           DeepSpeedZero(stage=3, config=KEPT, **SMALL)]
+           DeepSpeedZero(stage=3, config=KEPT, **SMALL), LocalSgd(every=4),
+           LocalSgd(every=4, outer=Outer(momentum=0.9, nesterov=True))]
 FAST = (Fsdp, DeepSpeedZero)
 slow = pytest.mark.slow
 QUICK = [(Single(), "muon"), (Single(), "soap"), (Single(), "schedule-free-adamw"), (Fsdp(), "lars")]

@@ -58,6 +58,9 @@ class LocalSession(LoopSession):
             self.publish_weights()
             self._averaged = False
 
+    def state_memory(self) -> dict[str, int]:
+        return self.states().rare(len(self.outer.tensors())).plain()
+
     def gradients(self) -> dict[str, np.ndarray]:
         own = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
         mean = mean_over_ranks(flat(own), self.job.world)
