@@ -17,7 +17,14 @@ from repro.seams.training import Precision
 from repro.suite.model import Trial
 from repro.worker import parity
 from repro.worker.gate_difference import TOLERANCE, Difference
-from repro.worker.gate_judge import LARGEST_TOLERANCE, culprit, judge, largest_difference, widen_tolerances
+from repro.worker.gate_judge import (
+    LARGEST_TOLERANCE,
+    culprit,
+    judge,
+    largest_difference,
+    sentence,
+    widen_tolerances,
+)
 from repro.worker.gate_precision import judge_precision
 from repro.worker.gate_trace import STEPS, Trace, read_traces
 
@@ -125,7 +132,7 @@ class ParityGate:
                 judge_precision(precision, reference, ranks)
             worst = culprit(checks)
             findings.append({
-                **_names(group, candidate), "problem": worst.text if worst else "",
+                **_names(group, candidate), "problem": sentence(worst, tolerances),
                 "largest_difference": largest_difference(reference, ranks[0]), "tolerances": list(tolerances),
                 "checks": {name: _as_json(found) for name, found in checks.items()}, "effective": ranks[0].effective,
             })

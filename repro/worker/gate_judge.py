@@ -18,6 +18,8 @@ from repro.worker.gate_trace import Measure, Trace
 
 LARGEST_TOLERANCE = 1e-2
 """Upper limit of every tolerance: beyond it the gate could not tell a defect from amplified rounding."""
+SENSITIVE = ("; the tolerance is at its limit, because this training multiplies a disturbance of 1e-7 by 10,000 or more, "
+             "so rounding may be the cause: use a smaller rate or a larger damping, or state gate: {skip: reason}")
 EVALUATION_TOLERANCE = 0.02
 """Relative, of the reference's evaluation: its weights differ in their last places, and so may a sample's class. The
 evaluation itself is judged with the candidate's own weights, where nothing may differ."""
@@ -239,6 +241,18 @@ def culprit(found: Mapping[str, Difference | None]) -> Difference | None:
     """Return the difference that explains the others: that of the first step, of the first check in `ORDER`."""
     known = [item for item in found.values() if item is not None]
     return min(known, key=lambda item: (item.step, ORDER.index(item.check)), default=None)
+
+
+def sentence(found: Difference | None, tolerances: Sequence[float]) -> str:
+    """Return a difference in words; "": there is none. Where the tolerance is at its limit it may be rounding.
+
+    Args:
+        tolerances: as `widen_tolerances` returns them; empty: plain ones.
+    """
+    if found is None:
+        return ""
+    limited = found.tolerance == LARGEST_TOLERANCE and LARGEST_TOLERANCE in tolerances
+    return found.text + SENSITIVE if limited else found.text
 
 
 def widen_tolerances(reference: Trace, disturbed: Sequence[Trace]) -> tuple[float, ...]:

@@ -41,7 +41,10 @@ HEALTHY = """\
 matrix:
   engine: [ddp, {kind: deepspeed, stage: 0}]
   comm: [ring]
-  preconditioner: [kfac, {kind: kfac, placement: lw}, {kind: kfac, inverse: direct, damping: 0.3}]
+  preconditioner:
+    - {kind: kfac, damping: 0.03}
+    - {kind: kfac, damping: 0.03, placement: lw}
+    - {kind: kfac, inverse: direct, damping: 0.3}
   precision: [fp32, bf16-master]
 """
 

@@ -10,7 +10,7 @@ import pytest
 
 from repro.worker import gate_judge
 from repro.worker.gate_difference import TOLERANCE
-from repro.worker.gate_judge import LARGEST_TOLERANCE, culprit, widen_tolerances
+from repro.worker.gate_judge import LARGEST_TOLERANCE, SENSITIVE, culprit, sentence, widen_tolerances
 from repro.worker.gate_trace import Trace
 from tests.traces import STEPS, WORLD, evaluated, put, set_norm, trace
 
@@ -241,3 +241,9 @@ def test_tolerances_grow_with_rounding_but_not_on_the_first_step() -> None:
     ranks = [trace(0, change), trace(1, change)]
     assert judge(trace(None), ranks).startswith("step 4: gradient of 'first.bias'")
     assert judge(trace(None), ranks, tolerances) == ""
+    last = len(tolerances)
+    late = [trace(each, set_norm("gradients", "first.bias", last, (1 / last) * 1.05)) for each in range(WORLD)]
+    found = culprit(gate_judge.judge(trace(None), late, tolerances))
+    assert found is not None and sentence(found, tolerances) == found.text + SENSITIVE
+    assert sentence(culprit(gate_judge.judge(trace(None), late)), ()).endswith(found.text)
+    assert sentence(None, tolerances) == ""
