@@ -19,7 +19,8 @@ from repro.worker.gate_trace import Measure, Trace
 LARGEST_TOLERANCE = 1e-2
 """Upper limit of every tolerance: beyond it the gate could not tell a defect from amplified rounding."""
 SENSITIVE = ("; the tolerance is at its limit, because this training multiplies a disturbance of 1e-7 by 10,000 or "
-             "more, so rounding may be the cause: use a smaller rate or a larger damping, or state gate: {skip: reason}")
+             "more, so rounding may be the cause: use a smaller rate or a larger damping, or state gate: {skip: "
+             "reason}")
 EVALUATION_TOLERANCE = 0.02
 """Relative, of the reference's evaluation: its weights differ in their last places, and so may a sample's class. The
 evaluation itself is judged with the candidate's own weights, where nothing may differ."""
