@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from repro.core.random_streams import Streams
+from repro.engines.gradient_plan import in_words, plan_layers, shapes_of
 from repro.seams.model_options import TORCH_OPTIONS
 from repro.seams.plugin import Setting
-from repro.seams.training import Engine, Job, Session, TrainingParts
+from repro.seams.training import Comm, Engine, Job, LayerShape, Session, TrainingParts
 
 BUCKET_MIB = 25.0
 ONE_TENSOR_MIB = 1e-6
@@ -58,16 +60,24 @@ class Ddp(Engine):
             return "one process sends nothing, so sufficient_factors would have no effect"
         if self.static_graph or self.find_unused:
             return "sufficient_factors need every layer in every step; remove static_graph and find_unused"
+        if setting.linear_layers is False:
+            return ("sufficient_factors would have no effect: all layers of the model are convolutions; remove them, "
+                    "or use a model with fully connected layers")
         if setting.model.compile is not None:
             return "sufficient_factors are read by hooks of layers, which compiled code does not call; remove compile"
         if setting.model.activation_checkpointing:
             return "recomputation repeats calls that sufficient_factors count; remove activation_checkpointing"
         return None
 
-    def remark(self) -> str:
-        return "" if self.sufficient_factors == "none" else (
-            "layers are known once a model is built, so the cost table of sufficient_factors is made at the start of "
-            "each trial; it stands in the log, in the result and on the page")
+    def remark(self, layers: Sequence[LayerShape] | None, samples: int, processes: int, comm: Comm) -> str:
+        if self.sufficient_factors == "none":
+            return ""
+        if layers is None:
+            return ("the workload does not state its layers, so the cost table of sufficient_factors is made at the "
+                    "start of each trial; it stands in the log, in the result and on the page")
+        table = plan_layers(shapes_of(layers, samples), processes, comm, self.sufficient_factors == "all")
+        return (f"gradients by layer (modelled, in float32), batch {samples} a process, {processes} processes: "
+                f"{in_words(table)}")
 
     def library(self) -> str:
         import torch

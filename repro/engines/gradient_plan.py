@@ -7,11 +7,13 @@ its part of an all-reduce of the M N numbers, or its K (M + N) numbers of factor
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from repro.seams.training import Comm
+from repro.seams.workload import LayerShape
 
 ALPHA, BETA = 2.0e-4, 1.6e-8
 """Stated, not measured: 500 Mbit/s and 0.2 ms a round. Predicted seconds are shown; the choice is by bytes."""
@@ -88,3 +90,29 @@ def layer_cost(shape: Shape, world: int, comm: Comm, force: bool = False) -> Lay
 def plan_layers(shapes: Sequence[Shape], world: int, comm: Comm, force: bool = False) -> list[LayerCost]:
     """Return the cost table of a model."""
     return [layer_cost(shape, world, comm, force) for shape in shapes]
+
+
+def shapes_of(layers: Sequence[LayerShape], samples: int) -> list[Shape]:
+    """Return the layers that a workload states as the planner sees them, float32.
+
+    Args:
+        samples: of one worker in one step.
+    """
+    return [Shape(str(number), layer.outputs, layer.inputs - layer.bias, not layer.kernel, samples * layer.positions)
+            for number, layer in enumerate(layers)]
+
+
+def in_words(table: Sequence[LayerCost]) -> str:
+    """Return a cost table as one line; equal layers are counted."""
+    counts = Counter(replace(line, shape=replace(line.shape, name="")) for line in table)
+    return "; ".join(_line(line, count) for line, count in counts.items())
+
+
+def _line(line: LayerCost, count: int) -> str:
+    shape = line.shape
+    what = f"{count} x " * (count > 1) + f"{shape.outputs} x {shape.inputs}"
+    reduced = f"{line.reduce_bytes / 1024:,.1f} KiB in {line.reduce_seconds * 1e3:.3g} ms by all-reduce"
+    if not shape.linear:
+        return f"convolution {what}: {reduced}"
+    factors = f"{line.factor_bytes / 1024:,.1f} KiB in {line.factor_seconds * 1e3:.3g} ms as factors"
+    return f"{what}, K = {shape.rows}: {reduced}, {factors}, sends {'factors' if line.factors else 'the gradient'}"

@@ -68,6 +68,8 @@ class Setting:
     """Most optimizer steps that the trial may take; 0: not known."""
     hidden_matrices: bool | None = None
     """False: between its first and its last layer the model has convolutions only, or nothing; None: not stated."""
+    linear_layers: bool | None = None
+    """False: all layers of the model are convolutions; None: not stated."""
     clips: bool = False
     """True: gradients are clipped to a global norm."""
     reads_ahead: bool = False

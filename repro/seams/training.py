@@ -328,8 +328,13 @@ class Engine(Plugin):
         """
         return ""
 
-    def remark(self) -> str:
-        """Return what a plan tells about these options; "": nothing."""
+    def remark(self, layers: Sequence[LayerShape] | None, samples: int, processes: int, comm: Comm) -> str:
+        """Return what a plan tells about these options; "": nothing.
+
+        Args:
+            layers: of the model; None: the workload does not state them.
+            samples: of one process in one step.
+        """
         return ""
 
     def builds(self) -> str:

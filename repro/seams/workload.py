@@ -142,6 +142,8 @@ class LayerShape:
     """Places at which one sample applies it: points of a convolution's output, tokens."""
     kernel: bool = False
     """True: a convolution, whose weights have more than two dimensions."""
+    bias: bool = False
+    """One of the inputs is for a bias."""
 
 
 class Workload(Plugin):

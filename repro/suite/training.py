@@ -332,6 +332,7 @@ class TrainingConfig(TrialConfig):
             preconditions=engine.preconditions, steps=self.budget_steps, clips=self.gradient_clip is not None,
             reads_ahead=bool(self.input.workers) or self.input.order == "stream",
             hidden_matrices=None if layers is None else not all(layer.kernel for layer in layers[1:-1]),
+            linear_layers=None if layers is None else not all(layer.kernel for layer in layers),
         )
 
     def preload(self) -> list[str]:
@@ -343,8 +344,10 @@ class TrainingConfig(TrialConfig):
     def notes(self, machine: Machine) -> list[str]:
         costly = self.determinism == "bitwise" and self.origin != "simulated"
         ungated = [f"not gated: {self.ungated}"] if self.ungated else []
-        remarks = [remark] if (remark := self.engine.get(Engine).remark()) else []
-        return [*ungated, *remarks, *([BITWISE] if costly else []), *super().notes(machine)]
+        remark = self.engine.get(Engine).remark(self.workload.get(Workload).layer_shapes,
+                                                self.batch.global_ // self.processes, self.processes,
+                                                self.comm.get(Comm))
+        return [*ungated, *([remark] if remark else []), *([BITWISE] if costly else []), *super().notes(machine)]
 
     @property
     def always_runs_full_budget(self) -> bool:

@@ -46,7 +46,7 @@ class Digits(Workload):
         sides = enumerate(zip((1, *WIDTHS[:-1]), WIDTHS, strict=True))
         return (*(LayerShape(9 * before, width, (digits_data.SIDE >> stage)**2, kernel=True)
                   for stage, (before, width) in sides),
-                LayerShape(WIDTHS[-1] + 1, digits_data.CLASSES))
+                LayerShape(WIDTHS[-1] + 1, digits_data.CLASSES, bias=True))
 
     def identity(self) -> DataIdentity:
         return digits_data.identity(self.sha256)

@@ -46,7 +46,7 @@ class DigitsMlp(Workload):
     @property
     def layer_shapes(self) -> tuple[LayerShape, ...]:
         widths = (digits_data.SIDE**2, *[self.hidden] * self.depth, digits_data.CLASSES)
-        return tuple(LayerShape(before + 1, after) for before, after in pairwise(widths))
+        return tuple(LayerShape(before + 1, after, bias=True) for before, after in pairwise(widths))
 
     def identity(self) -> DataIdentity:
         return digits_data.identity(self.sha256)

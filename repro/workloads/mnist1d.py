@@ -45,8 +45,8 @@ class Mnist1d(Workload):
     def layer_shapes(self) -> tuple[LayerShape, ...]:
         wide = self.channels
         convolutions = ((5 + 1, 19), (3 * wide + 1, 10), (3 * wide + 1, 5))  # of 40 points each halves them
-        return (*(LayerShape(inputs, wide, points, kernel=True) for inputs, points in convolutions),
-                LayerShape(5 * wide + 1, mnist1d_data.CLASSES))
+        return (*(LayerShape(inputs, wide, points, kernel=True, bias=True) for inputs, points in convolutions),
+                LayerShape(5 * wide + 1, mnist1d_data.CLASSES, bias=True))
 
     def identity(self) -> DataIdentity:
         return mnist1d_data.identity(self.sha256)

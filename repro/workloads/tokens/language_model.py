@@ -105,7 +105,7 @@ class GptModel(LanguageModel):
 def block_shapes(layers: int, width: int, context: int) -> tuple[LayerShape, ...]:
     """Return the linear layers of the blocks of a GPT-2: of the attention and of the perceptron."""
     sizes = ((width + 1, 3 * width), (width + 1, width), (width + 1, 4 * width), (4 * width + 1, width))
-    return tuple(LayerShape(inputs, outputs, context) for inputs, outputs in sizes) * layers
+    return tuple(LayerShape(inputs, outputs, context, bias=True) for inputs, outputs in sizes) * layers
 
 
 def check_heads(width: int, heads: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from repro.core.random_streams import Streams
 from repro.engines.ddp import Ddp
 from repro.engines.precisions import Fp32
 from repro.optimizers.sgd import Sgd
+from repro.seams.plugin import Setting
 from repro.seams.training import Job, TrainingParts
 from repro.suite.file import read_suite
 from repro.suite.plan import Plan, make_plan
@@ -66,14 +68,22 @@ def test_what_cannot_be_sent_so_is_refused_with_its_reason(
     assert reason in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_a_plan_says_where_the_cost_table_stands(tmp_path: Path) -> None:
-    told = [note for note in plan(tmp_path, FACTORS).notes if "cost table" in note]
-    assert len(told) == 1 and "made at the start of each trial" in told[0]
-    assert not [note for note in plan(tmp_path, "send: layerwise").notes if "cost table" in note]
+def test_a_plan_shows_the_cost_table(tmp_path: Path) -> None:
+    told = [note for note in plan(tmp_path, FACTORS).notes if "gradients by layer" in note]
+    assert len(told) == 1 and " KiB in " in told[0] and "sends " in told[0]
+    assert not [note for note in plan(tmp_path, "send: layerwise").notes if "gradients by layer" in note]
+
+
+def test_convolutions_only_are_refused_in_the_plan() -> None:
+    setting = Setting(workload="convolutions", engine="ddp", comm="ring", precision="fp32", optimizer="sgd",
+                      launcher="local", processes=2, accumulation=1, device="cpu", device_count=0, linear_layers=False)
+    reason = Ddp(send="layerwise", sufficient_factors="all").unsupported(setting)
+    assert reason is not None and "all layers of the model are convolutions" in reason
+    assert Ddp(send="layerwise", sufficient_factors="all").unsupported(replace(setting, linear_layers=None)) is None
 
 
 def test_a_model_that_can_send_no_factors_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shapes need torch, so a plan cannot know; a group of one process is enough to find out."""
+    """A workload need not state its layers; a group of one process is enough to find out."""
     torch = pytest.importorskip("torch")
     from torch import nn
 

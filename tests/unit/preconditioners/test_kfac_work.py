@@ -57,6 +57,7 @@ def test_the_stated_layers_are_those_of_the_model(workload: Workload) -> None:
     assert workload.layer_shapes is not None
     assert [(item.inputs, item.outputs, item.positions * samples) for item in workload.layer_shapes] == [
         (*layer.sizes, rows[layer.weight]) for layer in layers]
+    assert [item.bias for item in workload.layer_shapes] == [layer.module.bias is not None for layer in layers]
 
 
 def test_bytes_are_those_that_the_meter_counted() -> None:
