@@ -89,7 +89,8 @@ class AsyncServer(Engine):
     def unsupported(self, setting: Setting) -> str | None:
         processes = setting.processes
         if self.group is not None and (self.group > processes or processes % self.group):
-            return f"groups of {self.group} do not divide {processes} processes"
+            fits = ", ".join(str(size) for size in range(1, processes + 1) if processes % size == 0)
+            return f"group {self.group} does not divide {processes} processes into equal groups; use one of {fits}"
         if self.servers == "beside" and self.shards > processes:
             return (f"shards {self.shards} are more than {processes} processes, each of which holds one at most; use "
                     f"at most {processes}, or servers: own")
