@@ -302,11 +302,16 @@ def _parent(
     """A separate process that launches `entry` on two nodes."""
     script, name = folder / "parent.py", f"tests.flow.test_fabric:{entry.__name__}"
     script.write_text(PARENT)
-    path = os.pathsep.join([str(ROOT), *(part for part in sys.path if part.endswith("site-packages"))])
-    environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder), "HOME": str(folder)}
     command = [*prefix, python, str(script), str(folder), name, repr(payload)]
     with (folder / "printed").open("w") as printed:
-        return subprocess.Popen(command, env=environment, cwd=folder, text=True, stdout=printed, stderr=printed)
+        return subprocess.Popen(command, env=environment_of(folder), cwd=folder, text=True, stdout=printed,
+                                stderr=printed)
+
+
+def environment_of(folder: Path) -> dict[str, str]:
+    """For another user's Python: with this one's libraries, and a home that it may write."""
+    path = os.pathsep.join([str(ROOT), *(part for part in sys.path if part.endswith("site-packages"))])
+    return {**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder), "HOME": str(folder)}
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
@@ -331,7 +336,7 @@ def test_only_detached_processes_outlive_a_killed_run(tmp_path: Path, signum: si
         parent.wait()
 
 
-def _ordinary_users() -> list[Any]:
+def ordinary_users() -> list[Any]:
     """Users without privileges: this user, or as root one without capabilities, and another one."""
     if os.geteuid() != 0:
         return [pytest.param((), sys.executable, id="this user")]
@@ -348,7 +353,7 @@ def _ordinary_users() -> list[Any]:
 
 
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="no setpriv to become an ordinary user with")
-@pytest.mark.parametrize(("prefix", "python"), _ordinary_users())
+@pytest.mark.parametrize(("prefix", "python"), ordinary_users())
 def test_an_ordinary_user_can(tmp_path: Path, prefix: tuple[str, ...], python: str) -> None:
     tmp_path.chmod(0o777)
     for folder in tmp_path.parents[:2]:
