@@ -92,6 +92,7 @@ def test_servers_move_what_all_workers_push_and_pull_and_count_for_no_worker(rec
         assert sum(server.sent_bytes for server in protocol.servers) == each
         assert result.traffic is not None and len(result.traffic.ranks) == 2 == protocol.workers
         assert sum(rank.sent_bytes for rank in result.traffic.ranks) == each, "every message is on the wire"
+        assert result.bytes_sent == 2 * each
         assert result.busiest_bytes == max(server.sent_bytes + server.received_bytes for server in protocol.servers)
         assert len(protocol.computed_seconds) == 2
         assert result.effective["server_processes"] == "2"
