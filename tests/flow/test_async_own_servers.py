@@ -53,7 +53,7 @@ def start(folder: Path, engines: str, launcher: str = "local", epochs: int = 2) 
 
 
 def finish(folder: Path, process: subprocess.Popen[str]) -> Record:
-    _, errors = process.communicate(timeout=240)
+    _, errors = process.communicate(timeout=600)
     assert "Traceback" not in errors
     assert process.returncode in (0, 1, 3), errors
     return read_record(folder / "run")
