@@ -28,6 +28,7 @@ from repro.record.store import read_record
 from repro.runner.doctor import end_orphans
 from repro.seams.launching import LaunchRequest, LaunchResult
 from repro.worker.control_counters import read_controller
+from tests.other_users import environment_of, ordinary_users
 
 ROOT = Path(__file__).parents[2]
 MODULES = ("torch", "pyroute2", "tests.flow.test_fabric")
@@ -308,12 +309,6 @@ def _parent(
                                 stderr=printed)
 
 
-def environment_of(folder: Path) -> dict[str, str]:
-    """For another user's Python: with this one's libraries, and a home that it may write."""
-    path = os.pathsep.join([str(ROOT), *(part for part in sys.path if part.endswith("site-packages"))])
-    return {**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder), "HOME": str(folder)}
-
-
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 def test_only_detached_processes_outlive_a_killed_run(tmp_path: Path, signum: signal.Signals) -> None:
     detach = signum == signal.SIGKILL
@@ -334,22 +329,6 @@ def test_only_detached_processes_outlive_a_killed_run(tmp_path: Path, signum: si
     finally:
         parent.kill()
         parent.wait()
-
-
-def ordinary_users() -> list[Any]:
-    """Users without privileges: this user, or as root one without capabilities, and another one."""
-    if os.geteuid() != 0:
-        return [pytest.param((), sys.executable, id="this user")]
-    # A map of user 0 needs CAP_SETFCAP; a container's root usually has it, but not the one for namespaces.
-    bare = ("setpriv", "--bounding-set=-all,+setfcap", "--inh-caps=-all")
-    nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
-    minor = f"python3.{sys.version_info.minor}"
-    found = [python for python in (sys.executable, shutil.which(minor, path="/usr/bin:/usr/local/bin")) if python and
-             subprocess.run([*nobody, python, "-c", "import os, sys; os.stat(sys.executable)"], check=False,
-                            capture_output=True).returncode == 0]
-    missing = pytest.mark.skipif(not found, reason=f"no {minor} here that another user may run")
-    return [pytest.param(bare, sys.executable, id="a container's root"),
-            pytest.param(nobody, found[0] if found else "", id="nobody", marks=missing)]
 
 
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="no setpriv to become an ordinary user with")

@@ -10,7 +10,7 @@ import pytest
 
 from repro.launchers.netns.probe import ability
 from repro.record.store import Record, read_record
-from tests.flow.test_fabric import environment_of, ordinary_users
+from tests.other_users import environment_of, ordinary_users
 
 pytest.importorskip("torch")
 pytestmark = [
