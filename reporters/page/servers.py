@@ -44,6 +44,8 @@ class ServerRow:
     """Share of a worker's time that went to pushing, pulling and waiting."""
     evaluation: Number | None
     delay: Number | None
+    server_bytes: Number | None
+    """Sent and received by the busiest server process for an update; None: shards are in workers' processes."""
     lost: int
     bars: tuple[Bar, ...]
 
@@ -77,13 +79,17 @@ def _row(mark: CellMark, found: Sequence[Protocol]) -> ServerRow:
         most_ahead=max(ahead, default=0), waited=number(mean(shares), 2, "%") if shares else None,
         evaluation=number(median(item.evaluation_seconds for item in apart), 3, "s") if apart else None,
         delay=number(median(item.evaluation_delay_seconds for item in apart), 3, "s") if apart else None,
+        server_bytes=number(median(busiest), 4, "kB") if (busiest := [
+            max(server.sent_bytes + server.received_bytes for server in item.servers) / 1e3 / item.updates
+            for item in found if item.servers and item.updates]) else None,
         lost=sum(len(item.lost) for item in found), bars=_bars(lags),
     )
 
 
 def _mode(item: Protocol) -> str:
+    place = f" in {len(item.servers)} process{'es' * (len(item.servers) > 1)} of their own" if item.servers else ""
     extra = {"mixed": f", groups of {item.group}", "ssp": f", at most {item.staleness} clocks ahead"}
-    return f"{item.mode}{extra.get(item.mode, '')}; {item.shards} shard{'s' if item.shards > 1 else ''}"
+    return f"{item.mode}{extra.get(item.mode, '')}; {item.shards} shard{'s' if item.shards > 1 else ''}{place}"
 
 
 def _mean(counts: Counter[int]) -> Number | None:

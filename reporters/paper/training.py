@@ -10,6 +10,7 @@ from .words import TextTable, name, rounded
 COLUMNS = (
     ("step_seconds", "Step (s)"), ("train_samples_per_second", "Samples/s"), ("tokens_per_second", "Tokens/s"),
     ("mfu", "MFU"), ("training_peak_mib", "Peak memory (MiB)"), ("joules_per_sample", "J a sample"),
+    ("version_lag", "Version lag"), ("clock_lag", "Clock lag"),
 )
 """(path, header) of the figures; a column without any value is left out."""
 

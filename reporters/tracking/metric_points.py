@@ -40,9 +40,15 @@ def training_points(events: Iterable[Event], batch: int, quality: Quality = PLAI
         batch: samples per optimizer step.
         quality: of a loss, the perplexity is a point too.
     """
+    step = 0
     for event in events:
         if event.key == "x_steps":
+            step = event.value["first"] + len(event.value["seconds"])
             yield from _block(event, batch)
+        elif event.key == "x_updates":  # of the block whose steps came last
+            lags = {"version": event.value["staleness"], "clock": event.value["ahead"]}
+            yield from _points({f"train/{name}_lag": sum(found) / len(found) for name, found in lags.items() if found},
+                               step, round(event.time_ms))
         elif event.key in EVALUATION_KEYS:
             yield from _evaluation(event, batch, quality)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -9,6 +10,7 @@ from pydantic import Field, model_validator
 from repro.core.random_streams import Streams
 from repro.engines.server.rules import Rules
 from repro.seams.plugin import Setting
+from repro.seams.server_work import ServerWork
 from repro.seams.training import Engine, Job, Optimizer, Session, TrainingParts
 
 
@@ -29,7 +31,10 @@ class AsyncServer(Engine):
     group: int | None = Field(None, ge=1, description="workers of one synchronous group; mode mixed only")
     staleness: int | None = Field(None, ge=0, description="clocks that a worker may be ahead of the slowest; mode ssp "
                                                           "only; 0: gradients are averaged before they are applied")
-    shards: int = Field(1, ge=1, description="parts of the weights, each in the process of one of the first workers")
+    shards: int = Field(1, ge=1, description="parts of the weights")
+    servers: Literal["beside", "own"] = Field(
+        "beside", description="where shards are: beside: each in the process of one of the first workers; own: each in "
+                              "a process of its own, which trains nothing and on an emulated cluster has a node")
     divide_by_staleness: bool = Field(False, description="divide the learning rate of an update by its version lag")
 
     @model_validator(mode="after")
@@ -53,10 +58,27 @@ class AsyncServer(Engine):
     def expendable(self, processes: int) -> tuple[int, ...]:
         """Single asynchronous workers whose process holds no shard; rank 0 also evaluates and logs."""
         alone = self.mode == "async" and not self.lockstep(processes)
-        return tuple(range(self.shards, processes)) if alone else ()
+        first = 1 if self.servers == "own" else self.shards
+        return tuple(range(first, processes)) if alone else ()
+
+    def server_processes(self, processes: int) -> int:
+        return self.shards if self.servers == "own" else 0
+
+    def homes(self, processes: int) -> tuple[int, ...]:
+        """Return the rank of each shard."""
+        first = processes if self.servers == "own" else 0
+        return tuple(range(first, first + self.shards))
 
     def role(self, rank: int, processes: int) -> str:
-        return f"it held server shard {rank}" if rank < self.shards else f"worker {rank}"
+        homes = self.homes(processes)
+        return f"it held server shard {homes.index(rank)}" if rank in homes else f"worker {rank}"
+
+    def note(self, setting: Setting) -> str | None:
+        if not setting.servers:
+            return None
+        return (f"{setting.processes} worker{'s' * (setting.processes > 1)} (ranks 0 to {setting.processes - 1}) and "
+                f"{setting.servers} server{'s' * (setting.servers > 1)} (from rank {setting.processes}) run: "
+                f"{setting.launched} processes; figures for each worker leave the servers out")
 
     def ungated(self, processes: int, optimizer: Optimizer) -> str:
         if self.lockstep(processes):
@@ -67,9 +89,14 @@ class AsyncServer(Engine):
     def unsupported(self, setting: Setting) -> str | None:
         processes = setting.processes
         if self.group is not None and (self.group > processes or processes % self.group):
-            return f"groups of {self.group} do not divide {processes} processes"
-        if self.shards > processes:
-            return f"{self.shards} shards are more than {processes} processes, each of which holds one at most"
+            fits = ", ".join(str(size) for size in range(1, processes + 1) if processes % size == 0)
+            return f"group {self.group} does not divide {processes} processes into equal groups; use one of {fits}"
+        if self.servers == "beside" and self.shards > processes:
+            return (f"shards {self.shards} are more than {processes} processes, each of which holds one at most; use "
+                    f"at most {processes}, or servers: own")
+        if setting.tensors is not None and self.shards > setting.tensors:
+            return (f"shards {self.shards} are more than the {setting.tensors} tensors of workload {setting.workload}, "
+                    f"which stay whole; use at most {setting.tensors}")
         if self.divide_by_staleness and self.lockstep(processes):
             return "divide_by_staleness has no effect: every update has staleness 0"
         return self._not_carried_out(setting) or self._not_bitwise(setting)
@@ -106,4 +133,9 @@ class AsyncServer(Engine):
 
         assert parts is not None
         with started_group(job):
-            return ServerSession(parts, job, self.rules(job.world), self.shards, self.divide_by_staleness)
+            return ServerSession(parts, job, self.rules(job.world), self.homes(job.world), self.divide_by_staleness)
+
+    def serve(self, parts: TrainingParts, job: Job, work_of: Callable[[int], ServerWork] | None) -> None:
+        from repro.engines.server.apart import serve_apart
+
+        serve_apart(parts, job, self.rules(job.world), self.homes(job.world), self.divide_by_staleness, work_of)

@@ -95,7 +95,7 @@ class Fabric(Local):
         return f"{nodes} nodes need more addresses than {self.subnet} has ({addresses})"
 
     def unsupported(self, setting: Setting) -> str | None:
-        return self._wrong_shape(setting.processes) or super().unsupported(setting) or self._unable(setting)
+        return self._wrong_shape(setting.launched) or super().unsupported(setting) or self._unable(setting)
 
     def _wrong_shape(self, processes: int) -> str | None:
         nodes = self.nodes or processes

@@ -33,8 +33,8 @@ class Inline(Launcher):
     title: ClassVar[str] = "in the calling process"
 
     def unsupported(self, setting: Setting) -> str | None:
-        if setting.processes > 1 and not setting.simulated:
-            return f"launcher inline runs one process, not {setting.processes}; use launcher local"
+        if setting.launched > 1 and not setting.simulated:
+            return f"launcher inline runs one process, not {setting.launched}; use launcher local"
         return None
 
     def rank_logs(self, processes: int) -> int:

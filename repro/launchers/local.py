@@ -66,8 +66,8 @@ class Local(Launcher):
         if setting.device == "cuda" and setting.processes > setting.device_count:
             return f"{setting.processes} processes need one GPU each; this machine has {setting.device_count}"
         most = max(8, 4 * _cores())
-        if setting.device == "cpu" and setting.processes > most:
-            return f"{setting.processes} processes are too many for {_cores()} cores; at most {most}"
+        if setting.device == "cpu" and setting.launched > most:
+            return f"{setting.launched} processes are too many for {_cores()} cores; at most {most}"
         return None
 
     def open(self, preload: Sequence[str], device: str) -> None:

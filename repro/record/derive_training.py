@@ -129,7 +129,8 @@ def _measured(trial: Trial, log: TrialLog, points: Sequence[Point]) -> dict[str,
         found["gradient_plan"] = planned.value
     traffic = _traffic(log)
     if traffic is not None:
-        found |= {"traffic": traffic, "bytes_sent": sum(rank.sent_bytes for rank in traffic.ranks)}
+        servers = found["protocol"].servers if "protocol" in found else ()
+        found |= {"traffic": traffic, "bytes_sent": sum(rank.sent_bytes for rank in (*traffic.ranks, *servers))}
     if log.run_stop is None or log.run_start is None:
         return found
     wall = (log.run_stop - log.run_start) / 1e9

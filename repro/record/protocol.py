@@ -15,6 +15,13 @@ class GroupLag(Frozen):
     """Mean version lag of its own updates."""
 
 
+class ServerTraffic(Frozen):
+    """What a shard in a process of its own exchanged with all workers in the run."""
+
+    sent_bytes: int
+    received_bytes: int
+
+
 class Protocol(Frozen):
     """The protocol of a parameter server.
 
@@ -46,6 +53,8 @@ class Protocol(Frozen):
     waited_seconds: tuple[float, ...]
     lost: tuple[int, ...] = ()
     """Workers that ended before the run did."""
+    servers: tuple[ServerTraffic, ...] = ()
+    """Of shards in processes of their own; empty: shards are in the processes of workers."""
     evaluations: int = 0
     """Of snapshots, which no worker waited for; 0: evaluations stop all workers, as under other engines."""
     evaluation_seconds: float = 0.0

@@ -338,8 +338,12 @@ class Result(Frozen):
     @property
     def busiest_bytes(self) -> int | None:
         """Bytes that the rank with most of both sent and received between `run_start` and `run_stop`, in collectives
-        that are counted."""
-        return max(rank.sent_bytes + rank.received_bytes for rank in self.traffic.ranks) if self.traffic else None
+        that are counted; a server of the weights is a rank here."""
+        if self.traffic is None:
+            return None
+        servers = self.protocol.servers if self.protocol else ()
+        return max([*(rank.sent_bytes + rank.received_bytes for rank in self.traffic.ranks),
+                    *(server.sent_bytes + server.received_bytes for server in servers)])
 
     @property
     def version_lag(self) -> float | None:

@@ -72,7 +72,7 @@ def _with_roles(trial: Trial, outcome: LaunchResult) -> LaunchResult:
         return outcome
     return replace(outcome, ends=tuple(
         replace(end, reason=f"{end.reason} ({role})")
-        if end.failed and end.cause == "failed" and (role := engine.role(end.rank, trial.choices.ranks)) else end
+        if end.failed and end.cause == "failed" and (role := engine.role(end.rank, trial.choices.processes)) else end
         for end in outcome.ends))
 
 
@@ -88,7 +88,7 @@ def _request(trial: Trial, entry: str, folder: Path, payload: dict[str, Any]) ->
         payload={**payload, "trial": trial.model_dump(mode="json", by_alias=True),
                  "simulated": choices.origin == "simulated", "launched_ns": time.monotonic_ns()},
         timeout_seconds=choices.timeout_seconds - payload.get("spent_seconds", 0.0),
-        expendable=engine.expendable(choices.ranks) if engine is not None and entry == choices.entry else (),
+        expendable=engine.expendable(choices.processes) if engine is not None and entry == choices.entry else (),
         stall_seconds=choices.stall_seconds, progress=folder / payload["log"] if "log" in payload else None,
     )
 

@@ -159,7 +159,7 @@ def _cores(plan: Plan, machine: Machine) -> str:
     """Warn if ranks on the CPU have to share cores: they would slow each other down."""
     threads = os.environ.get("OMP_NUM_THREADS", "")
     each = int(threads) if threads.isdecimal() and int(threads) > 0 else 1
-    needed = max((cell.choices.processes * each for cell in plan.cells
+    needed = max((cell.choices.ranks * each for cell in plan.cells
                   if cell.choices.device == "cpu" and cell.choices.origin == "measured"), default=0)
     if needed <= machine.cores:
         return ""
@@ -191,7 +191,7 @@ def _shared(plan: Plan) -> str:
     place = Path("/dev/shm")
     if not place.is_dir():
         return ""
-    ranks = max(cell.choices.processes for cell in plan.cells)
+    ranks = max(cell.choices.ranks for cell in plan.cells)
     needed = ranks * (SHARED_BYTES if plan.device == "cuda" else SHARED_BYTES // 16)
     free = shutil.disk_usage(place).free
     if free >= needed:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from repro.seams.server_work import ServerWork
 from repro.seams.training import Session
 
 
@@ -33,15 +34,8 @@ class AsyncSession(Session):
     """A session whose workers go on without waiting for one another; its `work` and `snapshot` run in two threads."""
 
     @abstractmethod
-    def begin(self, tickets: int, rate_of: Callable[[int], float], grid: Sequence[int], now: Callable[[], int]) -> None:
-        """Start the shards of this rank.
-
-        Args:
-            tickets: units of work of the whole run.
-            rate_of: learning rate after that many updates.
-            grid: versions of which a snapshot will be asked for, ascending.
-            now: nanoseconds of the log's clock.
-        """
+    def begin(self, work: ServerWork) -> None:
+        """Start the shard of this rank, if it holds one."""
 
     @property
     @abstractmethod
@@ -65,39 +59,25 @@ class AsyncSession(Session):
         """Tell every shard that this worker has ended."""
 
     @abstractmethod
-    def updates(self, version: int) -> Sequence[Update]:
-        """Wait until the first shard has applied `version` updates; return all of its updates until then (rank 0)."""
+    def updates(self, first: int, stop: int) -> Sequence[Update]:
+        """Wait until the first shard has applied `stop` updates; return those from `first` on (rank 0)."""
 
     @abstractmethod
     def snapshot(self, version: int) -> dict[str, np.ndarray]:
         """Return the servers' weights after `version` updates, by name, float32 (rank 0); blocks no worker."""
 
     @abstractmethod
-    def attend(self) -> None:
-        """Answer requests for snapshots until rank 0 ends the run (other ranks)."""
-
-    @abstractmethod
     def end(self) -> None:
-        """Deal no further work and end `attend` on the other ranks (rank 0)."""
+        """Deal no further work (rank 0)."""
 
     @abstractmethod
     def fail(self, error: BaseException) -> None:
-        """End the run with an error: whoever waits for this rank's shard gets it."""
+        """End the run with an error of rank 0's worker: `updates` and `snapshot` fail."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Wait for the threads of this rank's shard, after its worker has left."""
+        """Wait until all workers have left the shards."""
 
     @abstractmethod
     def adopt(self, weights: dict[str, np.ndarray] | None) -> None:
         """Take the last evaluated weights as those of the trial: rank 0's on every rank."""
-
-    @property
-    @abstractmethod
-    def lost(self) -> Sequence[int]:
-        """Workers that have gone during the run, in order."""
-
-    @property
-    @abstractmethod
-    def waited_seconds(self) -> tuple[float, float]:
-        """Seconds in which this worker computed, and in which it waited for the servers."""

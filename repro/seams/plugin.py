@@ -74,6 +74,15 @@ class Setting:
     """True: gradients are clipped to a global norm."""
     reads_ahead: bool = False
     """True: input workers, or a stream: samples are read in an order that is fixed beforehand."""
+    servers: int = 0
+    """Processes beside the `processes` that train (`Engine.server_processes`)."""
+    tensors: int | None = None
+    """Tensors of the model that are trained (`Workload.tensor_count`); None: not stated."""
+
+    @property
+    def launched(self) -> int:
+        """Processes that the launcher starts."""
+        return self.processes + self.servers
 
 
 class Plugin(BaseModel):

@@ -21,6 +21,7 @@ from repro.seams.loss_scaling import LossScaling
 from repro.seams.model_options import ModelOptions
 from repro.seams.plugin import Plugin, Rows
 from repro.seams.preconditioner import Preconditioner
+from repro.seams.server_work import ServerWork
 from repro.seams.workload import (
     Batch,
     DataIdentity,
@@ -317,6 +318,19 @@ class Engine(Plugin):
     def expendable(self, processes: int) -> tuple[int, ...]:
         """Return the ranks without which a trial goes on if they are killed."""
         return ()
+
+    def server_processes(self, processes: int) -> int:
+        """Return how many processes run beside those that train; they are the last ranks and call `serve`."""
+        return 0
+
+    def serve(self, parts: TrainingParts, job: Job, work_of: Callable[[int], ServerWork] | None) -> None:
+        """Serve the trial's workers until they have ended, on a rank that trains nothing.
+
+        Args:
+            job: its rank is `world` or larger: `world` counts those that train.
+            work_of: the work of the run, by the samples of one update; None: in lock step.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no servers")
 
     def role(self, rank: int, processes: int) -> str:
         """Return what a rank holds that the others need, for the reason of a trial that its death ends; "": nothing."""

@@ -200,6 +200,11 @@ class Workload(Plugin):
         """
         return None
 
+    @property
+    def tensor_count(self) -> int | None:
+        """Tensors of the model that are trained, known without building it; None: the workload does not state them."""
+        return None
+
     def absent(self) -> str:
         """Return what data are missing on this machine and how to get them, in one line; "" if nothing is."""
         return ""

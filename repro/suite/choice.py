@@ -161,7 +161,16 @@ def _installed(name: Name, options: dict[str, Any]) -> Choice:
             seam=name.seam, kind=name.kind, code=name.code, plugin=cls.model_validate(options))
     except ValidationError as error:
         problem, path = describe_error(error, cls)
-        raise FieldProblem(problem, path) from error
+        raise FieldProblem(problem + _owners(name.seam, error), path) from error
+
+
+def _owners(seam: str, error: ValidationError) -> str:
+    """Return which built-in plug-ins have the option that the first error calls unknown; "" if there is none."""
+    first = error.errors(include_url=False)[0]
+    if first["type"] != "extra_forbidden" or len(first["loc"]) != 1:
+        return ""
+    found = [kind for kind in registry.BUILT_IN[seam] if first["loc"][0] in registry.load(seam, kind).model_fields]
+    return f"; it is an option of {seam} {' and '.join(found)}" if found else ""
 
 
 def _recorded(recorded: RecordedPlugins, name: Name, options: dict[str, Any]) -> Choice:

@@ -21,7 +21,7 @@ ADDED_LATER: dict[str, Any] = {"compression": "none", "compression_rank": 1, "ov
                                "sufficient_factors": "none", "compile": False,
                                "activation_checkpointing": False, "channels_last": False, "cudnn_benchmark": False,
                                "offload": "none", "eval_batch": None, "gate": None, "preconditioner": {"kind": "none"},
-                               "hpz": 1, "quantized": "none",
+                               "hpz": 1, "quantized": "none", "servers": "beside",
                                "input": {"workers": 0, "ahead": None, "order": "planned"}}
 ADDED_TO_WORKLOADS: dict[str, dict[str, Any]] = {
     name: {"label_smoothing": 0.0} for name in ("digits", "digits-mlp", "mnist1d")}

@@ -333,6 +333,7 @@ class TrainingConfig(TrialConfig):
             reads_ahead=bool(self.input.workers) or self.input.order == "stream",
             hidden_matrices=None if layers is None else not all(layer.kernel for layer in layers[1:-1]),
             linear_layers=None if layers is None else not all(layer.kernel for layer in layers),
+            servers=engine.server_processes(self.processes), tensors=self.workload.get(Workload).tensor_count,
         )
 
     def preload(self) -> list[str]:
@@ -377,8 +378,12 @@ class TrainingConfig(TrialConfig):
             fewer_steps="a smaller max_epochs or a larger batch", fewer_evaluations="a larger evaluate_every",
         )
 
+    @property
+    def ranks(self) -> int:
+        return self.processes + self.engine.get(Engine).server_processes(self.processes)
+
     def rank_logs(self) -> int:
-        return self.launcher.get(Launcher).rank_logs(self.processes)
+        return self.launcher.get(Launcher).rank_logs(self.ranks)
 
     def gate_starts(self) -> int:
         if self.ungated:

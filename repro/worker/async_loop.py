@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -19,10 +20,12 @@ import numpy as np
 from repro.core.random_streams import Streams
 from repro.seams.asynchronous import AsyncSession, Update
 from repro.worker.context import TrialContext
+from repro.worker.control_counters import read_controller
 from repro.worker.data_audit import BatchSplit
 from repro.worker.data_order import make_order
 from repro.worker.dealt_audit import DealtAudit
 from repro.worker.dealt_report import DealtFigures, report_dealt
+from repro.worker.dealt_work import dealt_work, sample_grid
 from repro.worker.evaluation import share_batches
 from repro.worker.own_model import OwnModel
 from repro.worker.step_log import write_rank_steps, write_steps
@@ -71,7 +74,7 @@ class AsyncLoop:
     def run(self) -> None:
         """Train until the target, the budget or divergence ends the trial, then log the final report."""
         session, context = self.session, self.context
-        steps = self._grid()
+        steps = sample_grid(context.choices)
         own = OwnModel(context.trial, context.job, replace(self.parts)) if context.job.rank == 0 else None
         session.synchronize()
         session.traffic()
@@ -79,22 +82,16 @@ class AsyncLoop:
         session.reset_peak()
         start_ns = self.log.start("run_start")
         self.watch.restart(start_ns)
+        controller = [read_controller(self.log.recorded_bytes)]
         self.log.emit("x_hashes", {"data": self.parts.open_data()})
         self.input.start(0)
-        session.begin(context.budget_steps * self.each, self._rate, [step * self.each for step in steps],
-                      context.clock.now)
+        session.begin(dealt_work(context.choices, self.an_update, context.clock.now))
         session.synchronize()
         worker = threading.Thread(target=self._work, name="repro-worker", daemon=True)
         worker.start()
-        if own is not None:
-            try:
-                phases, block = self._follow(steps, own, start_ns)
-            finally:
-                session.end()
-        else:
-            phases, block = {}, None
-            session.attend()
+        phases, block = self._lead(steps, own, start_ns) if own is not None else ({}, None)
         worker.join()
+        controller.append(read_controller(self.log.recorded_bytes))
         if self.failure is not None:
             raise self.failure
         session.finish()
@@ -103,21 +100,7 @@ class AsyncLoop:
         session.adopt(self.last)
         report_dealt(context, DealtFigures(
             self._describe(phases, block), traffic.total(), session.peak_bytes(), self.init_peak_bytes, self.audit,
-            self.input, self.last))
-
-    def _grid(self) -> list[int]:
-        """Return the steps after which blocks end."""
-        found, step = [], 0
-        while step < self.context.budget_steps:
-            step += self.context.block_steps(step)
-            found.append(step)
-        return found
-
-    def _rate(self, updates: int) -> float:
-        """Return the learning rate after that many updates: the schedule runs over the applied samples."""
-        choices = self.context.choices
-        epochs = updates * self.an_update / self.context.workload.train_samples
-        return choices.rate * choices.schedule.factor(epochs, choices.budget_epochs)
+            self.input, self.last, controller))
 
     # ---- the worker
 
@@ -137,9 +120,21 @@ class AsyncLoop:
         except BaseException as error:  # raised again by the main thread
             self.failure = error
             if self.context.job.rank == 0:
-                session.fail(error)
+                with suppress(Exception):  # the first failure is the one to report
+                    session.fail(error)
 
     # ---- rank 0 follows the servers
+
+    def _lead(self, steps: Sequence[int], own: OwnModel, start_ns: int) -> tuple[dict[str, float], Block]:
+        """Follow the servers to the end of the run, and end the work; a failure of the own worker comes first."""
+        try:
+            found = self._follow(steps, own, start_ns)
+        except BaseException as error:
+            with suppress(Exception):
+                self.session.end()
+            raise (self.failure or error) from None
+        self.session.end()
+        return found
 
     def _follow(self, steps: Sequence[int], own: OwnModel, start_ns: int) -> tuple[dict[str, float], Block]:
         """Log, evaluate and decide at every place of the grid; return the phases, and the last block."""
@@ -148,7 +143,7 @@ class AsyncLoop:
         logging_ns = 0
         block = Block(0, 0, start_ns, ())
         for step in steps:
-            updates = self.session.updates(step * self.each)[before * self.each:]
+            updates = self.session.updates(before * self.each, step * self.each)
             block = Block(before, step, updates[-1].at_ns, updates)
             since = self.context.clock.now()
             self._log_block(block, stop_ns)

@@ -49,16 +49,21 @@ class TrialContext:
         return self.choices.budget_steps
 
     def block_steps(self, step: int) -> int:
-        """Return the steps of the block that begins after `step` steps.
-
-        With a target they are those up to the next evaluation, CEIL(`evaluate_every` / global batch); without one, all
-        warm-up steps, then all timed steps.
-        """
-        choices, rest = self.choices, self.budget_steps - step
-        if choices.evaluate_every is not None:
-            return min(math.ceil(choices.evaluate_every / choices.batch.global_), rest)
-        return choices.stop.warmup if step < choices.stop.warmup else rest
+        """Return the steps of the block that begins after `step` steps."""
+        return block_steps(self.choices, step)
 
     def count_samples(self, step: int) -> int:
         """Samples of all ranks together after `step` optimizer steps."""
         return step * self.choices.batch.global_
+
+
+def block_steps(choices: TrainingConfig, step: int) -> int:
+    """Return the steps of the block that begins after `step` steps.
+
+    With a target they are those up to the next evaluation, CEIL(`evaluate_every` / global batch); without one, all
+    warm-up steps, then all timed steps.
+    """
+    rest = choices.budget_steps - step
+    if choices.evaluate_every is not None:
+        return min(math.ceil(choices.evaluate_every / choices.batch.global_), rest)
+    return choices.stop.warmup if step < choices.stop.warmup else rest

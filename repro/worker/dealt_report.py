@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from repro.worker.context import TrialContext
 from repro.worker.dealt_audit import DealtAudit
-from repro.worker.final_report import log_consumed, log_memory_of, log_traffic_of
+from repro.worker.final_report import log_consumed, log_controller, log_memory_of, log_traffic_of
 from repro.worker.model_report import describe_model
 from repro.worker.own_model import OwnModel
 from repro.worker.rank_weights import wide_share
@@ -31,6 +31,8 @@ class DealtFigures:
     input: DirectInput
     last: Mapping[str, np.ndarray] | None
     """The weights of the trial, on rank 0."""
+    controller: Sequence[Mapping[str, Any] | None]
+    """Counters at `run_start` and after this rank's last update."""
 
 
 def report_dealt(context: TrialContext, figures: DealtFigures) -> None:
@@ -39,6 +41,7 @@ def report_dealt(context: TrialContext, figures: DealtFigures) -> None:
     effective = session.effective() | figures.input.effective()
     log.emit("x_protocol", session.protocol() | dict(figures.protocol))
     log_traffic_of(context, figures.traffic)
+    log_controller(context, figures.controller)
     log_memory_of(context, figures.init_peak_bytes, figures.peak_bytes)
     log_consumed(context, figures.audit, 0)
     if model := describe_model(context):

@@ -54,7 +54,7 @@ def report_final(context: TrialContext, figures: RankFigures) -> None:
             waited_and_stepped(figures.block_seconds, figures.whole_seconds, context.choices.stop.warmup)))
     effective = session.effective() | figures.input.effective()
     _log_traffic(context, figures, effective)
-    _log_controller(context, figures.controller)
+    log_controller(context, figures.controller)
     log_memory_of(context, figures.init_peak_bytes, figures.peak_bytes)
     if states := session.state_memory():
         log.emit("x_state_memory", states)
@@ -114,7 +114,7 @@ def log_memory_of(context: TrialContext, init_bytes: int | None, peak_bytes: int
                                       for found in (ranks if resident else [item[1:] for item in ranks])])
 
 
-def _log_controller(context: TrialContext, readings: Sequence[Mapping[str, Any] | None]) -> None:
+def log_controller(context: TrialContext, readings: Sequence[Mapping[str, Any] | None]) -> None:
     """Log the counters of every rank; nothing if one of them has none."""
     ranks = context.session.gather(readings)
     if all(len(each) == 2 and all(each) for each in ranks):

@@ -22,16 +22,22 @@ from repro.worker.gate_model import ScaledLoss, prepare
 from repro.worker.gate_trace import AGED_STEPS, Evaluation, Kind, Step, Trace, measured_steps
 from repro.worker.memory import naming_out_of_memory
 from repro.worker.rank_weights import describe_held, wide_share
+from repro.worker.server_rank import serve
 from repro.worker.setup import RankPlace, Started, make_job, start_session, warm_up
 
 
 def main(folder: str, payload: Mapping[str, Any]) -> None:
     """Run the steps and write trace<rank>.json in `folder`: the entry point of every rank."""
-    rank, world, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    rank, local_rank = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK"))
     allow_code_of_trial(payload)
     trial = Trial.model_validate(payload["trial"])
+    place = RankPlace(rank, trial.training.processes, local_rank)
     with naming_out_of_memory(trial.training, in_gate=True):
-        trace = _run(trial, RankPlace(rank, world, local_rank), payload)
+        if rank >= place.world:
+            cut = int(payload.get("ranks_of_candidates", 1))
+            serve(trial, place, payload.get("disturbance", 0), lambda parts: prepare(parts, cut, "cpu"))
+            return
+        trace = _run(trial, place, payload)
     fence.write_bytes(Path(folder, f"trace{rank}.json"), trace.model_dump_json().encode())
 
 

@@ -24,6 +24,7 @@ from repro.worker.clock import make_clock
 from repro.worker.context import TrialContext
 from repro.worker.loop import Loop
 from repro.worker.memory import naming_out_of_memory
+from repro.worker.server_rank import serve
 from repro.worker.setup import RankPlace, make_job, start_session, warm_up
 from repro.worker.weights import weights_sha256
 
@@ -33,12 +34,14 @@ VIRTUAL_ANCHOR_MS = 1_577_836_800_000.0
 
 def main(folder: str, payload: Mapping[str, Any]) -> None:
     """Train the trial in `payload`: the entry point of every rank; rank 0 writes the log."""
-    rank, world, local_rank = (int(os.environ.get(name, default)) for name, default in
-                               (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")))
+    rank, local_rank = (int(os.environ.get(name, "0")) for name in ("RANK", "LOCAL_RANK"))
     allow_code_of_trial(payload)
     trial = Trial.model_validate(payload["trial"])
-    place = RankPlace(rank, trial.training.processes if payload.get("simulated") else world, local_rank)
+    place = RankPlace(rank, trial.training.processes, local_rank)
     with naming_out_of_memory(trial.training):
+        if rank >= place.world:
+            serve(trial, place)
+            return
         loop = build(trial, place, Path(folder) / payload["log"], payload)
         try:
             loop.run()

@@ -88,19 +88,29 @@ def start_session(
             measure how much rounding matters.
         prepare: changes the workload before the engine starts; only in the parity gate.
     """
-    engine, workload = trial.training.engine.get(Engine), trial.training.workload.get(Workload)
-    streams = Streams(trial.master_seed, trial.repeat)
-    seed_libraries(streams, trial.training.determinism, with_torch=engine.needs_parts, rank=job.rank)
-    if engine.needs_parts:
-        _use_device(job.device)
-    parts = workload.build(streams, job.device) if engine.needs_parts else None
-    if parts is not None and disturbance:
-        disturb(parts, streams, disturbance)
-    if parts is not None and prepare is not None:
-        prepare(parts)
+    engine, streams = trial.training.engine.get(Engine), Streams(trial.master_seed, trial.repeat)
+    parts = build_parts(trial, job, disturbance, prepare)
     functions = replace(parts) if parts is not None else None
     twin = meta_twin(parts.model) if parts is not None and job.rank == 0 else None
     return Started(engine.start(parts, job, streams), parts, functions, twin)
+
+
+def build_parts(
+    trial: Trial, job: Job, disturbance: int, prepare: Callable[[TrainingParts], None] | None
+) -> TrainingParts | None:
+    """Build the workload from the trial's seed streams; None for an engine that needs none."""
+    engine, workload = trial.training.engine.get(Engine), trial.training.workload.get(Workload)
+    streams = Streams(trial.master_seed, trial.repeat)
+    seed_libraries(streams, trial.training.determinism, with_torch=engine.needs_parts, rank=job.rank)
+    if not engine.needs_parts:
+        return None
+    _use_device(job.device)
+    parts = workload.build(streams, job.device)
+    if disturbance:
+        disturb(parts, streams, disturbance)
+    if prepare is not None:
+        prepare(parts)
+    return parts
 
 
 def _use_device(device: str) -> None:

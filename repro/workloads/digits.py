@@ -48,6 +48,10 @@ class Digits(Workload):
                   for stage, (before, width) in sides),
                 LayerShape(WIDTHS[-1] + 1, digits_data.CLASSES, bias=True))
 
+    @property
+    def tensor_count(self) -> int:
+        return 3 * len(WIDTHS) + 2
+
     def identity(self) -> DataIdentity:
         return digits_data.identity(self.sha256)
 

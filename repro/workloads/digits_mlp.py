@@ -48,6 +48,10 @@ class DigitsMlp(Workload):
         widths = (digits_data.SIDE**2, *[self.hidden] * self.depth, digits_data.CLASSES)
         return tuple(LayerShape(before + 1, after, bias=True) for before, after in pairwise(widths))
 
+    @property
+    def tensor_count(self) -> int:
+        return 2 * (self.depth + 1)
+
     def identity(self) -> DataIdentity:
         return digits_data.identity(self.sha256)
 

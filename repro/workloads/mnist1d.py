@@ -48,6 +48,10 @@ class Mnist1d(Workload):
         return (*(LayerShape(inputs, wide, points, kernel=True, bias=True) for inputs, points in convolutions),
                 LayerShape(5 * wide + 1, mnist1d_data.CLASSES, bias=True))
 
+    @property
+    def tensor_count(self) -> int:
+        return 8
+
     def identity(self) -> DataIdentity:
         return mnist1d_data.identity(self.sha256)
 

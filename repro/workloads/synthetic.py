@@ -45,6 +45,10 @@ class Synthetic(Workload):
     def eval_samples(self) -> int:
         return self.held_out
 
+    @property
+    def tensor_count(self) -> int:
+        return 3 * self.depth + 2
+
     def identity(self) -> DataIdentity:
         return DataIdentity(
             name="made-up-images",

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from repro.core.random_streams import Streams
 from repro.seams.training import DataIdentity, LayerShape, TokenKind, TrainingParts
 from repro.workloads import prose_data
-from repro.workloads.tokens.language_model import LanguageModel, block_shapes, check_heads
+from repro.workloads.tokens.language_model import LanguageModel, block_shapes, check_heads, tensors_of
 
 if TYPE_CHECKING:
     from repro.workloads.tokens.windows import Opened
@@ -46,6 +46,10 @@ class Text(LanguageModel):
     @property
     def layer_shapes(self) -> tuple[LayerShape, ...]:
         return block_shapes(self.layers, self.width, self.context)
+
+    @property
+    def tensor_count(self) -> int:
+        return tensors_of(self.layers)
 
     def identity(self) -> DataIdentity:
         return prose_data.identity(self.train_samples, self.eval_samples, self.sha256)

@@ -39,6 +39,7 @@ matrix:
 """
 MODES = ("{kind: async-server, mode: async, shards: 2}, {kind: async-server, mode: mixed, group: 2}, "
          "{kind: async-server, mode: ssp, staleness: 2, divide_by_staleness: true}")
+KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
 DIES = """\
 import os
 import signal
@@ -182,8 +183,8 @@ def test_the_mode_is_shown_everywhere(modes: Record) -> None:
     assert {cell["choices"]["engine"]["mode"] for cell in plan["cells"]} == {"async", "mixed", "ssp"}
 
 
-def dying(folder: Path, engine: str, victim: int) -> tuple[Result, Record]:
-    (folder / "dies.py").write_text(DIES)
+def dying(folder: Path, engine: str, victim: int, how: str = KILLED) -> tuple[Result, Record]:
+    (folder / "dies.py").write_text(DIES.replace(KILLED, how))
     record = ran(folder, engine, f"{{kind: 'dies.py:Dies', hidden: 32, depth: 1, victim: {victim}}}",
                  "{skip: a rank dies}")
     return record.results[0], record
@@ -204,8 +205,19 @@ def test_an_asynchronous_run_goes_on_without_a_killed_worker(tmp_path: Path) -> 
     ("{kind: async-server, mode: sync}", 3, "worker 3"),
     ("{kind: async-server, mode: ssp, staleness: 1}", 2, "worker 2"),
     ("{kind: async-server, mode: mixed, group: 2}", 2, "worker 2"),
+    ("{kind: async-server, mode: async, shards: 2, servers: own}", 0, "worker 0"),
 ])
 def test_others_crash_with_the_rank_named(tmp_path: Path, engine: str, victim: int, words: str) -> None:
     result, _ = dying(tmp_path, engine, victim)
     assert result.status == "crashed" and f"rank {victim}: killed by SIGKILL" in result.reason
     assert words in result.reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("servers", "victim"), [("beside", 0), ("beside", 1), ("beside", 3), ("own", 0), ("own", 1)])
+def test_a_worker_that_fails_by_itself_ends_the_trial_with_its_reason(
+    tmp_path: Path, servers: str, victim: int
+) -> None:
+    engine = f"{{kind: async-server, mode: async, shards: 2, servers: {servers}}}"
+    result, _ = dying(tmp_path, engine, victim, 'raise RuntimeError("no more food")')
+    assert result.status == "crashed" and f"rank {victim}: " in result.reason and "no more food" in result.reason

@@ -28,6 +28,7 @@ from repro.record.store import read_record
 from repro.runner.doctor import end_orphans
 from repro.seams.launching import LaunchRequest, LaunchResult
 from repro.worker.control_counters import read_controller
+from tests.other_users import environment_of, ordinary_users
 
 ROOT = Path(__file__).parents[2]
 MODULES = ("torch", "pyroute2", "tests.flow.test_fabric")
@@ -302,11 +303,10 @@ def _parent(
     """A separate process that launches `entry` on two nodes."""
     script, name = folder / "parent.py", f"tests.flow.test_fabric:{entry.__name__}"
     script.write_text(PARENT)
-    path = os.pathsep.join([str(ROOT), *(part for part in sys.path if part.endswith("site-packages"))])
-    environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder), "HOME": str(folder)}
     command = [*prefix, python, str(script), str(folder), name, repr(payload)]
     with (folder / "printed").open("w") as printed:
-        return subprocess.Popen(command, env=environment, cwd=folder, text=True, stdout=printed, stderr=printed)
+        return subprocess.Popen(command, env=environment_of(folder), cwd=folder, text=True, stdout=printed,
+                                stderr=printed)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
@@ -331,24 +331,8 @@ def test_only_detached_processes_outlive_a_killed_run(tmp_path: Path, signum: si
         parent.wait()
 
 
-def _ordinary_users() -> list[Any]:
-    """Users without privileges: this user, or as root one without capabilities, and another one."""
-    if os.geteuid() != 0:
-        return [pytest.param((), sys.executable, id="this user")]
-    # A map of user 0 needs CAP_SETFCAP; a container's root usually has it, but not the one for namespaces.
-    bare = ("setpriv", "--bounding-set=-all,+setfcap", "--inh-caps=-all")
-    nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
-    minor = f"python3.{sys.version_info.minor}"
-    found = [python for python in (sys.executable, shutil.which(minor, path="/usr/bin:/usr/local/bin")) if python and
-             subprocess.run([*nobody, python, "-c", "import os, sys; os.stat(sys.executable)"], check=False,
-                            capture_output=True).returncode == 0]
-    missing = pytest.mark.skipif(not found, reason=f"no {minor} here that another user may run")
-    return [pytest.param(bare, sys.executable, id="a container's root"),
-            pytest.param(nobody, found[0] if found else "", id="nobody", marks=missing)]
-
-
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="no setpriv to become an ordinary user with")
-@pytest.mark.parametrize(("prefix", "python"), _ordinary_users())
+@pytest.mark.parametrize(("prefix", "python"), ordinary_users())
 def test_an_ordinary_user_can(tmp_path: Path, prefix: tuple[str, ...], python: str) -> None:
     tmp_path.chmod(0o777)
     for folder in tmp_path.parents[:2]:

@@ -36,6 +36,10 @@ def functional(facts: Facts) -> Judged:
     if broken:
         return "fail", f"not exercisable: {many(broken, 'run')} crashed or left an invalid log: " \
                        f"{join(broken)}"
+    if facts.ungated:
+        left_out = join(f"{label}: {reason}" for label, reason in facts.ungated.items())
+        return lacks(facts, f"{many(facts.runs, 'run')} complete, but the parity gate left out "
+                            f"{count(len(facts.ungated), 'cell')}: {left_out}")
     if facts.parity is None:
         return lacks(facts, f"{many(facts.runs, 'run')} complete, but no verification: there was no parity gate")
     gate = "passed" if facts.parity == "passed" else "not needed"

@@ -184,7 +184,9 @@ class Facts:
     """Summary of "costs", "rates" and "ratios": arithmetic, harmonic or geometric mean, or median."""
     agreements: tuple[Agreement, ...] | None = None
     parity: str | None = None
-    """"passed", "failed", "not needed"; None: no gate."""
+    """"passed", "failed", "not needed"; None: no gate, or one that left cells out."""
+    ungated: Mapping[str, str] = field(default_factory=dict)
+    """Reason why the parity gate left out a cell, by the cell's label."""
     models: int | None = None
     """Number of models whose answers are combined in one figure."""
     augmented: bool | None = None

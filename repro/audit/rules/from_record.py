@@ -56,6 +56,7 @@ def record_facts(record: Record) -> Facts:
                        for item in record.attempts),
         tuning=_tuning(check_tuning(record)), untuned_optimizers=untuned_optimizers(record),
         means=MEANS, agreements=_agreements(record), parity=_parity(record.parity),
+        ungated=(record.parity or {}).get("skipped") or {},
     )
 
 

@@ -30,6 +30,11 @@ class Counts:
         with self._lock:
             self._waited += seconds
 
+    def sums(self) -> dict[str, int]:
+        """Return the bytes on the wire since the last `take`, of all operations."""
+        with self._lock:
+            return {key: sum(line[key] for line in self._lines.values()) for key in ("sent_bytes", "received_bytes")}
+
     def take(self) -> dict[str, Any]:
         """Return everything since the last call (JSON-like), and reset."""
         with self._lock:

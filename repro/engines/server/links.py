@@ -13,12 +13,19 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
+from torch._C._distributed_c10d import PrefixStore, Store
 
 PUSH, REPLY, SNAPSHOT, PART = 101, 102, 103, 104
 """Tags: worker to shard, shard to worker, request for a snapshot, its part."""
 HEADER = 6
 """Numbers (int64) in front of every message."""
+
+
+def own_part(store: Any) -> Store:
+    """Return the part of a launch's store in which workers and servers meet, outside of any process group's."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return PrefixStore("async-server", store)
 
 
 class LinkLost(Exception):
@@ -30,15 +37,25 @@ class LinkLost(Exception):
 
 
 class Links:
-    """All messages of one rank; any number of threads, each with its own (peer, tag)."""
+    """All messages of one rank; any number of threads, each with its own (peer, tag).
 
-    def __init__(self, rank: int, world: int, timeout_seconds: float) -> None:
-        self.rank, self.world = rank, world
+    Args:
+        ranks: workers and servers.
+        store: of the launch; None for a single rank.
+    """
+
+    def __init__(self, rank: int, ranks: int, timeout_seconds: float, store: Store | None) -> None:
+        self.rank = rank
         self._local: dict[int, Queue[torch.Tensor]] = {tag: Queue() for tag in (PUSH, REPLY, SNAPSHOT, PART)}
         self._inner: Any = None
-        if world > 1:
-            store = PrefixStore("async-server", dist.distributed_c10d._get_default_store())
-            self._inner = dist.ProcessGroupGloo(store, rank, world, timedelta(seconds=timeout_seconds))
+        if store is not None:
+            self._inner = dist.ProcessGroupGloo(PrefixStore("links", store), rank, ranks,
+                                                timedelta(seconds=timeout_seconds))
+
+    @property
+    def shared(self) -> bool:
+        """There are other ranks."""
+        return self._inner is not None
 
     def send(self, tensor: torch.Tensor, peer: int, tag: int) -> int:
         """Send a tensor and wait until its memory may be used again; return the bytes on the wire (0 inside a process).

@@ -36,6 +36,11 @@ class Rules:
         return self.groups == 1
 
     @property
+    def may_lose(self) -> bool:
+        """Single workers may go: nobody waits for them, and their work is dealt again."""
+        return self.mode == "async" and not self.lockstep
+
+    @property
     def expected_lag(self) -> float | None:
         """Mean version lag with equal workers but for the end terms: p / g - 1; None: ssp only bounds it."""
         return None if self.mode == "ssp" and not self.lockstep else float(self.groups - 1)

@@ -9,10 +9,11 @@ import torch
 
 from repro.engines.server.counts import Counts
 from repro.engines.server.links import PUSH, REPLY, LinkLost, Links, header, number
-from repro.engines.server.shard import Push, Shard
+from repro.engines.server.shard import Lost, Push, Shard
 
-LEAVE, FIRST, GRADIENT, RATED = range(4)
-"""Kinds of a worker's message: it ends, it asks for its first ticket, a gradient, one with a learning rate."""
+LEAVE, FIRST, GRADIENT, RATED, FAIL = range(5)
+"""Kinds of a worker's message: it ends, it asks for its first ticket, a gradient, one with a learning rate, it fails.
+"""
 
 
 class Service:
@@ -59,6 +60,8 @@ class Service:
         kind, read, loss, rate = (int(value) for value in message[:4])
         if kind == LEAVE:
             return False
+        if kind == FAIL:
+            raise Lost(f"worker {worker} has failed")
         if kind == FIRST:
             self.links.send(header(self.shard.first(worker)), worker, REPLY)
             return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,40 +17,54 @@ from repro.core.errors import TrialError
 from repro.engines.plain.loop import LoopSession
 from repro.engines.plain.optimizer_options import class_of, options_of
 from repro.engines.plain.state_snapshot import Buffers, RandomStates
+from repro.engines.server.apart import stated
 from repro.engines.server.counts import Counts
-from repro.engines.server.links import PART, PUSH, REPLY, SNAPSHOT, LinkLost, Links, bits, header
+from repro.engines.server.links import PUSH, REPLY, Links, bits, header, own_part
+from repro.engines.server.overview import Attendant, Overview, naming_shard
 from repro.engines.server.rules import Rules
-from repro.engines.server.service import FIRST, GRADIENT, LEAVE, RATED, Service
-from repro.engines.server.shard import Shard, Work, divide
+from repro.engines.server.service import FAIL, FIRST, GRADIENT, LEAVE, RATED, Service
+from repro.engines.server.shard import Shard, divide
 from repro.seams.asynchronous import AsyncSession, Update
+from repro.seams.server_work import ServerWork
 from repro.seams.training import Batch, Job, TrainingParts
-
-END = -1
-"""In place of a version: no further snapshot will be asked for."""
 
 
 class ServerSession(LoopSession, AsyncSession):
     """Computes gradients, pushes them to every shard, pulls the weights.
 
-    Shard i is in the process of rank i. In lock step `update` does all of this, and the ordinary loop trains; else the
-    loop for asynchronous engines calls `exchange`.
+    In lock step `update` does all of this, and the ordinary loop trains; else the loop for asynchronous engines calls
+    `exchange`.
+
+    Args:
+        homes: rank of each shard: a worker's, or behind those of the workers.
     """
 
-    def __init__(self, parts: TrainingParts, job: Job, rules: Rules, shards: int, divide_by_staleness: bool) -> None:
+    def __init__(
+        self, parts: TrainingParts, job: Job, rules: Rules, homes: Sequence[int], divide_by_staleness: bool
+    ) -> None:
         super().__init__(parts, job, wrap=lambda model: model)
-        self.rules, self.counts = rules, Counts()
-        named = self.trained()
+        self.rules, self.counts, self.homes = rules, Counts(), homes
+        named, shards = self.trained(), len(homes)
         if shards > len(named):
             raise TrialError(f"{shards} shards are more than the model's {len(named)} tensors, which stay whole; "
                              f"at most shards: {len(named)}")
         self.division = divide([parameter.numel() for _, parameter in named], shards)
-        self.links = Links(job.rank, job.world, job.timeout_seconds)
+        self.servers = sum(home >= job.world for home in homes)
+        """Processes that hold a shard and train nothing."""
+        ranks = job.world + self.servers
+        self.store = own_part(dist.distributed_c10d._get_default_store()) if ranks > 1 else None
+        self.links = Links(job.rank, ranks, job.timeout_seconds, self.store)
+        self.overview = Overview(self.links, homes, [sum(named[index][1].numel() for index in numbers)
+                                                     for numbers in self.division])
         self.service: Service | None = None
-        if job.rank < shards:
-            shard = Shard([named[index] for index in self.division[job.rank]], rules, job.optimizer,
+        self.attendant: Attendant | None = None
+        if job.rank in homes:
+            shard = Shard([named[index] for index in self.division[homes.index(job.rank)]], rules, job.optimizer,
                           divide_by_staleness)
-            self.service = Service(shard, self.links, self.counts, may_lose=self.may_lose)
+            self.service = Service(shard, self.links, self.counts, may_lose=rules.may_lose)
+            self.attendant = Attendant(self.service, self.links)
             self.optimizer = shard.optimizer
+            self.attendant.start()
             if rules.lockstep:
                 self.service.start()
         self._versions = [0] * shards
@@ -61,16 +75,6 @@ class ServerSession(LoopSession, AsyncSession):
         self._live: list[int] | None = None
         """Ranks that are left after an asynchronous run; None: all."""
         self._gathered = 0
-
-    @property
-    def may_lose(self) -> bool:
-        """Single workers may go: nobody waits for them, and their work is dealt again."""
-        return self.rules.mode == "async" and not self.rules.lockstep
-
-    @property
-    def shard(self) -> Shard:
-        assert self.service is not None, "this rank holds a shard"
-        return self.service.shard
 
     # ---- one update
 
@@ -93,9 +97,9 @@ class ServerSession(LoopSession, AsyncSession):
             pieces = [self.parameters[index] for index in numbers]
             flat = torch.cat([(torch.zeros_like(item) if item.grad is None else item.grad).reshape(-1)
                               for item in pieces]).to("cpu", torch.float32)
-            with self._naming(shard):
-                self.links.send(header(kind, self._versions[shard], bits(self._loss), rate), shard, PUSH)
-                sent = self.links.send(flat, shard, PUSH)
+            with naming_shard(shard):
+                self.links.send(header(kind, self._versions[shard], bits(self._loss), rate), self.homes[shard], PUSH)
+                sent = self.links.send(flat, self.homes[shard], PUSH)
             self.counts.count("push", flat.nbytes, sent, 0)
         self._count_wait(since)
 
@@ -105,9 +109,9 @@ class ServerSession(LoopSession, AsyncSession):
         for shard, numbers in enumerate(self.division):
             message = header()
             flat = torch.empty(sum(self.parameters[index].numel() for index in numbers))
-            with self._naming(shard):
-                self.links.receive(message, shard, REPLY)
-                received = self.links.receive(flat, shard, REPLY)
+            with naming_shard(shard):
+                self.links.receive(message, self.homes[shard], REPLY)
+                received = self.links.receive(flat, self.homes[shard], REPLY)
             self.counts.count("pull", flat.nbytes, 0, received)
             tickets.append(int(message[0]))
             self._versions[shard] = int(message[1])
@@ -126,14 +130,11 @@ class ServerSession(LoopSession, AsyncSession):
             for index, piece in zip(numbers, pieces, strict=True):
                 self.parameters[index].copy_(piece.view(self.parameters[index].shape))
 
-    def _naming(self, shard: int) -> _Naming:
-        return _Naming(shard)
-
     # ---- asynchronous runs
 
-    def begin(self, tickets: int, rate_of: Callable[[int], float], grid: Sequence[int], now: Callable[[], int]) -> None:
+    def begin(self, work: ServerWork) -> None:
         if self.service is not None:
-            self.service.shard.begin(Work(tickets, rate_of, tuple(grid), now), deals=self.job.rank == 0)
+            self.service.shard.begin(work, deals=self.homes[0] == self.job.rank)
             self.service.start()
 
     @property
@@ -142,9 +143,9 @@ class ServerSession(LoopSession, AsyncSession):
 
     def first(self) -> int:
         message = header()
-        with self._naming(0):
-            self.links.send(header(FIRST), 0, PUSH)
-            self.links.receive(message, 0, REPLY)
+        with naming_shard(0):
+            self.links.send(header(FIRST), self.homes[0], PUSH)
+            self.links.receive(message, self.homes[0], REPLY)
         return int(message[0])
 
     def place(self, ticket: int) -> tuple[int, int]:
@@ -161,22 +162,14 @@ class ServerSession(LoopSession, AsyncSession):
             return
         self._left = True
         for shard in range(len(self.division)):
-            with self._naming(shard):
-                self.links.send(header(LEAVE), shard, PUSH)
+            with naming_shard(shard):
+                self.links.send(header(LEAVE), self.homes[shard], PUSH)
 
-    def updates(self, version: int) -> Sequence[Update]:
-        self.shard.reach(version)
-        return self.shard.updates[:version]
+    def updates(self, first: int, stop: int) -> Sequence[Update]:
+        return self.overview.updates(first, stop)
 
     def snapshot(self, version: int) -> dict[str, np.ndarray]:
-        parts = [self.shard.snapshot(version)]
-        for shard in range(1, len(self.division)):
-            flat = torch.empty(sum(self.parameters[index].numel() for index in self.division[shard]))
-            with self._naming(shard):
-                self.links.send(header(version), shard, SNAPSHOT)
-                self.links.receive(flat, shard, PART)
-            parts.append(flat)
-        return self._by_name(parts)
+        return self._by_name(self.overview.copies(version))
 
     def _by_name(self, parts: Sequence[torch.Tensor]) -> dict[str, np.ndarray]:
         named = self.trained()
@@ -187,38 +180,30 @@ class ServerSession(LoopSession, AsyncSession):
                       for index, piece in zip(numbers, pieces, strict=True)}
         return {name: found[index] for index, (name, _) in enumerate(named)}
 
-    def attend(self) -> None:
-        if self.service is None:
-            return
-        message = header()
-        while True:
-            with self._naming(0):
-                self.links.receive(message, 0, SNAPSHOT)
-            if (version := int(message[0])) == END:
-                return
-            self.links.send(self.shard.snapshot(version), 0, PART)
-
     def end(self) -> None:
-        self.shard.stop()
-        if not self.alone:
-            self._store().set("live", json.dumps([rank for rank in range(self.job.world) if rank not in self.lost]))
-        for shard in range(1, len(self.division)):
-            self.links.send(header(END), shard, SNAPSHOT)
+        self.overview.stop()
 
     def fail(self, error: BaseException) -> None:
-        if self.service is not None:
-            self.service.shard.fail(error)
+        """The message takes the place of this worker's next push, for which the first shard may be waiting."""
+        with naming_shard(0):
+            self.links.send(header(FAIL), self.homes[0], PUSH)
 
     def finish(self) -> None:
         if self.service is not None:
             self.service.join()
-        if not self.alone and not self.rules.lockstep:
-            self._live = json.loads(self._store().get("live"))
+        if self.rules.lockstep or self.alone:
+            return
+        if self.job.rank == 0:
+            # Its answer comes after the last worker has left: no further one can go.
+            lost = self.overview.reports()[0]["lost"]
+            self._store().set("live", json.dumps([rank for rank in range(self.job.world) if rank not in lost]))
+        self._live = json.loads(self._store().get("live"))
 
     # ---- ranks: after the run without those that have gone, over which no collective can be run
 
     def _store(self) -> Any:
-        return PrefixStore("async-server-end", dist.distributed_c10d._get_default_store())
+        assert self.store is not None, "there are other ranks"
+        return PrefixStore("end", self.store)
 
     def gather(self, value: Any) -> list[Any]:
         if self._live is None:
@@ -245,41 +230,30 @@ class ServerSession(LoopSession, AsyncSession):
                 for name, parameter in self.trained():
                     parameter.copy_(torch.from_numpy(weights[name]))
 
-    @property
-    def lost(self) -> Sequence[int]:
-        return tuple(self.shard.lost)
-
-    @property
-    def waited_seconds(self) -> tuple[float, float]:
-        return self._computed, self._waited
-
     # ---- read-outs
 
     def protocol(self) -> dict[str, Any]:
-        own = [list(item[:4]) for item in self.shard.updates] if self.service is not None else []
-        every = self.gather([Counter(read[2] - read[1] for read in own).most_common(), self._computed, self._waited])
-        pooled: Counter[int] = Counter()
-        for counts, _, _ in every:
-            pooled.update({int(lag): int(times) for lag, times in counts})
-        if self.service is None or self.job.rank:
+        every = self.gather([self._computed, self._waited])
+        if self.job.rank:
             return {}
-        rules = self.rules
-        lags = [[update.applied - update.read for update in self.shard.updates if update.worker == worker]
-                for worker in range(0, rules.workers, rules.group)]
-        weights = sum(parameter.numel() for parameter in self.parameters) * 4
+        rules, reports = self.rules, self.overview.reports()
+        pooled: Counter[int] = Counter()
+        for report in reports:
+            pooled.update({int(lag): int(times) for lag, times in report["lag"]})
+        first = reports[0]
         return {
             "mode": rules.mode, "workers": rules.workers, "group": rules.group, "staleness": rules.staleness,
-            "shards": len(self.division), "updates": self.shard.version, "weight_bytes": weights,
+            "shards": len(reports), "updates": first["updates"],
+            "weight_bytes": sum(parameter.numel() for parameter in self.parameters) * 4,
             "lag": {str(lag): pooled[lag] for lag in sorted(pooled)}, "expected_lag": rules.expected_lag,
-            "ahead": {str(key): value for key, value in sorted(Counter(
-                update.ahead for update in self.shard.updates).items())},
-            "by_group": [{"updates": len(own), "mean_lag": sum(own) / len(own) if own else None} for own in lags],
-            "computed_seconds": [computed for _, computed, _ in every],
-            "waited_seconds": [waited for _, _, waited in every], "lost": list(self.shard.lost),
+            "ahead": {str(key): value for key, value in sorted(first["ahead"])}, "by_group": first["by_group"],
+            "computed_seconds": [computed for computed, _ in every],
+            "waited_seconds": [waited for _, waited in every], "lost": first["lost"],
+            "servers": [report["own_traffic"] for report in reports if report["own_traffic"]],
         }
 
     def traffic(self) -> dict[str, Any]:
-        return self.counts.take() if self.job.world > 1 else {}
+        return self.counts.take() if self.links.shared else {}
 
     def gradients(self) -> dict[str, np.ndarray]:
         found = super().gradients()
@@ -292,10 +266,13 @@ class ServerSession(LoopSession, AsyncSession):
         return found
 
     def effective(self) -> dict[str, str]:
+        stepped = {"optimizer": class_of(self.optimizer), "optimizer_options": options_of(self.optimizer)}
+        if self.servers:
+            stepped = stated(self.store, 0)
         return {
-            **super().effective(), "comm_dtype": "float32", "optimizer": class_of(self.optimizer),
-            "optimizer_options": options_of(self.optimizer), "server_mode": self.rules.mode,
+            **super().effective(), "comm_dtype": "float32", **stepped, "server_mode": self.rules.mode,
             "server_shards": str(len(self.division)), "server_group": str(self.rules.group),
+            "server_processes": str(self.servers),
         }
 
     def state_memory(self) -> dict[str, int]:
@@ -316,19 +293,9 @@ class ServerSession(LoopSession, AsyncSession):
         if self.rules.lockstep:
             self.leave()
             self.finish()
+        if self.job.rank == 0:
+            self.overview.end()
+        if self.attendant is not None:
+            self.attendant.end()
         self.links.close()
         super().close()
-
-
-class _Naming:
-    """Names the shard whose link is lost."""
-
-    def __init__(self, shard: int) -> None:
-        self.shard = shard
-
-    def __enter__(self) -> None:
-        """Nothing to prepare."""
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, LinkLost):
-            raise TrialError(f"shard {self.shard} on rank {error.peer} has gone: {error}") from error

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
 from repro.engines.server.rules import DONE, Clocks, Dealer, Rules
 from repro.seams.asynchronous import Update
+from repro.seams.server_work import ServerWork
 from repro.seams.training import Optimizer
 
 Named = Sequence[tuple[str, torch.Tensor]]
@@ -43,19 +43,6 @@ class Push(NamedTuple):
     """Flat, float32; mean over the worker's samples."""
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a shard of an asynchronous run needs to know besides its rules."""
-
-    tickets: int
-    rate_of: Callable[[int], float]
-    """Learning rate after that many updates."""
-    grid: tuple[int, ...]
-    """Versions of which a snapshot is kept."""
-    now: Callable[[], int]
-    """Nanoseconds of the log's clock."""
-
-
 class Lost(Exception):
     """A worker without which the mode cannot go on has gone."""
 
@@ -80,7 +67,7 @@ class Shard:
         self.updates: list[Update] = []
         self.snapshots: dict[int, torch.Tensor] = {}
         self.changed = threading.Condition()
-        self.work: Work | None = None
+        self.work: ServerWork | None = None
         self.dealer: Dealer | None = None
         self.clocks = Clocks(rules)
         self.lost: list[int] = []
@@ -90,7 +77,7 @@ class Shard:
         self._rounds = [0] * rules.groups
         self._tickets: dict[int, int | None] = {}
 
-    def begin(self, work: Work, deals: bool) -> None:
+    def begin(self, work: ServerWork, deals: bool) -> None:
         """Start an asynchronous run.
 
         Args:

@@ -90,6 +90,10 @@ class GptModel(LanguageModel):
         output = () if self.tied else (LayerShape(width, self._rows(self.vocabulary_here), self.context),)
         return (*block_shapes(layers, width, self.context), *output)
 
+    @property
+    def tensor_count(self) -> int:
+        return tensors_of(self.dimensions[0]) + (not self.tied)
+
     def shape(self, vocabulary: int) -> Shape:
         """Return the architecture for so many different tokens."""
         from repro.workloads.tokens.model import Shape
@@ -106,6 +110,11 @@ def block_shapes(layers: int, width: int, context: int) -> tuple[LayerShape, ...
     """Return the linear layers of the blocks of a GPT-2: of the attention and of the perceptron."""
     sizes = ((width + 1, 3 * width), (width + 1, width), (width + 1, 4 * width), (4 * width + 1, width))
     return tuple(LayerShape(inputs, outputs, context, bias=True) for inputs, outputs in sizes) * layers
+
+
+def tensors_of(layers: int) -> int:
+    """Return the number of trained tensors of a GPT-2 whose output layer is tied to the embedding."""
+    return 12 * layers + 4
 
 
 def check_heads(width: int, heads: int) -> None:

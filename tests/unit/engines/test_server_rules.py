@@ -12,6 +12,8 @@ from repro.engines.server.rules import DONE, Clocks, Dealer, Rules
 from repro.engines.server.shard import divide
 from repro.optimizers.sgd import Sgd
 from repro.seams.plugin import Setting
+from repro.suite.choice import parse_choice
+from repro.suite.field_problem import FieldProblem
 
 ASYNC = AsyncServer(mode="async")
 MIXED = AsyncServer(mode="mixed", group=2)
@@ -96,8 +98,11 @@ def test_the_gate_judges_where_the_mathematics_is_equal(engine: AsyncServer, pro
     (ASYNC, {}, None),
     (ASYNC, {"determinism": "bitwise"}, "in the order in which they arrive"),
     (AsyncServer(mode="sync"), {"determinism": "bitwise"}, None),
-    (AsyncServer(mode="mixed", group=3), {}, "groups of 3 do not divide 4 processes"),
-    (AsyncServer(shards=5), {}, "5 shards are more than 4 processes"),
+    (AsyncServer(mode="mixed", group=3), {}, "equal groups; use one of 1, 2, 4"),
+    (AsyncServer(shards=5), {}, "use at most 4, or servers: own"),
+    (AsyncServer(shards=5, servers="own"), {"servers": 5}, None),
+    (AsyncServer(shards=5, servers="own"), {"servers": 5, "tensors": 4}, "the 4 tensors of workload digits"),
+    (AsyncServer(shards=4), {"tensors": 4}, None),
     (AsyncServer(mode="sync", divide_by_staleness=True), {}, "has no effect"),
     (ASYNC, {"own_algorithm": True, "comm": "ring"}, "comm 'ring' would have no effect"),
     (ASYNC, {"compression": "fp16"}, "neither compression nor overlap"),
@@ -112,6 +117,22 @@ def test_what_it_does_not_carry_out_is_refused_in_a_line(
 ) -> None:
     found = engine.unsupported(setting(**changes))
     assert (found is None) if reason is None else (found is not None and reason in found and "\n" not in found)
+
+
+@pytest.mark.parametrize("engine", ["deepspeed", "fsdp", "ddp"])
+def test_other_engines_refuse_the_mode_and_name_the_engine_that_has_it(engine: str) -> None:
+    with pytest.raises(FieldProblem, match=r"unknown key; .*it is an option of engine async-server$") as caught:
+        parse_choice("engine", {"kind": engine, "mode": "async"})
+    assert caught.value.path == ("mode",)
+
+
+def test_servers_of_their_own_are_the_last_ranks() -> None:
+    own = AsyncServer(mode="async", shards=2, servers="own")
+    assert (own.server_processes(3), own.homes(3), own.expendable(3)) == (2, (3, 4), (1, 2))
+    assert (own.role(4, 3), own.role(0, 3)) == ("it held server shard 1", "worker 0")
+    assert "3 workers (ranks 0 to 2) and 2 servers (from rank 3) run: 5 processes" in str(
+        own.note(setting(processes=3, servers=2)))
+    assert ASYNC.note(setting()) is None and ASYNC.homes(3) == (0,)
 
 
 @pytest.mark.parametrize(("options", "words"), [

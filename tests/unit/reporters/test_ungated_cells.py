@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from reporters.page.notices import notices, parity
-from repro.audit.rules.from_record import _parity
+from repro.audit.rules.acm import functional
+from repro.audit.rules.from_record import _parity, record_facts
 from repro.compare import compare
 from repro.core.files import write_json
 from repro.core.machine import Machine
@@ -43,6 +44,11 @@ def test_the_reason_stands_in_plan_notices_and_beside_every_verdict(record: Reco
 def test_an_audit_does_not_call_engines_that_nobody_compared_consistent(record: Record) -> None:
     assert _parity(record.parity) is None
     assert _parity({"needed": False, "why": "one engine"}) == "not needed"
+
+
+def test_an_audit_names_the_cells_that_the_gate_left_out_and_the_reason(record: Record) -> None:
+    verdict, text = functional(record_facts(record))
+    assert verdict == "fail" and "the parity gate left out" in text and REASON in text
 
 
 def plan_of(folder: Path, text: str) -> Plan:
