@@ -1,4 +1,4 @@
-"""The smoke forms of suites campos and mimatrix on emulated nodes, as users without privileges."""
+"""The smoke forms of suites on emulated nodes, as users without privileges."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from repro.launchers.netns.probe import ability
 from repro.record.store import Record, read_record
+from tests.flow.test_smoke_forms import smoke_form
 from tests.other_users import environment_of, ordinary_users
 
 pytest.importorskip("torch")
@@ -54,3 +55,14 @@ def test_the_smoke_form_of_mimatrix_counts_the_controller(
     for item in record.results:
         assert item.status == "ok" and item.controller is not None, item.reason
         assert (item.controller.training.bytes, item.controller.training.messages) == (0, 0)
+
+
+@pytest.mark.parametrize("suite", ["poseidon", "local-sgd"])
+def test_the_smoke_form_runs_on_emulated_nodes(
+    tmp_path: Path, prefix: tuple[str, ...], python: str, suite: str
+) -> None:
+    record = ran(tmp_path, prefix, python, suite, *smoke_form(suite)[2:])
+    assert record.results
+    for item in record.results:
+        assert item.status in ("ok", "missed"), item.reason
+        assert item.network is not None and item.network.origin == "emulated"
