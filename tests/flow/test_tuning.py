@@ -234,7 +234,8 @@ def wait_for(process: subprocess.Popen[str], ledger: Path, lines: int) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("killed", ["tuning", "choosing", pytest.param("planned", marks=pytest.mark.slow), "scoring"])
+@pytest.mark.parametrize("killed", ["tuning", *(pytest.param(name, marks=pytest.mark.slow)
+                                                for name in ("choosing", "planned", "scoring"))])
 def test_a_killed_run_goes_on_where_it_was_cut(tmp_path: Path, killed: str) -> None:
     """kill -9, in either phase and between the two; nothing is lost and nothing runs twice."""
     trials, seeds = ("16", "3") if killed == "tuning" else ("4", "14" if killed == "scoring" else "3")
@@ -266,6 +267,7 @@ def test_a_killed_run_goes_on_where_it_was_cut(tmp_path: Path, killed: str) -> N
     assert found.sound, found.text()
 
 
+@pytest.mark.slow
 def test_ctrl_c_during_the_tuning_says_how_to_go_on(tmp_path: Path) -> None:
     process = start(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run", "-o", f"tune.trials={MANY}")
     wait_for(process, tmp_path / "run" / "tuning" / "ledger.jsonl", 9)
