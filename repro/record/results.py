@@ -11,6 +11,7 @@ from repro.core.frozen import Frozen
 from repro.record.controller import Controller
 from repro.record.energy import Energy
 from repro.record.layer_cost import LayerCost
+from repro.record.operation import Operation
 from repro.record.protocol import Protocol
 from repro.record.status import Status
 
@@ -300,6 +301,8 @@ class Result(Frozen):
     """Traffic through the controller; None: not counted, a resumed trial, or an old record."""
     energy: Energy | None = None
     """Energy of the whole machine while the trial's processes ran; None: not tracked."""
+    operation: Operation | None = None
+    """None: not of kind measurement."""
     final: float | None = None
     best: float | None = None
     curve: tuple[Point, ...] = ()

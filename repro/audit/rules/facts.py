@@ -151,6 +151,8 @@ class Facts:
     cells: tuple[CellFacts, ...]
     programs: bool = False
     """Every run is a program of the user's: data, model and traffic are its own affair."""
+    measurements: bool = False
+    """Every run measures operations and trains nothing."""
     no_target: bool = False
     """No accuracy was asked for: every run is a fixed number of steps."""
     comparisons: tuple[Comparison, ...] | None = None
