@@ -100,6 +100,9 @@ def result_points(result: Result, time_ms: int, quality: Quality = PLAIN) -> lis
         values |= {f"step/{name}": value for name, value in result.steps.model_dump().items()}
     if result.model:
         values |= {"model/parameters": result.model.parameters, "model/forward_flops": result.model.forward_flops}
+    if result.operation:
+        values |= {f"operation/{item.name}": item.value for item in result.operation.figures}
+        values |= {f"check/{item.name}": item.error for item in result.operation.checks}
     if result.bracket:
         values |= {f"bracket/{name}": value for name, value in result.bracket.model_dump().items()}
     return list(_points(values, 0, time_ms))

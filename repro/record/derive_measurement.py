@@ -13,7 +13,7 @@ from repro.record.result_warnings import describe_initialisation
 from repro.record.results import Result, Traffic
 from repro.record.status import meaning
 from repro.record.traffic import read_traffic
-from repro.record.training_figures import memory_figures
+from repro.record.training_figures import MIB, memory_figures
 from repro.record.trial_log import TrialLog, read_init_seconds, read_status
 from repro.seams.launching import LaunchResult
 from repro.seams.training import BACKEND, Comm
@@ -40,7 +40,10 @@ def derive_measurement(
         found["run_seconds"] = (log.run_stop - log.run_start) / 1e9
     if traffic is not None:
         found |= {"traffic": traffic, "bytes_sent": sum(rank.sent_bytes for rank in traffic.ranks)}
-    return Result(**found, **memory_figures(events), status=status, reason=reason, operation=operation,
+    memory = memory_figures(events)
+    if memory:
+        found["peak_bytes"] = round(memory["training_peak_mib"] * MIB)
+    return Result(**found, **memory, status=status, reason=reason, operation=operation,
                   warnings=tuple(describe_initialisation(found["init_seconds"])))
 
 

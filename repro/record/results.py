@@ -271,7 +271,8 @@ class Result(Frozen):
     input_wait_share: float | None = None
     """The same as a share of that rank's steps, waiting included; 0 to 1."""
     peak_bytes: int | None = None
-    """Largest over ranks. On a GPU in training; on a processor in the process's life, as in old records."""
+    """Largest over ranks. On a GPU in training; on a processor in the process's life, as in old records. Of a
+    measurement in its operations."""
     memory: Literal["", "resident", "allocated"] = ""
     """Kind of memory in the three fields below: resident memory of a process, interpreter and libraries included, or
     memory that torch allocated on a GPU. Empty in old records."""

@@ -209,6 +209,11 @@ class Facts:
                 f"{'; '.join(lacking[:3])}{more}")
 
     @property
+    def timed(self) -> str:
+        """The unit whose times are summarised."""
+        return "operation" if self.measurements else "step"
+
+    @property
     def whole(self) -> bool:
         """True if the source is everything that its author reports: what it lacks was not reported."""
         return self.origin == "record"

@@ -77,7 +77,7 @@ def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
         target=_target(stop),
         others=canonical(choices, exclude={"processes", "batch"}),
         hyperparameters=_hyperparameters(choices, results),
-        determinism=choices.repeatability if isinstance(choices, TrainingConfig) else None,
+        determinism=None if isinstance(choices, ProgramConfig) else choices.repeatability,
         planned=record.due_of(cell.cell_id), interval=_has_interval(summary), median=summary.median,
         bandwidth=min((item.network.slowest for item in results if item.network), default=None),
         simulated=choices.origin == "simulated",
@@ -113,9 +113,10 @@ def _run(master_seed: int, item: Result, stop: AnyStop) -> RunFacts:
         throughput=item.samples_per_second, seed=f"{master_seed}/{item.repeat}", drawn=_drawn(item.hashes),
         weights="final_weights" in item.hashes, every_rank=item.every_rank, initial=item.hashes.get("init_weights"),
         unexplained=item.conservation_error, backwards=wall != sorted(wall), stamped=item.run_seconds is not None,
-        steps=item.steps is not None, points=len(item.curve),
+        steps=item.steps is not None or item.operation is not None, points=len(item.curve),
         communicated=traffic is not None and not traffic.uncounted_share > 0.5,
-        expected=traffic is not None and traffic.formula is not None,
+        expected=(traffic is not None and traffic.formula is not None) or (
+            item.operation is not None and any(each.label == "modelled" for each in item.operation.figures)),
     )
 
 
