@@ -50,8 +50,9 @@ def test_the_record_is_sound_and_every_format_has_its_figures(folder: Path) -> N
     assert code == 0, error
     page = (folder / "out/report.html").read_text()
     assert "Checks of the answers" in page
-    for heading in ('id="phases"', 'id="communication"', 'id="scaling"', 'id="curves"', 'id="training"', "throughput comp"):
-        assert heading not in page, heading
+    for words in (*(f'id="{name}"' for name in ("phases", "communication", "scaling", "curves", "training")),
+                  "throughput comparison"):
+        assert words not in page, words
     rows = next((folder / "out").rglob("operations.csv")).read_text()
     assert "kept_bytes" in rows
     assert "sum against all values on one rank" in next((folder / "out").rglob("checks.csv")).read_text()
@@ -59,7 +60,7 @@ def test_the_record_is_sound_and_every_format_has_its_figures(folder: Path) -> N
 
 
 def test_the_audit_asks_nothing_of_training(folder: Path) -> None:
-    code, said, error = command(folder, "audit", "run", "--json")
+    _code, said, _error = command(folder, "audit", "run", "--json")
     found = {item["id"]: item["verdict"] for item in json.loads(said)["findings"]}
     assert {found[name] for name in ("F1", "F2", "F8", "F10", "NEU2")} == {"not applicable"}
     assert found["HB8"] == found["HB10"] == found["HB5"] == "pass"
@@ -72,7 +73,8 @@ def test_its_bundle_is_verified_and_reproduced_without_the_file(folder: Path, tm
     code, _, error = command(tmp_path, "reproduce", "mine.zip", "--out", "again", "--no-mlflow")
     assert (code, "--allow-code" in error) == (2, True)
     hashed = error.split("--allow-code ")[1].split()[0]
-    code, said, error = command(tmp_path, "reproduce", "mine.zip", "--allow-code", hashed, "--out", "again", "--no-mlflow")
+    code, _said, error = command(tmp_path, "reproduce", "mine.zip", "--allow-code", hashed, "--out", "again",
+                                 "--no-mlflow")
     assert code == 0, error
 
 
@@ -81,7 +83,7 @@ def test_a_fast_wrong_answer_is_an_invalid_trial_with_its_reason(tmp_path: Path)
     text = (EXAMPLE / "allreduce.py").read_text()
     assert WRONG[0] in text
     (tmp_path / "own/allreduce.py").write_text(text.replace(*WRONG))
-    code, said, error = command(tmp_path, "run", "own/suite.yaml", "--seeds", "1", "-o", "stop.repeats=1", "-o",
+    _code, said, error = command(tmp_path, "run", "own/suite.yaml", "--seeds", "1", "-o", "stop.repeats=1", "-o",
                                 "processes=1", "-o", "comm=ring", "--no-mlflow", "--out", "run")
     assert "invalid, sum against all values on one rank: the error is" in error
     assert "0 of 1 ended well, median none" in said

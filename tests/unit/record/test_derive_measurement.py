@@ -31,8 +31,8 @@ def trial(tmp_path: Path) -> Trial:
 
 
 def logged(
-    folder: Path, trial: Trial, checks: list[Mapping[str, Any]], effective: Mapping[str, str] = RAN, operations: int = 3,
-    stopped: bool = True,
+    folder: Path, trial: Trial, checks: list[Mapping[str, Any]], effective: Mapping[str, str] = RAN,
+    operations: int = 3, stopped: bool = True,
 ) -> Result:
     """Write a log as the ranks do, with operations of 2, 4 and 6 s, and derive its result."""
     log = EventLog(folder / "log.txt")
