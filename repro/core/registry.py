@@ -83,7 +83,9 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "none": "repro.preconditioners.none:Unchanged",
         "kfac": "repro.preconditioners.kfac:Kfac",
     },
-    "measurement": {},
+    "measurement": {
+        "tensor-layer": "repro.measurements.tensor_layer:TensorLayer",
+    },
     "launcher": {
         "inline": "repro.launchers.inline:Inline",
         "local": "repro.launchers.local:Local",
