@@ -77,11 +77,14 @@ class TensorLayer(Measurement):
         return ""
 
     def start(self, post: Post) -> Measuring:
+        from repro.measurements.tensor_parallel.blocks import Shape
         from repro.measurements.tensor_parallel.running import Running
 
-        return Running(self, post)
+        shape = Shape(self.layer, self.batch, self.sequence, self.hidden, self.heads)
+        modelled = self._modelled(shape.products(), 8 if self.dtype == "float64" else 4)
+        return Running(shape, self.dimension, self.dtype, modelled, post)
 
-    def modelled(self, sizes: tuple[formula.Size, ...], itemsize: int) -> dict[str, float]:
+    def _modelled(self, sizes: tuple[formula.Size, ...], itemsize: int) -> dict[str, float]:
         """Return the figures of 64 ranks, by formula: nothing of them was run."""
         if why_no_grid(self.dimension, LARGE):
             return {}

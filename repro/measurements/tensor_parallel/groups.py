@@ -1,4 +1,7 @@
-"""Groups of ranks along the sides of a grid, and the two collectives on them; every group sends by the trial's comm."""
+"""Groups of ranks along the sides of a grid, and the collectives on them; every group sends by the trial's comm.
+
+Modes that watch tensors do not see inside a collective: its buffers are the process group's, not the layer's.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,13 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import _disable_current_modes
 
 from repro.measurements.tensor_parallel.grid import Grid
+
+# Names of torch before 2.13.
+_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +32,8 @@ class Line:
         if self.group is None:
             return shard
         whole = shard.new_empty((self.size * shard.shape[0], *shard.shape[1:]))
-        dist.all_gather_into_tensor(whole, shard, group=self.group)
+        with _disable_current_modes():
+            _gather(whole, shard, group=self.group)
         return whole
 
     def scatter(self, partial: torch.Tensor) -> torch.Tensor:
@@ -32,13 +41,15 @@ class Line:
         if self.group is None:
             return partial
         own = partial.new_empty((partial.shape[0] // self.size, *partial.shape[1:]))
-        dist.reduce_scatter_tensor(own, partial, group=self.group)
+        with _disable_current_modes():
+            _scatter(own, partial, group=self.group)
         return own
 
     def sum(self, partial: torch.Tensor) -> torch.Tensor:
         """Add the tensors of all ranks in place and return it."""
         if self.group is not None:
-            dist.all_reduce(partial, group=self.group)
+            with _disable_current_modes():
+                dist.all_reduce(partial, group=self.group)
         return partial
 
 

@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import torch
 from torch.distributed._tools.mem_tracker import MemTracker
 
 from repro.measurements.tensor_parallel import formula
 from repro.measurements.tensor_parallel.blocks import Shape, dense, parallel
-from repro.measurements.tensor_parallel.grid import grid_of
+from repro.measurements.tensor_parallel.grid import Dimension, grid_of
 from repro.measurements.tensor_parallel.groups import make_lines
 from repro.measurements.tensor_parallel.layout import Share, shares
 from repro.seams.measurement import Check, Counted, Findings, Measuring, Post
 
-if TYPE_CHECKING:
-    from repro.measurements.tensor_layer import TensorLayer
-
-LIMITS = {"float64": 1e-10, "float32": 1e-3}
+LIMITS = {torch.float64: 1e-10, torch.float32: 1e-3}
 """Largest difference from the dense layer in float64, absolute; outputs are of order 1."""
 
 
 class Running(Measuring):
     """One rank."""
 
-    def __init__(self, options: TensorLayer, post: Post) -> None:
-        self.options, self.post = options, post
-        self.shape = Shape(options.layer, options.batch, options.sequence, options.hidden, options.heads)
-        self.sizes = self.shape.products()
-        self.grid = grid_of(options.dimension, post.world)
+    def __init__(
+        self, shape: Shape, dimension: Dimension, dtype: str, modelled: Mapping[str, float], post: Post
+    ) -> None:
+        """Draw the matrices and keep this rank's shares.
+
+        Args:
+            modelled: figures of more ranks than run, which `finish` returns with its own.
+        """
+        self.shape, self.dimension, self.modelled, self.post = shape, dimension, modelled, post
+        self.sizes = shape.products()
+        self.grid = grid_of(dimension, post.world)
         self.lines = make_lines(self.grid, post.rank)
-        self.shares = [shares(options.dimension, self.grid, post.rank, size.second) for size in self.sizes]
-        self.dtype = getattr(torch, options.dtype)
+        self.shares = [shares(dimension, self.grid, post.rank, size.second) for size in self.sizes]
+        self.dtype: torch.dtype = getattr(torch, dtype)
         x, weights, dy = self._drawn()
         self.x = self._own(x, self.shares[0].x).requires_grad_()
         self.weights = [self._own(weight, share.a).requires_grad_()
@@ -57,26 +60,26 @@ class Running(Measuring):
         self.x.grad = None
         for weight in self.weights:
             weight.grad = None
-        self.y = parallel(self.shape, self.options.dimension, self.lines, self.x, self.weights)
+        self.y = parallel(self.shape, self.dimension, self.lines, self.x, self.weights)
         torch.autograd.backward((self.y,), (self.dy,))
 
     # ---- what was found
 
     def finish(self, counted: Counted) -> Findings:
         checks = self._answers()
-        itemsize, dimension = self.dtype.itemsize, self.options.dimension
+        itemsize, dimension = self.dtype.itemsize, self.dimension
         stored = sum(tensor.nbytes for tensor in (self.x, *self.weights))
         figures = {
             "stored_bytes": stored,
             "stored_formula": formula.stored_numbers(dimension, self.grid, self.sizes) * itemsize,
             "sent_formula": formula.sent_numbers(dimension, self.grid, self.sizes) * itemsize,
-            **self.options.modelled(self.sizes, itemsize),
+            **self.modelled,
         }
         checks.append(Check("stored bytes against the formula", abs(stored - figures["stored_formula"])))
         if counted.sent_bytes is not None and self._is_ring():
             sent = counted.sent_bytes / counted.operations
             checks.append(Check("sent bytes against the formula", abs(sent - figures["sent_formula"])))
-        if self.options.layer != "attention":  # what attention needs inside is torch's own affair
+        if self.shape.layer != "attention":  # what attention needs inside is torch's own affair
             peak = self._peak_bytes()
             figures |= {"peak_tensor_bytes": peak,
                         "peak_formula": formula.peak_numbers(dimension, self.grid, self.sizes) * itemsize}
@@ -94,7 +97,7 @@ class Running(Measuring):
             tensor.requires_grad_()
         y = dense(self.shape, x, weights)
         torch.autograd.backward((y,), (dy,))
-        limit = LIMITS[self.options.dtype]
+        limit = LIMITS[self.dtype]
         assert self.y is not None, "an operation ran"
         pairs = [("output", self.y, y, self.shares[-1].y), ("gradient of the input", self.x.grad, x.grad,
                                                             self.shares[0].x)]
