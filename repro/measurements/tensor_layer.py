@@ -30,10 +30,10 @@ class TensorLayer(Measurement):
     preload: ClassVar[tuple[str, ...]] = ("torch", "torch.distributed", "repro.measurements.tensor_parallel.running")
     figures: ClassVar[Mapping[str, FigureKind]] = {
         "stored_bytes": FigureKind("input and weights on a rank", "bytes", label="counted"),
-        "stored_formula": FigureKind("the same", "bytes", label="modelled"),
+        "stored_formula": FigureKind("input and weights on a rank, by formula", "bytes", label="modelled"),
         "peak_tensor_bytes": FigureKind("most bytes of tensors on a rank", "bytes", label="counted"),
-        "peak_formula": FigureKind("the same", "bytes", label="modelled"),
-        "sent_formula": FigureKind("bytes that a rank sends", "bytes an operation", label="modelled"),
+        "peak_formula": FigureKind("most bytes of tensors on a rank, by formula", "bytes", label="modelled"),
+        "sent_formula": FigureKind("bytes that a rank sends, by formula", "bytes an operation", label="modelled"),
         "sent_at_64": FigureKind("bytes that a rank sends, on 64 ranks", "bytes an operation", label="modelled"),
         "stored_at_64": FigureKind("input and weights on a rank, on 64 ranks", "bytes", label="modelled"),
         "seconds_at_64": FigureKind("communication on 64 ranks", "s", label="modelled"),

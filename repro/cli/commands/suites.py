@@ -25,7 +25,7 @@ from repro.cli.terminal import say
 
 @click.command("list")
 @click.argument("kind", default="suites", type=click.Choice(
-    ["suites", "workloads", "engines", "comm", "precisions", "optimizers", "preconditioners", "launchers",
+    ["suites", "workloads", "engines", "comm", "precisions", "optimizers", "preconditioners", "measurements", "launchers",
      "reporters"]))
 @json_option
 def list_(kind: str, as_json: bool) -> None:
