@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from repro.compare.operation_figures import CellCheck, CellFigure, cell_checks, cell_measures
 from repro.record.store import Record
 
-from ..text import Number, number, seconds, significant
+from ..text import Number, limited, number, seconds, significant, visible, without_paths
 from .cells import CellMark, marks
 
 
@@ -73,7 +73,7 @@ def operations(record: Record) -> Operations:
 def _columns(cells: Iterable[Sequence[CellFigure]]) -> dict[tuple[str, str], FigureColumn]:
     """Return the figures that any cell has, in the order of the first cell that has them."""
     return {(item.name, item.title): FigureColumn(
-        f"{item.title}, {item.unit}" if item.unit.endswith(" an operation") else item.title, item.label)
+        _text(f"{item.title}, {item.unit}" if item.unit.endswith(" an operation") else item.title), item.label)
         for items in cells for item in items}
 
 
@@ -86,9 +86,15 @@ def _shown(items: Sequence[CellFigure], name: str, title: str) -> ShownFigure | 
 
 
 def _number(item: CellFigure, value: float) -> Number | None:
-    return seconds(value) if item.unit == "s" else number(value, 4, item.unit.removesuffix(" an operation"))
+    return seconds(value) if item.unit == "s" else number(value, 4, _text(item.unit.removesuffix(" an operation")))
 
 
 def _check(mark: CellMark, item: CellCheck) -> CheckRow:
     worst = "not finite" if item.worst is None else significant(item.worst)
-    return CheckRow(mark, item.name, f"{item.passed} of {item.n}", item.passed == item.n, worst, f"{item.limit:g}")
+    passed = f"{item.passed} of {item.n}"
+    return CheckRow(mark, _text(item.name), passed, item.passed == item.n, worst, f"{item.limit:g}")
+
+
+def _text(words: str) -> str:
+    """Return words of a plug-in as the page shows them."""
+    return limited(visible(without_paths(words)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import ConfigDict
 
 from repro.core.frozen import Frozen
@@ -35,8 +37,8 @@ class Figured(Frozen):
     title: str
     unit: str
     direction: Direction
-    label: str
-    """counted, measured or modelled, as in `repro.seams.measurement.FigureKind`."""
+    label: Literal["counted", "measured", "modelled"]
+    """As in `repro.seams.measurement.FigureKind`."""
 
 
 class Operation(Frozen):
