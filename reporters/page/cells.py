@@ -15,6 +15,7 @@ from repro.record.store import Record
 from repro.suite.cell import Cell
 from repro.suite.contest import CONTEST
 from repro.suite.kinds import AnyTrialConfig
+from repro.suite.measurement import MeasurementConfig
 from repro.suite.model import Metric
 
 from ..text import Number, limited, number, seconds, shortened, visible, without_paths
@@ -116,6 +117,8 @@ def end_word(status: str, record: Record) -> str:
 
 def goal(choices: AnyTrialConfig) -> str:
     """Format metric and target: `top1 of at least 0.97`; of a contest its claim; without a target the steps."""
+    if isinstance(choices, MeasurementConfig):
+        return f"{choices.stop.repeats} operations"
     if choices.stop.target is None:
         return f"{choices.stop.steps} steps"
     if choices.stop.design == CONTEST:

@@ -58,7 +58,9 @@ class ScalingView:
 
 
 def scaling(record: Record) -> ScalingView:
-    """Make all panels; none if the plan does not vary the number of processes."""
+    """Make all panels; none if the plan does not vary the number of processes, or trains nothing."""
+    if record.plan.measures:
+        return ScalingView((), (), (), emulated=False)
     models, known = fits(record), marks(record)
     return ScalingView(
         same=_same_batch(record, known, models), larger=_larger_batch(record, known, models),

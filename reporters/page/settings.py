@@ -15,6 +15,7 @@ from repro.record.results import Result
 from repro.record.store import Record
 from repro.suite.cell import Cell
 from repro.suite.kinds import AnyTrialConfig
+from repro.suite.measurement import MeasurementConfig
 from repro.suite.training import TrainingConfig
 
 from ..text import gibibytes, moment, seconds, visible
@@ -125,6 +126,8 @@ def _lines(
 
 def _requested(cell: Cell) -> dict[str, str]:
     """Return what the suite requested, under the names that engines use for effective settings."""
+    if isinstance(cell.choices, MeasurementConfig):
+        return {"comm": cell.choices.comm.label}
     if not isinstance(cell.choices, TrainingConfig):
         return {}
     choices = cell.choices

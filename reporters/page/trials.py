@@ -62,7 +62,7 @@ class TrialRow:
     peak: Number | None
     step: Number | None
     training: Number | None
-    """Samples a second."""
+    """Samples or items a second."""
     wait: Number | None
     """Input wait a step."""
     wait_share: Number | None
@@ -139,7 +139,8 @@ def _trial(item: Result, mark: CellMark, starts: int, quality: Quality, word: st
         train=seconds(item.tta_train), cold=seconds(item.tta_cold), epochs=number(item.epochs_to_target),
         rate=number(item.samples_per_second), token_rate=number(quality.tokens(item.samples_per_second)),
         final=number(item.final, 4), derived=quality.words(item.final), peak=gibibytes(item.peak_bytes),
-        step=seconds(item.step_seconds), training=number(item.train_samples_per_second),
+        step=seconds(item.operation.median_seconds if item.operation else item.step_seconds),
+        training=number(item.operation.items_per_second if item.operation else item.train_samples_per_second),
         wait=None if item.input_wait_seconds is None else milliseconds(item.input_wait_seconds),
         wait_share=share(item.input_wait_share),
         conservation=share(item.conservation_error), observer=share(item.observer_effect), starts=starts,

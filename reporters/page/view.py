@@ -23,6 +23,7 @@ from .gradient_plan import layer_rows
 from .looks import looks
 from .network import networks
 from .notices import notices, parity, progress
+from .operations import operations
 from .phases import phases
 from .scaling import scaling
 from .scores import page_scores
@@ -51,6 +52,7 @@ def view(record: Record) -> dict[str, Any]:
     noun = common_noun(cell.choices.quality for cell in plan.cells)
     return {
         "noun": noun, "quality": "loss" if noun == "loss" else "quality",
+        "measures": plan.measures, "operations": operations(record),
         "programs": all(isinstance(cell.choices, ProgramConfig) for cell in plan.cells),
         "long": LONG, "printed": PRINTED, "mixed": len({mark.origin for mark in known}) > 1,
         "with_result": {item.trial_id for item in record.results},

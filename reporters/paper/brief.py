@@ -17,6 +17,7 @@ from ..tables.score_rows import scores_of
 from ..text import plural
 from .claims import claims_table
 from .effects import effect_sentence, effects_table
+from .operations import checks_table, operations_table
 from .scores import score_times_table, scores_table
 from .training import training_table
 from .tuning import tuning_table
@@ -47,12 +48,14 @@ class Brief:
     """Budget, cost and choice of every contender; no row if nothing was tuned."""
     scores: tuple[TextTable, ...]
     """Of contenders over workloads; no rows without a ranking."""
+    operations: tuple[TextTable, ...]
+    """Figures and checks of measurements; no rows of other kinds of trial."""
 
     @property
     def tables(self) -> tuple[TextTable, ...]:
         """The tables that have rows, main effects first."""
-        found = (self.effects, self.claims, *self.scores, self.tuning, self.cells, self.training, self.comparisons,
-                 self.factors)
+        found = (self.effects, self.claims, *self.scores, self.tuning, self.cells, *self.operations, self.training,
+                 self.comparisons, self.factors)
         return tuple(table for table in found if table.rows)
 
 
@@ -68,6 +71,7 @@ def brief(record: Record) -> Brief:
         effects=effects_table(record, of_factors), comparisons=_comparisons(record, found),
         factors=_factors(record, found), claims=claims_table(record),
         tuning=tuning_table(record), scores=(scores_table(ranked), score_times_table(ranked)),
+        operations=(operations_table(record), checks_table(record)),
     )
 
 
@@ -149,7 +153,8 @@ def _cells(record: Record) -> TextTable:
         numeric=(False, False, True, True, True, True, True, True),
         rows=tuple(_cell(record, item) for item in summaries(record, metric)),
     ) if record.plan.has_target else TextTable(
-        title=f"Cells: {scale.noun} over a fixed number of steps; no accuracy was asked for",
+        title=f"Cells: {scale.noun}" if record.plan.measures else
+        f"Cells: {scale.noun} over a fixed number of steps; no accuracy was asked for",
         headers=("Cell", "Figures", "Ended well", f"Median {scale.noun}{unit}", "Interval"),
         numeric=(False, False, True, True, True),
         rows=tuple(_cell(record, item)[:5] for item in summaries(record, metric)),

@@ -25,6 +25,7 @@ from repro.record.store import Record
 
 from .claim_rows import claim_rows
 from .effect_rows import effect_rows, effects, interaction_rows, warning_rows
+from .operation_rows import check_rows, measure_rows
 from .score_rows import profile_rows, score_rows, score_time_rows, scores_of
 from .tuning_rows import setting_rows, space_rows, tuning_rows
 from .values import Row, Value, bounds, estimate, finite, origins_of, plain
@@ -69,6 +70,10 @@ def tables(record: Record) -> list[Table]:
         Table("comparisons", "One row per verdict, the declared contrast first", tuple(_comparisons(record, compared))),
         Table("pairs", "One row per pair of trials with one seed", tuple(_pairs(record, compared))),
         Table("trials", "One row per trial", tuple(_trial(record, item) for item in record.results)),
+        Table("operations", "One row per figure of a cell whose trials measure operations",
+              tuple(measure_rows(record))),
+        Table("checks", "One row per check of the answers of a cell whose trials measure operations",
+              tuple(check_rows(record))),
         Table("gradient_plan", "One row per layer of a trial that planned how its gradients travel (modelled)",
               tuple(_layers(record))),
         Table("evaluations", "One row per evaluation of a trial", tuple(_evaluations(record))),

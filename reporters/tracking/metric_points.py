@@ -7,6 +7,7 @@ size compare on this axis. Samples and epochs compare across batch sizes and are
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -106,6 +107,9 @@ def result_points(result: Result, time_ms: int, quality: Quality = PLAIN) -> lis
         values |= {f"step/{name}": value for name, value in result.steps.model_dump().items()}
     if result.model:
         values |= {"model/parameters": result.model.parameters, "model/forward_flops": result.model.forward_flops}
+    if result.operation:
+        values |= {_key(f"operation/{item.name}"): item.value for item in result.operation.figures}
+        values |= {_key(f"check/{item.name}"): item.error for item in result.operation.checks}
     if result.bracket:
         values |= {f"bracket/{name}": value for name, value in result.bracket.model_dump().items()}
     return list(_points(values, 0, time_ms))
@@ -177,6 +181,11 @@ def levels(summaries: Sequence[Summary], comparisons: Sequence[Comparison]) -> d
     named |= {"ratio": comparisons[0].interval} if comparisons else {}
     named |= {"success_probability": summaries[0].success} if summaries else {}
     return {name: f"{bounds.level:.6g}" for name, bounds in named.items() if bounds}
+
+
+def _key(name: str) -> str:
+    """Return a name that MLflow accepts: those of checks and figures are a plug-in's own."""
+    return re.sub(r"[^\w/.\- ]", "_", name)[:250]
 
 
 def _bounds(name: str, bounds: Bounds | None) -> dict[str, float]:

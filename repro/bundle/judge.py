@@ -81,7 +81,9 @@ class Reproduction:
         lines = []
         for item in self.cells:
             lines.append(visible(f"{item.label}: {item.answer} ({item.how}): {item.because}"))
-            if item.how == "equivalence":
+            if item.how == "equivalence" and METRICS[self.metric].of == "operations":
+                pass  # a measurement ends with no weights
+            elif item.how == "equivalence":
                 lines.append(f"  {item.equal_weights} of {item.trials} trials end with identical weights")
             elif item.comparison and item.comparison.ratio is not None:
                 lines.append(f"  also measured, not judged: {item.comparison.metric} is {item.comparison.ratio:.3f} x")

@@ -38,6 +38,8 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
     "learning_rate": ("optimizer.lr",), "eval_batch": ("eval_batch",),
 }
 """Setting -> the fields of a trial that it follows from: with one of them varied, the difference is a declared one."""
+OF_MEASUREMENTS = ("measurement", "processes")
+"""The same for what only a measurement's own plug-in reads back, such as the shapes of its tensors."""
 NOT_SETTINGS = ("deepspeed_config", "wrapper")
 """Read back in one engine's own words; what differs in effect has an entry of its own."""
 NAMES = {"bucket_bytes": "bucket size", "comm_dtype": "type sent"}
@@ -50,6 +52,7 @@ class ReadBack:
     def __init__(self, plan: Plan, results: Iterable[Result]) -> None:
         self._cells = {cell.cell_id: cell for cell in plan.cells}
         self._written = {*_written(plan.suite.matrix), *(key for item in plan.suite.settings for key in item.values)}
+        self._measures = plan.measures
         self._trials: dict[str, list[Result]] = {}
         for result in results:
             self._trials.setdefault(result.cell_id, []).append(result)
@@ -70,7 +73,12 @@ class ReadBack:
         return tuple(Difference(name=NAMES.get(name, name.replace("_", " ")), candidate=_shown(name, ours[name]),
                                 baseline=_shown(name, theirs[name]))
                      for name in unlike if UNKNOWN not in (ours[name], theirs[name])
-                     and not any(_below(field, varied) for field in FOLLOWS.get(name, ())))
+                     and not any(_below(field, varied) for field in self._followed(name, candidate)))
+
+    def _followed(self, name: str, cell_id: str) -> tuple[str, ...]:
+        """Return the fields of a trial that a setting follows from."""
+        own = self._measures and any(name in result.effective for result in self._trials.get(cell_id, ()))
+        return FOLLOWS.get(name, OF_MEASUREMENTS if own else ())
 
     def _settings(self, cell_id: str) -> Mapping[str, str]:
         if cell_id not in self._known:

@@ -29,7 +29,7 @@ from repro.record.store import Record, read_record
 from repro.suite.designs import WITHOUT_TARGET
 from repro.suite.identity import METHOD, rules_of
 from repro.suite.legacy import method_note
-from repro.suite.metrics import METRICS, TO_THE_END
+from repro.suite.metrics import METRICS, OF_MEASUREMENTS, TO_THE_END
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +118,10 @@ def compare_runs(
     else:
         found = _one(records[0], metric, baseline, fail_any)
     _check_metric(found.metric, records)
+    if any((METRICS[found.metric].of == "training") if record.plan.measures else
+           (METRICS[found.metric].of == "operations") for record in records):
+        raise UsageError(f"--metric {found.metric}: measurements have {', '.join(OF_MEASUREMENTS)}; other trials have "
+                         "all metrics but operation_time and operation_throughput")
     if METRICS[found.metric].to_target and not all(record.plan.has_target for record in records):
         raise UsageError(f"--metric {found.metric}: design fixed_steps has no target; its trials have "
                          f"{', '.join(WITHOUT_TARGET)}")

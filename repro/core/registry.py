@@ -3,9 +3,9 @@
 To add a plug-in:
 
 1. Write a class that derives from the seam's base class: `Workload`, `Engine`, `Comm`, `Precision` or `Optimizer` in
-   `repro.seams.training`, `Preconditioner` in `repro.seams.preconditioner`, `Launcher` in `repro.seams.launching`,
-   `Reporter` in `repro.reporting`. Keep heavy imports (torch, deepspeed, mlflow) inside its methods. Its fields are its
-   options in a suite.
+   `repro.seams.training`, `Preconditioner` in `repro.seams.preconditioner`, `Measurement` in
+   `repro.seams.measurement`, `Launcher` in `repro.seams.launching`, `Reporter` in `repro.reporting`. Keep heavy imports
+   (torch, deepspeed, mlflow) inside its methods. Its fields are its options in a suite.
 2. Add one line to `BUILT_IN` under the seam; in a package of a third party, declare an entry point in the group
    `repro.SEAM` instead (`repro.engine`, `repro.comm`, ...). A built-in name cannot be replaced.
 
@@ -82,6 +82,9 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "preconditioner": {
         "none": "repro.preconditioners.none:Unchanged",
         "kfac": "repro.preconditioners.kfac:Kfac",
+    },
+    "measurement": {
+        "tensor-layer": "repro.measurements.tensor_layer:TensorLayer",
     },
     "launcher": {
         "inline": "repro.launchers.inline:Inline",

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repro.core.events import Event
+from repro.record.derive_measurement import derive_measurement
 from repro.record.derive_program import derive_program
 from repro.record.derive_training import derive_training
 from repro.record.energy import OBSERVER_LIMIT, Energy
 from repro.record.result_warnings import ENERGY_RESUMED
 from repro.record.results import Result
 from repro.seams.launching import LaunchResult
+from repro.suite.measurement import MeasurementConfig
 from repro.suite.model import Trial
 from repro.suite.program import ProgramConfig
 
 UNREAD = ("block_start", "block_stop", "eval_start", "eval_stop")
 """Events that no figure uses; a reader that holds a long log may leave them out."""
-SERIES = ("x_steps", "x_rank_steps")
+SERIES = ("x_steps", "x_rank_steps", "x_operations")
 """Events with a number for every step."""
 
 
@@ -33,6 +35,8 @@ def derive(trial: Trial, attempt: int, events: Sequence[Event], outcome: LaunchR
     """
     if isinstance(trial.choices, ProgramConfig):
         return derive_program(trial, trial.choices, attempt, events, outcome)
+    if isinstance(trial.choices, MeasurementConfig):
+        return derive_measurement(trial, trial.choices, attempt, events, outcome)
     return derive_training(trial, attempt, events, outcome)
 
 

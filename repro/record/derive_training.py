@@ -28,15 +28,12 @@ from repro.record.result_warnings import (
 from repro.record.results import (
     LOST,
     PHASES,
-    Formula,
     Point,
-    RankTraffic,
     Result,
     Resumed,
-    Spent,
-    Traffic,
 )
 from repro.record.status import Status, meaning
+from repro.record.traffic import read_traffic
 from repro.record.training_figures import samples_per_second, step_times, training_figures
 from repro.record.trial_log import (
     TrialLog,
@@ -127,7 +124,7 @@ def _measured(trial: Trial, log: TrialLog, points: Sequence[Point]) -> dict[str,
         found["protocol"] = Protocol.model_validate(protocol.value)
     if planned := log.last("x_gradient_plan"):
         found["gradient_plan"] = planned.value
-    traffic = _traffic(log)
+    traffic = read_traffic(log)
     if traffic is not None:
         servers = found["protocol"].servers if "protocol" in found else ()
         found |= {"traffic": traffic, "bytes_sent": sum(rank.sent_bytes for rank in (*traffic.ranks, *servers))}
@@ -146,35 +143,6 @@ def _measured(trial: Trial, log: TrialLog, points: Sequence[Point]) -> dict[str,
         "observer_effect": phases.get("logging", 0.0) / wall if wall > 0 else None,
     }
     return found
-
-
-def _traffic(log: TrialLog) -> Traffic | None:
-    event = log.last("x_traffic")
-    if event is None:
-        return None
-    ranks = tuple(RankTraffic.model_validate(rank) for rank in event.value if rank)
-    sent = [rank.sent_bytes for rank in ranks]
-    means = {part: sum(getattr(rank, part) for rank in ranks) / len(ranks)
-             for part in ("exposed_seconds", "overlapped_seconds", "busy_seconds")}
-    return Traffic(
-        ranks=ranks, busiest_rank=sent.index(max(sent)), busiest_sent_bytes=max(sent),
-        busiest_received_bytes=max(rank.received_bytes for rank in ranks),
-        collectives=max(sum(line.collectives for line in rank.lines) for rank in ranks), **means,
-        uncounted=tuple(sorted({line.operation for rank in ranks for line in rank.lines if line.sent_bytes is None})),
-        training=_training(ranks), formula=_formula(log),
-    )
-
-
-def _training(ranks: Sequence[RankTraffic]) -> Spent | None:
-    known = [rank.training for rank in ranks if rank.training]
-    if len(known) < len(ranks):
-        return None
-    return Spent(**{name: sum(getattr(spent, name) for spent in known) / len(known) for name in Spent.model_fields})
-
-
-def _formula(log: TrialLog) -> Formula | None:
-    event = log.last("x_formula")
-    return Formula.model_validate(event.value) if event is not None else None
 
 
 def _phases(log: TrialLog) -> dict[str, float]:

@@ -11,6 +11,7 @@ from repro.core.frozen import Frozen
 from repro.record.controller import Controller
 from repro.record.energy import Energy
 from repro.record.layer_cost import LayerCost
+from repro.record.operation import Operation
 from repro.record.protocol import Protocol
 from repro.record.status import Status
 
@@ -270,7 +271,8 @@ class Result(Frozen):
     input_wait_share: float | None = None
     """The same as a share of that rank's steps, waiting included; 0 to 1."""
     peak_bytes: int | None = None
-    """Largest over ranks. On a GPU in training; on a processor in the process's life, as in old records."""
+    """Largest over ranks. On a GPU in training; on a processor in the process's life, as in old records. Of a
+    measurement in its operations."""
     memory: Literal["", "resident", "allocated"] = ""
     """Kind of memory in the three fields below: resident memory of a process, interpreter and libraries included, or
     memory that torch allocated on a GPU. Empty in old records."""
@@ -300,6 +302,8 @@ class Result(Frozen):
     """Traffic through the controller; None: not counted, a resumed trial, or an old record."""
     energy: Energy | None = None
     """Energy of the whole machine while the trial's processes ran; None: not tracked."""
+    operation: Operation | None = None
+    """None: not of kind measurement."""
     final: float | None = None
     best: float | None = None
     curve: tuple[Point, ...] = ()

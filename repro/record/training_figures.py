@@ -27,7 +27,7 @@ def training_figures(trial: Trial, events: Sequence[Event], per_second: float | 
     Args:
         per_second: training samples a second of all ranks.
     """
-    found = _whole_steps(trial, events) | _memory(events)
+    found = _whole_steps(trial, events) | memory_figures(events)
     event = _last(events, "x_model")
     if event is None:
         return found
@@ -81,7 +81,8 @@ def _of_ranks(trial: Trial, events: Sequence[Event], name: str) -> np.ndarray:
     return np.asarray(found[trial.choices.stop.warmup:])
 
 
-def _memory(events: Sequence[Event]) -> dict[str, Any]:
+def memory_figures(events: Sequence[Event]) -> dict[str, Any]:
+    """Return the largest memory of the ranks as fields of `Result`; {} if the log does not have it."""
     event = _last(events, "x_memory")
     if event is None:
         return {}

@@ -220,5 +220,6 @@ EngineChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "engine")
 CommChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "comm"))]
 PrecisionChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "precision"))]
 OptimizerChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "optimizer"))]
+MeasurementChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "measurement"))]
 PreconditionerChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "preconditioner"))]
 LauncherChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "launcher"))]

@@ -200,6 +200,9 @@ def check_metric(suite: Suite, designs: set[str], kinds: set[str], problem: Prob
     """
     tune, place = suite.tune, ("tune", "metric")
     assert tune is not None
+    if "measurement" in kinds:
+        raise problem("a measurement trains nothing that could be tuned; remove it, or list the values in the matrix",
+                      ("tune",))
     spec = METRICS[tune.metric]
     if tune.hopeless is not None and kinds != {"training"}:
         raise problem("only trials of kind training can be abandoned: a program ends by itself; remove it",

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from repro.suite.cell import Cell
 from repro.suite.contenders import Problem
 from repro.suite.contest import CONTEST, SHARED
-from repro.suite.metrics import DEFAULT_OF_A_CONTEST, METRICS
+from repro.suite.measurement import MeasurementConfig
+from repro.suite.metrics import DEFAULT_OF_A_CONTEST, METRICS, OF_MEASUREMENTS
 from repro.suite.model import Suite
 
-WITHOUT_TARGET = tuple(spec.name for spec in METRICS.values() if spec.without_target)
+WITHOUT_TARGET = tuple(spec.name for spec in METRICS.values() if spec.without_target and spec.of != "operations")
 """Metrics that can be declared under design fixed_steps."""
 
 
@@ -21,6 +22,11 @@ def check_designs(suite: Suite, cells: Sequence[Cell], problem: Problem) -> None
         SuiteError: cells with and without a target or of several claims, or a declared metric, horizon or rule that
             these trials do not have.
     """
+    if any(isinstance(cell.choices, MeasurementConfig) for cell in cells):
+        _check_measurements(suite, cells, problem)
+        return
+    if METRICS[suite.metric].of == "operations":
+        raise problem(f"{suite.metric} is a figure of trials of kind measurement", ("primary", "metric"))
     if suite.metric == "tokens" and (cell := next((cell for cell in cells if not _has_tokens(cell)), None)):
         raise problem(f"workload {cell.choices.task} has no tokens; train_throughput counts its samples",
                       ("primary", "metric"))
@@ -36,6 +42,25 @@ def check_designs(suite: Suite, cells: Sequence[Cell], problem: Problem) -> None
                       f"of: {', '.join(WITHOUT_TARGET)}", ("primary", "metric"))
     if suite.horizon is not None:
         raise problem("design fixed_steps has no target that a trial could miss; remove it", ("horizon",))
+
+
+def _check_measurements(suite: Suite, cells: Sequence[Cell], problem: Problem) -> None:
+    """Refuse measurements in one suite with trainings, and what only a training has.
+
+    Raises:
+        SuiteError: a cell of another kind, a metric of training, a horizon.
+    """
+    if other := next((cell for cell in cells if not isinstance(cell.choices, MeasurementConfig)), None):
+        raise problem(f"{other.label} is no measurement; make it a suite of its own", ("trial", "kind"))
+    items = {cell.choices.quality.unit for cell in cells}
+    if suite.metric == "operation_throughput" and len(items) > 1:
+        raise problem(f"{' and '.join(sorted(items))} a second cannot be compared; use operation_time",
+                      ("primary", "metric"))
+    if METRICS[suite.metric].of == "training":
+        raise problem(f"{suite.metric} is a figure of training; use one of: {', '.join(OF_MEASUREMENTS)}",
+                      ("primary", "metric"))
+    if suite.horizon is not None:
+        raise problem("a measurement has no target that a trial could miss; remove it", ("horizon",))
 
 
 def _has_tokens(cell: Cell) -> bool:

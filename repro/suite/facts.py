@@ -76,9 +76,15 @@ class LauncherFacts(Titled):
     origin: Literal["measured", "emulated", "simulated"] = "measured"
 
 
+class MeasurementFacts(Titled):
+    items: Title = "operations"
+    origin: Literal["measured", "simulated"] = "measured"
+
+
 FACTS: dict[str, type[Facts]] = {
     "workload": WorkloadFacts, "engine": EngineFacts, "comm": CommFacts, "precision": PrecisionFacts,
     "optimizer": Facts, "launcher": LauncherFacts, "preconditioner": PreconditionerFacts,
+    "measurement": MeasurementFacts,
 }
 """Seam of a trial -> its facts."""
 

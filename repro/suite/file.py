@@ -228,7 +228,7 @@ def _fields(trial: Any) -> list[str]:
     """Return the fields that a trial of this kind has.
 
     Raises:
-        FieldProblem: no such kind, or one that is not built.
+        FieldProblem: there is no such kind.
     """
     return known_keys(config_class(trial if isinstance(trial, dict) else {}), ())
 

@@ -9,27 +9,28 @@ from pydantic import Discriminator, Tag
 
 from repro.core.errors import nearest
 from repro.suite.field_problem import FieldProblem
-from repro.suite.program import ProgramConfig
+from repro.suite.measurement import KIND, MeasurementConfig, Repeats
+from repro.suite.program import ProgramConfig, ProgramStop
+from repro.suite.stop import Stop
 from repro.suite.training import TrainingConfig
 
-DEFAULT, PROGRAM = "training", "program"
-KINDS: dict[str, type[TrainingConfig] | type[ProgramConfig]] = {DEFAULT: TrainingConfig, PROGRAM: ProgramConfig}
-"""Every kind that is built. `repro.suite.trial_config` says how to add one."""
-NOT_BUILT = {"measurement": "a part of a training, such as an input pipeline or one layer"}
-"""Kinds that a suite may come to name, and what a trial of them runs."""
+DEFAULT, PROGRAM, MEASUREMENT = "training", "program", KIND
+ConfigClass = type[TrainingConfig] | type[ProgramConfig] | type[MeasurementConfig]
+KINDS: dict[str, ConfigClass] = {DEFAULT: TrainingConfig, PROGRAM: ProgramConfig, MEASUREMENT: MeasurementConfig}
+"""Every kind. `repro.suite.trial_config` says how to add one."""
 
 
-def config_class(data: Mapping[str, Any]) -> type[TrainingConfig] | type[ProgramConfig]:
+def config_class(data: Mapping[str, Any]) -> ConfigClass:
     """Return the class of the kind that `data` names, also by `engine: {kind: program}`; training if it names none.
 
     Raises:
-        FieldProblem: no such kind, or one that is not built.
+        FieldProblem: no such kind.
     """
     return KINDS[_kind(data)]
 
 
 def _kind(data: Any) -> str:
-    if isinstance(data, TrainingConfig | ProgramConfig):
+    if isinstance(data, TrainingConfig | ProgramConfig | MeasurementConfig):
         return str(data.kind)
     if not isinstance(data, Mapping):
         return DEFAULT
@@ -38,14 +39,13 @@ def _kind(data: Any) -> str:
     kind = data.get("kind", PROGRAM if by_engine else DEFAULT)
     if isinstance(kind, str) and kind in KINDS:
         return kind
-    built = ", ".join(KINDS)
-    if isinstance(kind, str) and kind in NOT_BUILT:
-        raise FieldProblem(f"kind {kind!r} ({NOT_BUILT[kind]}) is not built in this version of repro; kinds that are "
-                           f"built: {built}", ("kind",))
-    raise FieldProblem(f"no kind of trial named {str(kind)[:60]!r}{nearest(str(kind), list(KINDS))}; kinds that are "
-                       f"built: {built}", ("kind",))
+    raise FieldProblem(f"no kind of trial named {str(kind)[:60]!r}{nearest(str(kind), list(KINDS))}; kinds: "
+                       f"{', '.join(KINDS)}", ("kind",))
 
 
 AnyTrialConfig = Annotated[
-    Annotated[TrainingConfig, Tag(DEFAULT)] | Annotated[ProgramConfig, Tag(PROGRAM)], Discriminator(_kind)]
+    Annotated[TrainingConfig, Tag(DEFAULT)] | Annotated[ProgramConfig, Tag(PROGRAM)]
+    | Annotated[MeasurementConfig, Tag(MEASUREMENT)], Discriminator(_kind)]
 """A configuration of any kind."""
+AnyStop = Stop | ProgramStop | Repeats
+"""The end of a trial of any kind."""

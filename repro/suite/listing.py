@@ -8,7 +8,8 @@ from repro.suite.file import bundled, read_suite
 
 KINDS = {
     "suites": "", "workloads": "workload", "engines": "engine", "comm": "comm", "precisions": "precision",
-    "optimizers": "optimizer", "preconditioners": "preconditioner", "launchers": "launcher", "reporters": "reporter",
+    "optimizers": "optimizer", "preconditioners": "preconditioner", "measurements": "measurement",
+    "launchers": "launcher", "reporters": "reporter",
 }
 
 

@@ -160,7 +160,7 @@ def written_kinds(data: dict[str, Any]) -> dict[str, Any]:
     """Return a trial as written, with plug-ins given by name as mappings, so that patterns read both alike.
 
     Raises:
-        FieldProblem: its kind of trial is not built.
+        FieldProblem: there is no such kind of trial.
     """
     return _kinds(data, config_class(data).plugin_fields)
 

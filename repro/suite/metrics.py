@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 Word = Literal["faster", "slower", "higher", "lower"]
-OF_STEPS = frozenset({"step_seconds", "train_samples_per_second", "tokens_per_second", "mfu", "input_wait_seconds"})
-"""Paths of figures of training steps alone."""
+OF_STEPS = frozenset({"step_seconds", "train_samples_per_second", "tokens_per_second", "mfu", "input_wait_seconds",
+                      "operation.median_seconds", "operation.items_per_second"})
+"""Paths of figures of training steps, or of operations, alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,8 @@ class MetricSpec:
     """A figure of training alone, by which trials of design fixed_steps can be judged."""
     fixed_budget: bool = False
     """Compared only where trials run to the end of a budget: otherwise the target decides the figure."""
+    of: Literal["training", "operations", "any"] = "training"
+    """operations: only trials of kind measurement have it; training: they do not."""
     says: tuple[str, str] = ("has", "times that of")
     """Words of the headline around a ratio: `A takes 0.8 x as long as B`."""
     clock: str = ""
@@ -112,6 +115,8 @@ DEFAULT_WITHOUT_TARGET = "train_throughput"
 """The same for design fixed_steps."""
 DEFAULT_OF_A_CONTEST = "end_wall"
 """The same for design contest."""
+DEFAULT_OF_A_MEASUREMENT = "operation_time"
+"""The same for trials of kind measurement."""
 METRICS: dict[str, MetricSpec] = _table(
     MetricSpec(
         name="tta_wall", path="tta_wall", noun="time to the target", times="the time", unit="s", to_target=True,
@@ -183,7 +188,7 @@ METRICS: dict[str, MetricSpec] = _table(
     ),
     MetricSpec(
         name="peak_memory", path="training_peak_mib", noun="peak memory", times="the peak memory", unit="MiB",
-        speed=False, without_target=True, says=("needs", "the peak memory of"),
+        speed=False, without_target=True, of="any", says=("needs", "the peak memory of"),
         description="Peak memory in training, without initialisation, of the rank that needs most: on a GPU what torch "
                     "allocated, on a processor the resident memory of the process, interpreter and libraries included.",
     ),
@@ -214,13 +219,13 @@ METRICS: dict[str, MetricSpec] = _table(
     ),
     MetricSpec(
         name="worker_bytes", path="bytes_sent", noun="bytes between workers", times="the bytes", unit="bytes",
-        speed=False, without_target=True, says=("sends between workers", "the bytes of"), tracked=False,
+        speed=False, without_target=True, of="any", says=("sends between workers", "the bytes of"), tracked=False,
         description="Bytes between workers: sent by all ranks in the algorithm's own collectives, from {start} to the "
                     "end of training.",
     ),
     MetricSpec(
         name="busiest_bytes", path="busiest_bytes", noun="bytes of the busiest rank", times="the bytes", unit="bytes",
-        speed=False, without_target=True, says=("moves through its busiest rank", "the bytes of"),
+        speed=False, without_target=True, of="any", says=("moves through its busiest rank", "the bytes of"),
         description="Bytes of the busiest rank: sent and received in the algorithm's own collectives by the rank with "
                     "most, from {start} to the end of training; of a parameter server that is the server.",
     ),
@@ -229,6 +234,21 @@ METRICS: dict[str, MetricSpec] = _table(
         speed=False, fixed_budget=True, says=("ends with", "the final quality of"), tracked=False,
         description="Final quality: the last evaluation's.",
     ),
+    MetricSpec(
+        name="operation_time", path="operation.median_seconds", noun="time of an operation", times="the time",
+        unit="s", without_target=True, of="operations", says=("takes", "as long for an operation as"),
+        description="Time of an operation of a measurement: the median over its timed operations of the slowest "
+                    "rank's.",
+    ),
+    MetricSpec(
+        name="operation_throughput", path="operation.items_per_second", noun="throughput of operations",
+        times="the throughput", unit="", better="higher", rate=True, without_target=True, of="operations",
+        says=("processes", "as many items a second as"),
+        description="Throughput of a measurement: items of its timed operations over the sum of their times, each "
+                    "that of the slowest rank.",
+    ),
 )
 TO_THE_END = tuple(spec.name for spec in METRICS.values() if spec.at_end)
 """Times of design contest."""
+OF_MEASUREMENTS = tuple(spec.name for spec in METRICS.values() if spec.of != "training")
+"""Metrics that trials of kind measurement have."""

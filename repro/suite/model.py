@@ -13,8 +13,9 @@ from repro.core.redact import without_users
 from repro.suite.contest import CONTEST, with_defaults
 from repro.suite.field_problem import FieldProblem, SuitePart, reject_booleans
 from repro.suite.identity import METHOD, digest
-from repro.suite.kinds import AnyTrialConfig
-from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, DEFAULT_WITHOUT_TARGET, METRICS
+from repro.suite.kinds import MEASUREMENT, AnyTrialConfig
+from repro.suite.measurement import with_own_metric
+from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, DEFAULT_OF_A_MEASUREMENT, DEFAULT_WITHOUT_TARGET, METRICS
 from repro.suite.sequential import Sequential, check_design, looks_of, with_last_look
 from repro.suite.training import TrainingConfig
 from repro.suite.tune import MOST_SETTINGS, Setting, Tune, Tuned
@@ -149,12 +150,14 @@ class Suite(Frozen):
 
     @property
     def metric(self) -> Metric:
-        """The metric of the declared contrast, else the wall clock or, without a target, the training throughput."""
+        """The metric of the declared contrast, else that of the trials' kind and design."""
         return self.primary.metric if self.primary else self.default_metric
 
     @property
     def default_metric(self) -> Metric:
         """The metric where no contrast is declared."""
+        if self.trial.get("kind") == MEASUREMENT:
+            return DEFAULT_OF_A_MEASUREMENT
         designs = [pattern.get(self.trial, "stop.design"), *self.matrix.get("stop.design", ())]
         if CONTEST in designs:
             return DEFAULT_OF_A_CONTEST
@@ -173,7 +176,7 @@ class Suite(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _numbers(cls, data: Any) -> Any:
-        return reject_booleans(cls, with_defaults(with_last_look(data)))
+        return reject_booleans(cls, with_own_metric(with_defaults(with_last_look(data))))
 
     @model_validator(mode="after")
     def _one_phase(self) -> Suite:

@@ -29,6 +29,7 @@ from repro.suite.factors import keep_factors
 from repro.suite.identity import FIRST_METHOD, METHOD, METHODS, canonical, rules_of
 from repro.suite.legacy import PlanKind
 from repro.suite.matrix import describe_plugins, expand_matrix
+from repro.suite.measurement import MeasurementConfig
 from repro.suite.model import SEEDS_BELOW, Suite, Trial
 from repro.suite.program_files import ProgramFiles
 from repro.suite.recorded import RecordedPlugin, reading
@@ -168,6 +169,11 @@ class Plan(Frozen):
     def has_target(self) -> bool:
         """False for design fixed_steps, which no cell shares with another design."""
         return all(cell.choices.stop.has_target for cell in self.cells)
+
+    @property
+    def measures(self) -> bool:
+        """Its trials are measurements, which no cell shares with another kind: they train nothing."""
+        return any(isinstance(cell.choices, MeasurementConfig) for cell in self.cells)
 
     @property
     def is_contest(self) -> bool:

@@ -26,7 +26,7 @@ class RecordedPlugin(Frozen):
     """One plug-in of another package with its options: what readers need to know of it; or one of this package, some of
     whose options the data on the machine of the run have given."""
 
-    seam: Literal["workload", "engine", "comm", "precision", "optimizer", "launcher", "preconditioner"]
+    seam: Literal["workload", "engine", "comm", "precision", "optimizer", "launcher", "preconditioner", "measurement"]
     kind: str = Field(pattern=NAME)
     code: str = Field("", pattern="^([0-9a-f]{64})?$")
     """sha256 of the source of a class from a file."""

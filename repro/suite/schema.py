@@ -8,7 +8,8 @@ from typing import Any
 from repro.core import registry
 from repro.core.errors import UsageError
 from repro.suite.field_problem import SCHEDULES
-from repro.suite.kinds import PROGRAM
+from repro.suite.kinds import MEASUREMENT, PROGRAM
+from repro.suite.measurement import MeasurementConfig
 from repro.suite.model import Suite
 from repro.suite.program import ProgramConfig
 from repro.suite.training import TrainingConfig
@@ -31,16 +32,20 @@ def suite_schema() -> dict[str, Any]:
     _schedule_by_name(trial)
     program = _program(definitions)
     # The template may leave out what the matrix sets.
+    measurement = _measurement(definitions)
     definitions["Training"], definitions["ProgramTrial"] = {**trial, "required": []}, {**program, "required": []}
+    definitions["MeasurementTrial"] = {**measurement, "required": ["kind"]}
     says_program = {"anyOf": [
         {"required": ["kind"], "properties": {"kind": {"const": PROGRAM}}},
         {"required": ["engine"], "properties": {"engine": {
             "type": "object", "required": ["kind"], "properties": {"kind": {"const": PROGRAM}}}}}]}
     definitions["Trial"] = {"if": says_program, "then": {"$ref": "#/$defs/ProgramTrial"},
-                            "else": {"$ref": "#/$defs/Training"}}
+                            "else": {"if": {"required": ["kind"], "properties": {"kind": {"const": MEASUREMENT}}},
+                                     "then": {"$ref": "#/$defs/MeasurementTrial"},
+                                     "else": {"$ref": "#/$defs/Training"}}}
     schema["properties"]["trial"] = {"$ref": "#/$defs/Trial"}
-    schema["properties"]["matrix"] = _matrix(
-        schema["properties"]["matrix"], _either(trial["properties"], program["properties"]))
+    either = _either(_either(trial["properties"], program["properties"]), measurement["properties"])
+    schema["properties"]["matrix"] = _matrix(schema["properties"]["matrix"], either)
     schema["$defs"] = definitions
     schema = _with_exponents(schema)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "repro suite"}
@@ -53,6 +58,16 @@ def _program(definitions: dict[str, Any]) -> dict[str, Any]:
     program["properties"]["launcher"] = {"const": "inline"}
     program["properties"]["batch"] = {"anyOf": [{"type": "integer", "minimum": 1}, program["properties"]["batch"]]}
     return program
+
+
+def _measurement(definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a trial of kind measurement; its parts go into `definitions`."""
+    found = MeasurementConfig.model_json_schema(by_alias=True)
+    definitions |= {name: part for name, part in found.pop("$defs", {}).items() if name not in ("Choice", "Plugin")}
+    definitions["measurement-choice"] = _choice("measurement", definitions)
+    for seam in MeasurementConfig.plugin_fields:
+        found["properties"][seam] = {"$ref": f"#/$defs/{seam}-choice", **_default(found["properties"][seam])}
+    return found
 
 
 def _either(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:

@@ -10,13 +10,14 @@ from pydantic import ConfigDict
 
 from repro.core.errors import UsageError
 from repro.seams.launching import Launcher
+from repro.seams.measurement import Measurement
 from repro.seams.plugin import Plugin
 from repro.seams.training import Comm, Engine, Optimizer, Precision, Preconditioner, Workload
 from repro.suite.facts import Facts
 
 BASES: dict[str, type[Plugin]] = {
     "workload": Workload, "engine": Engine, "comm": Comm, "precision": Precision, "optimizer": Optimizer,
-    "launcher": Launcher, "preconditioner": Preconditioner,
+    "launcher": Launcher, "preconditioner": Preconditioner, "measurement": Measurement,
 }
 """Seam of a trial -> the class that its plug-ins derive from."""
 

@@ -175,6 +175,8 @@ def least_share(choices: TrainingConfig) -> float:
 
 def why_not(plan: Plan) -> str:
     """Return the reason why the gate has nothing to compare."""
+    if plan.measures:
+        return "not gated: measurements train nothing, and check their own answers"
     if not any(isinstance(cell.choices, TrainingConfig) for cell in plan.cells):
         return "not gated: programs of the user's train models of their own"
     if not any(trains_a_model(cell) for cell in plan.cells):

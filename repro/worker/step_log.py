@@ -48,6 +48,19 @@ def write_rank_steps(
                                   "whole_seconds": _round_seconds(whole[part])})
 
 
+def write_operations(log: EventLog, ranks: Sequence[Sequence[float]]) -> None:
+    """Write the `x_operations` lines: seconds of the slowest and of the fastest rank, by operation.
+
+    Args:
+        ranks: seconds of every operation, one list a rank.
+    """
+    slowest, fastest = ([pick(times) for times in zip(*ranks, strict=True)] for pick in (max, min))
+    for start in _line_starts(len(slowest)):
+        part = slice(start, start + STEPS_A_LINE)
+        log.emit("x_operations", {"slowest_seconds": _round_seconds(slowest[part]),
+                                  "fastest_seconds": _round_seconds(fastest[part])})
+
+
 def _line_starts(count: int) -> range:
     """Return the first steps of all lines; a block without steps has one line too."""
     return range(0, max(count, 1), STEPS_A_LINE)

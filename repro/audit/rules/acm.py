@@ -15,11 +15,12 @@ def available(facts: Facts) -> Judged:
         return "fail", f"the code had uncommitted changes to {str(facts.commit)[:12]}, so no archive can hold them"
     if facts.data is not None and (loose := [item.name for item in facts.data if item.source is None]):
         return lacks(facts, f"data without a source: {join(loose)}")
-    if facts.commit is None or not facts.data:
-        lacking = ["the commit"] * (facts.commit is None) + ["the data"] * (not facts.data)
+    without_data = not facts.data and not facts.measurements
+    if facts.commit is None or without_data:
+        lacking = ["the commit"] * (facts.commit is None) + ["the data"] * without_data
         judge = untold if lacking == ["the data"] else lacks
         return judge(facts, f"not identified: {' and '.join(lacking)}")
-    return "pass", f"identified: commit {facts.commit[:12]}, {many(facts.data, 'data set')}, " \
+    return "pass", f"identified: commit {facts.commit[:12]}, {many(facts.data or (), 'data set')}, " \
                    f"{many(facts.software, 'library', 'libraries')}; whether an archive holds them is not in a " \
                    "record"
 

@@ -151,6 +151,8 @@ class Facts:
     cells: tuple[CellFacts, ...]
     programs: bool = False
     """Every run is a program of the user's: data, model and traffic are its own affair."""
+    measurements: bool = False
+    """Every run measures operations and trains nothing."""
     no_target: bool = False
     """No accuracy was asked for: every run is a fixed number of steps."""
     comparisons: tuple[Comparison, ...] | None = None
@@ -207,6 +209,11 @@ class Facts:
         more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
         return (f"the hardware is not stated for {len(lacking)} of {len(self.cells)} cells: "
                 f"{'; '.join(lacking[:3])}{more}")
+
+    @property
+    def timed(self) -> str:
+        """The unit whose times are summarised."""
+        return "operation" if self.measurements else "step"
 
     @property
     def whole(self) -> bool:

@@ -244,14 +244,16 @@ def _unlike_start(one: CellFacts, other: CellFacts) -> bool:
 
 RULES = (
     Rule("F1", f"{HEADED} 1", "Speed and quality on a public data set", public_data, ALWAYS, of_target=True),
-    Rule("F2", f"{HEADED} 2", "All hyper-parameters are reported", hyperparameters, ALWAYS),
-    Rule("F3", f"{HEADED} 3", "Speed-ups are against a named single-worker baseline", single_worker, ALWAYS),
+    Rule("F2", f"{HEADED} 2", "All hyper-parameters are reported", hyperparameters, ALWAYS, of_training=True),
+    Rule("F3", f"{HEADED} 3", "Speed-ups are against a named single-worker baseline", single_worker, ALWAYS,
+         of_training=True),
     Rule("F4", FOLLOWED, "No speed-up without the quality next to it", accuracy_held, ALWAYS, of_target=True),
     Rule("F5", FOLLOWED, "Full time to train and epochs, not only samples a second", full_training, ALWAYS,
          of_target=True),
     Rule("F6", FOLLOWED, "Hardware and interconnect are disclosed, with bandwidth", hardware),
-    Rule("F7", FOLLOWED, "Same-batch scaling is shown separately from larger-batch scaling", same_batch),
-    Rule("F8", FOLLOWED, "A single model, no test-time tricks", single_model),
+    Rule("F7", FOLLOWED, "Same-batch scaling is shown separately from larger-batch scaling", same_batch,
+         of_training=True),
+    Rule("F8", FOLLOWED, "A single model, no test-time tricks", single_model, of_training=True),
     Rule("F9", FOLLOWED, "Communication volume and time are measured for each algorithm", communication),
-    Rule("F10", FOLLOWED, "Same architecture in baseline and candidate", same_architecture, ALWAYS),
+    Rule("F10", FOLLOWED, "Same architecture in baseline and candidate", same_architecture, ALWAYS, of_training=True),
 )

@@ -17,9 +17,8 @@ from repro.record.trial_log import reached
 from repro.suite.cell import Cell
 from repro.suite.contest import CONTEST
 from repro.suite.identity import canonical
-from repro.suite.kinds import AnyTrialConfig
-from repro.suite.program import ProgramConfig, ProgramStop
-from repro.suite.stop import Stop
+from repro.suite.kinds import AnyStop, AnyTrialConfig
+from repro.suite.program import ProgramConfig
 from repro.suite.training import TrainingConfig
 
 PARAMETERS = {
@@ -44,6 +43,7 @@ def record_facts(record: Record) -> Facts:
     return Facts(
         origin="record", title=plan.suite.suite,
         programs=all(isinstance(cell.choices, ProgramConfig) for cell in plan.cells), no_target=not plan.has_target,
+        measurements=plan.measures,
         cells=tuple(_cell(record, cell, by_cell.get(cell.cell_id, [])) for cell in plan.cells),
         comparisons=compared, contrasts=tuple((item.candidate, item.baseline) for item in compared),
         declared=plan.suite.primary is not None, data=tuple(_data(item) for item in environment.data),
@@ -77,9 +77,8 @@ def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
         model=_model(choices),
         target=_target(stop),
         others=canonical(choices, exclude={"processes", "batch"}),
-        hyperparameters=(_hyperparameters(choices, results) if isinstance(choices, TrainingConfig)
-                         else _parameters(choices)),
-        determinism=choices.repeatability if isinstance(choices, TrainingConfig) else None,
+        hyperparameters=_hyperparameters(choices, results),
+        determinism=None if isinstance(choices, ProgramConfig) else choices.repeatability,
         planned=record.due_of(cell.cell_id), interval=_has_interval(summary), median=summary.median,
         bandwidth=min((item.network.slowest for item in results if item.network), default=None),
         simulated=choices.origin == "simulated",
@@ -87,13 +86,13 @@ def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
 
 
 def _model(choices: AnyTrialConfig) -> str | None:
-    """Return architecture, data and loss as text; None for a program, which only its author knows."""
+    """Return architecture, data and loss as text; None for any other kind of trial."""
     if not isinstance(choices, TrainingConfig):
         return None
     return json.dumps(choices.workload.model_dump(mode="json"), sort_keys=True)
 
 
-def _target(stop: Stop | ProgramStop) -> str:
+def _target(stop: AnyStop) -> str:
     """Return the target; "" if none was asked for."""
     return f"{stop.metric} {'<=' if stop.direction == 'lower' else '>='} {stop.target:g}" if stop.has_target else ""
 
@@ -106,7 +105,7 @@ def _has_interval(summary: Summary) -> bool:
     return missed > 0 and summary.n > 1 and summary.success is not None
 
 
-def _run(master_seed: int, item: Result, stop: Stop | ProgramStop) -> RunFacts:
+def _run(master_seed: int, item: Result, stop: AnyStop) -> RunFacts:
     wall = [point.wall_seconds for point in item.curve]
     traffic = item.traffic
     return RunFacts(
@@ -115,13 +114,14 @@ def _run(master_seed: int, item: Result, stop: Stop | ProgramStop) -> RunFacts:
         throughput=item.samples_per_second, seed=f"{master_seed}/{item.repeat}", drawn=_drawn(item.hashes),
         weights="final_weights" in item.hashes, every_rank=item.every_rank, initial=item.hashes.get("init_weights"),
         unexplained=item.conservation_error, backwards=wall != sorted(wall), stamped=item.run_seconds is not None,
-        steps=item.steps is not None, points=len(item.curve),
+        steps=item.steps is not None or item.operation is not None, points=len(item.curve),
         communicated=traffic is not None and not traffic.uncounted_share > 0.5,
-        expected=traffic is not None and traffic.formula is not None,
+        expected=(traffic is not None and traffic.formula is not None) or (
+            item.operation is not None and any(each.label == "modelled" for each in item.operation.figures)),
     )
 
 
-def _reached(item: Result, stop: Stop | ProgramStop) -> bool | None:
+def _reached(item: Result, stop: AnyStop) -> bool | None:
     """Return None for an end that tells nothing of the cell; a run of a contest is `ok` also short of its target."""
     end = meaning(item.status)
     if stop.design == CONTEST and end.reached:
@@ -135,7 +135,14 @@ def _drawn(hashes: Mapping[str, str]) -> str | None:
     return "/".join(hashes[name] for name in names) if all(name in hashes for name in names) else None
 
 
-def _hyperparameters(choices: TrainingConfig, results: Sequence[Result]) -> dict[str, str]:
+def _hyperparameters(choices: AnyTrialConfig, results: Sequence[Result]) -> dict[str, str]:
+    """Return the hyper-parameters; {} for a measurement, which trains nothing."""
+    if isinstance(choices, TrainingConfig):
+        return _of_training(choices, results)
+    return _parameters(choices) if isinstance(choices, ProgramConfig) else {}
+
+
+def _of_training(choices: TrainingConfig, results: Sequence[Result]) -> dict[str, str]:
     """Return the hyper-parameters, defaults included; hashes in the runs identify the initial weights."""
     options: dict[str, Any] = choices.optimizer.model_dump(mode="json")
     momentum = options.get("momentum", options.get("betas"))

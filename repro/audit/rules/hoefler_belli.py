@@ -155,7 +155,7 @@ def percentiles(facts: Facts) -> Judged:
     bare = sum(not run.steps for run in runs)
     if bare:
         return untold(facts, f"no percentiles of step times in {bare} of {many(runs, 'run')}")
-    return "pass", f"median and 95th percentile of step times in all {many(runs, 'run')}"
+    return "pass", f"median and 95th percentile of {facts.timed} times in all {many(runs, 'run')}"
 
 
 def documented(facts: Facts) -> Judged:
@@ -180,8 +180,9 @@ def synchronisation(facts: Facts) -> Judged:
     bare = sum(not run.steps for run in runs)
     if bare:
         return untold(facts, f"no times over ranks in {bare} of {many(runs, 'run')} of several workers")
-    return "pass", f"{many(runs, 'run')} of several workers: all ranks synchronise at evaluations, a step " \
-                   "takes as long as its slowest rank, the rest is straggler time"
+    where = "before each operation" if facts.measurements else "at evaluations"
+    return "pass", f"{many(runs, 'run')} of several workers: all ranks synchronise {where}, a timed " \
+                   f"{facts.timed} takes as long as its slowest rank, the rest is straggler time"
 
 
 def bounds(facts: Facts) -> Judged:

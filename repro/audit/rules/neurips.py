@@ -86,7 +86,8 @@ def compute(facts: Facts) -> Judged:
 
 RULES = (
     Rule("NEU1", f"{SOURCE}, Claims", "What is claimed was declared and is answered", claims),
-    Rule("NEU2", f"{SOURCE}, Experimental setting", "Splits and hyper-parameters are given", setting, ALWAYS),
+    Rule("NEU2", f"{SOURCE}, Experimental setting", "Splits and hyper-parameters are given", setting, ALWAYS,
+         of_training=True),
     Rule("NEU3", f"{SOURCE}, Statistical significance", "Error bars, and what varies", error_bars, ALWAYS),
     Rule("NEU4", f"{SOURCE}, Compute resources", "Compute, failed runs included", compute, ("record",)),
 )

@@ -13,6 +13,7 @@ Verdict = Literal["pass", "fail", "not applicable", "cannot tell"]
 Judged = tuple[Verdict, str]
 """A verdict and one sentence of evidence, with figures."""
 SHOWN = 3
+NO_TRAINING: Judged = ("not applicable", "operations are measured: nothing is trained")
 NO_TARGET: Judged = ("not applicable", "no target was asked for: a fixed number of steps is timed")
 
 
@@ -40,8 +41,14 @@ class Rule:
     of_target: bool = False
     """It judges what only a target gives: a time to it, the quality at it, the curve towards it."""
 
+    of_training: bool = False
+    """It judges what only a training has: hyper-parameters, data, one set of weights."""
+
     def find(self, facts: Facts) -> Finding:
-        verdict, evidence = NO_TARGET if self.of_target and facts.no_target else self.judge(facts)
+        if facts.measurements and (self.of_training or self.of_target):
+            verdict, evidence = NO_TRAINING
+        else:
+            verdict, evidence = NO_TARGET if self.of_target and facts.no_target else self.judge(facts)
         return Finding(id=self.id, source=self.source, title=self.title, verdict=verdict,
                        required=facts.origin in self.required, evidence=evidence)
 

@@ -51,6 +51,6 @@ def _cell(engine: str) -> Mapping[str, Any]:
 @lru_cache(maxsize=64)
 def places_of(cells: int) -> tuple[int, int]:
     """Return the places of the primary contrast's candidate and baseline among the cells of a plan."""
-    single = {cell.choices.engine.kind: place for place, cell in enumerate(made_plan(cells, 1).cells)
+    single = {cell.training.engine.kind: place for place, cell in enumerate(made_plan(cells, 1).cells)
               if cell.choices.processes == 1}
     return single["deepspeed"], single["ddp"]

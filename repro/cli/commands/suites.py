@@ -25,8 +25,8 @@ from repro.cli.terminal import say
 
 @click.command("list")
 @click.argument("kind", default="suites", type=click.Choice(
-    ["suites", "workloads", "engines", "comm", "precisions", "optimizers", "preconditioners", "launchers",
-     "reporters"]))
+    ["suites", "workloads", "engines", "comm", "precisions", "optimizers", "preconditioners", "measurements",
+     "launchers", "reporters"]))
 @json_option
 def list_(kind: str, as_json: bool) -> None:
     """List the suites or the plug-ins of one KIND.

@@ -15,6 +15,7 @@ from repro.core.source_code import SourceCode, is_file_kind
 from repro.seams.preconditioner import Work
 from repro.suite.cost import Cost
 from repro.suite.kinds import AnyTrialConfig
+from repro.suite.measurement import MeasurementConfig
 from repro.suite.model import Suite
 from repro.suite.plan import Plan
 from repro.suite.program import RUN_DIR, SEED, ProgramConfig
@@ -52,7 +53,7 @@ def suite_text(suite: Suite, sources: Mapping[str, SourceCode] = MappingProxyTyp
     lines.append(f"{'margin:':<13}{suite.margin:g} counts as the same")
     if suite.horizon is not None:
         lines.append(f"{'horizon:':<13}{suite.horizon:g}, up to which runs that missed the target are compared")
-    for key in ("workload", "precision", "optimizer", "preconditioner", "batch", "stop"):
+    for key in ("measurement", "workload", "precision", "optimizer", "preconditioner", "batch", "stop"):
         if pattern.get(suite.trial, key) is not None:
             lines.append(f"{key + ':':<13}{_level(suite.trial[key])}")
     lines += [f"{'executes:':<13}{text}, when it is run" for text in dict.fromkeys(_commands(suite))]
@@ -151,10 +152,13 @@ def _place(plan: Plan) -> str:
 
 
 def _work(choices: AnyTrialConfig) -> str:
-    """Return how a batch is cut, or the command of a program with its parameters."""
+    """Return how a batch is cut, the command of a program with its parameters, or the operations of a measurement."""
     if isinstance(choices, ProgramConfig):
         given = {SEED: f"{{{SEED}}}", RUN_DIR: f"{{{RUN_DIR}}}"}
         return shlex.join(choices.filled(part, given) for part in choices.engine.run)
+    if isinstance(choices, MeasurementConfig):
+        return (f"{choices.stop.repeats} operations of {choices.items_per_operation:,} {choices.quality.unit}, "
+                f"{choices.processes} process{'es' if choices.processes > 1 else ''}")
     batch = choices.batch
     return f"batch {batch.global_} = {batch.micro} x {batch.accumulation} x {choices.processes}"
 

@@ -98,6 +98,10 @@ class TerminalWatcher:
 
 def _speed(result: Result) -> str:
     """Return the speed of a trial without evaluations."""
+    if result.operation is not None:
+        operation = result.operation
+        return (f"{operation.items_per_second:,.4g} {operation.items}/s, {1e3 * operation.median_seconds:.3g} ms an "
+                "operation")
     step, rate = result.step_seconds, result.train_samples_per_second
     return "" if step is None or rate is None else f"{rate:,.0f} samples/s, {1e3 * step:.3g} ms a step"
 

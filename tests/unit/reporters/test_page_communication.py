@@ -15,9 +15,9 @@ import pytest
 from repro.compare import contrast
 from repro.core import registry
 from repro.core.events import Event
-from repro.record import derive_training
 from repro.record.results import Network, Result
 from repro.record.store import Record, read_record
+from repro.record.traffic import read_traffic
 from repro.record.trial_log import TrialLog
 from repro.suite.model import Trial
 from tests.records import SCALING, SUITE, WEIGHTS, Course, Moved, make_record, sample_network, scaling_course
@@ -95,7 +95,7 @@ def test_training_steps_are_distinguished_from_evaluations(record: Record) -> No
              for number, rank in enumerate(result.traffic.ranks)]
     stamped = {"key": "x_traffic", "value": ranks, "metadata": {"mono_ns": 1}}
     log = TrialLog([Event(event_type="POINT_IN_TIME", time_ms=0.0, **stamped)])
-    found = derive_training._traffic(log)
+    found = read_traffic(log)
     assert found is not None
     assert (found.steps.busy_seconds, found.steps.exposed_seconds) == (4.5, 2.0)
     assert found.exposed_seconds == pytest.approx(result.traffic.exposed_seconds)

@@ -6,7 +6,8 @@ from repro.suite.metrics import METRICS
 
 CLOCKED = {"tta_wall": 1, "tta_train": 1, "tta_cold": 1, "end_wall": 1, "end_train": 1, "end_cold": 1,
            "throughput": -1, "train_throughput": -1, "tokens": -1,
-           "step_time": 1, "mfu": -1, "input_wait": 1, "energy": 1}
+           "step_time": 1, "mfu": -1, "input_wait": 1, "energy": 1, "operation_time": 1,
+           "operation_throughput": -1}
 OTHERS = {"samples", "accuracy", "peak_memory", "traffic", "controller_bytes", "worker_bytes", "busiest_bytes"}
 
 
