@@ -123,7 +123,9 @@ class DeepSpeedZero(Engine):
 
     def _no_such_hierarchy(self, setting: Setting) -> str | None:
         """Return why ZeRO++ cannot be carried out as asked; None if it can."""
-        if (self.hpz > 1 or self.quantized != "none") and self.stage != 3:
+        if self._group < 1:
+            return f"config's zero_optimization.zero_hpz_partition_size is {self._group}; 1 or more would be right"
+        if (self._group > 1 or self._quantizes != "none") and self.stage != 3:
             return f"hpz and quantized are of stage 3, which divides weights; stage {self.stage} does not"
         if self.stage == 3 and setting.processes % self._group:
             return f"hpz {self._group} does not divide {setting.processes} processes into groups of equal size"

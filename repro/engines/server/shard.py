@@ -173,11 +173,13 @@ class Shard:
             self.snapshots[self.version] = self.flat.clone()
 
     def snapshot(self, version: int) -> torch.Tensor:
-        """Return the weights after `version` updates, waiting for them; after a loss, which can leave a shard an
-        update behind, those that it has.
+        """Return the weights after `version` updates, waiting for them.
+
+        A worker that has gone may have reached some shards with its last update and not others, so a shard can lack
+        one update of each.
         """
         with self.changed:
-            self._wait(lambda: self.version >= version or bool(self.lost))
+            self._wait(lambda: self.version >= version - len(self.lost))
             return self.snapshots.pop(version, self.flat).clone()
 
     def reach(self, version: int) -> None:

@@ -66,6 +66,8 @@ def test_averaged_optimizers_are_refused(tmp_path: Path) -> None:
     ("{kind: local-sgd, every: 2, outer: {rate: 1}}", "rate"),
     ("{kind: deepspeed, stage: 3, hpz: 2, config: {zero_optimization: {zero_hpz_partition_size: 2}}}", "set the same"),
     ("{kind: deepspeed, config: {communication_data_type: fp16}}", "`compression`"),
+    ("{kind: deepspeed, stage: 2, config: {zero_optimization: {zero_hpz_partition_size: 2}}}", "are of stage 3"),
+    ("{kind: deepspeed, stage: 3, config: {zero_optimization: {zero_hpz_partition_size: -2}}}", "1 or more"),
 ])
 def test_bad_options_get_one_line(tmp_path: Path, engine: str, message: str) -> None:
     with pytest.raises(SuiteError, match=message):
