@@ -52,6 +52,10 @@ def test_small_noise_of_any_generator_is_found(draw: Any) -> None:
         def forward(self, value: Any) -> Any:
             return super().forward(value) * (1 + 1e-4 * float(draw()))
 
+    # Two losses in float32 may be equal by chance: these are not.
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)
     with pytest.raises(TrialError, match="still random"):
         prepare(parts_of(Noisy(3, 1)), 1, "cpu")
 
