@@ -16,6 +16,7 @@ from .citation import bibtex, citation
 from .claims import page_claims
 from .controller import controller
 from .curves import panels
+from .duplicates import duplicates
 from .effects import page_effects
 from .energy import energy
 from .figures import figures
@@ -69,6 +70,7 @@ def view(record: Record) -> dict[str, Any]:
         "trust": trust(record), "energy": energy(record), "phases": phases(record),
         "traffic": traffic(record), "layers": layer_rows(record), "servers": servers(record),
         "scaling": (scaled := scaling(record)), "controller": controller(record, scaled), "networks": networks(record),
+        "duplicates": duplicates(record),
         "settings": settings(record), "effective": effective(record), "machine": machine(record),
         "rank_settings": rank_settings(record), "attempts": attempts(record), "trials": of_trials,
         "trials_by_cell": by_cell(known, of_trials), "missing": missing(record),

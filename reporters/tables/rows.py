@@ -18,6 +18,7 @@ from repro.compare.contest import claims
 from repro.compare.convergence import check
 from repro.compare.effect import MainEffect
 from repro.compare.error_budget import error_budget
+from repro.compare.left_out import left_out
 from repro.compare.time_split import in_words
 from repro.record.metric_values import figures_of
 from repro.record.results import Result
@@ -76,6 +77,8 @@ def tables(record: Record) -> list[Table]:
               tuple(check_rows(record))),
         Table("gradient_plan", "One row per layer of a trial that planned how its gradients travel (modelled)",
               tuple(_layers(record))),
+        Table("duplicates", "One row per cell that leaves near-duplicates out of the training data",
+              tuple(_duplicates(record))),
         Table("evaluations", "One row per evaluation of a trial", tuple(_evaluations(record))),
         Table("attempts", "One row per attempt of a trial, including failed ones", tuple(_attempts(record))),
         Table("parameters", "One row per setting of a cell", tuple(_parameters(record))),
@@ -255,6 +258,12 @@ def _layers(record: Record) -> Iterable[Row]:
         for layer in item.gradient_plan or ():
             yield {"trial_id": item.trial_id, "cell_id": item.cell_id, "seed": item.repeat, "origin": "modelled",
                    **layer.model_dump(), "name": plain(layer.name)}
+
+
+def _duplicates(record: Record) -> Iterable[Row]:
+    for cell, dedup, selected in left_out(record):
+        yield {"cell_id": cell.cell_id, "cell": plain(cell.label), **dedup.model_dump(), **selected.model_dump(),
+               "recall": selected.recall, "precision": selected.precision}
 
 
 def _attempts(record: Record) -> Iterable[Row]:

@@ -40,6 +40,11 @@ class CellTrials:
         """The order of the samples is the data's own, so no seed means anything for it."""
         return "stream" in [item.effective.get("input_order") for item in self.results.values()]
 
+    @property
+    def selections(self) -> set[str]:
+        """Which training samples stayed, by the hash of their numbers; "": all of the data."""
+        return {item.effective.get("selection", "") for item in self.results.values() if item.effective}
+
     def without_words(self) -> str:
         """`the candidate crashed in 2 of 6 trials and ran out of memory in 1`; "" if every trial has a figure."""
         if not self.without:
@@ -87,6 +92,11 @@ class Mismatch:
         return f"seed {self.repeat}: {self.hash_name.replace('_', ' ')} differ between the two"
 
 
+def ordered_apart(one: CellTrials, other: CellTrials) -> bool:
+    """Return whether no seed can give both cells one order: a stream, or other samples that stayed."""
+    return one.streamed or other.streamed or one.selections != other.selections
+
+
 def mismatch(candidate: CellTrials, baseline: CellTrials) -> Mismatch | None:
     """Return the first seed whose two trials are not a pair; None if all are pairs."""
     for repeat, item in candidate.results.items():
@@ -95,7 +105,7 @@ def mismatch(candidate: CellTrials, baseline: CellTrials) -> Mismatch | None:
             continue
         for name in PAIRED_HASHES:
             ours, theirs = item.hashes.get(name), mate.hashes.get(name)
-            if ours == theirs or (name == "data_order" and (candidate.streamed or baseline.streamed)):
+            if ours == theirs or (name == "data_order" and ordered_apart(candidate, baseline)):
                 continue
             # What ended before it wrote its hashes counts by how it ended, not as another seed.
             both_finished = meaning(item.status).reached and meaning(mate.status).reached

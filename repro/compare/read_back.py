@@ -36,6 +36,8 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("server_mode", "server_group", "server_shards"), (
         "engine.kind", "engine.mode", "engine.group", "engine.staleness", "engine.shards")),
     "learning_rate": ("optimizer.lr",), "eval_batch": ("eval_batch",),
+    "selection": ("workload.dedup", *(f"workload.dedup.{name}" for name in ("hash", "size", "threshold", "leave_out")),
+                  "workload.planted"),
 }
 """Setting -> the fields of a trial that it follows from: with one of them varied, the difference is a declared one."""
 OF_MEASUREMENTS = ("measurement", "processes")

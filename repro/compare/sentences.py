@@ -177,7 +177,9 @@ def _order_cautions(item: Evidence) -> list[str]:
     """Return the label of a comparison in which the seed does not decide the order of the samples."""
     streamed = [side.name for side in (item.ours, item.theirs) if side.streamed]
     if not streamed:
-        return []
+        apart = item.ours.selections != item.theirs.selections
+        return ["unpaired by order: the two train on other samples of the data (dedup); a seed gives both the same "
+                "initial weights only"] if apart else []
     verb = "read" if len(streamed) > 1 else "reads"
     return [f"unpaired by order: {' and '.join(streamed)} {verb} the data in their own order (input.order stream), "
             "which no seed varies, so the result is that of this order"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from repro.record import legacy
-from repro.seams.training import BACKEND, Comm, Engine, Precision, Preconditioner
+from repro.seams.training import BACKEND, Comm, Engine, Precision, Preconditioner, Workload
 from repro.suite import model_options
 from repro.suite.training import TrainingConfig
 
@@ -29,6 +29,8 @@ def requested(choices: TrainingConfig) -> dict[str, str]:
     }
     wanted |= {"input_workers": str(choices.input.workers), "input_ahead": str(choices.input.depth),
                "input_order": choices.input.order}
+    if chosen := choices.workload.get(Workload).selection_sha256:
+        wanted["selection"] = chosen
     if choices.compression == "powersgd":
         wanted["compression"] = f"powersgd rank {choices.compression_rank}"
     if choices.overlap is not None:

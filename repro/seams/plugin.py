@@ -6,6 +6,7 @@ setting, which becomes a skipped trial with that reason in the plan.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -98,8 +99,8 @@ class Plugin(BaseModel):
     """Options that `found_here` fills in, such as the number of samples of a prepared data set."""
 
     @classmethod
-    def found_here(cls) -> dict[str, Any]:
-        """Return values of the options `from_data`, as found on this machine when a suite is read.
+    def found_here(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return values of the options `from_data`, as found on this machine when a suite with `options` is read.
 
         They become part of the plan like options that the suite states, so that a record needs no data to be read.
         """

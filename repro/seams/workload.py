@@ -115,6 +115,8 @@ class TrainingParts:
     draws: Callable[[int, np.ndarray], np.ndarray] | None = None
     """(epoch, sample indices [n]) -> what the seed draws for them [n] int64, computed again from the streams; compared
     with the second part of `fed`. None: nothing is drawn."""
+    selection: Callable[[], str] | None = None
+    """() -> sha256 of the numbers of those training samples that stay, once the data are open; "": all of them."""
     blocks: tuple[str, ...] = ()
     """The model's blocks, by class name or by path (`layers.3`): engines gather the weights of a block together, and
     recompute or compile it as one. Empty: every direct child of the model; of a list or dict of modules its children.
@@ -204,6 +206,11 @@ class Workload(Plugin):
     def tensor_count(self) -> int | None:
         """Tensors of the model that are trained, known without building it; None: the workload does not state them."""
         return None
+
+    @property
+    def selection_sha256(self) -> str:
+        """What `TrainingParts.selection` must return; trials with different ones pair by seed, not by data order."""
+        return ""
 
     def absent(self) -> str:
         """Return what data are missing on this machine and how to get them, in one line; "" if nothing is."""

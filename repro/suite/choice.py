@@ -143,7 +143,7 @@ def _with_data(name: Name, options: dict[str, Any]) -> dict[str, Any]:
     if all(item in options for item in names):
         return options
     found = from_data(name.seam, name.kind, name.code, options, names)
-    return {**(cls.found_here() if found is None else found), **options}
+    return {**(cls.found_here(options) if found is None else found), **options}
 
 
 def _installed(name: Name, options: dict[str, Any]) -> Choice:

@@ -173,7 +173,8 @@ def describe_plugins(suite: Suite, cells: Sequence[Cell]) -> tuple[RecordedPlugi
         SuiteError: the class of a plug-in states something of the wrong type.
     """
     others = {(choice.seam, canonical(choice)): choice for cell in cells for choice in cell.choices.plugins()
-              if choice.kind not in registry.BUILT_IN[choice.seam] or choice.plugin.from_data}
+              if choice.kind not in registry.BUILT_IN[choice.seam]
+              or any(getattr(choice.plugin, name) is not None for name in choice.plugin.from_data)}
     written: dict[tuple[str, str], dict[str, dict[str, Any]]] = {key: {} for key in others}
     for item in _combinations(suite, _unlocated) if others else ():
         data = item.data

@@ -108,6 +108,8 @@ class DirectInput(TrialInput):
         return [(indices, None) for indices in requested]
 
     def effective(self) -> dict[str, str]:
+        chosen = self.parts.selection() if self.parts.selection else ""
+        found = {"selection": chosen} if chosen else {}
         if self.parts.reader is None:
-            return {}
-        return {"input_workers": "0", "input_ahead": "0", "input_order": self.order.kind}
+            return found
+        return found | {"input_workers": "0", "input_ahead": "0", "input_order": self.order.kind}

@@ -6,7 +6,7 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -17,9 +17,12 @@ from repro.seams.training import DataIdentity, Direction, TrainingParts, Workloa
 from repro.workloads import synthetic_images
 from repro.workloads.data.manifest import Prepared
 from repro.workloads.data.workload import Counts, FileWorkload
+from repro.workloads.duplicates.options import rows_sha256
+from repro.workloads.duplicates.workload import DedupWorkload
 from repro.workloads.images import cifar10_form
 
 if TYPE_CHECKING:
+    from repro.workloads.duplicates.selection import Images
     from repro.workloads.images.small_batches import SmallImages
 
 WIDTHS = {"resnet9": 64, "resnet20": 16, "resnet32": 16, "nin": 192}
@@ -73,19 +76,38 @@ class _Cifar10(Workload):
             synthetic_batch=batches.synthetic,
             open_data=batches.open,
             fed=batches.fed,
+            selection=batches.selection,
             draws=batches.draws if batches.augments else None,
         )
 
 
-class Cifar10(_Cifar10, FileWorkload):
+class Cifar10(_Cifar10, FileWorkload, DedupWorkload):
     """The files of CIFAR-10, or made-up ones in the same form, prepared by `repro data prepare cifar10`."""
 
     title: ClassVar[str] = "CIFAR-10"
     form: ClassVar[cifar10_form.Cifar10Form] = cifar10_form.Cifar10Form()
     data: Counts = Counts(train_samples=50_000, eval_samples=10_000)
 
+    from_data: ClassVar[tuple[str, ...]] = ("data", "selected")
+
+    @classmethod
+    def found_here(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        found = super().found_here(options)
+        return found | cls.found_selection(found | dict(options)) if found else {}
+
+    @property
+    def train_samples(self) -> int:
+        return self.selected.kept if self.selected else self.data.train_samples
+
+    def images(self) -> Images:
+        return _images(load(self.prepared()))
+
     def _load(self) -> SmallImages:
-        return load(self.prepared())
+        found = load(self.prepared())
+        kept = self.rows(_images(found))
+        if kept is None:
+            return found
+        return found._replace(images=found.images[kept], targets=found.targets[kept], selection=rows_sha256(kept))
 
 
 class Cifar10Synthetic(_Cifar10):
@@ -122,6 +144,12 @@ class Cifar10Synthetic(_Cifar10):
         sha256 = hashlib.sha256(images.tobytes() + targets.astype("<i8").tobytes()).hexdigest()
         cut = self.samples
         return SmallImages(images[:cut], targets[:cut], images[cut:], targets[cut:], sha256)
+
+
+def _images(found: SmallImages) -> Images:
+    from repro.workloads.duplicates.selection import Images
+
+    return Images(found.images, found.eval_images, found.sha256)
 
 
 def load(data: Prepared) -> SmallImages:

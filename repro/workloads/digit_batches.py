@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -21,9 +23,11 @@ class DigitBatches:
     the rank, the order or the size of the batches.
     """
 
-    def __init__(self, expected_sha256: str, streams: Streams, device: str, *, augment: bool) -> None:
-        self._expected, self._streams, self._device, self._augment = expected_sha256, streams, device, augment
-        self._samples = digits_data.TRAIN_SAMPLES
+    def __init__(
+        self, load: Callable[[], digits_data.DigitsData], samples: int, streams: Streams, device: str, *, augment: bool
+    ) -> None:
+        self._load, self._samples = load, samples
+        self._streams, self._device, self._augment = streams, device, augment
         self._epoch = -1
         self._shifts = np.zeros(self._samples, dtype=np.int64)
         self._fed: list[tuple[NDArray[np.int64], NDArray[np.int64] | None]] = []
@@ -34,7 +38,8 @@ class DigitBatches:
         Raises:
             TrialError: the content has another hash than expected.
         """
-        digits = digits_data.verified(self._expected)
+        digits = self._load()
+        self._selection = digits.selection
         train = scaled(digits.train.images)
         shifts = SHIFTS if self._augment else ((0, 0),)
         self._train = torch.from_numpy(np.concatenate([_shifted(train, *each) for each in shifts])).to(self._device)
@@ -42,6 +47,10 @@ class DigitBatches:
         self._eval = torch.from_numpy(scaled(digits.evaluation.images)).to(self._device)
         self._eval_targets = _targets(digits.evaluation, self._device)
         return digits.sha256
+
+    def selection(self) -> str:
+        """Return the sha256 of the numbers of those training images that stay, once open; "": all."""
+        return self._selection
 
     def train(self, epoch: int, indices: NDArray[np.int64]) -> Batch:
         """Return images [n, 1, 8, 8], shifted as in this epoch, and targets [n]."""

@@ -12,11 +12,13 @@ import importlib.util
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from repro.core.errors import TrialError
+from repro.core.random_streams import Streams
 from repro.seams.training import DataIdentity
 
 NAME = "handwritten-digits"
@@ -42,13 +44,14 @@ class Split:
     """[n], 0 to 9."""
 
 
-@dataclass(frozen=True, slots=True)
-class DigitsData:
+class DigitsData(NamedTuple):
     """The data set with its split, as read; `verified` checks its hash."""
 
     train: Split
     evaluation: Split
     sha256: str
+    selection: str = ""
+    """sha256 of the numbers of those training images that stay; "": all."""
 
 
 @cache
@@ -69,8 +72,8 @@ def load() -> DigitsData:
     )
 
 
-def verified(expected: str) -> DigitsData:
-    """Return the data set if its sha256 is `expected`.
+def verified(expected: str, planted: float = 0.0) -> DigitsData:
+    """Return the data set if its sha256 is `expected`, with near-copies of a share `planted` of the training images.
 
     Raises:
         TrialError: it is another one.
@@ -81,23 +84,43 @@ def verified(expected: str) -> DigitsData:
             f"{NAME}: the content is not what the workload declares: sha256 expected {expected}, found "
             f"{digits.sha256}; is this scikit-learn's own copy?"
         )
-    return digits
+    return with_copies(digits, planted) if planted else digits
 
 
-def identity(expected: str) -> DataIdentity:
+def copies(planted: float) -> int:
+    """Return how many near-copies are added for a share of the training images."""
+    return round(planted * TRAIN_SAMPLES)
+
+
+def with_copies(digits: DigitsData, planted: float) -> DigitsData:
+    """Return the data with near-copies behind the training images: of different ones each, drawn at random, 15 %
+    lighter to 15 % darker, every pixel one grey up, down or the same. Evaluation images have no copies."""
+    draw = Streams(0, 0).generator("near-copies")
+    chosen = draw.permutation(TRAIN_SAMPLES)[: copies(planted)]
+    shade = draw.uniform(0.85, 1.15, (len(chosen), 1, 1))
+    noise = draw.integers(-1, 2, (len(chosen), SIDE, SIDE))
+    images = np.clip(np.rint(digits.train.images[chosen] * shade) + noise, 0, GREYS).astype(np.uint8)
+    train = Split(_frozen(np.concatenate([digits.train.images, images])),
+                  _frozen(np.concatenate([digits.train.targets, digits.train.targets[chosen]])))
+    text = digits.sha256.encode() + images.tobytes() + chosen.astype("<i8").tobytes()
+    return DigitsData(train, digits.evaluation, hashlib.sha256(text).hexdigest())
+
+
+def identity(expected: str, planted: float, train_samples: int) -> DataIdentity:
     """Read, verify and describe the data set.
 
     Raises:
         TrialError: the content is not `expected`.
     """
+    added = f", with {copies(planted)} near-copies planted by the workload" if planted else ""
     return DataIdentity(
         name=NAME,
         version=VERSION,
-        sha256=verified(expected).sha256,
-        train_samples=TRAIN_SAMPLES,
+        sha256=verified(expected, planted).sha256,
+        train_samples=train_samples,
         eval_samples=EVAL_SAMPLES,
         licence="CC-BY-4.0",
-        source="UCI Optical Recognition of Handwritten Digits (test set), as bundled with scikit-learn",
+        source=f"UCI Optical Recognition of Handwritten Digits (test set), as bundled with scikit-learn{added}",
     )
 
 

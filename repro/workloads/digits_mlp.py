@@ -2,46 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
 from repro.core.random_streams import Streams
-from repro.seams.training import DataIdentity, Direction, LayerShape, TrainingParts, Workload
+from repro.seams.training import LayerShape, TrainingParts
 from repro.workloads import digits_data
+from repro.workloads.digits_workload import DigitsWorkload
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-class DigitsMlp(Workload):
+class DigitsMlp(DigitsWorkload):
     """64 pixels through `depth` hidden layers of `hidden` units: by default 2.2 million weights, 8.7 MB of gradient."""
 
     title: ClassVar[str] = "handwritten digits, wide MLP"
-    metrics: ClassVar[Mapping[str, Direction]] = {"top1": "higher"}
-    ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"top1": (0.0, 1.0)}
     reference_samples_per_second: ClassVar[float] = 3400.0
-    test_views: ClassVar[int | None] = 1
-    sha256: ClassVar[str] = digits_data.SHA256
 
     hidden: int = Field(default=1024, ge=8, le=16384)
     depth: int = Field(default=3, ge=1, le=16)
     augment: bool = False
     """Move each training image by at most one pixel, drawn again in every epoch; this model then needs four times as
     long."""
-    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
-    """Share of a target that is spread over all classes, in the training loss."""
-
-    @property
-    def train_samples(self) -> int:
-        return digits_data.TRAIN_SAMPLES
-
-    @property
-    def eval_samples(self) -> int:
-        return digits_data.EVAL_SAMPLES
 
     @property
     def layer_shapes(self) -> tuple[LayerShape, ...]:
@@ -52,25 +37,8 @@ class DigitsMlp(Workload):
     def tensor_count(self) -> int:
         return 2 * (self.depth + 1)
 
-    def identity(self) -> DataIdentity:
-        return digits_data.identity(self.sha256)
-
     def build(self, streams: Streams, device: str) -> TrainingParts:
-        from repro.workloads import classification
-        from repro.workloads.digit_batches import DigitBatches
-
-        batches = DigitBatches(self.sha256, streams, device, augment=self.augment)
-        return TrainingParts(
-            model=classification.initialised(self._network, streams),
-            loss=partial(classification.loss, label_smoothing=self.label_smoothing),
-            scores={"top1": classification.top1},
-            train_batch=batches.train,
-            eval_batch=batches.evaluation,
-            synthetic_batch=batches.synthetic,
-            open_data=batches.open,
-            fed=batches.fed,
-            draws=batches.draws if self.augment else None,
-        )
+        return self.parts(self._network, streams, device)
 
     def _network(self) -> nn.Module:
         from torch import nn

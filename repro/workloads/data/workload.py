@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -40,7 +41,7 @@ class PreparedWorkload(Workload):
     """Facts of the data set; those of the prepared one unless the suite states them. Data with others are refused."""
 
     @classmethod
-    def found_here(cls) -> dict[str, Any]:
+    def found_here(cls, options: Mapping[str, Any]) -> dict[str, Any]:
         try:
             found = manifest.find(cls.form.name)
         except TrialError:

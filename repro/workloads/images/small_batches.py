@@ -31,6 +31,8 @@ class SmallImages(NamedTuple):
     eval_targets: np.ndarray
     sha256: str
     """Identity of the data."""
+    selection: str = ""
+    """sha256 of the numbers of those training images that stay; "": all."""
 
 
 class Augmentation(NamedTuple):
@@ -62,11 +64,16 @@ class SmallImageBatches:
     def open(self) -> str:
         """Read the data onto the device and return their sha256. Must be called first."""
         found = self._load()
+        self._selection = found.selection
         self._train, self._train_targets = self._put(found.images), self._put(found.targets)
         self._eval, self._eval_targets = self._put(found.eval_images), self._put(found.eval_targets)
         self._mean = torch.tensor(MEAN, device=self._device) * 255
         self._scale = 1 / (torch.tensor(STD, device=self._device) * 255)
         return found.sha256
+
+    def selection(self) -> str:
+        """Return the sha256 of the numbers of those training images that stay, once open; "": all."""
+        return self._selection
 
     def train(self, epoch: int, indices: np.ndarray) -> Batch:
         """Return augmented images [n, 3, 32, 32] float32 and targets [n]."""

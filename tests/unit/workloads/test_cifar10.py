@@ -159,7 +159,7 @@ def test_members_of_an_archive_cannot_leave_the_store(tmp_path: Path) -> None:
 def test_data_that_changed_or_have_other_counts_are_refused(tmp_path: Path) -> None:
     folder = cifar10_folder(tmp_path / "bin")
     prepared(Cifar10Form(), folder)
-    workload = Cifar10.model_validate(Cifar10.found_here())
+    workload = Cifar10.model_validate(Cifar10.found_here({}))
     assert (workload.train_samples, workload.eval_samples) == (256, 64)
     assert workload.identity().sha256 == workload.build(Streams(1, 0), "cpu").open_data()
     with pytest.raises(TrialError, match="the plan is for data with train_samples 50000, those prepared here have 256"):

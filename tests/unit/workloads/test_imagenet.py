@@ -52,7 +52,7 @@ def _reader(data: Prepared) -> ImageReader:
 def test_counts_come_from_the_files(data: Prepared) -> None:
     assert data.manifest.facts == {"train_samples": 48, "eval_samples": 16, "classes": 4}
     assert data.manifest.version == "other numbers than ILSVRC2012"
-    workload = ImageNet.model_validate({**ImageNet.found_here(), "image_size": 32})
+    workload = ImageNet.model_validate({**ImageNet.found_here({}), "image_size": 32})
     parts = workload.build(STREAMS, "cpu")
     assert parts.open_data() == workload.identity().sha256 == data.sha256
     outputs = parts.model(parts.train_batch(0, np.arange(4))[0])

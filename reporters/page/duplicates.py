@@ -1,0 +1,104 @@
+"""What leaving out near-duplicates left of the training data, and the final quality of what was trained on the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from repro.compare.left_out import left_out
+from repro.compare.summary import Summary, summarize
+from repro.record.store import Record
+from repro.workloads.duplicates.options import Dedup, Selected
+
+from ..text import Number, number, share
+from .cells import CellMark, marks
+from .curves import DASHES, Chart, layout
+
+WAYS = (("near", "near-duplicates left out", "solid", "circle"), ("random", "as many at random", "dash", "square"))
+"""(option `leave_out`, words, dash, symbol)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicateRow:
+    """One cell whose near-duplicates, or as many others, were left out."""
+
+    mark: CellMark
+    dedup: Dedup
+    selected: Selected
+    kept: Number | None
+    recall: Number | None
+    precision: Number | None
+    leaked: Number | None
+    n: int
+    final: Number | None
+    interval: tuple[Number, Number] | None
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicatesView:
+    """The section; without rows if no cell leaves near-duplicates out."""
+
+    rows: tuple[DuplicateRow, ...]
+    charts: tuple[Chart, ...]
+    planted: bool
+
+
+def duplicates(record: Record) -> DuplicatesView:
+    """Compute the section."""
+    known = marks(record)
+    found = [(cell, dedup, selected, summarize(cell, record.of_cell(cell.cell_id), "accuracy"))
+             for cell, dedup, selected in left_out(record)]
+    rows = tuple(_row(known[cell.cell_id], dedup, selected, summary) for cell, dedup, selected, summary in found)
+    points = [(dedup, selected, summary) for _, dedup, selected, summary in found if summary.values]
+    return DuplicatesView(rows, (_chart(points),) if points else (), any(row.selected.planted for row in rows))
+
+
+def _row(mark: CellMark, dedup: Dedup, selected: Selected, summary: Summary) -> DuplicateRow:
+    ends = summary.interval
+    low, high = (number(ends.low), number(ends.high)) if ends else (None, None)
+    return DuplicateRow(
+        mark=mark, dedup=dedup, selected=selected, kept=share(selected.kept / selected.samples),
+        recall=share(selected.recall), precision=share(selected.precision),
+        leaked=share(selected.leaked / selected.evaluation), n=len(summary.values), final=number(summary.median_final),
+        interval=(low, high) if low and high else None,
+    )
+
+
+def _chart(points: list[tuple[Dedup, Selected, Summary]]) -> Chart:
+    traces = [trace for way in WAYS if (trace := _trace(points, *way))]
+    drawn = layout("training images that stay, % of all", "final quality")
+    drawn["xaxis"].pop("rangemode")
+    figure = {"data": traces, "layout": drawn}
+    return Chart("duplicates", "Final quality by how much stays", "median over trials, with its 95 % interval", figure,
+                 "Final quality against the share of training images that stay, near-duplicates left out or as many "
+                 "at random")
+
+
+def _trace(
+    points: list[tuple[Dedup, Selected, Summary]], way: str, words: str, dash: str, symbol: str
+) -> dict[str, Any] | None:
+    chosen = sorted(((selected, summary, dedup) for dedup, selected, summary in points if dedup.leave_out == way),
+                    key=lambda item: item[0].kept)
+    if not chosen:
+        return None
+    middle = [summary.median_final or 0.0 for _, summary, _ in chosen]
+    ends = [(summary.interval.low, summary.interval.high) if summary.interval else (value, value)
+            for (_, summary, _), value in zip(chosen, middle, strict=True)]
+    color = f"--c{0 if way == 'near' else 1}"
+    return {
+        "type": "scatter", "mode": "lines+markers", "name": words, "meta": [words],
+        "x": [_short(100 * selected.kept / selected.samples) for selected, _, _ in chosen],
+        "y": [_short(value) for value in middle], "text": [f"threshold {dedup.threshold}" for _, _, dedup in chosen],
+        "line": {"color": color, "dash": DASHES[dash], "width": 1.8},
+        "marker": {"symbol": symbol, "size": 7, "color": color},
+        "hovertemplate": "%{meta[0]}<br>%{text}: %{x:.3~g} % stay, %{y:.4~g}<extra></extra>",
+        "error_y": {
+            "type": "data", "symmetric": False, "thickness": 1, "width": 3, "color": color,
+            "array": [_short(high - value) for value, (_, high) in zip(middle, ends, strict=True)],
+            "arrayminus": [_short(value - low) for value, (low, _) in zip(middle, ends, strict=True)],
+        },
+    }
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.7g}")

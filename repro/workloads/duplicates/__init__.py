@@ -1,0 +1,1 @@
+"""Near-duplicates of images by perceptual hash: found, left out before training, and what that left."""

@@ -1,0 +1,73 @@
+"""A workload of images whose near-duplicates can be left out before training."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import ValidationError
+
+from repro.seams.training import Workload
+from repro.workloads.duplicates.options import Dedup, Selected
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from repro.workloads.duplicates.selection import Images
+
+
+class DedupWorkload(Workload):
+    """Base of workloads with the option `dedup`. How many images stay is a fact of the data that the plan holds."""
+
+    from_data: ClassVar[tuple[str, ...]] = ("selected",)
+    dedup: Dedup | None = None
+    """Near-duplicates of training images that are left out; null: none."""
+    selected: Selected | None = None
+    """What `dedup` leaves; found when a suite is read."""
+
+    @abstractmethod
+    def images(self) -> Images:
+        """Read all images.
+
+        Raises:
+            TrialError: they are not there, or not what the workload declares.
+        """
+
+    @classmethod
+    def found_here(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        return cls.found_selection(options)
+
+    @classmethod
+    def found_selection(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the option `selected` of a workload with `options`, if near-duplicates are left out."""
+        if options.get("dedup") is None:
+            return {}
+        try:
+            return {"selected": cls.model_validate(options).selection}
+        except ValidationError:
+            return {}  # said where the options themselves are read
+
+    @property
+    def selection_sha256(self) -> str:
+        return self.selected.sha256 if self.selected else ""
+
+    @property
+    def selection(self) -> Selected:
+        """What `dedup` leaves: as planned, else found now."""
+        if self.selected is not None:
+            return self.selected
+        from repro.workloads.duplicates.selection import select
+
+        assert self.dedup is not None
+        return select(self.dedup, self.images())
+
+    def rows(self, images: Images) -> np.ndarray | None:
+        """Return the numbers of the training images that stay, ascending; None: all.
+
+        Raises:
+            TrialError: they are not those of the plan.
+        """
+        from repro.workloads.duplicates.selection import rows
+
+        return None if self.dedup is None else rows(self.dedup, images, self.selection)
