@@ -69,7 +69,8 @@ def _chart(points: list[tuple[Dedup, Selected, Summary]]) -> Chart:
     drawn = layout("training images that stay, % of all", "final quality")
     drawn["xaxis"].pop("rangemode")
     figure = {"data": traces, "layout": drawn}
-    return Chart("near-duplicates", "Final quality by how much stays", "median over trials, with its 95 % interval", figure,
+    return Chart("near-duplicates", "Final quality by how much stays", "median over trials, with its 95 % interval",
+                 figure,
                  "Final quality against the share of training images that stay, near-duplicates left out or as many "
                  "at random")
 

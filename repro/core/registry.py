@@ -84,6 +84,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "kfac": "repro.preconditioners.kfac:Kfac",
     },
     "measurement": {
+        "epoch-input": "repro.measurements.epoch_input:EpochInput",
         "tensor-layer": "repro.measurements.tensor_layer:TensorLayer",
     },
     "launcher": {

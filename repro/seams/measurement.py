@@ -88,6 +88,9 @@ class Counted:
 class Measuring(ABC):
     """A measurement on one rank. Every rank calls everything in the same order."""
 
+    def prepare(self) -> None:  # noqa: B027  # most operations need nothing before them
+        """Prepare the next operation, warm-up ones included; not timed, and its traffic is not counted."""
+
     @abstractmethod
     def operate(self) -> None:
         """Carry out one operation and nothing else: this is timed. All ranks start together; the slowest counts."""

@@ -89,6 +89,7 @@ class _Run:
         measuring = self.plugin.start(self.post)
         try:
             for _ in range(self.choices.stop.warmup):
+                measuring.prepare()
                 self._start_together()
                 measuring.operate()
             self._start_together()
@@ -118,6 +119,7 @@ class _Run:
     def _operate(self, measuring: Measuring) -> None:
         alive = time.monotonic()
         for number in range(self.choices.stop.repeats):
+            measuring.prepare()
             self._start_together()
             start = time.perf_counter()
             measuring.operate()
