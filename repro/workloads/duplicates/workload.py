@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import ValidationError
 
+from repro.seams.plugin import Setting
 from repro.seams.training import Workload
 from repro.workloads.duplicates.options import Dedup, Selected
 
@@ -47,6 +48,15 @@ class DedupWorkload(Workload):
             return {"selected": cls.model_validate(options).selection}
         except ValidationError:
             return {}  # said where the options themselves are read
+
+    def note(self, setting: Setting) -> str | None:
+        if self.dedup is None or self.selected is None:
+            return None
+        found, what = self.selected, "near-duplicates" if self.dedup.leave_out == "near" else "drawn at random"
+        planted = "" if found.recall is None else f" {found.planted_removed:,} of {found.planted:,} planted copies;"
+        return (f"{found.removed:,} of {found.samples:,} training images are left out, {what} ({self.dedup.hash}, "
+                f"{self.dedup.threshold} of {self.dedup.size**2} bits);{planted} {found.leaked:,} of "
+                f"{found.evaluation:,} evaluation images have a near-duplicate among those that stay")
 
     @property
     def selection_sha256(self) -> str:
