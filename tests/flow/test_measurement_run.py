@@ -5,11 +5,18 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from repro.record.store import read_record
+from tests.flow.mlflow_stores import empty_store, local, reporter
 from tests.flow.test_reproduce import ROOT, command
+from tests.tracking_server import Site
+
+__all__ = ["empty_store", "local"]  # fixtures
 
 EXAMPLE = ROOT / "examples/allreduce"
 WRONG = ("        self.sum.copy_(self.own)\n", "        self.sum.copy_(2 * self.own)\n")
@@ -89,3 +96,19 @@ def test_a_fast_wrong_answer_is_an_invalid_trial_with_its_reason(tmp_path: Path)
                                 "processes=1", "-o", "comm=ring", "--no-mlflow", "--out", "run")
     assert "invalid, sum against all values on one rank: the error is" in error
     assert "0 of 1 ended well, median none" in said
+
+
+def test_its_figures_and_checks_are_in_mlflow(folder: Path, local: Site) -> None:
+    """A real store, as a run itself writes it; read from its database."""
+    record = read_record(folder / "run")
+    reporter(local.uri).write(record, folder / "out")
+    with closing(sqlite3.connect(local.database)) as database:
+        rows = database.execute("SELECT r.name, m.key, m.value FROM latest_metrics m JOIN runs r USING (run_uuid)")
+        found = {(name, key): value for name, key, value in rows}
+    assert len(record.results) == 2
+    for item in record.results:
+        assert item.operation is not None
+        name = f"{record.cell(item.cell_id).label}, seed {item.repeat}"
+        assert found[name, "operation/kept_bytes"] == 40_000 * 8
+        assert found[name, "operation_time"] == pytest.approx(item.operation.median_seconds)
+        assert found[name, "check/sum against all values on one rank"] == item.operation.checks[0].error
