@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +15,21 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
 
 
-def evict(files: Iterable[Path]) -> None:
-    """Ask the kernel to drop the clean pages of files. File systems in memory keep them; `resident_share` tells."""
-    for file in files:
-        handle = os.open(file, os.O_RDONLY)
-        try:
-            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(handle)
+def evict(files: Sequence[Path]) -> None:
+    """Drop the clean pages of files from the page cache.
+
+    A page that another processor has just used stays at the first request, so it is repeated for a second. File systems
+    in memory keep all pages; `resident_share` tells.
+    """
+    until, left = time.monotonic() + 1, list(files)
+    while left and time.monotonic() < until:
+        for file in left:
+            handle = os.open(file, os.O_RDONLY)
+            try:
+                os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(handle)
+        left = [file for file in left if resident_share([file])]
 
 
 def resident_share(files: Iterable[Path]) -> float:
