@@ -20,6 +20,7 @@ UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EBADF, errno.EFBIG)
 """Errors of an output that has no name: stdout."""
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 110}
 COMMANDS = {
+    "advise": "advise:advise",
     "audit": "audit:audit",
     "bench": "bench:bench",
     "bundle": "bundle:bundle",

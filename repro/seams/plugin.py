@@ -46,6 +46,8 @@ class Setting:
     """Type of the weights that the model computes with."""
     simulated: bool = False
     """True: the engine simulates all ranks in one process."""
+    emulated: bool = False
+    """True: nodes and links are emulated, so every figure is labelled so."""
     own_algorithm: bool = False
     """True: `comm` has an algorithm of its own (`Comm.own_algorithm`); False: the backend's collectives."""
     passed_through: tuple[str, ...] = ()

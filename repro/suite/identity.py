@@ -24,7 +24,7 @@ ADDED_LATER: dict[str, Any] = {"compression": "none", "compression_rank": 1, "ov
                                "hpz": 1, "quantized": "none", "servers": "beside",
                                "input": {"workers": 0, "ahead": None, "order": "planned"}}
 ADDED_TO_WORKLOADS: dict[str, dict[str, Any]] = {
-    **{name: {"label_smoothing": 0.0, "planted": 0.0, "dedup": None, "selected": None}
+    **{name: {"label_smoothing": 0.0, "planted": 0.0, "dedup": None, "selected": None, "sleep_ms": 0.0}
        for name in ("digits", "digits-mlp")},
     "mnist1d": {"label_smoothing": 0.0}, "cifar10": {"dedup": None, "selected": None}}
 """Choices that are newer than the first records, with the value that those records imply. They are part of the JSON

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from repro.core.random_streams import Streams
+from repro.seams.plugin import Setting
 from repro.seams.training import LayerShape, TrainingParts
 from repro.workloads import digits_data
 from repro.workloads.digits_workload import DigitsWorkload
@@ -27,6 +28,14 @@ class DigitsMlp(DigitsWorkload):
     augment: bool = False
     """Move each training image by at most one pixel, drawn again in every epoch; this model then needs four times as
     long."""
+    sleep_ms: float = Field(default=0.0, ge=0, le=1000)
+    """Milliseconds a sample that every forward pass of training sleeps: computation that needs no processor, so that
+    ranks that share one speed up. Emulated clusters only; the gate does not sleep."""
+
+    def unsupported(self, setting: Setting) -> str | None:
+        if self.sleep_ms and not setting.emulated:
+            return "sleep_ms emulates computation, which only launcher fabric labels so; leave it out"
+        return super().unsupported(setting)
 
     @property
     def layer_shapes(self) -> tuple[LayerShape, ...]:
@@ -38,7 +47,14 @@ class DigitsMlp(DigitsWorkload):
         return 2 * (self.depth + 1)
 
     def build(self, streams: Streams, device: str) -> TrainingParts:
-        return self.parts(self._network, streams, device)
+        from repro.workloads.sleeping import Sleep
+
+        parts = self.parts(self._network, streams, device)
+        if self.sleep_ms:
+            sleep = Sleep(self.sleep_ms / 1000)
+            parts.model.register_forward_pre_hook(sleep)
+            parts.without_randomness = lambda _: sleep.end()
+        return parts
 
     def _network(self) -> nn.Module:
         from torch import nn

@@ -39,7 +39,7 @@ def print_scored(scored: Scored, console: Console | None = None) -> None:
 
 
 def _medians(found: Scores, unit: str) -> Table:
-    table = _table((f"median, {unit}" if unit else "median", False),
+    table = table_of((f"median, {unit}" if unit else "median", False),
                    *((f"{item.name}: {item.target}", True) for item in found.workloads))
     for contender in found.contenders:
         cells = []
@@ -54,7 +54,7 @@ def _medians(found: Scores, unit: str) -> Table:
 
 def _scores(found: Scores) -> Table:
     shares = sorted({TWICE, found.tau_max} & set(found.taus))
-    table = _table(("contender", False), (f"score to {found.tau_max:g} x", True), ("95 % band", True),
+    table = table_of(("contender", False), (f"score to {found.tau_max:g} x", True), ("95 % band", True),
                    ("best on", True), *((f"within {tau:g} x", True) for tau in shares), ("solved", True),
                    (f"mean ratio to {found.reference}", True), ("95 % interval", True))
     for item in found.contenders:
@@ -75,7 +75,7 @@ def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.0%}".replace("%", " %")
 
 
-def _table(*columns: tuple[str, bool]) -> Table:
+def table_of(*columns: tuple[str, bool]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="")
     for name, right in columns:
         table.add_column(line(name), justify="right" if right else "left", overflow="fold")

@@ -1,0 +1,256 @@
+"""Advice from the record of a pilot: predictions with the interval of its seeds, each family of cells by itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from repro import stats
+from repro.advise import formula
+from repro.advise.pilot import SET_BY_PILOT, SUFFIX, samples_of_worker
+from repro.comm.algorithm import Algorithm
+from repro.comm.algorithms.ring import Ring
+from repro.comm.model import LinkModel, Sample, fit
+from repro.comm.schedule import ScheduleCost
+from repro.core.errors import UsageError
+from repro.core.frozen import Frozen
+from repro.record.results import Result
+from repro.record.status import meaning
+from repro.record.store import Record
+from repro.seams.training import Comm
+from repro.suite.cell import Cell
+from repro.suite.training import TrainingConfig
+
+WORKERS = (2, 4, 8, 16, 32, 64)
+ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+
+
+class Estimated(Frozen):
+    """A figure by seed of the pilot, in the middle and with the 95 % t interval of its logarithm over the seeds."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+class WorkerRow(Frozen):
+    """One number of workers; modelled."""
+
+    workers: int
+    step_seconds: float
+    speed_up: Estimated
+    efficiency: float
+    one_server: float
+    """Efficiency behind one parameter server, (1 + R) / (1 + G R) with R = 2 S / (B T)."""
+    shards_by_lemma: int
+    shards_without_queue: int
+
+
+class BatchRow(Frozen):
+    """One batch of a worker; measured, median over seeds."""
+
+    batch: int
+    step_seconds: float
+    samples_per_second: float
+    peak_mib: float | None
+
+
+class FamilyAdvice(Frozen):
+    """The advice for cells that differ only in workers and batch."""
+
+    family: str
+    algorithm: str
+    """Whose schedule the model takes; "ring, assumed" for the backend's own collectives."""
+    step_seconds: float
+    """Measured: of one worker."""
+    samples: int
+    """Of a worker in a step."""
+    input_seconds: float
+    """Measured: wait for input in a step of one worker."""
+    gradient_bytes: int
+    """Sent to an all-reduce in a step."""
+    all_reduces: int
+    """Of a step."""
+    alpha: float
+    """Fitted: seconds a round."""
+    beta: float
+    """Fitted: seconds a byte."""
+    fit_error: float
+    """Largest relative error of the fitted steps."""
+    workers: tuple[WorkerRow, ...]
+    worth: int
+    """Most workers at no less than the asked efficiency; 1: not even two."""
+    batches: tuple[BatchRow, ...]
+    stops_paying: int | None
+    largest_batch: int | None
+    available_mib: float | None
+
+
+class Advice(Frozen):
+    """All families of a pilot."""
+
+    suite: str
+    pilot: str
+    efficiency: float
+    """Least efficiency at which workers count as worth it."""
+    origin: str
+    families: tuple[FamilyAdvice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seed:
+    """The pilot's steps of one seed."""
+
+    alone: float
+    links: LinkModel
+    error: float
+
+
+def advise(
+    record: Record, pilot: str, efficiency: float, available_mib: float | None, most: Sequence[int] = WORKERS
+) -> Advice:
+    """Return the advice that a pilot gives.
+
+    Args:
+        efficiency: least efficiency of workers that are worth it, 0 to 1.
+        available_mib: memory for one worker; None: not known, so neither is the largest batch.
+
+    Raises:
+        UsageError: the record is of no pilot, or a trial without which nothing can be predicted did not end well.
+    """
+    name = record.plan.suite.suite
+    if not name.endswith(SUFFIX):
+        raise UsageError(f"{pilot}: is a run of {name!r}, not of a pilot; `repro advise {name}` makes one")
+    families: dict[str, list[Cell]] = {}
+    for cell in record.plan.cells:
+        families.setdefault(family_of(cell), []).append(cell)
+    found = tuple(_family(record, label, cells, efficiency, available_mib, most) for label, cells in families.items())
+    origin = record.plan.cells[0].choices.origin
+    return Advice(suite=name.removesuffix(SUFFIX), pilot=pilot, efficiency=efficiency, origin=origin, families=found)
+
+
+def family_of(cell: Cell) -> str:
+    """Return what tells a cell from others, but for workers and batch; "" if nothing does."""
+    return ", ".join(f"{key.rpartition('.')[2].replace('_', ' ')} {value}" for key, value in cell.factors.items()
+                     if key not in SET_BY_PILOT)
+
+
+def _family(
+    record: Record, label: str, cells: Sequence[Cell], efficiency: float, available: float | None,
+    most: Sequence[int],
+) -> FamilyAdvice:
+    share = min(samples_of_worker(cell) for cell in cells)
+    by_shape = {(cell.choices.processes, samples_of_worker(cell)): _ended(record, cell, label) for cell in cells}
+    alone = by_shape[1, share]
+    algorithm, assumed = _algorithm(cells[0])
+    first = next(iter(alone.values()))
+    calls, size, item = _all_reduces(first, cells[0], label)
+
+    def cost(workers: int) -> ScheduleCost:
+        one = algorithm.cost(workers, math.ceil(size / item / calls), item)
+        return ScheduleCost(calls * one.rounds, calls * one.path_bytes, 0)  # bytes and sums are in proportion
+
+    together = {count: found for (count, samples), found in by_shape.items() if count > 1 and samples == share}
+    if not together:
+        raise UsageError(f"{label or 'the pilot'}: two workers could not run here, so communication is not known")
+    seeds = [_seed(repeat, alone, together, cost) for repeat in alone if all(repeat in of for of in together.values())]
+    middle = LinkModel(median(seed.links.alpha for seed in seeds), median(seed.links.beta for seed in seeds))
+    step = median(seed.alone for seed in seeds)
+    rows = tuple(_workers(count, seeds, cost(count), step, size, middle) for count in most)
+    worth = max([row.workers for row in rows if row.efficiency >= efficiency], default=1)
+    batches = tuple(_batch(samples, found) for (count, samples), found in sorted(by_shape.items()) if count == 1)
+    peaks = [row.peak_mib for row in batches if row.peak_mib is not None]
+    sizes = [row.batch for row in batches]
+    return FamilyAdvice(
+        family=label, algorithm=f"{algorithm.title}{', assumed' if assumed else ''}", step_seconds=step, samples=share,
+        input_seconds=median(item.input_wait_seconds or 0.0 for item in alone.values()), gradient_bytes=size,
+        all_reduces=calls, alpha=middle.alpha, beta=middle.beta, fit_error=max(seed.error for seed in seeds),
+        workers=rows, worth=worth, batches=batches,
+        stops_paying=formula.stops_paying(sizes, [row.samples_per_second for row in batches]),
+        largest_batch=formula.largest_batch(sizes, peaks, available)
+        if available is not None and len(peaks) == len(sizes) else None,
+        available_mib=available,
+    )
+
+
+def _ended(record: Record, cell: Cell, label: str) -> dict[int, Result]:
+    found = {item.repeat: item for item in record.of_cell(cell.cell_id)
+             if meaning(item.status).completed and item.steps}
+    if not found:
+        raise UsageError(f"{label or 'the pilot'}: no trial of {cell.label} ended well; its record says why")
+    return found
+
+
+def _algorithm(cell: Cell) -> tuple[Algorithm, bool]:
+    """Return the algorithm of a cell's all-reduce; a ring stands for the backend's own, which is not known."""
+    comm = cell.training.comm.get(Comm)
+    return (comm, False) if isinstance(comm, Algorithm) else (Ring(), True)
+
+
+def _all_reduces(item: Result, cell: Cell, label: str) -> tuple[int, int, int]:
+    """Return all-reduces of a step, their bytes in all, and the bytes of an element.
+
+    Raises:
+        UsageError: the engine sends gradients in another way.
+    """
+    choices = cell.choices
+    assert isinstance(choices, TrainingConfig) and item.model is not None
+    lines = item.traffic.ranks[0].lines if item.traffic else ()
+    sent = [line for line in lines if line.payload_bytes > 64 * line.collectives and "gloo" not in line.operation]
+    if not sent:
+        return 1, 4 * item.model.parameters, 4
+    if others := {line.operation for line in sent} - {"all_reduce"}:
+        raise UsageError(f"{label or cell.label}: engine {choices.engine.kind} sends gradients by {sorted(others)[0]}; "
+                         "advice is for engines that all-reduce them, for example ddp")
+    assert choices.stop.steps is not None and choices.stop.warmup is not None, "a pilot's steps are fixed"
+    steps = choices.stop.steps + choices.stop.warmup
+    return (math.ceil(sum(line.collectives for line in sent) / steps),
+            sum(line.payload_bytes for line in sent) // steps,
+            ITEM_BYTES.get(sent[0].dtype, 4))
+
+
+def _seed(
+    repeat: int, alone: Mapping[int, Result], together: Mapping[int, Mapping[int, Result]],
+    cost: Callable[[int], ScheduleCost],
+) -> _Seed:
+    one = step_of(alone[repeat])
+    steps = {count: step_of(found[repeat]) for count, found in together.items()}
+    samples = [Sample(cost(count), max(seconds - one, 1e-6)) for count, seconds in steps.items()]
+    links = fit(samples)
+    error = max(abs((one + links.seconds(cost(count))) / seconds - 1) for count, seconds in steps.items())
+    return _Seed(one, links, error)
+
+
+def step_of(item: Result) -> float:
+    assert item.steps is not None
+    return item.steps.median_seconds + (item.input_wait_seconds or 0.0)
+
+
+def _workers(
+    count: int, seeds: Sequence[_Seed], cost: ScheduleCost, step: float, size: int, links: LinkModel
+) -> WorkerRow:
+    predicted = [formula.speed_up(seed.alone, seed.alone + seed.links.seconds(cost), count) for seed in seeds]
+    found, rate = estimated(predicted), links.bytes_per_second
+    return WorkerRow(
+        workers=count, step_seconds=count * step / found.value, speed_up=found, efficiency=found.value / count,
+        one_server=formula.efficiency(2 * size / (rate * step), count),
+        shards_by_lemma=formula.shards_by_lemma(size, count, rate, step),
+        shards_without_queue=formula.shards_without_queue(size, count, rate, step),
+    )
+
+
+def estimated(values: Sequence[float]) -> Estimated:
+    logs = [math.log(value) for value in values]
+    if len(logs) < 2 or len(set(logs)) == 1:
+        return Estimated(value=values[0], low=None, high=None)
+    found = stats.mean_interval(logs)
+    return Estimated(value=math.exp(sum(logs) / len(logs)), low=math.exp(found.low), high=math.exp(found.high))
+
+
+def _batch(samples: int, found: Mapping[int, Result]) -> BatchRow:
+    seconds = median(step_of(item) for item in found.values())
+    peaks = [item.training_peak_mib for item in found.values() if item.training_peak_mib is not None]
+    return BatchRow(batch=samples, step_seconds=seconds, samples_per_second=samples / seconds,
+                    peak_mib=median(peaks) if peaks else None)

@@ -1,0 +1,80 @@
+"""The pilot of a suite: the same workers, one to three of them and three batches, a few steps of each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from repro.core.errors import UsageError
+from repro.suite.cell import Cell
+from repro.suite.model import Suite
+from repro.suite.plan import Plan
+from repro.suite.training import TrainingConfig
+
+SUFFIX = "-pilot"
+SEEDS, WARMUP = 3, 3
+WORKERS = (1, 2, 3)
+"""Two numbers of workers that communicate tell latency and rate apart."""
+BATCHES = (1, 2, 4)
+"""Multiples of the samples that a worker has in a step."""
+SET_BY_PILOT = ("processes", "batch.global", "batch.accumulation")
+
+
+def pilot_name(suite: str) -> str:
+    return f"{suite[: 64 - len(SUFFIX)]}{SUFFIX}"
+
+
+def samples_of_worker(cell: Cell) -> int:
+    """Return the samples that a worker of a cell of kind training has in a step."""
+    return cell.training.batch.global_ // cell.training.processes
+
+
+def pilot_suite(plan: Plan, steps: int) -> Suite:
+    """Return the pilot of a suite: a worker has as many samples in a step as in the suite's first cell.
+
+    Raises:
+        UsageError: the suite does not train a model here.
+    """
+    share = _share(plan)
+    wanted = {1: {factor * share for factor in BATCHES}, **{count: {count * share} for count in WORKERS[1:]}}
+    return _variant(plan, pilot_name(plan.suite.suite), f"Pilot of {plan.suite.suite}", wanted, steps)
+
+
+def check_suite(plan: Plan, workers: Sequence[int], steps: int) -> Suite:
+    """Return the suite that measures what the pilot of a suite predicts: 1 worker, and each of `workers`.
+
+    Raises:
+        UsageError: the suite does not train a model here.
+    """
+    wanted = {count: {count * _share(plan)} for count in (1, *workers)}
+    return _variant(plan, f"{plan.suite.suite[:58]}-check", f"Check of the advice for {plan.suite.suite}", wanted,
+                    steps)
+
+
+def _share(plan: Plan) -> int:
+    for cell in plan.cells:
+        if not isinstance(cell.choices, TrainingConfig):
+            raise UsageError(f"{plan.suite.suite}: {cell.label}: is of kind {cell.choices.kind}; advice is for suites "
+                             "that train a model here")
+        if not cell.choices.needs_parts:
+            raise UsageError(f"{plan.suite.suite}: {cell.label}: simulates a training; advice is for suites that train "
+                             "a model here")
+    return samples_of_worker(plan.cells[0])
+
+
+def _variant(plan: Plan, name: str, title: str, wanted: Mapping[int, Collection[int]], steps: int) -> Suite:
+    """Return the suite with other workers and batches, a few steps a trial, and without what is about accuracy.
+
+    Args:
+        wanted: workers -> global batches.
+    """
+    suite, batches = plan.suite, sorted(set().union(*wanted.values()))
+    trial = {key: value for key, value in suite.trial.items() if key not in ("evaluate_every", "stop", "batch")}
+    trial |= {"batch": {"global": batches[0]}, "stop": {"design": "fixed_steps", "steps": steps, "warmup": WARMUP}}
+    matrix = {key: levels for key, levels in suite.matrix.items() if key not in SET_BY_PILOT}
+    exclude = [{"processes": count, "batch.global": batch} for count in wanted for batch in batches
+               if batch not in wanted[count]]
+    kept = [item for item in suite.exclude if not set(item) & set(SET_BY_PILOT)]
+    return Suite.model_validate({
+        "suite": name, "title": title, "seeds": SEEDS, "trial": trial, "baseline": {"processes": 1},
+        "matrix": {**matrix, "processes": sorted(wanted), "batch.global": batches}, "exclude": [*kept, *exclude],
+    })

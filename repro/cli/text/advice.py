@@ -1,0 +1,87 @@
+"""Advice as tables for a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from repro.cli.console import Console, line, stdout
+from repro.cli.text.scores import table_of
+
+if TYPE_CHECKING:
+    from repro.advise.advice import Advice, Estimated, FamilyAdvice
+    from repro.advise.checked import CheckRow
+    from repro.cli.workflows.advise import Advised
+
+FORMULAS = (
+    "a step of G workers: T + alpha x rounds + beta x bytes of the algorithm's schedule, nothing hidden (Hockney 1994)",
+    "speed-up: G T / that; worth it: the most workers whose speed-up is at least the asked share of G",
+    "one server: efficiency (1 + R) / (1 + G R) with R = 2 S beta / T (Zou et al. 2017)",
+    "shards: ceil(2 S G beta / T) (Zou et al. 2017); no queue: ceil(S G beta / (T + 2 S beta)), links in both "
+    "directions",
+)
+
+
+def print_advised(found: Advised, console: Console | None = None) -> None:
+    """Print what was measured, what follows and how, and the check."""
+    console = console or stdout(160)
+    advice = found.advice
+    console.print(line(f"pilot: {advice.pilot} ({advice.origin}); everything predicted is modelled:"), soft_wrap=True)
+    for text in FORMULAS:
+        console.print(line(f"  {text}"), soft_wrap=True)
+    for item in advice.families:
+        _print_family(item, advice, console)
+    if found.checked:
+        console.print(line(""))
+        console.print(_check(found.checked))
+        known = [abs(row.ratio - 1) for row in found.checked if row.ratio is not None]
+        if known:
+            console.print(line(f"largest difference {100 * max(known):.3g} % of {len(found.checked)} predictions; run: "
+                               f"{found.check_run}"), soft_wrap=True)
+
+
+def _print_family(item: FamilyAdvice, advice: Advice, console: Console) -> None:
+    rate = f"{8e-6 / item.beta:.4g} Mbit/s" if item.beta else "no cost of bytes seen"
+    console.print(line(""))
+    if item.family:
+        console.print(line(item.family, style="bold"), soft_wrap=True)
+    console.print(line(
+        f"measured: a step of one worker {item.step_seconds:.4g} s for {item.samples} samples (input "
+        f"{item.input_seconds:.2g} s); {item.gradient_bytes:,} bytes of gradient in {item.all_reduces} all-reduce"
+        f"{'s' if item.all_reduces > 1 else ''} ({item.algorithm}); fitted to two and three workers: alpha "
+        f"{1e6 * item.alpha:.3g} us, {rate}, within {100 * item.fit_error:.2g} %"), soft_wrap=True)
+    table = table_of(("workers", True), ("step, s", True), ("speed-up", True), ("95 % interval", True),
+                     ("efficiency", True), ("one server", True), ("shards", True), ("no queue", True))
+    for row in item.workers:
+        table.add_row(*map(line, (
+            str(row.workers), f"{row.step_seconds:.4g}", f"{row.speed_up.value:.3g}", _ends(row.speed_up),
+            f"{100 * row.efficiency:.0f} %", f"{100 * row.one_server:.0f} %", str(row.shards_by_lemma),
+            str(row.shards_without_queue))), style="bold" if row.workers == item.worth else "")
+    console.print(table)
+    console.print(line(f"worth it: {item.worth} worker{'s' if item.worth > 1 else ''} at an efficiency of at least "
+                       f"{100 * advice.efficiency:.0f} %"), soft_wrap=True)
+    console.print(line("batch of a worker: " + "; ".join(
+        f"{row.batch}: {row.samples_per_second:.4g} samples/s" + (f", {row.peak_mib:.4g} MiB" if row.peak_mib else "")
+        for row in item.batches)), soft_wrap=True)
+    pays = f"pays up to {item.stops_paying}" if item.stops_paying else f"still pays at {item.batches[-1].batch}"
+    fits = "what fits is not known" if item.available_mib is None else \
+        "its memory does not grow measurably" if item.largest_batch is None else \
+        f"fits up to {item.largest_batch} in {item.available_mib:,.0f} MiB (linear, modelled)"
+    console.print(line(f"a larger batch {pays} (a doubling must gain 10 %); {fits}"), soft_wrap=True)
+
+
+def _check(rows: tuple[CheckRow, ...]) -> Table:
+    table = table_of(("family", False), ("workers", True), ("predicted", True), ("95 % interval", True),
+                     ("measured", True), ("95 % interval", True), ("predicted / measured", True))
+    for row in rows:
+        measured = row.measured
+        table.add_row(*map(line, (
+            row.family, str(row.workers), f"{row.predicted.value:.3g}", _ends(row.predicted),
+            f"{measured.value:.3g}" if measured else row.why, _ends(measured) if measured else "",
+            f"{row.ratio:.3f}" if row.ratio else "")))
+    return table
+
+
+def _ends(item: Estimated) -> str:
+    return "" if item.low is None or item.high is None else f"{item.low:.3g} to {item.high:.3g}"

@@ -1,0 +1,89 @@
+"""Advice for a suite: run its pilot, or read one; check the predictions by a run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import yaml
+
+from repro.advise.advice import Advice, advise
+from repro.advise.checked import CheckRow, check
+from repro.advise.pilot import check_suite, pilot_suite
+from repro.bundle.source import open_record
+from repro.cli.entropy import fresh_seed
+from repro.cli.workflows import headless
+from repro.core.errors import UsageError
+from repro.core.machine import detect
+from repro.record.store import Record, read_record
+from repro.runner.run import discarded_if_unstarted, prepare
+from repro.suite.model import Suite
+from repro.suite.plan import Drawn, Plan, make_plan
+
+
+@dataclass(frozen=True, slots=True)
+class Advised:
+    """The advice, and what a check of it found."""
+
+    advice: Advice
+    checked: tuple[CheckRow, ...]
+    check_run: Path | None
+
+    def as_json(self) -> dict[str, Any]:
+        return {"advice": self.advice.model_dump(mode="json"), "check": str(self.check_run) if self.check_run else None,
+                "checked": [row.model_dump(mode="json") for row in self.checked]}
+
+
+def advise_suite(
+    plan: Plan, pilot: Path | None, out: Path | None, workers: Sequence[int], efficiency: float,
+    available_mib: float | None, steps: int, checked: bool,
+) -> Advised:
+    """Return the advice for a suite.
+
+    Args:
+        pilot: a run or bundle of its pilot; None: run one.
+        out: folder of the pilot, with `-check` behind it that of the check; None: below `runs/`.
+        steps: timed steps of a trial.
+        checked: also run what is predicted.
+
+    Raises:
+        KeyboardInterrupt: a signal ended a run.
+        UsageError: `pilot` is no pilot of this suite.
+        ReproError: a run could not be completed, or the suite can have no advice.
+    """
+    wanted = pilot_suite(plan, steps)
+    folder = out or Path("runs") / f"{wanted.suite}-{time.strftime('%Y%m%d-%H%M%S')}"
+    if pilot is None:
+        found = advise(_run(wanted, folder, "the advice"), str(folder), efficiency, available_mib, workers)
+    else:
+        with open_record(pilot) as root:
+            record = read_record(root)
+            _require_same(record, wanted, pilot)
+            found = advise(record, str(pilot), efficiency, available_mib, workers)
+    if not checked:
+        return Advised(found, (), None)
+    place = folder.with_name(f"{folder.name}-check")
+    return Advised(found, check(found, _run(check_suite(plan, workers, steps), place, "the check")), place)
+
+
+def _run(suite: Suite, place: Path, what: str) -> Record:
+    plan = make_plan(suite, detect(), drawn=Drawn(fresh_seed(), fresh_seed()))
+    text = yaml.safe_dump(suite.model_dump(mode="json", by_alias=True, exclude_unset=True), sort_keys=False)
+    folder = prepare(plan, text, place)
+    with discarded_if_unstarted(folder):
+        return headless.execute(plan, folder, kept=f"{what} needs all trials; completed ones stay in {folder.root}",
+                                next_step=f"complete it with repro run --resume {quote(str(folder.root))}")
+
+
+def _require_same(record: Record, wanted: Suite, pilot: Path) -> None:
+    """Raise a UsageError if the record is no pilot, or one of another suite or of other settings."""
+    found = record.plan.suite
+    for name in ("suite", "trial", "matrix"):
+        if getattr(found, name) != getattr(wanted, name):
+            what = f"{found.suite!r}, not of {wanted.suite!r}" if name == "suite" else \
+                f"{wanted.suite!r} with another {name}"
+            raise UsageError(f"{pilot}: is a run of {what}; leave out --pilot to run the pilot of this suite")
