@@ -33,8 +33,8 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
     "optimizer_options": ("optimizer.kind", *(f"optimizer.{name}" for name in (
         "adapt", "adamw_lr", "adjust", "alpha", "basis_every", "betas", "decay", "eps", "hidden", "largest_dimension",
         "matrix_eps", "momentum", "nesterov", "newton_schulz_steps", "rho", "roots_every", "trust", "weight_decay"))),
-    **dict.fromkeys(("server_mode", "server_group", "server_shards"), (
-        "engine.kind", "engine.mode", "engine.group", "engine.staleness", "engine.shards")),
+    **dict.fromkeys(("server_mode", "server_group", "server_shards", "server_processes"), (
+        "engine.kind", "engine.mode", "engine.group", "engine.staleness", "engine.shards", "engine.servers")),
     "learning_rate": ("optimizer.lr",), "eval_batch": ("eval_batch",),
     "selection": ("workload.dedup", *(f"workload.dedup.{name}" for name in ("hash", "size", "threshold", "leave_out")),
                   "workload.planted"),

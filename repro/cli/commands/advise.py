@@ -35,8 +35,8 @@ class CountsParam(click.ParamType):  # type: ignore[type-arg]  # generic only fr
 @click.option("--workers", type=CountsParam(), default="2,4,8,16,32,64", help="Numbers of workers to predict.")
 @click.option("--efficiency", type=FiniteRange(0, 1, min_open=True), default=0.5,
               help="Least speed-up over workers at which they are worth it.")
-@click.option("--memory", type=FiniteRange(0, min_open=True), metavar="MIB", help="Memory for one worker.  [default: what "
-              "this machine has available; with a GPU state it]")
+@click.option("--memory", type=FiniteRange(0, min_open=True), metavar="MIB", help="Memory for one worker.  [default: "
+              "what this machine has available; with a GPU state it]")
 @click.option("--steps", type=click.IntRange(1, 10_000), default=12, help="Timed steps of a trial of pilot and check.")
 @click.option("--check", "checked", is_flag=True, help="Run the suite's workers for a few steps, and show predicted "
               "beside measured.")

@@ -1,0 +1,80 @@
+"""`repro advise`: a real pilot and its check, the advice read again from the pilot, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from repro.comm.algorithms.ring import Ring
+from tests.flow.test_reproduce import command
+
+SUITE = """
+suite: own
+seeds: 2
+trial:
+  workload: {kind: digits-mlp, hidden: 32, depth: 1}
+  engine: ddp
+  comm: ring
+  processes: 2
+  batch: {global: 16}
+  optimizer: {kind: sgd, lr: 0.05}
+  stop: {metric: top1, target: 0.9, max_epochs: 1}
+  evaluate_every: 2000
+"""
+BYTES = 4 * (64 * 32 + 32 + 32 * 10 + 10)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("advise")
+    (folder / "own.yaml").write_text(SUITE)
+    code, said, error = command(folder, "advise", "own.yaml", "--workers", "2", "--steps", "3", "--check", "--out",
+                                "pilot", "--json")
+    assert code == 0, error
+    (folder / "said.json").write_text(said)
+    return folder
+
+
+def test_the_pilot_measures_what_the_advice_needs(folder: Path) -> None:
+    said = json.loads((folder / "said.json").read_text())
+    (family,) = said["advice"]["families"]
+    assert (family["samples"], family["gradient_bytes"], family["all_reduces"]) == (8, BYTES, 1)
+    assert [row["batch"] for row in family["batches"]] == [8, 16, 32]
+    (row,) = family["workers"]
+    cost = Ring().cost(2, BYTES // 4, 4)
+    step = family["step_seconds"]
+    assert row["step_seconds"] == pytest.approx(
+        step + family["alpha"] * cost.rounds + family["beta"] * cost.path_bytes, rel=0.5), "medians of three seeds"
+    (checked,) = said["checked"]
+    assert checked["ratio"] == pytest.approx(checked["predicted"]["value"] / checked["measured"]["value"])
+    for name in ("pilot", "pilot-check"):
+        assert command(folder, "verify", name)[0] == 0
+
+
+def test_the_pilot_gives_the_advice_again(folder: Path) -> None:
+    code, said, error = command(folder, "advise", "own.yaml", "--pilot", "pilot", "--workers", "2", "--steps", "3",
+                                "--json")
+    assert code == 0, error
+    first, again = (json.loads(text)["advice"]["families"][0]
+                    for text in ((folder / "said.json").read_text(), said))
+    assert {key: first[key] for key in first if key != "available_mib"} == {
+        key: again[key] for key in again if key != "available_mib"}
+    code, said, error = command(folder, "advise", "own.yaml", "--pilot", "pilot", "--steps", "3")
+    assert "worth it:" in said and "nothing hidden" in said, error
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (("own.yaml", "--pilot", "nowhere"), "no such run folder or bundle"),
+    (("own.yaml", "--pilot", "pilot-check", "--steps", "3"), "is a run of 'own-check', not of 'own-pilot'"),
+    (("own.yaml", "--pilot", "pilot", "--steps", "3", "-o", "workload.hidden=64"), "with another trial"),
+    (("tensor3d",), "is of kind measurement"),
+    (("own.yaml", "-o", "engine=fake"), "simulates a training"),
+    (("own.yaml", "--workers", "1,2"), "no numbers of workers"),
+    (("own.yaml", "--efficiency", "0"), "--efficiency"),
+])
+def test_what_is_refused_is_told_in_a_line(folder: Path, arguments: tuple[str, ...], words: str) -> None:
+    code, said, error = command(folder, "advise", *arguments)
+    assert code == 2
+    assert words in error and "Traceback" not in error + said
