@@ -10,9 +10,9 @@ from repro.cli.console import Console, line, stdout
 from repro.cli.text.scores import table_of
 
 if TYPE_CHECKING:
-    from repro.advise.advice import Advice, Estimated, FamilyAdvice
-    from repro.advise.checked import CheckRow
     from repro.cli.workflows.advise import Advised
+    from repro.compare.forecast.checked import CheckRow
+    from repro.compare.forecast.predict import Advice, Estimated, FamilyAdvice
 
 FORMULAS = (
     "a step of G workers: T + alpha x rounds + beta x bytes of the algorithm's schedule, nothing hidden (Hockney 1994)",

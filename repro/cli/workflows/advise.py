@@ -11,12 +11,12 @@ from typing import Any
 
 import yaml
 
-from repro.advise.advice import Advice, advise
-from repro.advise.checked import CheckRow, check
-from repro.advise.pilot import check_suite, pilot_suite
 from repro.bundle.source import open_record
 from repro.cli.entropy import fresh_seed
 from repro.cli.workflows import headless
+from repro.compare.forecast.checked import CheckRow, check
+from repro.compare.forecast.pilot import check_suite, pilot_suite
+from repro.compare.forecast.predict import Advice, advise
 from repro.core.errors import UsageError
 from repro.core.machine import detect
 from repro.record.store import Record, read_record

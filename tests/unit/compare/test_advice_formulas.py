@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from repro.advise import formula
+from repro.compare.forecast import formula
 
 
 @pytest.mark.parametrize(("workers", "speed_up"), [(2, 1.83), (4, 3.14), (8, 4.89), (16, 6.77)])

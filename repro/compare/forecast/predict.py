@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from statistics import median
 
 from repro import stats
-from repro.advise import formula
-from repro.advise.pilot import SET_BY_PILOT, SUFFIX, samples_of_worker
 from repro.comm.algorithm import Algorithm
 from repro.comm.algorithms.ring import Ring
 from repro.comm.model import LinkModel, Sample, fit
 from repro.comm.schedule import ScheduleCost
+from repro.compare.forecast import formula
+from repro.compare.forecast.pilot import SET_BY_PILOT, SUFFIX, samples_of_worker
 from repro.core.errors import UsageError
 from repro.core.frozen import Frozen
 from repro.record.results import Result
