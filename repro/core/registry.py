@@ -85,6 +85,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "measurement": {
         "tensor-layer": "repro.measurements.tensor_layer:TensorLayer",
+        "volume-inference": "repro.measurements.volume_inference:VolumeInference",
     },
     "launcher": {
         "inline": "repro.launchers.inline:Inline",
