@@ -92,7 +92,8 @@ def _round(folder: Path, order: list[int], seconds: float, delay: float) -> tupl
     queue = open_queue(f"sqlite:{folder}/t.db", make=True)
     queue.add(tasks(grid))
     command = [sys.executable, "-m", "repro", "volume", "run", "--queue", "sqlite:t.db",
-               "--visibility", str(VISIBILITY), "read", "v", "infer", "--net", "identity", "delay", "--seconds", str(delay), "blend", "write", "out"]
+               "--visibility", str(VISIBILITY), "read", "v", "infer", "--net", "identity", "delay", "--seconds",
+               str(delay), "blend", "write", "out"]
     workers: list[subprocess.Popen[bytes]] = []
     phases: list[Phase] = []
     start = time.monotonic()
