@@ -29,12 +29,11 @@ class VolumeInference(Measurement):
     preload: ClassVar[tuple[str, ...]] = (
         "torch", "torch.distributed", "zarr", "redis", "repro.measurements.volume_workers")
     figures: ClassVar[Mapping[str, FigureKind]] = {
-        "seam_error": FigureKind("seam error, RMS over the output's standard deviation", label="counted"),
-        "largest_error": FigureKind("largest seam error, over the same", label="counted"),
+        "seam_error": FigureKind("seam error, RMS", "SD of the output", label="counted"),
+        "largest_error": FigureKind("seam error, largest", "SD of the output", label="counted"),
         "chunks": FigureKind("chunks", "tasks", label="counted"),
-        "computed": FigureKind("voxels computed for each voxel of the volume", label="counted"),
-        "tasks_of_busiest": FigureKind("tasks done by the busiest worker in the last operation", "tasks",
-                                       label="counted"),
+        "computed": FigureKind("voxels computed for each voxel", label="counted"),
+        "tasks_of_busiest": FigureKind("tasks of the busiest worker", "tasks", label="counted"),
     }
 
     shape: Triple = Field((72, 48, 48), description="voxels of the volume on each axis")
@@ -61,17 +60,19 @@ class VolumeInference(Measurement):
         return self.grid.chunks * (self.delay_seconds / processes + OWN_SECONDS)
 
     def unsupported(self, setting: Setting) -> str | None:
-        if problem := why_no_grid(self.shape, (self.chunk,) * 3, (self.overlap,) * 3):
-            return problem
-        if self.queue == "redis":
-            from repro.core.errors import UsageError
-            from repro.volumes.queue_address import open_queue
+        return why_no_grid(self.shape, (self.chunk,) * 3, (self.overlap,) * 3) or None
 
-            try:
-                open_queue(self.address("plan", Path()), make=True).remove()
-            except UsageError as error:
-                return str(error)
-        return None
+    def absent(self) -> str:
+        if self.queue == "sqlite":
+            return ""
+        from repro.core.errors import UsageError
+        from repro.volumes.queue_address import open_queue
+
+        try:
+            open_queue(self.address("plan", Path()), make=True).remove()
+        except UsageError as error:
+            return str(error)
+        return ""
 
     def address(self, name: str, folder: Path) -> str:
         """Return the address of a queue of this trial."""

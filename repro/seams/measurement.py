@@ -126,6 +126,13 @@ class Measurement(Plugin):
         """Return roughly how long one operation takes, for the cost estimate of `repro plan` only."""
         return 0.01
 
+    def absent(self) -> str:
+        """Return what service is missing on this machine and how to get it, in one line; "" if nothing is.
+
+        It is asked when a suite is planned or run, never when a record is read.
+        """
+        return ""
+
     @abstractmethod
     def start(self, post: Post) -> Measuring:
         """Prepare one rank: data, weights, groups; not timed. Warm-up operations follow."""
