@@ -37,7 +37,7 @@ class Doubled(VolumeInference):
 """
 
 
-@pytest.mark.parametrize("kind", ["sqlite", pytest.param("redis", marks=needs_redis)])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("redis", marks=[needs_redis, pytest.mark.slow])])
 def test_ranks_share_a_queue_and_every_check_passes(tmp_path: Path, kind: str) -> None:
     with redis_server(tmp_path) if kind == "redis" else nullcontext(6379) as port:
         (tmp_path / "s.yaml").write_text(SUITE.format(
@@ -67,6 +67,7 @@ def test_a_queue_that_cannot_be_reached_stops_the_run_before_it_starts(tmp_path:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_blending_that_doubles_voxels_is_an_invalid_trial(tmp_path: Path) -> None:
     (tmp_path / "doubled.py").write_text(DOUBLED)
     (tmp_path / "s.yaml").write_text(SUITE.format(kind='"doubled.py:Doubled"', options="", processes=1))
