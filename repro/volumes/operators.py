@@ -95,8 +95,8 @@ class Write(Operator):
         return piece
 
 
-def checked(chain: Sequence[Operator]) -> tuple[Sequence[Operator], Grid]:
-    """Return a chain and the grid of its output.
+def checked(chain: Sequence[Operator]) -> tuple[Sequence[Operator], Output]:
+    """Return a chain and its output.
 
     Raises:
         UsageError: the chain does not begin with read or end with blend and write, has one of them twice, or reads a
@@ -110,4 +110,4 @@ def checked(chain: Sequence[Operator]) -> tuple[Sequence[Operator], Grid]:
     first: Any = chain[0]
     last: Any = chain[-1]
     require_shape(first.volume, first.path, last.output.grid)
-    return chain, last.output.grid
+    return chain, last.output

@@ -88,6 +88,15 @@ def test_a_chain_that_would_double_voxels_is_refused(tmp_path: Path, values: np.
     assert error == "error: the chain read write cannot run; write it as: read V infer --net NAME blend write OUT\n"
 
 
+def test_tasks_of_another_output_leave_this_one_undone_and_say_so(tmp_path: Path, values: np.ndarray) -> None:
+    assert volume(tmp_path, *CREATE, "sqlite:t.db")[0] == 0
+    assert volume(tmp_path, "create-tasks", "v", "larger", "--chunk", "20", "--overlap", "4", "--queue",
+                  "sqlite:u.db")[0] == 0
+    code, said, error = volume(tmp_path, "run", "--queue", "sqlite:u.db", *CHAIN)
+    assert (code, said) == (1, "done 4, failed 0, dead letters 0, chunks left 20\n")
+    assert error == "the queue is empty, but not all of this output is done: the tasks were for another one\n"
+
+
 def test_a_damaged_chunk_of_the_input_becomes_a_dead_letter_and_the_rest_is_done(
     tmp_path: Path, values: np.ndarray
 ) -> None:
@@ -101,7 +110,7 @@ def test_a_damaged_chunk_of_the_input_becomes_a_dead_letter_and_the_rest_is_done
     code, said, error = volume(tmp_path, "run", "--queue", "sqlite:t.db", "--visibility", "0.1", "--most-receives", "2",
                                *CHAIN)
     assert code == 1
-    assert said == "done 8, failed 32, dead letters 16\n"
+    assert said == "done 8, failed 32, dead letters 16, chunks left 16\n"
     assert error.count("\n") == 32 and "failed (2 receives)" in error
     assert "dead letters 16: chunks 1, 2, 4, 5" in volume(tmp_path, "status", "--queue", "sqlite:t.db")[1]
     assert Output(tmp_path / "out").left() == 16

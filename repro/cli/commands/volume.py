@@ -71,6 +71,7 @@ def create_tasks(source: str, out: str, chunk: Any, overlap: Any, dtype: str | N
     \b
     Example: repro volume create-tasks v.zarr out --chunk 64,64,32 --overlap 16,16,8 --queue sqlite:tasks.db
     """
+    from repro.core.redact import masked
     from repro.volumes.grid import Grid
     from repro.volumes.queue_address import open_queue
     from repro.volumes.store import Output, open_volume
@@ -80,12 +81,12 @@ def create_tasks(source: str, out: str, chunk: Any, overlap: Any, dtype: str | N
     grid = Grid(tuple(given.shape), chunk, overlap)
     queue = open_queue(address, make=True)
     if (found := queue.counts()).open or found.dead:
-        raise UsageError(f"queue {address} has {found.open} open tasks and {found.dead} dead letters; use another one")
+        raise UsageError(f"the queue has {found.open} open tasks and {found.dead} dead letters; use another one")
     Output.create(out, grid, dtype or str(given.dtype))
     queue.add(tasks(grid))
     queue.close()
-    say(f"{grid.chunks} tasks; next: repro volume run --queue {address} read {source} infer --net conv blend write "
-        f"{out}")
+    say(f"{grid.chunks} tasks; next: repro volume run --queue {masked(address)} read {source} infer --net conv blend "
+        f"write {out}")
 
 
 @volume.command()
@@ -193,13 +194,15 @@ def work_on(made: list[Callable[[], Operator]], address: str, visibility: float,
     from repro.volumes.worker import work
 
     queue = open_queue(address, visibility, most_receives)
-    chain, grid = checked([each() for each in made])
-    tally = work(queue, chain, grid, lambda text: say(text, err=True))
-    dead = queue.counts().dead
+    chain, output = checked([each() for each in made])
+    tally = work(queue, chain, output.grid, lambda text: say(text, err=True))
+    dead, left = queue.counts().dead, output.left()
     queue.close()
-    say(f"done {tally.done}, failed {tally.failed}, dead letters {dead}")
+    say(f"done {tally.done}, failed {tally.failed}, dead letters {dead}, chunks left {left}")
     if tally.late:
         say(f"{tally.late} tasks took longer than the visibility timeout of {visibility:g} s and were received twice; "
             "give --visibility more", err=True)
-    if dead:
+    if left > dead:
+        say("the queue is empty, but not all of this output is done: the tasks were for another one", err=True)
+    if left:
         sys.exit(Exit.TRIAL_FAILED)
