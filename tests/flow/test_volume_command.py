@@ -15,13 +15,16 @@ import numpy as np
 import pytest
 import zarr
 
+from repro.volumes.grid import Grid
 from repro.volumes.queue_address import open_queue
 from repro.volumes.store import Output, open_volume
 from repro.volumes.task_queue import Counts
+from repro.volumes.worker import tasks
 from tests.redis_server import needs_redis, redis_server
 from tests.tracking_server import environment
 
 CREATE = ("create-tasks", "v", "out", "--chunk", "12", "--overlap", "4", "--queue")
+GRID = Grid((30, 20, 24), (12,) * 3, (4,) * 3)
 CHAIN = ("read", "v", "infer", "--net", "identity", "blend", "write", "out")
 
 
@@ -38,12 +41,20 @@ def volume(folder: Path, *arguments: str, limit: int | None = None) -> tuple[int
 @pytest.fixture
 def values(tmp_path: Path) -> np.ndarray:
     """A volume at `v`."""
-    made = np.random.default_rng(3).standard_normal((30, 20, 24), dtype=np.float32)
+    made = np.random.default_rng(3).standard_normal(GRID.shape, dtype=np.float32)
     zarr.save_array(str(tmp_path / "v"), made)
     return made
 
 
-@pytest.mark.parametrize("kind", ["sqlite", pytest.param("redis", marks=needs_redis)])
+def make_tasks(folder: Path, grid: Grid, out: str = "out", queue: str = "t.db") -> None:
+    """Do in this process what `create-tasks` does."""
+    Output.create(folder / out, grid, "float32")
+    made = open_queue(f"sqlite:{folder}/{queue}", make=True)
+    made.add(tasks(grid))
+    made.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("redis", marks=[needs_redis, pytest.mark.slow])])
 def test_two_workers_share_the_tasks_and_give_the_input_back(tmp_path: Path, values: np.ndarray, kind: str) -> None:
     with redis_server(tmp_path) if kind == "redis" else nullcontext(0) as port:
         queue = f"redis://127.0.0.1:{port}/0#mine" if port else "sqlite:t.db"
@@ -82,16 +93,15 @@ def test_what_is_wrong_is_one_line(
 
 
 def test_a_chain_that_would_double_voxels_is_refused(tmp_path: Path, values: np.ndarray) -> None:
-    assert volume(tmp_path, *CREATE, "sqlite:t.db")[0] == 0
+    make_tasks(tmp_path, GRID)
     code, _, error = volume(tmp_path, "run", "--queue", "sqlite:t.db", "read", "v", "write", "out")
     assert code == 2
     assert error == "error: the chain read write cannot run; write it as: read V infer --net NAME blend write OUT\n"
 
 
 def test_tasks_of_another_output_leave_this_one_undone_and_say_so(tmp_path: Path, values: np.ndarray) -> None:
-    assert volume(tmp_path, *CREATE, "sqlite:t.db")[0] == 0
-    assert volume(tmp_path, "create-tasks", "v", "larger", "--chunk", "20", "--overlap", "4", "--queue",
-                  "sqlite:u.db")[0] == 0
+    make_tasks(tmp_path, GRID)
+    make_tasks(tmp_path, Grid(GRID.shape, (20,) * 3, (4,) * 3), "larger", "u.db")
     code, said, error = volume(tmp_path, "run", "--queue", "sqlite:u.db", *CHAIN)
     assert (code, said) == (1, "done 4, failed 0, dead letters 0, chunks left 20\n")
     assert error == "the queue is empty, but not all of this output is done: the tasks were for another one\n"
@@ -103,7 +113,7 @@ def test_a_damaged_chunk_of_the_input_becomes_a_dead_letter_and_the_rest_is_done
     shutil.rmtree(tmp_path / "v")
     stored = zarr.open_array(str(tmp_path / "v"), mode="w", shape=values.shape, chunks=(30, 20, 12), dtype="float32")
     stored[:] = values
-    assert volume(tmp_path, *CREATE, "sqlite:t.db")[0] == 0
+    make_tasks(tmp_path, GRID)
     last = max((path for path in (tmp_path / "v").rglob("*") if path.is_file() and ".json" not in path.name
                 and not path.name.startswith(".z")), key=str)
     last.write_bytes(b"\xff" * 40)
@@ -119,8 +129,7 @@ def test_a_damaged_chunk_of_the_input_becomes_a_dead_letter_and_the_rest_is_done
 def test_a_file_that_may_not_grow_ends_the_worker_in_one_line_and_loses_nothing(
     tmp_path: Path, values: np.ndarray
 ) -> None:
-    assert volume(tmp_path, *CREATE, "sqlite:t.db")[0] == 0
-    shutil.copy(tmp_path / "t.db", tmp_path / "before.db")
+    make_tasks(tmp_path, GRID)
     code, said, error = volume(tmp_path, "run", "--queue", "sqlite:t.db", "--visibility", "0.1", *CHAIN, limit=8000)
     assert (code, said) == (2, "")
     assert error.count("\n") == 1
