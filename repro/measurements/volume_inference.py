@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
@@ -12,7 +13,9 @@ from pydantic import Field
 from repro.seams.measurement import FigureKind, Measurement, Measuring, Origin, Post
 from repro.seams.plugin import Setting
 from repro.volumes.grid import Grid, Triple, why_no_grid
+from repro.volumes.room import why_no_room
 
+FLOAT_BYTES = 4
 OWN_SECONDS = 0.06
 """Of reading, inference and writing of a chunk, roughly: for the cost estimate only."""
 
@@ -63,8 +66,10 @@ class VolumeInference(Measurement):
         return why_no_grid(self.shape, (self.chunk,) * 3, (self.overlap,) * 3) or None
 
     def absent(self) -> str:
-        if self.queue == "sqlite":
-            return ""
+        folder = Path(tempfile.gettempdir())
+        problem = why_no_room(folder, folder, self.grid, FLOAT_BYTES)
+        if problem or self.queue == "sqlite":
+            return problem
         from repro.core.errors import UsageError
         from repro.volumes.queue_address import open_queue
 

@@ -54,8 +54,8 @@ def check(plan: Plan, machine: Machine, folder: RunFolder, options: Options) -> 
 
     Raises:
         TrialError: the data are not what the workload declares.
-        UsageError: a plug-in or a program's command is not installed, or a service does not answer; or the run began on
-            another machine or with other code, and `options.force` is False.
+        UsageError: a plug-in or a program's command is not installed, or a service or room is missing; or the run
+            began on another machine or with other code, and `options.force` is False.
         GuardError: `options.strict`, and a condition may spoil figures.
     """
     if absent := plan.absent_plugins():

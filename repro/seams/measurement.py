@@ -127,7 +127,7 @@ class Measurement(Plugin):
         return 0.01
 
     def absent(self) -> str:
-        """Return what service is missing on this machine and how to get it, in one line; "" if nothing is.
+        """Return what service or room is missing on this machine and how to get it, in one line; "" if nothing is.
 
         It is asked when a suite is planned or run, never when a record is read.
         """

@@ -15,7 +15,7 @@ def absent_data(plan: Plan) -> list[str]:
 
 
 def absent_services(plan: Plan) -> list[str]:
-    """Return a line for each service that a measurement needs and that does not answer."""
+    """Return a line for each service or room that a measurement needs and that is missing."""
     found = (cell.choices.measurement.get(Measurement).absent() for cell in plan.cells
              if isinstance(cell.choices, MeasurementConfig))
     return [text for text in dict.fromkeys(found) if text]

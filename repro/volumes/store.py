@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +26,7 @@ import zarr
 
 from repro.core.errors import OutputError, UsageError
 from repro.volumes.grid import Grid, Triple, shown
+from repro.volumes.room import why_no_room
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -76,10 +76,8 @@ class Output:
         parent = place.absolute().parent
         if not parent.is_dir():
             raise OutputError(f"{place}: folder {parent} does not exist")
-        needed = grid.chunks * int(np.prod(grid.chunk)) * 8 + int(np.prod(grid.shape)) * np.dtype(dtype).itemsize
-        if (free := shutil.disk_usage(parent).free) < needed:
-            raise OutputError(f"{place}: may take {needed / 1e6:,.1f} MB, and {free / 1e6:,.1f} MB are free there; "
-                              "make room or name another place")
+        if problem := why_no_room(place, parent, grid, np.dtype(dtype).itemsize):
+            raise OutputError(problem)
         with _written(place):
             for name, shape, chunks, kind in (
                     ("parts", (grid.chunks, *grid.chunk), (1, *grid.chunk), "float64"),
