@@ -32,11 +32,11 @@ class VolumeInference(Measurement):
     preload: ClassVar[tuple[str, ...]] = (
         "torch", "torch.distributed", "zarr", "redis", "repro.measurements.volume_workers")
     figures: ClassVar[Mapping[str, FigureKind]] = {
-        "seam_error": FigureKind("seam error, RMS", "SD of the output", label="counted"),
-        "largest_error": FigureKind("seam error, largest", "SD of the output", label="counted"),
-        "chunks": FigureKind("chunks", "tasks", label="counted"),
+        "seam_error": FigureKind("seam error, RMS, in SDs of the output", label="counted"),
+        "largest_error": FigureKind("seam error, largest, in SDs of the output", label="counted"),
+        "chunks": FigureKind("chunks", label="counted"),
         "computed": FigureKind("voxels computed for each voxel", label="counted"),
-        "tasks_of_busiest": FigureKind("tasks of the busiest worker", "tasks", label="counted"),
+        "tasks_of_busiest": FigureKind("tasks of the busiest worker", label="counted"),
     }
 
     shape: Triple = Field((72, 48, 48), description="voxels of the volume on each axis")
