@@ -44,6 +44,7 @@ COMMANDS = {
     "track": "run:track",
     "ui": "machine:ui",
     "verify": "bundle:verify",
+    "volume": "volume:volume",
 }
 """Command name -> "module:object" in `repro.cli.commands`."""
 

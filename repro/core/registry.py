@@ -86,6 +86,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "measurement": {
         "epoch-input": "repro.measurements.epoch_input:EpochInput",
         "tensor-layer": "repro.measurements.tensor_layer:TensorLayer",
+        "volume-inference": "repro.measurements.volume_inference:VolumeInference",
     },
     "launcher": {
         "inline": "repro.launchers.inline:Inline",

@@ -22,6 +22,7 @@ from repro.record.plugin_code import plugin_code
 from repro.record.store import RunFolder
 from repro.runner.context import Options
 from repro.seams.training import Engine, Workload
+from repro.suite.absent_data import absent_services
 from repro.suite.identity import canonical
 from repro.suite.plan import Plan
 from repro.suite.program import PLACEHOLDER, ProgramConfig
@@ -53,14 +54,16 @@ def check(plan: Plan, machine: Machine, folder: RunFolder, options: Options) -> 
 
     Raises:
         TrialError: the data are not what the workload declares.
-        UsageError: a plug-in or a program's command is not installed; or the run began on another machine or with
-            other code, and `options.force` is False.
+        UsageError: a plug-in or a program's command is not installed, or a service or room is missing; or the run
+            began on another machine or with other code, and `options.force` is False.
         GuardError: `options.strict`, and a condition may spoil figures.
     """
     if absent := plan.absent_plugins():
         raise UsageError("; ".join(absent))
     if unstarted := missing_commands(plan, folder):
         raise UsageError("; ".join(unstarted))
+    if silent := absent_services(plan):
+        raise UsageError("; ".join(silent))
     now = environment.take(machine, tuple(data_sets(plan)), plugin_code(plan, folder.root))
     load = max(now.load_1min or 0.0, load_now() or 0.0) if options.strict else None
     warnings = before(plan, machine, folder.root, load)

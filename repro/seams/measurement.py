@@ -17,7 +17,7 @@ from repro.seams.plugin import Plugin
 from repro.seams.workload import Direction
 
 OverRanks = Literal["max", "mean", "sum"]
-Origin = Literal["measured", "simulated"]
+Origin = Literal["measured", "emulated", "simulated"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,11 @@ class Measurement(Plugin):
     """Plural noun of what an operation processes: `tokens`, `chunks`."""
     figures: ClassVar[Mapping[str, FigureKind]] = {}
     """Further figures by name: lower case letters, digits and underscores."""
-    origin: ClassVar[Origin] = "measured"
-    """simulated: its figures are invented, as those of a fake."""
+
+    @property
+    def origin(self) -> Origin:
+        """The label of its figures. emulated: computation is replaced by a sleep; simulated: figures are invented."""
+        return "measured"
 
     def items_per_operation(self, processes: int) -> int:
         """Return how many items one operation of all ranks together processes."""
@@ -126,6 +129,13 @@ class Measurement(Plugin):
     def expected_seconds(self, processes: int) -> float:
         """Return roughly how long one operation takes, for the cost estimate of `repro plan` only."""
         return 0.01
+
+    def absent(self) -> str:
+        """Return what service or room is missing on this machine and how to get it, in one line; "" if nothing is.
+
+        It is asked when a suite is planned or run, never when a record is read.
+        """
+        return ""
 
     @abstractmethod
     def start(self, post: Post) -> Measuring:

@@ -78,7 +78,7 @@ class LauncherFacts(Titled):
 
 class MeasurementFacts(Titled):
     items: Title = "operations"
-    origin: Literal["measured", "simulated"] = "measured"
+    origin: Literal["measured", "emulated", "simulated"] = "measured"
 
 
 FACTS: dict[str, type[Facts]] = {

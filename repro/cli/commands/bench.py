@@ -117,6 +117,25 @@ def tracking(rounds: int, steps: int, processes: int, delay: float, every: float
 
 
 @bench.command()
+@click.option("--rounds", type=click.IntRange(1, 1000), default=6, help="Volumes, each with every number of workers.")
+@click.option("--seconds", type=FiniteRange(min=0.5, max=3600), default=5.0, help="Length of a phase.")
+@click.option("--delay", type=FiniteRange(min=0.01, max=60), default=0.25, help="Emulated computation of a task.")
+@click.option("--most", type=click.IntRange(2, 64), default=4, help="Most workers that live at a time.")
+@json_option
+def workers(rounds: int, seconds: float, delay: float, most: int, as_json: bool) -> None:
+    """Measure throughput as workers come and go.
+
+    Workers of a volume (`repro volume run`) are started and killed; tasks a second stand beside the live workers.
+
+    \b
+    Example: repro bench workers --rounds 6
+    """
+    from repro.bench.harness.live_workers import measure
+
+    _print(measure(rounds, seconds, delay, most), as_json)
+
+
+@bench.command()
 @click.option("-a", "--algorithm", "algorithms", multiple=True, metavar="NAME",
               help="ring, or '{kind: tree, arity: 4}'; may be repeated.  [default: all, with their defaults]")
 @click.option("--sizes", default="1k:64m", help="1k:64m: every power of 4 in this range; 4k,1m: these two.")
