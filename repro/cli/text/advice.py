@@ -64,6 +64,11 @@ def _print_family(item: FamilyAdvice, advice: Advice, console: Console) -> None:
     console.print(line("batch of a worker: " + "; ".join(
         f"{row.batch}: {row.samples_per_second:.4g} samples/s" + (f", {row.peak_mib:.4g} MiB" if row.peak_mib else "")
         for row in item.batches)), soft_wrap=True)
+    if item.convolutions:
+        console.print(line("convolutions: " + "; ".join(
+            f"{row.options or 'as they are'}: {row.step_seconds:.4g} s"
+            + (f", {row.peak_mib:.4g} MiB" if row.peak_mib else "") + ("" if row.fits else ", does not fit")
+            + (" (the fastest that fits)" if row.chosen else "") for row in item.convolutions)), soft_wrap=True)
     pays = f"pays up to {item.stops_paying}" if item.stops_paying else f"still pays at {item.batches[-1].batch}"
     fits = "what fits is not known" if item.available_mib is None else \
         "its memory does not grow measurably" if item.largest_batch is None else \

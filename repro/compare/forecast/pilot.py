@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from repro.core.errors import UsageError
+from repro.seams.training import Workload
 from repro.suite.cell import Cell
 from repro.suite.model import Suite
 from repro.suite.plan import Plan
@@ -17,6 +18,8 @@ WORKERS = (1, 2, 3)
 BATCHES = (1, 2, 4)
 """Multiples of the samples that a worker has in a step."""
 SET_BY_PILOT = ("processes", "batch.global", "batch.accumulation")
+CONVOLUTIONS = {"cpu": ("channels_last",), "cuda": ("channels_last", "cudnn_benchmark")}
+"""Options by which a device takes other convolution algorithms: oneDNN's by memory format, cuDNN's by timing them too."""
 
 
 def pilot_name(suite: str) -> str:
@@ -36,7 +39,8 @@ def pilot_suite(plan: Plan, steps: int) -> Suite:
     """
     share = _share(plan)
     wanted = {1: {factor * share for factor in BATCHES}, **{count: {count * share} for count in WORKERS[1:]}}
-    return _variant(plan, pilot_name(plan.suite.suite), f"Pilot of {plan.suite.suite}", wanted, steps)
+    return _variant(plan, pilot_name(plan.suite.suite), f"Pilot of {plan.suite.suite}", wanted, steps,
+                    _convolutions(plan))
 
 
 def check_suite(plan: Plan, workers: Sequence[int], steps: int) -> Suite:
@@ -50,6 +54,15 @@ def check_suite(plan: Plan, workers: Sequence[int], steps: int) -> Suite:
                     steps)
 
 
+def _convolutions(plan: Plan) -> tuple[str, ...]:
+    """Return the options to try on one worker: none if no model has convolutions, nor those that the suite sets."""
+    shapes = [layer for cell in plan.cells for layer in cell.training.workload.get(Workload).layer_shapes or ()]
+    if not any(layer.kernel for layer in shapes):
+        return ()
+    return tuple(name for name in CONVOLUTIONS[plan.cells[0].choices.device]
+                 if name not in plan.suite.matrix and name not in plan.suite.trial)
+
+
 def _share(plan: Plan) -> int:
     for cell in plan.cells:
         if not isinstance(cell.choices, TrainingConfig):
@@ -61,11 +74,14 @@ def _share(plan: Plan) -> int:
     return samples_of_worker(plan.cells[0])
 
 
-def _variant(plan: Plan, name: str, title: str, wanted: Mapping[int, Collection[int]], steps: int) -> Suite:
+def _variant(
+    plan: Plan, name: str, title: str, wanted: Mapping[int, Collection[int]], steps: int, tried: Sequence[str] = ()
+) -> Suite:
     """Return the suite with other workers and batches, a few steps a trial, and without what is about accuracy.
 
     Args:
         wanted: workers -> global batches.
+        tried: options that are off, and on for one worker with its own samples.
     """
     suite, batches = plan.suite, sorted(set().union(*wanted.values()))
     trial = {key: value for key, value in suite.trial.items() if key not in ("evaluate_every", "stop", "batch")}
@@ -73,8 +89,12 @@ def _variant(plan: Plan, name: str, title: str, wanted: Mapping[int, Collection[
     matrix = {key: levels for key, levels in suite.matrix.items() if key not in SET_BY_PILOT}
     exclude = [{"processes": count, "batch.global": batch} for count in wanted for batch in batches
                if batch not in wanted[count]]
+    alone = batches[0]
+    exclude += [{name: True, "processes": count} for name in tried for count in wanted if count > 1]
+    exclude += [{name: True, "batch.global": batch} for name in tried for batch in batches if batch != alone]
     kept = [item for item in suite.exclude if not set(item) & set(SET_BY_PILOT)]
     return Suite.model_validate({
         "suite": name, "title": title, "seeds": SEEDS, "trial": trial, "baseline": {"processes": 1},
-        "matrix": {**matrix, "processes": sorted(wanted), "batch.global": batches}, "exclude": [*kept, *exclude],
+        "matrix": {**matrix, "processes": sorted(wanted), "batch.global": batches,
+                   **{name: [False, True] for name in tried}}, "exclude": [*kept, *exclude],
     })

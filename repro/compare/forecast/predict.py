@@ -13,7 +13,7 @@ from repro.comm.algorithms.ring import Ring
 from repro.comm.model import LinkModel, Sample, fit
 from repro.comm.schedule import ScheduleCost
 from repro.compare.forecast import formula
-from repro.compare.forecast.pilot import SET_BY_PILOT, SUFFIX, samples_of_worker
+from repro.compare.forecast.pilot import CONVOLUTIONS, SET_BY_PILOT, SUFFIX, samples_of_worker
 from repro.core.errors import UsageError
 from repro.core.frozen import Frozen
 from repro.record.results import Result
@@ -57,6 +57,19 @@ class BatchRow(Frozen):
     peak_mib: float | None
 
 
+class ConvolutionRow(Frozen):
+    """Options by which convolutions run in another way, on one worker; measured, medians over seeds."""
+
+    options: str
+    """Those that are on; "" none."""
+    step_seconds: float
+    peak_mib: float | None
+    fits: bool
+    """Its peak is within the memory for a worker; True if either is not known."""
+    chosen: bool
+    """The fastest of those that fit."""
+
+
 class FamilyAdvice(Frozen):
     """The advice for cells that differ only in workers and batch."""
 
@@ -83,6 +96,8 @@ class FamilyAdvice(Frozen):
     worth: int
     """Most workers at no less than the asked efficiency; 1: not even two."""
     batches: tuple[BatchRow, ...]
+    convolutions: tuple[ConvolutionRow, ...]
+    """Empty: the model has no convolutions, or the suite sets how they run."""
     stops_paying: int | None
     largest_batch: int | None
     available_mib: float | None
@@ -134,7 +149,7 @@ def advise(
 def family_of(cell: Cell) -> str:
     """Return what tells a cell from others, but for workers and batch; "" if nothing does."""
     return ", ".join(f"{key.rpartition('.')[2].replace('_', ' ')} {value}" for key, value in cell.factors.items()
-                     if key not in SET_BY_PILOT)
+                     if key not in (*SET_BY_PILOT, *CONVOLUTIONS["cuda"]))
 
 
 def _family(
@@ -142,6 +157,9 @@ def _family(
     most: Sequence[int],
 ) -> FamilyAdvice:
     share = min(samples_of_worker(cell) for cell in cells)
+    variants = {_switched_on(cell): cell for cell in cells if cell.choices.processes == 1
+                and samples_of_worker(cell) == share}
+    cells = [cell for cell in cells if not _switched_on(cell)]
     by_shape = {(cell.choices.processes, samples_of_worker(cell)): _ended(record, cell, label) for cell in cells}
     alone = by_shape[1, share]
     algorithm, assumed = _algorithm(cells[0])
@@ -168,6 +186,7 @@ def _family(
         input_seconds=median(item.input_wait_seconds or 0.0 for item in alone.values()), gradient_bytes=size,
         all_reduces=calls, alpha=middle.alpha, beta=middle.beta, fit_error=max(seed.error for seed in seeds),
         workers=rows, worth=worth, batches=batches,
+        convolutions=_convolutions({name: _ended(record, cell, label) for name, cell in variants.items()}, available),
         stops_paying=formula.stops_paying(sizes, [row.samples_per_second for row in batches]),
         largest_batch=formula.largest_batch(sizes, peaks, available)
         if available is not None and len(peaks) == len(sizes) else None,
@@ -226,6 +245,24 @@ def _seed(
 def step_of(item: Result) -> float:
     assert item.steps is not None
     return item.steps.median_seconds + (item.input_wait_seconds or 0.0)
+
+
+def _switched_on(cell: Cell) -> str:
+    """Return the options of convolutions that the pilot has switched on in a cell, which are factors of it."""
+    return ", ".join(name for name in CONVOLUTIONS["cuda"] if name in cell.factors and getattr(cell.choices, name))
+
+
+def _convolutions(found: Mapping[str, Mapping[int, Result]], available: float | None) -> tuple[ConvolutionRow, ...]:
+    if len(found) < 2:
+        return ()
+    rows = []
+    for options, trials in found.items():
+        row = _batch(1, trials)
+        fits = available is None or row.peak_mib is None or row.peak_mib <= available
+        rows.append(ConvolutionRow(options=options, step_seconds=row.step_seconds, peak_mib=row.peak_mib, fits=fits,
+                                   chosen=False))
+    best = min((row for row in rows if row.fits), key=lambda row: row.step_seconds, default=None)
+    return tuple(row.model_copy(update={"chosen": row is best}) for row in rows)
 
 
 def _workers(

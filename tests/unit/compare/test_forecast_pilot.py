@@ -1,0 +1,53 @@
+"""The pilot and the check of a suite: which cells they have, and that they plan."""
+
+from __future__ import annotations
+
+import pytest
+
+from repro.compare.forecast.pilot import check_suite, pilot_suite
+from repro.core.errors import UsageError
+from repro.core.machine import Machine
+from repro.suite.file import bundled, read_suite
+from repro.suite.plan import Plan, make_plan
+
+CPU = Machine("cpu", 0, 2)
+
+
+def plan_of(name: str, *overrides: str) -> Plan:
+    return make_plan(read_suite(name, overrides).suite, CPU, overridden=bool(overrides))
+
+
+def shapes(plan: Plan) -> set[tuple[int, int, bool]]:
+    return {(cell.choices.processes, cell.choices.global_batch, cell.training.channels_last) for cell in plan.cells}
+
+
+def test_a_worker_keeps_its_samples_and_a_convolution_has_variants() -> None:
+    plan = plan_of("engines", "workload=digits", "engine=ddp", "batch.global=64", "processes=2")
+    pilot = make_plan(pilot_suite(plan, 5), CPU)
+    assert shapes(pilot) == {(1, 32, False), (1, 32, True), (1, 64, False), (1, 128, False), (2, 64, False),
+                             (3, 96, False)}
+    assert {(cell.choices.stop.steps, cell.choices.stop.design) for cell in pilot.cells} == {(5, "fixed_steps")}
+    check = make_plan(check_suite(plan, (2, 4), 5), CPU)
+    assert shapes(check) == {(1, 32, False), (2, 64, False), (4, 128, False)}
+
+
+def test_a_model_without_convolutions_has_no_variants() -> None:
+    pilot = make_plan(pilot_suite(plan_of("throughput", "engine=ddp"), 5), CPU)
+    assert not any(cell.training.channels_last for cell in pilot.cells)
+
+
+@pytest.mark.parametrize(("name", "words"), [("in-memory-data", "is of kind measurement")])
+def test_suites_that_train_nothing_are_refused(name: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        pilot_suite(plan_of(name), 5)
+
+
+def test_every_shipped_suite_has_a_pilot_or_a_reason() -> None:
+    made = 0
+    for name in bundled():
+        source = read_suite(name, ("tune=null",) if "tune:" in read_suite(name).text else ())
+        try:
+            made += len(make_plan(pilot_suite(make_plan(source.suite, CPU), 5), CPU).cells) > 0
+        except UsageError as error:
+            assert "advice is for suites that train a model here" in str(error) or "nothing can run" in str(error), name
+    assert made >= 15
