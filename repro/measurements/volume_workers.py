@@ -65,7 +65,8 @@ class Workers(Measuring):
         scale = float(whole.std())
         return Findings(
             checks=(
-                Check("identity: output against input, exactly", float(np.abs(same - self.given[own]).max())),
+                Check("identity: output against input, exactly",
+                      float(np.abs(same - self.given[own]).max(initial=0.0))),
                 Check("tasks that are left or dead", left + self._output().left() + counts.open + counts.dead),
                 Check("far from seams: output against the whole volume", float(error[alike].max(initial=0.0)) / scale,
                       CONV_LIMIT)),

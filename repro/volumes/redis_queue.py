@@ -1,7 +1,7 @@
 """A queue on a Redis stream with a consumer group, for workers on several machines. Needs Redis 6.2 or newer.
 
-A task is an entry. A worker reads new entries with XREADGROUP and takes over those that nobody has finished in the
-visibility timeout with XAUTOCLAIM; both count deliveries. Deleting is XACK and XDEL. Dead letters go to a second
+A task is an entry. A worker reads new entries with XREADGROUP and takes over those that are not deleted within
+the visibility timeout with XAUTOCLAIM; both count deliveries. Deleting is XACK and XDEL. Dead letters go to a second
 stream.
 """
 

@@ -95,7 +95,7 @@ class Output:
         """
         with _written(self.path):
             self.parts[index] = part
-            self.done[index] = 1  # after the part: whoever reads 1 finds it complete
+            self.done[index] = 1  # after the part: a worker that reads 1 finds the part complete
             self._known.add(index)
             for block in self.grid.blocks_of(index):
                 reaching = self.grid.chunks_of(block)
