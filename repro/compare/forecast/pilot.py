@@ -19,7 +19,7 @@ BATCHES = (1, 2, 4)
 """Multiples of the samples that a worker has in a step."""
 SET_BY_PILOT = ("processes", "batch.global", "batch.accumulation")
 CONVOLUTIONS = {"cpu": ("channels_last",), "cuda": ("channels_last", "cudnn_benchmark")}
-"""Options by which a device takes other convolution algorithms: oneDNN's by memory format, cuDNN's by timing them too."""
+"""Options by which a device takes other convolution algorithms: by memory format, and cuDNN by timing them too."""
 
 
 def pilot_name(suite: str) -> str:
