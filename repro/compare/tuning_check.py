@@ -40,11 +40,13 @@ class Budget:
     """With a result; None: the tuning is not in this record."""
     further: int = 0
     """Starts that ended with a result beyond one for each planned trial."""
+    untried: int = 0
+    """Declared settings that no trial was planned for: excluded, or not possible on that machine."""
 
     @property
     def given(self) -> int:
-        """Trials that it may have had: declared, and all found beyond those."""
-        return self.settings * self.seeds + self.further
+        """Trials that it may have had: planned, and all found beyond those."""
+        return (self.settings - self.untried) * self.seeds + self.further
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,8 @@ def _budgets(tune: Tune, drawn: Sequence[Contender], found: Tuning | None) -> It
     for one in found.contenders:
         cells = {setting.cell.cell_id for setting in one.settings if setting.cell is not None}
         yield Budget(one.label, one.budget, tune.seeds, one.space, one.cost.trials,
-                     sum(count for cell_id, count in further.items() if cell_id in cells))
+                     sum(count for cell_id, count in further.items() if cell_id in cells),
+                     sum(setting.cell is None for setting in one.settings))
 
 
 def _further(found: Tuning) -> Counter[str]:
@@ -151,6 +154,8 @@ def _budget_problems(
         why = f" (declared: {' '.join(reason.split())})" if reason else ""
         yield f"{most.label} had {most.given} tuning trials, {least.label} {least.given}{why}"
     for item in budgets:
+        if item.untried:
+            yield f"{item.label}: {item.untried} of its {item.settings} settings were never tried"
         if item.further:
             yield (f"{item.label}: {item.further} starts in the ledger ended with a result beyond its "
                    f"{item.settings * item.seeds} declared trials")

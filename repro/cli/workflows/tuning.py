@@ -30,10 +30,11 @@ from repro.runner.run import Run, fill, prepare
 from repro.runner.session import Messages, RunSession, open_session
 from repro.runner.tracking import Tracker
 from repro.suite.consent import code_permission
-from repro.suite.contenders import Contender, check_spaces, contenders
+from repro.suite.contenders import Contender, Problem, check_spaces, contenders
 from repro.suite.cost import estimate, over_time_limits
+from repro.suite.field_problem import as_text
 from repro.suite.file import SuiteFile
-from repro.suite.matrix import written_kinds
+from repro.suite.matrix import tried_cells, written_kinds
 from repro.suite.phases import drafted, scored_suite, tuning_suite
 from repro.suite.plan import Drawn, Plan, make_plan
 from repro.suite.reaching import permissions, refuse_credentials
@@ -72,6 +73,7 @@ def plan_phases(source: SuiteFile, overrides: Sequence[str]) -> Phases:
     found = contenders(tried, source.problem, written_kinds)
     if not overrides:  # which may take contenders away
         check_spaces(suite.tune, found, source.problem)
+    _refuse_untried(tuning, source.problem)
     draft = make_plan(scored_suite(declared.seeded, drafted(found)), machine, source.problem, overridden,
                       Drawn(seed, declared.order_seed), folder=source.folder)
     for plan in (tuning, draft):
@@ -80,6 +82,25 @@ def plan_phases(source: SuiteFile, overrides: Sequence[str]) -> Phases:
     pinned = suite.model_copy(update={"programs": draft.suite.programs})
     return Phases(declared.model_copy(update={"suite": pinned}), tuple(found), tuning,
                   draft.model_copy(update={"notes": (DRAFT, *draft.notes)}))
+
+
+def _refuse_untried(tuning: Plan, problem: Problem) -> None:
+    """Refuse a contender of which some settings cannot be tried: its budget would be smaller than it says.
+
+    A contender of which none can be tried is left out of the plan with its reason.
+
+    Raises:
+        SuiteError: there is one.
+    """
+    planned = {cell.cell_id for cell in tuning.cells}
+    for contender, ids in tried_cells(tuning.suite, tuning.device):
+        lost = [setting for setting, cell_id in zip(contender.settings, ids, strict=True) if cell_id not in planned]
+        if lost and len(lost) < len(ids):
+            why = next((item.reason for item in tuning.skipped), "excluded")
+            first = ", ".join(f"{key}={as_text(value)}" for key, value in lost[0].items())
+            raise problem(f"{contender.label}: {len(lost)} of its {len(ids)} settings cannot be tried, the first with "
+                          f"{first} ({why}); every contender tries all of its settings: narrow the "
+                          "space", ("tune", "spaces", contender.place))
 
 
 def begin(phases: Phases, suite_text: str, out: Path | None) -> Path:

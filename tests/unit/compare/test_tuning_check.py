@@ -134,7 +134,22 @@ def larger_search_than_declared(tmp_path: Path) -> Record:
     return planted(tmp_path, text, change=change)
 
 
+EXCLUDED = (TUNED.replace("search: random", "search: grid")
+            .replace("optimizer.lr: {log: [0.00003, 0.03]}", "optimizer.lr: [0.0003, 0.001, 0.003, 0.01, 0.03]")
+            .replace("optimizer.lr: {log: [0.003, 0.3]}", "optimizer.lr: [0.003, 0.01, 0.03, 0.1, 0.3]")
+            .replace("        optimizer.weight_decay: [0.0, 0.0005]\n", "")
+            .replace("tune:\n", "exclude:\n  - {optimizer: {kind: adamw, lr: 0.0003}}\n  - {optimizer: {kind: adamw, "
+                                "lr: 0.01}}\ntune:\n"))
+"""Two of the five settings of AdamW are excluded, which `repro plan` and `repro run` refuse."""
+
+
+def excluded_settings(tmp_path: Path) -> Record:
+    return planted(tmp_path, EXCLUDED)
+
+
 @pytest.mark.parametrize(("plant", "said"), [
+    (excluded_settings, "adamw, digits: 2 of its 5 settings were never tried"),
+    (excluded_settings, "sgd (momentum=0.9), digits had 5 tuning trials, adamw, digits 3"),
     (larger_search_than_declared, "the search that ran is not the one that the suite declares"),
     (larger_search_than_declared, "adamw, digits had 12 tuning trials, sgd (momentum=0.9), digits 5"),
     (hidden_reruns, "2 starts in the ledger ended with a result beyond its 5 declared trials"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from repro.suite.file import read_suite
 from repro.suite.matrix import tried_cells
 from repro.suite.phases import scored_suite, tuning_seed, tuning_suite
 from repro.suite.plan import Drawn, make_plan
+from tests.made_tuned import TUNED
 
 TEXT = """\
 suite: sample
@@ -275,3 +277,17 @@ def test_an_override_may_take_the_contenders_of_a_space_away() -> None:
     source = read_suite("optimizers", ["workload=digits,mnist1d", "tune.trials=2"])
     found = plan_phases(source, ["workload=digits,mnist1d", "tune.trials=2"])
     assert not any("muon" in item.label for item in found.contenders)
+
+
+def test_a_contender_of_which_settings_cannot_be_tried_is_refused(tmp_path: Path) -> None:
+    text = (TUNED.replace("search: random", "search: grid")
+            .replace("optimizer.lr: {log: [0.00003, 0.03]}", "optimizer.lr: [0.0003, 0.001, 0.003, 0.01, 0.03]")
+            .replace("optimizer.lr: {log: [0.003, 0.3]}", "optimizer.lr: [0.003, 0.01, 0.03, 0.1, 0.3]"))
+    (tmp_path / "own.yaml").write_text(text)
+    assert len(plan_phases(read_suite(str(tmp_path / "own.yaml")), ()).contenders) == 4
+    (tmp_path / "own.yaml").write_text(
+        text.replace("tune:\n", "exclude:\n  - {optimizer: {kind: adamw, lr: 0.0003}}\ntune:\n"))
+    with pytest.raises(SuiteError, match=re.escape(
+            "adamw, digits: 1 of its 5 settings cannot be tried, the first with optimizer.lr=0.0003 (excluded)")):
+        plan_phases(read_suite(str(tmp_path / "own.yaml")), ())
+
