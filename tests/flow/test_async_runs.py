@@ -190,6 +190,7 @@ def dying(folder: Path, engine: str, victim: int, how: str = KILLED) -> tuple[Re
     return record.results[0], record
 
 
+@pytest.mark.slow
 def test_an_asynchronous_run_goes_on_without_a_killed_worker(tmp_path: Path) -> None:
     result, record = dying(tmp_path, "{kind: async-server, mode: async, shards: 2}", 3)
     assert result.status == "missed" and result.protocol is not None, result.reason

@@ -67,6 +67,7 @@ def test_a_model_with_random_layers_passes_with_the_hook_and_is_told_it_without(
     assert all("\n" not in row["text"] and len(row["text"]) < 700 for row in told)
 
 
+@pytest.mark.slow
 def test_out_of_memory_is_a_result_and_a_stated_reason_skips_the_gate(tmp_path: Path) -> None:
     """A real allocation fails on rank 1 of two; rank 0, which loses its link, is not the one that is blamed."""
     suite = SUITE[:SUITE.index("matrix:")].replace("{micro: 4, eval_samples: 30}", "{skip: it would not fit}") + (

@@ -66,7 +66,7 @@ def _dump_run(client: Any, run: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("kind", ["served", pytest.param("local", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["local", pytest.param("served", marks=pytest.mark.slow)])
 def test_everything_of_a_record_is_there_and_a_second_replay_changes_nothing(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

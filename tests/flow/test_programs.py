@@ -117,6 +117,7 @@ def test_its_record_is_sound_packed_and_shown(finished: Path) -> None:
     assert "self-reported" in page and str(finished) not in page
 
 
+@pytest.mark.slow
 def test_it_is_run_again_only_with_consent_and_from_the_source_in_the_record(finished: Path, tmp_path: Path) -> None:
     packed = tmp_path / "mine.zip"
     assert repro(finished, "bundle", "run", "-o", str(packed)).returncode == 0

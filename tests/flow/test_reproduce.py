@@ -178,10 +178,11 @@ def test_a_second_venv_and_another_thread_count_are_named(tmp_path: Path) -> Non
 
 
 PLANTED = {
-    "SOME_API_KEY": "planted-api-key-4711", "AWS_SECRET_ACCESS_KEY": "planted/aws+4711=", "OTHER": "planted-plain-4711",
-    "MLFLOW_TRACKING_PASSWORD": "planted-password-4711", "MLFLOW_TRACKING_TOKEN": "planted-token-4711",
-    "NCCL_AUTH_TOKEN": "planted-nccl-4711", "TORCH_HOME": "https://ann:planted-home-4711@host.invalid/x",
-    "MLFLOW_TRACKING_URI": "http://ann:planted-uri-4711@127.0.0.1:9/api?token=planted-query-4711",
+    "SOME_API_KEY": "smuggled-api-key-4711", "AWS_SECRET_ACCESS_KEY": "smuggled/aws+4711=",
+    "OTHER": "smuggled-plain-4711",
+    "MLFLOW_TRACKING_PASSWORD": "smuggled-password-4711", "MLFLOW_TRACKING_TOKEN": "smuggled-token-4711",
+    "NCCL_AUTH_TOKEN": "smuggled-nccl-4711", "TORCH_HOME": "https://ann:smuggled-home-4711@host.invalid/x",
+    "MLFLOW_TRACKING_URI": "http://ann:smuggled-uri-4711@127.0.0.1:9/api?token=smuggled-query-4711",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
 }
 
@@ -210,7 +211,7 @@ def test_a_credential_is_found_nowhere(tmp_path: Path) -> None:
         printed.append(out + error)
     (tmp_path / "printed.txt").write_text("\n".join(printed))
     assert (tmp_path / "x.zip").is_file() and (tmp_path / "again" / "reproduction.json").is_file(), printed
-    assert holders(tmp_path, b"planted") == []
+    assert holders(tmp_path, b"smuggled") == []
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +234,7 @@ def test_no_file_of_a_real_run_contains_a_credential(real: Path) -> None:
     assert code == 0, said
     (real / "printed_by_bundle.txt").write_text(packed + said)
     assert (real / "mlflow.db").is_file()
-    assert holders(real, b"planted") == []
+    assert holders(real, b"smuggled") == []
     with zipfile.ZipFile(real / "x.zip") as source:
         for name in source.namelist():
             assert str(real).encode() not in source.read(name), name

@@ -280,6 +280,7 @@ def test_ctrl_c_during_the_tuning_says_how_to_go_on(tmp_path: Path) -> None:
     assert code == 2 and "--rerun-failed" in error
 
 
+@pytest.mark.slow
 def test_nothing_is_scored_if_no_trial_can_be_judged(tmp_path: Path) -> None:
     code, _, error = run(tmp_path, "--out", "run", "-o", "tune.trials=2", "-o", "timeout_seconds=1e-6")
     assert code == 2, error
@@ -287,6 +288,7 @@ def test_nothing_is_scored_if_no_trial_can_be_judged(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "plan.json").exists()
 
 
+@pytest.mark.slow
 def test_a_contender_that_cannot_be_judged_is_left_out_and_the_others_are_scored(tmp_path: Path) -> None:
     text = SUITE.replace("matrix:\n", "matrix:\n  timeout_seconds: [60, 1.0e-6]\n").replace("trials: 8", "trials: 2")
     head, _, rest = text.partition("primary:")

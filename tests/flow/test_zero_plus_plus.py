@@ -19,7 +19,8 @@ def scattered(**options: int) -> DeepSpeedZero:
     return DeepSpeedZero(stage=3, config=config, **options)
 
 
-@pytest.mark.parametrize(("world", "hpz"), [(2, 2), (4, 2), (4, 4)])
+@pytest.mark.parametrize(("world", "hpz"), [
+    (2, 2), *(pytest.param(4, hpz, marks=pytest.mark.slow) for hpz in (2, 4))])
 def test_a_second_copy_in_groups_trains_as_ddp(ranks: Run, world: int, hpz: int) -> None:
     ours = ranks(Case(scattered(hpz=hpz), world, overlap=None, warm_up=True))
     theirs = ranks(Case(Ddp(), world, warm_up=True))[0]
