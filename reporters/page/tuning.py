@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from repro.compare.tuning_check import Budget, TuningCheck, check_tuning, untuned_optimizers, width
+from repro.compare.tuning_check import (
+    Budget,
+    TuningCheck,
+    check_tuning,
+    near_an_end,
+    untuned_optimizers,
+    width,
+)
 from repro.record.store import Record
 from repro.record.tuning import RULE, TunedContender, Tuning, TuningCost
 from repro.suite.metrics import METRICS
@@ -45,6 +52,8 @@ class TunedRow:
     processor: Number | None
     unknown: int
     chosen: str
+    near: str
+    """Fields whose chosen value is near an end of its range; "" none is."""
     figure: str
     unequal: bool
     drawn: Parallel | None
@@ -116,7 +125,9 @@ def _row(index: int, budget: Budget, most: int, tuning: Tuning | None, metric: s
         mark=_mark(index, budget.label), budget=budget, trials=cost.trials if cost else None,
         abandoned=_abandoned(cost), wall=seconds(cost.wall_seconds) if cost else None,
         processor=seconds(cost.processor_seconds) if cost else None, unknown=cost.unknown if cost else 0,
-        chosen=setting_text(best.values) if best else "", figure=figure_text(best, metric) if best else "",
+        chosen=setting_text(best.values) if best else "",
+        near="; ".join(near_an_end(budget.space, best.values)) if best else "",
+        figure=figure_text(best, metric) if best else "",
         unequal=budget.given != most, drawn=parallel(contender, metric) if contender else None,
         settings=_settings(contender, metric) if contender else ())
 
@@ -131,7 +142,7 @@ def _total(tuning: Tuning | None) -> TunedRow | None:
     first, cost = tuning.contenders[0], tuning.cost
     budget = Budget("all", sum(item.budget for item in tuning.contenders), tuning.tune.seeds, first.space, cost.trials)
     return TunedRow(_mark(0, "all"), budget, cost.trials, _abandoned(cost), seconds(cost.wall_seconds),
-                    seconds(cost.processor_seconds), cost.unknown, "", "", False, None, ())
+                    seconds(cost.processor_seconds), cost.unknown, "", "", "", False, None, ())
 
 
 def _settings(contender: TunedContender, metric: str) -> tuple[SettingRow, ...]:

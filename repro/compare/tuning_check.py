@@ -25,6 +25,8 @@ from repro.suite.recorded import reading
 from repro.suite.tune import Axis, Space, Tune
 
 OPTIMIZER = "optimizer"
+NEAR = 0.1
+"""Share of a range, from either end, in which a chosen value is said to be near that end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,21 @@ def width(axis: Axis) -> str:
         return axis.width
     decades = math.log10(axis.log[1] / axis.log[0])
     return f"{decades:.3g} decade{'' if decades == 1 else 's'}"
+
+
+def near_an_end(space: Space, values: Mapping[str, Any]) -> list[str]:
+    """Return what to say of chosen values in the outer tenths of their ranges: a better one may lie beyond."""
+    found = []
+    for name, axis in sorted(space.space.items()):
+        value = values.get(name)
+        if axis.choices is not None or not isinstance(value, int | float):
+            continue
+        scale = math.log if axis.log else float
+        low, high = map(scale, axis.ends)
+        place = (scale(value) - low) / (high - low)
+        if place < NEAR or place > 1 - NEAR:
+            found.append(f"{name} is near the {'lower' if place < NEAR else 'upper'} end of its range")
+    return found
 
 
 def untuned_optimizers(record: Record) -> bool:

@@ -178,7 +178,7 @@ def test_the_run_is_sound_and_so_is_its_bundle(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_same_seed_tunes_alike(folder: Path, tmp_path: Path, tuning: Tuning) -> None:
+def test_the_same_seed_draws_the_same_settings(folder: Path, tmp_path: Path, tuning: Tuning) -> None:
     code, _, error = run(tmp_path, "--out", "two")
     assert code == 0, error
     again = read_tuning(tmp_path / "two")

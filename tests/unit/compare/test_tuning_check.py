@@ -12,13 +12,14 @@ import pytest
 
 from repro.audit.rules import check
 from repro.compare.scores import Scores, record_scores
-from repro.compare.tuning_check import check_tuning, tuned_by
+from repro.compare.tuning_check import check_tuning, near_an_end, tuned_by
 from repro.core.errors import OutputError
 from repro.core.files import write_model
 from repro.record.ledger import Attempt
 from repro.record.store import Record, RunFolder, read_record
 from repro.record.tuning import FOLDER
 from repro.suite.model import Suite
+from repro.suite.tune import Space
 from tests.made_tuned import TUNED, make_tuned, tuned_course, unchecked
 from tests.records import SUITE, make_record
 from tests.unit.reporters.parsed_page import render
@@ -259,3 +260,13 @@ def test_tables_have_the_tuning(fair: Record) -> None:
     best = [row for row in found["tuning_settings"] if row["rank"] == 1]
     assert [json.loads(str(row["setting"])) for row in best] == [item.set_ for item in fair.plan.suite.settings]
     assert [row["setting"] for row in best] == [row["best_setting"] for row in found["tuning"]]
+
+
+@pytest.mark.parametrize(("axis", "value", "said"), [
+    ({"log": [0.001, 1.0]}, 0.0015, "lower"), ({"log": [0.001, 1.0]}, 0.03, ""), ({"log": [0.001, 1.0]}, 0.9, "upper"),
+    ({"linear": [0.0, 1.0]}, 0.95, "upper"), ({"int": [1, 11]}, 6, ""), ([0.1, 0.2], 0.2, ""),
+])
+def test_a_choice_near_an_end_of_its_range_is_said(axis: Any, value: float, said: str) -> None:
+    space = Space.model_validate({"origin": "by hand", "space": {"optimizer.lr": axis}})
+    found = near_an_end(space, {"optimizer.lr": value})
+    assert found == ([f"optimizer.lr is near the {said} end of its range"] if said else [])
