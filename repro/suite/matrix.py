@@ -22,6 +22,7 @@ from repro.suite.contenders import (
     check_metric,
     combine,
     contender_key,
+    contender_label,
     contenders,
     every_combination,
 )
@@ -133,6 +134,20 @@ def tried_cells(suite: Suite, device: str) -> list[tuple[Contender, list[str]]]:
             ids.append(here.cell_id)
         found.append((contender, ids))
     return found
+
+
+def undrawn_settings(suite: Suite) -> list[str]:
+    """Return the contenders of a frozen suite whose setting its declared search does not draw, by label."""
+    if suite.tuned is None:
+        return []
+    searched = suite.model_copy(update={"tune": suite.tuned.tune, "settings": (), "tuned": None,
+                                        "master_seed": suite.tuned.master_seed})
+    try:
+        drawn = {contender_key(item.levels): item.settings for item in contenders(searched, _unlocated, written_kinds)}
+    except SuiteError:
+        return []  # a search of plug-ins that are not here
+    return [contender_label(item.where, item.set_) for item in suite.settings
+            if item.set_ is not None and item.set_ not in drawn.get(contender_key(item.where), ())]
 
 
 def levels_of_cells(suite: Suite, device: str) -> dict[str, dict[str, Any]]:

@@ -28,7 +28,7 @@ from repro.suite.designs import check_designs
 from repro.suite.factors import keep_factors
 from repro.suite.identity import FIRST_METHOD, METHOD, METHODS, canonical, rules_of
 from repro.suite.legacy import PlanKind
-from repro.suite.matrix import describe_plugins, expand_matrix
+from repro.suite.matrix import describe_plugins, expand_matrix, undrawn_settings
 from repro.suite.measurement import MeasurementConfig
 from repro.suite.model import SEEDS_BELOW, Suite, Trial
 from repro.suite.program_files import ProgramFiles
@@ -291,6 +291,8 @@ def _notes(plan: Plan, machine: Machine) -> list[str]:
     found += [lost] if (lost := lost_design(plan.suite, plan.cells)) else []
     found += [f"{contender_label(item.where)} is not scored: no trial of its tuning could be judged"
               for item in plan.suite.settings if item.set_ is None]
+    found += [f"{name} has a setting that the declared search does not draw: its tuning is not the one that the suite "
+              "states" for name in undrawn_settings(plan.suite)]
     found += dict.fromkeys(note for cell in plan.cells for note in cell.choices.notes(machine))
     return [*found, *_without_checkpoints(plan)]
 

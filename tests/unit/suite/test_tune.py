@@ -291,3 +291,16 @@ def test_a_contender_of_which_settings_cannot_be_tried_is_refused(tmp_path: Path
             "adamw, digits: 1 of its 5 settings cannot be tried, the first with optimizer.lr=0.0003 (excluded)")):
         plan_phases(read_suite(str(tmp_path / "own.yaml")), ())
 
+
+
+def test_a_frozen_setting_that_was_not_drawn_is_a_note() -> None:
+    found = phases(TEXT)
+    chosen = [(item.levels, item.settings[1]) for item in found.contenders]
+    honest = scored_suite(found.declared.seeded, chosen, record="0" * 64)
+    changed = honest.model_copy(update={"settings": (
+        honest.settings[0].model_copy(update={"set_": {**(honest.settings[0].set_ or {}), "optimizer.lr": 0.1234}}),
+        *honest.settings[1:])})
+    told = [[note for note in make_plan(suite, Machine("cpu", 0, 2)).notes if "does not draw" in note]
+            for suite in (honest, changed)]
+    assert told[0] == []
+    assert len(told[1]) == 1 and told[1][0].startswith("sgd has a setting")
