@@ -182,9 +182,8 @@ def test_the_same_seed_draws_the_same_settings(folder: Path, tmp_path: Path, tun
     code, _, error = run(tmp_path, "--out", "two")
     assert code == 0, error
     again = read_tuning(tmp_path / "two")
-    first, second = ([[one.values for one in item.settings] for item in each.contenders] if each else None
-                     for each in (tuning, again))
-    assert first == second
+    drawn = [[[one.values for one in item.settings] for item in each.contenders] for each in (tuning, again) if each]
+    assert len(drawn) == 2 and drawn[0] == drawn[1]
 
 
 def test_the_frozen_suite_reruns_with_new_seeds_and_says_where_its_settings_come_from(
