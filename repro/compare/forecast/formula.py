@@ -34,8 +34,9 @@ def shards_by_lemma(parameter_bytes: float, workers: int, bytes_per_second: floa
 
 
 def shards_not_full(parameter_bytes: float, workers: int, bytes_per_second: float, compute: float) -> int:
-    """Return ceil(S N / (B (T + 2 S / B))): servers whose links, which carry both directions at once, are not full when
-    every worker computes for T, sends S and receives S. With fewer, links are full and workers wait; near it, they queue.
+    """Return ceil(S N / (B (T + 2 S / B))): servers whose links, which carry both directions at once, are not full.
+
+    Every worker computes for T, sends S and receives S in turn. With fewer servers workers wait; near it, they queue.
     """
     alone = compute + 2 * parameter_bytes / bytes_per_second
     return max(1, math.ceil(parameter_bytes * workers / (bytes_per_second * alone) - 1e-9))
