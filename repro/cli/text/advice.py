@@ -18,8 +18,8 @@ FORMULAS = (
     "a step of G workers: T + alpha x rounds + beta x bytes of the algorithm's schedule, nothing hidden (Hockney 1994)",
     "speed-up: G T / that; worth it: the most workers whose speed-up is at least the asked share of G",
     "one server: efficiency (1 + R) / (1 + G R) with R = 2 S beta / T (Zou et al. 2017)",
-    "shards: ceil(2 S G beta / T) (Zou et al. 2017); not full: ceil(S G beta / (T + 2 S beta)), links in both "
-    "directions",
+    "shards: ceil(2 S G beta / T) (Zou et al. 2017); with room: ceil(S G beta / 0.6 (T + 2 S beta)), links "
+    "in both directions at most 60 % full",
 )
 
 
@@ -52,12 +52,12 @@ def _print_family(item: FamilyAdvice, advice: Advice, console: Console) -> None:
         f"{'s' if item.all_reduces > 1 else ''} ({item.algorithm}); fitted to two and three workers: alpha "
         f"{1e6 * item.alpha:.3g} us, {rate}, within {100 * item.fit_error:.2g} %"), soft_wrap=True)
     table = table_of(("workers", True), ("step, s", True), ("speed-up", True), ("95 % interval", True),
-                     ("efficiency", True), ("one server", True), ("shards", True), ("not full", True))
+                     ("efficiency", True), ("one server", True), ("shards", True), ("with room", True))
     for row in item.workers:
         table.add_row(*map(line, (
             str(row.workers), f"{row.step_seconds:.4g}", f"{row.speed_up.value:.3g}", _ends(row.speed_up),
             f"{100 * row.efficiency:.0f} %", f"{100 * row.one_server:.0f} %", str(row.shards_by_lemma),
-            str(row.shards_not_full))), style="bold" if row.workers == item.worth else "")
+            str(row.shards_with_room))), style="bold" if row.workers == item.worth else "")
     console.print(table)
     console.print(line(f"worth it: {item.worth} worker{'s' if item.worth > 1 else ''} at an efficiency of at least "
                        f"{100 * advice.efficiency:.0f} %"), soft_wrap=True)

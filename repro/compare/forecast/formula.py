@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+MOST_FULL = 0.6
+"""Share of a server's link above which workers queue noticeably."""
+
 
 def efficiency(overhead: float, workers: int) -> float:
     """Return (1 + R) / (1 + G R): the efficiency of G workers whose overhead grows with each of them (Zou et al. 2017).
@@ -33,13 +36,14 @@ def shards_by_lemma(parameter_bytes: float, workers: int, bytes_per_second: floa
     return max(1, math.ceil(2 * parameter_bytes * workers / (bytes_per_second * compute) - 1e-9))
 
 
-def shards_not_full(parameter_bytes: float, workers: int, bytes_per_second: float, compute: float) -> int:
-    """Return ceil(S N / (B (T + 2 S / B))): servers whose links, which carry both directions at once, are not full.
+def shards_with_room(parameter_bytes: float, workers: int, bytes_per_second: float, compute: float) -> int:
+    """Return ceil(S N / (0.6 B (T + 2 S / B))): servers whose links, which carry both directions, are at most 60 % full.
 
-    Every worker computes for T, sends S and receives S in turn. With fewer servers workers wait; near it, they queue.
+    Every worker computes for T, sends S and receives S in turn. With fewer servers workers wait: all the time where the
+    links are full, in queues where they nearly are. 60 % was chosen after suite `server-shards` had run (docs/advise.md).
     """
     alone = compute + 2 * parameter_bytes / bytes_per_second
-    return max(1, math.ceil(parameter_bytes * workers / (bytes_per_second * alone) - 1e-9))
+    return max(1, math.ceil(parameter_bytes * workers / (MOST_FULL * bytes_per_second * alone) - 1e-9))
 
 
 def stops_paying(batches: Sequence[int], rates: Sequence[float], gain: float = 0.1) -> int | None:

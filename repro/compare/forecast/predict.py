@@ -45,7 +45,7 @@ class WorkerRow(Frozen):
     one_server: float
     """Efficiency behind one parameter server, (1 + R) / (1 + G R) with R = 2 S / (B T)."""
     shards_by_lemma: int
-    shards_not_full: int
+    shards_with_room: int
 
 
 class BatchRow(Frozen):
@@ -274,7 +274,7 @@ def _workers(
         workers=count, step_seconds=count * step / found.value, speed_up=found, efficiency=found.value / count,
         one_server=formula.efficiency(2 * size / (rate * step), count),
         shards_by_lemma=formula.shards_by_lemma(size, count, rate, step),
-        shards_not_full=formula.shards_not_full(size, count, rate, step),
+        shards_with_room=formula.shards_with_room(size, count, rate, step),
     )
 
 

@@ -19,10 +19,10 @@ def test_one_worker_has_efficiency_one() -> None:
 
 
 def test_shards_by_hand() -> None:
-    # 4 workers, 1 MB, 10 MB/s, 0.1 s: 2 x 4 x 0.1 / 0.1 = 8; both directions at once: 4 x 0.1 / 0.3 = 1.33.
+    # 4 workers, 1 MB, 10 MB/s, 0.1 s: 2 x 4 x 0.1 / 0.1 = 8; both directions at once: 4 x 0.1 / 0.3 / 0.6 = 2.2.
     assert formula.shards_by_lemma(1e6, 4, 1e7, 0.1) == 8
-    assert formula.shards_not_full(1e6, 4, 1e7, 0.1) == 2
-    assert formula.shards_by_lemma(1e3, 1, 1e9, 1.0) == formula.shards_not_full(1e3, 1, 1e9, 1.0) == 1
+    assert formula.shards_with_room(1e6, 4, 1e7, 0.1) == 3
+    assert formula.shards_by_lemma(1e3, 1, 1e9, 1.0) == formula.shards_with_room(1e3, 1, 1e9, 1.0) == 1
     assert formula.shards_by_lemma(1e6, 4, float("inf"), 0.1) == 1
 
 
