@@ -37,10 +37,10 @@ def shards_by_lemma(parameter_bytes: float, workers: int, bytes_per_second: floa
 
 
 def shards_with_room(parameter_bytes: float, workers: int, bytes_per_second: float, compute: float) -> int:
-    """Return ceil(S N / (0.6 B (T + 2 S / B))): servers whose links, which carry both directions, are at most 60 % full.
+    """Return ceil(S N / (0.6 B (T + 2 S / B))): servers whose links, in both directions, are at most 60 % full.
 
-    Every worker computes for T, sends S and receives S in turn. With fewer servers workers wait: all the time where the
-    links are full, in queues where they nearly are. 60 % was chosen after suite `server-shards` had run (docs/advise.md).
+    Every worker computes for T, sends S and receives S in turn. With fewer servers workers wait: always where the links
+    are full, in queues where they nearly are. 60 % was chosen after suite `server-shards` had run (docs/advise.md).
     """
     alone = compute + 2 * parameter_bytes / bytes_per_second
     return max(1, math.ceil(parameter_bytes * workers / (MOST_FULL * bytes_per_second * alone) - 1e-9))
