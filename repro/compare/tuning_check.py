@@ -24,7 +24,8 @@ from repro.suite.matrix import levels_of_cells, written_kinds
 from repro.suite.recorded import reading
 from repro.suite.tune import Axis, Space, Tune
 
-OPTIMIZER = "optimizer"
+OPTIMIZERS = ("optimizer", "preconditioner")
+"""Factors that say how an update is made."""
 NEAR = 0.1
 """Share of a range, from either end, in which a chosen value is said to be near that end."""
 
@@ -116,7 +117,7 @@ def near_an_end(space: Space, values: Mapping[str, Any]) -> list[str]:
 
 def untuned_optimizers(record: Record) -> bool:
     """Return whether a record compares optimizers without saying where their settings come from."""
-    varied = any(key.partition(".")[0] == OPTIMIZER for cell in record.plan.cells for key in cell.factors)
+    varied = any(key.partition(".")[0] in OPTIMIZERS for cell in record.plan.cells for key in cell.factors)
     return varied and record.plan.suite.tuned is None and record.plan.kind != "tuning"
 
 

@@ -193,7 +193,9 @@ def choose(root: Path, tuning: Tuning, machine: Machine) -> Plan:
     plan = make_plan(suite, machine, overridden=True, drawn=Drawn(declared.master_seed, declared.order_seed),
                      folder=(root / FOLDER / base).resolve() if base else None)
     limits.check_size(plan)
-    write_text(root / FROZEN, frozen_text(suite.model_copy(update={"master_seed": declared.suite.master_seed}), tuning))
+    # As planned: overrides may have left no cell to a declared contrast.
+    scored = plan.suite.model_copy(update={"master_seed": declared.suite.master_seed})
+    write_text(root / FROZEN, frozen_text(scored, tuning))
     text = fence.read_bytes(folder.suite).decode("utf-8", "replace")
     fill(folder, plan, text, brought=RunFolder(root / FOLDER).code)
     return plan
