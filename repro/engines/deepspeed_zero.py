@@ -141,7 +141,7 @@ class DeepSpeedZero(Engine):
         """Return why DeepSpeed would not carry out the optimizer's rule; None if it does."""
         if setting.whole_tensors and self.stage > 0:
             return (f"the rule of optimizer {setting.optimizer} looks at whole tensors, and ZeRO {self.stage} hands an "
-                    "optimizer one flat part of all of them, on which it would silently train differently; use stage "
+                    "optimizer one flat part of all of them, on which it would train otherwise or fail; use stage "
                     "0, ddp or single")
         if setting.averages and (self.stage > 0 or setting.master_weights):
             held = f"ZeRO {self.stage}" if self.stage > 0 else f"{setting.precision} without ZeRO"

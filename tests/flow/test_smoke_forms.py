@@ -1,4 +1,4 @@
-"""The smoke form that the head of a suite states runs, and its record verifies; each takes under two minutes."""
+"""The smoke form that the head of a suite states runs, and its record verifies; its time is printed, not judged."""
 
 from __future__ import annotations
 

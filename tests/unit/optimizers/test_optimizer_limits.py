@@ -61,7 +61,7 @@ def test_whole_tensor_rules_are_refused_where_zero_hands_out_flat_parts(
     found = plan(tmp_path, f"{{kind: {name}, lr: 0.1}}", f"ddp, {{kind: deepspeed, stage: {stage}}}")
     assert reasons(found) == [
         f"engine deepspeed: the rule of optimizer {name} looks at whole tensors, and ZeRO {stage} hands an optimizer "
-        "one flat part of all of them, on which it would silently train differently; use stage 0, ddp or single"]
+        "one flat part of all of them, on which it would train otherwise or fail; use stage 0, ddp or single"]
 
 
 @pytest.mark.parametrize("name", ["soap", "shampoo"])
