@@ -94,7 +94,8 @@ class Mismatch:
 
 def ordered_apart(one: CellTrials, other: CellTrials) -> bool:
     """Return whether no seed can give both cells one order: a stream, or other samples that stayed."""
-    return one.streamed or other.streamed or one.selections != other.selections
+    apart = one.selections and other.selections and one.selections != other.selections
+    return bool(one.streamed or other.streamed or apart)
 
 
 def mismatch(candidate: CellTrials, baseline: CellTrials) -> Mismatch | None:

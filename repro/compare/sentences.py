@@ -177,7 +177,8 @@ def _order_cautions(item: Evidence) -> list[str]:
     """Return the label of a comparison in which the seed does not decide the order of the samples."""
     streamed = [side.name for side in (item.ours, item.theirs) if side.streamed]
     if not streamed:
-        apart = item.ours.selections != item.theirs.selections
+        ours, theirs = item.ours.selections, item.theirs.selections
+        apart = ours and theirs and ours != theirs
         return ["unpaired by order: the two train on other samples of the data (dedup); a seed gives both the same "
                 "initial weights only"] if apart else []
     verb = "read" if len(streamed) > 1 else "reads"

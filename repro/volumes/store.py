@@ -42,6 +42,9 @@ def open_volume(path: str | os.PathLike[str]) -> Any:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path}: is no readable Zarr array ({type(error).__name__}); write one with zarr.save_array"
                          ) from error
+    if found.dtype.kind in "ui" and found.dtype.itemsize > 4:
+        raise UsageError(f"{path}: is of {found.dtype}, whose numbers the blending in float64 cannot hold exactly; "
+                         "convert it to 32 bits or to floats")
     if found.ndim != 3 or found.dtype.kind not in "uif":
         raise UsageError(f"{path}: has {found.ndim} dimensions of type {found.dtype}; a volume has 3, of numbers")
     return found

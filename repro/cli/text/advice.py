@@ -18,7 +18,7 @@ FORMULAS = (
     "a step of G workers: T + alpha x rounds + beta x bytes of the algorithm's schedule, nothing hidden (Hockney 1994)",
     "speed-up: G T / that; worth it: the most workers whose speed-up is at least the asked share of G",
     "one server: efficiency (1 + R) / (1 + G R) with R = 2 S beta / T (Zou et al. 2017)",
-    "shards: ceil(2 S G beta / T) (Zou et al. 2017); with room: ceil(S G beta / 0.6 (T + 2 S beta)), links "
+    "shards: ceil(2 S G beta / T) (Zou et al. 2017); with room: ceil(S G beta / (0.6 (T + 2 S beta))), links "
     "in both directions at most 60 % full",
 )
 
@@ -30,6 +30,10 @@ def print_advised(found: Advised, console: Console | None = None) -> None:
     console.print(line(f"pilot: {advice.pilot} ({advice.origin}); everything predicted is modelled:"), soft_wrap=True)
     for text in FORMULAS:
         console.print(line(f"  {text}"), soft_wrap=True)
+    for text in advice.cautions:
+        console.print(line(f"caution: {text}"), soft_wrap=True)
+    for text in advice.left_out:
+        console.print(line(f"left out: {text}"), soft_wrap=True)
     for item in advice.families:
         _print_family(item, advice, console)
     if found.checked:
@@ -42,13 +46,15 @@ def print_advised(found: Advised, console: Console | None = None) -> None:
 
 
 def _print_family(item: FamilyAdvice, advice: Advice, console: Console) -> None:
+    assumed = "" if item.counted else "assumed: "
     rate = f"{8e-6 / item.beta:.4g} Mbit/s" if item.beta else "no cost of bytes seen"
     console.print(line(""))
     if item.family:
         console.print(line(item.family, style="bold"), soft_wrap=True)
     console.print(line(
         f"measured: a step of one worker {item.step_seconds:.4g} s for {item.samples} samples (input "
-        f"{item.input_seconds:.2g} s); {item.gradient_bytes:,} bytes of gradient in {item.all_reduces} all-reduce"
+        f"{item.input_seconds:.2g} s); {assumed}{item.gradient_bytes:,} bytes of gradient in {item.all_reduces} "
+        f"all-reduce"
         f"{'s' if item.all_reduces > 1 else ''} ({item.algorithm}); fitted to two and three workers: alpha "
         f"{1e6 * item.alpha:.3g} us, {rate}, within {100 * item.fit_error:.2g} %"), soft_wrap=True)
     table = table_of(("workers", True), ("step, s", True), ("speed-up", True), ("95 % interval", True),
@@ -56,8 +62,8 @@ def _print_family(item: FamilyAdvice, advice: Advice, console: Console) -> None:
     for row in item.workers:
         table.add_row(*map(line, (
             str(row.workers), f"{row.step_seconds:.4g}", f"{row.speed_up.value:.3g}", _ends(row.speed_up),
-            f"{100 * row.efficiency:.0f} %", f"{100 * row.one_server:.0f} %", str(row.shards_by_lemma),
-            str(row.shards_with_room))), style="bold" if row.workers == item.worth else "")
+            f"{100 * row.efficiency:.0f} %", _known(row.one_server, percent=True), _known(row.shards_by_lemma),
+            _known(row.shards_with_room))), style="bold" if row.workers == item.worth else "")
     console.print(table)
     console.print(line(f"worth it: {item.worth} worker{'s' if item.worth > 1 else ''} at an efficiency of at least "
                        f"{100 * advice.efficiency:.0f} %"), soft_wrap=True)
@@ -90,3 +96,7 @@ def _check(rows: tuple[CheckRow, ...]) -> Table:
 
 def _ends(item: Estimated) -> str:
     return "" if item.low is None or item.high is None else f"{item.low:.3g} to {item.high:.3g}"
+
+
+def _known(value: float | None, percent: bool = False) -> str:
+    return "-" if value is None else f"{100 * value:.0f} %" if percent else str(value)

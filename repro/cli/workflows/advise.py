@@ -16,13 +16,16 @@ from repro.cli.entropy import fresh_seed
 from repro.cli.workflows import headless
 from repro.compare.forecast.checked import CheckRow, check
 from repro.compare.forecast.pilot import check_suite, pilot_suite
-from repro.compare.forecast.predict import Advice, advise
+from repro.compare.forecast.predict import Advice, advise, families_of, unfit
 from repro.core.errors import UsageError
 from repro.core.machine import detect
 from repro.record.store import Record, read_record
 from repro.runner.run import discarded_if_unstarted, prepare
 from repro.suite.model import Suite
 from repro.suite.plan import Drawn, Plan, make_plan
+
+MOST_CELLS = 40
+"""Of a pilot or a check: more take longer than what they are to save."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,12 @@ def advise_suite(
 
 def _run(suite: Suite, place: Path, what: str) -> Record:
     plan = make_plan(suite, detect(), drawn=Drawn(fresh_seed(), fresh_seed()))
+    if len(plan.cells) > MOST_CELLS:
+        raise UsageError(f"{suite.suite} would have {len(plan.cells)} cells; {MOST_CELLS} are the most: choose levels "
+                         "of the suite's factors with -o")
+    reasons = [unfit(cells) for cells in families_of(plan).values()]
+    if all(reasons):
+        raise UsageError(f"no advice: {reasons[0]}")
     text = yaml.safe_dump(suite.model_dump(mode="json", by_alias=True, exclude_unset=True), sort_keys=False)
     folder = prepare(plan, text, place)
     with discarded_if_unstarted(folder):

@@ -34,7 +34,7 @@ def check(advice: Advice, record: Record) -> tuple[CheckRow, ...]:
         cells = families.get(item.family, {})
         for row in item.workers:
             if row.workers in cells:
-                measured = _speed_ups(record, cells, row.workers)
+                measured = _speed_ups(record, cells, row.workers) if 1 in cells else []
                 found = estimated(measured) if measured else None
                 rows.append(CheckRow(
                     family=item.family, workers=row.workers, predicted=row.speed_up, measured=found,

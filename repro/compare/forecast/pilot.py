@@ -85,8 +85,13 @@ def _variant(
     """
     suite, batches = plan.suite, sorted(set().union(*wanted.values()))
     trial = {key: value for key, value in suite.trial.items() if key not in ("evaluate_every", "stop", "batch")}
-    trial |= {"batch": {"global": batches[0]}, "stop": {"design": "fixed_steps", "steps": steps, "warmup": WARMUP}}
-    matrix = {key: levels for key, levels in suite.matrix.items() if key not in SET_BY_PILOT}
+    trial |= {
+        "batch": {"global": batches[0], "accumulation": plan.cells[0].training.batch.accumulation},
+        "stop": {"design": "fixed_steps", "steps": steps, "warmup": WARMUP},
+    }
+    # Of a suite that varies one factor at a time the pilot is that of its reference.
+    many = slice(1) if suite.combine == "one_at_a_time" else slice(None)
+    matrix = {key: levels[many] for key, levels in suite.matrix.items() if key not in SET_BY_PILOT}
     exclude = [{"processes": count, "batch.global": batch} for count in wanted for batch in batches
                if batch not in wanted[count]]
     alone = batches[0]

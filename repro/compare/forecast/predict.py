@@ -14,16 +14,22 @@ from repro.comm.model import LinkModel, Sample, fit
 from repro.comm.schedule import ScheduleCost
 from repro.compare.forecast import formula
 from repro.compare.forecast.pilot import CONVOLUTIONS, SET_BY_PILOT, SUFFIX, samples_of_worker
+from repro.compare.forecast.pilot import WORKERS as PILOT_WORKERS
 from repro.core.errors import UsageError
 from repro.core.frozen import Frozen
 from repro.record.results import Result
 from repro.record.status import meaning
 from repro.record.store import Record
-from repro.seams.training import Comm
+from repro.seams.training import Comm, Engine
 from repro.suite.cell import Cell
+from repro.suite.plan import Plan
 from repro.suite.training import TrainingConfig
 
 WORKERS = (2, 4, 8, 16, 32, 64)
+ALL_REDUCE = ("ddp",)
+"""Engines that send gradients by all-reduce alone, beside DeepSpeed's stage 0."""
+LARGE_ERROR = 0.1
+"""Relative error of the fitted steps from which on a caution is given."""
 ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -42,10 +48,11 @@ class WorkerRow(Frozen):
     step_seconds: float
     speed_up: Estimated
     efficiency: float
-    one_server: float
-    """Efficiency behind one parameter server, (1 + R) / (1 + G R) with R = 2 S / (B T)."""
-    shards_by_lemma: int
-    shards_with_room: int
+    one_server: float | None
+    """Efficiency behind one parameter server, (1 + R) / (1 + G R) with R = 2 S / (B T). None, like the next two: the
+    fit found no cost of bytes, so the rate of a link is not known."""
+    shards_by_lemma: int | None
+    shards_with_room: int | None
 
 
 class BatchRow(Frozen):
@@ -84,6 +91,8 @@ class FamilyAdvice(Frozen):
     """Measured: wait for input in a step of one worker."""
     gradient_bytes: int
     """Sent to an all-reduce in a step."""
+    counted: bool
+    """False: the backend's collectives are not counted, so all gradients in one all-reduce are assumed."""
     all_reduces: int
     """Of a step."""
     alpha: float
@@ -112,6 +121,9 @@ class Advice(Frozen):
     """Least efficiency at which workers count as worth it."""
     origin: str
     families: tuple[FamilyAdvice, ...]
+    left_out: tuple[str, ...] = ()
+    """Cells without advice, with the reason."""
+    cautions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +150,49 @@ def advise(
     name = record.plan.suite.suite
     if not name.endswith(SUFFIX):
         raise UsageError(f"{pilot}: is a run of {name!r}, not of a pilot; `repro advise {name}` makes one")
+    found, left_out = list[FamilyAdvice](), list[str]()
+    for label, cells in families_of(record.plan).items():
+        try:
+            if reason := unfit(cells):
+                raise UsageError(f"{label or 'the suite'}: {reason}")
+            found.append(_family(record, label, cells, efficiency, available_mib, most))
+        except UsageError as error:
+            left_out.append(str(error))
+    if not found:
+        raise UsageError(f"no advice: {left_out[0]}")
+    origin, cores = record.plan.cells[0].choices.origin, record.plan.cores
+    shared = [
+        f"up to {max(PILOT_WORKERS)} workers of the pilot shared {cores} cores: what they lost to each other counts as "
+        "communication here"
+    ] if cores < max(PILOT_WORKERS) and record.plan.device == "cpu" else []
+    noisy = [
+        f"{item.family or 'the fit'}: the fitted steps are up to {100 * item.fit_error:.0f} % off: measure again on a "
+        "quiet machine, with more --steps" for item in found if item.fit_error > LARGE_ERROR
+    ]
+    return Advice(suite=name.removesuffix(SUFFIX), pilot=pilot, efficiency=efficiency, origin=origin,
+                  families=tuple(found), left_out=tuple(left_out), cautions=(*shared, *noisy))
+
+
+def families_of(plan: Plan) -> dict[str, list[Cell]]:
+    """Return the cells of a pilot by what tells them apart but for workers and batch."""
     families: dict[str, list[Cell]] = {}
-    for cell in record.plan.cells:
+    for cell in plan.cells:
         families.setdefault(family_of(cell), []).append(cell)
-    found = tuple(_family(record, label, cells, efficiency, available_mib, most) for label, cells in families.items())
-    origin = record.plan.cells[0].choices.origin
-    return Advice(suite=name.removesuffix(SUFFIX), pilot=pilot, efficiency=efficiency, origin=origin, families=found)
+    return families
+
+
+def unfit(cells: Sequence[Cell]) -> str:
+    """Return why no advice can come from a family of cells, whatever they measure; "" if it can."""
+    choices = cells[0].training
+    if choices.engine.kind not in ALL_REDUCE and choices.engine.get(Engine).zero_stage() != 0:
+        return (f"engine {choices.engine.kind} does not send gradients by all-reduce alone; advice is for engines that "
+                "do: ddp, and deepspeed of stage 0")
+    alone = [samples_of_worker(cell) for cell in cells if cell.choices.processes == 1]
+    if not alone:
+        return "one worker cannot run here, so nothing can be compared with it"
+    if not any(cell.choices.processes > 1 and samples_of_worker(cell) == min(alone) for cell in cells):
+        return "neither two nor three workers can run here, so communication is not known"
+    return ""
 
 
 def family_of(cell: Cell) -> str:
@@ -164,15 +213,13 @@ def _family(
     alone = by_shape[1, share]
     algorithm, assumed = _algorithm(cells[0])
     first = next(iter(alone.values()))
-    calls, size, item = _all_reduces(first, cells[0], label)
+    calls, size, item, counted = _all_reduces(first, cells[0], label)
 
     def cost(workers: int) -> ScheduleCost:
         one = algorithm.cost(workers, math.ceil(size / item / calls), item)
         return ScheduleCost(calls * one.rounds, calls * one.path_bytes, 0)  # bytes and sums are in proportion
 
     together = {count: found for (count, samples), found in by_shape.items() if count > 1 and samples == share}
-    if not together:
-        raise UsageError(f"{label or 'the pilot'}: two workers could not run here, so communication is not known")
     seeds = [_seed(repeat, alone, together, cost) for repeat in alone if all(repeat in of for of in together.values())]
     middle = LinkModel(median(seed.links.alpha for seed in seeds), median(seed.links.beta for seed in seeds))
     step = median(seed.alone for seed in seeds)
@@ -184,7 +231,8 @@ def _family(
     return FamilyAdvice(
         family=label, algorithm=f"{algorithm.title}{', assumed' if assumed else ''}", step_seconds=step, samples=share,
         input_seconds=median(item.input_wait_seconds or 0.0 for item in alone.values()), gradient_bytes=size,
-        all_reduces=calls, alpha=middle.alpha, beta=middle.beta, fit_error=max(seed.error for seed in seeds),
+        counted=counted, all_reduces=calls, alpha=middle.alpha, beta=middle.beta,
+        fit_error=max(seed.error for seed in seeds),
         workers=rows, worth=worth, batches=batches,
         convolutions=_convolutions({name: _ended(record, cell, label) for name, cell in variants.items()}, available),
         stops_paying=formula.stops_paying(sizes, [row.samples_per_second for row in batches]),
@@ -208,8 +256,8 @@ def _algorithm(cell: Cell) -> tuple[Algorithm, bool]:
     return (comm, False) if isinstance(comm, Algorithm) else (Ring(), True)
 
 
-def _all_reduces(item: Result, cell: Cell, label: str) -> tuple[int, int, int]:
-    """Return all-reduces of a step, their bytes in all, and the bytes of an element.
+def _all_reduces(item: Result, cell: Cell, label: str) -> tuple[int, int, int, bool]:
+    """Return all-reduces of a step, their bytes in all, the bytes of an element, and whether they were counted.
 
     Raises:
         UsageError: the engine sends gradients in another way.
@@ -219,7 +267,7 @@ def _all_reduces(item: Result, cell: Cell, label: str) -> tuple[int, int, int]:
     lines = item.traffic.ranks[0].lines if item.traffic else ()
     sent = [line for line in lines if line.payload_bytes > 64 * line.collectives and "gloo" not in line.operation]
     if not sent:
-        return 1, 4 * item.model.parameters, 4
+        return 1, 4 * item.model.parameters, 4, False
     if others := {line.operation for line in sent} - {"all_reduce"}:
         raise UsageError(f"{label or cell.label}: engine {choices.engine.kind} sends gradients by {sorted(others)[0]}; "
                          "advice is for engines that all-reduce them, for example ddp")
@@ -227,7 +275,7 @@ def _all_reduces(item: Result, cell: Cell, label: str) -> tuple[int, int, int]:
     steps = choices.stop.steps + choices.stop.warmup
     return (math.ceil(sum(line.collectives for line in sent) / steps),
             sum(line.payload_bytes for line in sent) // steps,
-            ITEM_BYTES.get(sent[0].dtype, 4))
+            ITEM_BYTES.get(sent[0].dtype, 4), True)
 
 
 def _seed(
@@ -269,12 +317,12 @@ def _workers(
     count: int, seeds: Sequence[_Seed], cost: ScheduleCost, step: float, size: int, links: LinkModel
 ) -> WorkerRow:
     predicted = [formula.speed_up(seed.alone, seed.alone + seed.links.seconds(cost), count) for seed in seeds]
-    found, rate = estimated(predicted), links.bytes_per_second
+    found, rate, known = estimated(predicted), links.bytes_per_second, links.beta > 0
     return WorkerRow(
         workers=count, step_seconds=count * step / found.value, speed_up=found, efficiency=found.value / count,
-        one_server=formula.efficiency(2 * size / (rate * step), count),
-        shards_by_lemma=formula.shards_by_lemma(size, count, rate, step),
-        shards_with_room=formula.shards_with_room(size, count, rate, step),
+        one_server=formula.efficiency(2 * size / (rate * step), count) if known else None,
+        shards_by_lemma=formula.shards_by_lemma(size, count, rate, step) if known else None,
+        shards_with_room=formula.shards_with_room(size, count, rate, step) if known else None,
     )
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from repro.seams.reach import TextOption
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -52,7 +54,7 @@ class Selected(BaseModel):
     samples: int = Field(ge=1)
     """Training images before."""
     kept: int = Field(ge=1)
-    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    sha256: TextOption = Field(pattern="^[0-9a-f]{64}$")
     """Of the numbers of the images that stay, ascending, as little-endian 64 bit."""
     leaked: int = Field(ge=0)
     """Evaluation images within the threshold of a training image that stays."""

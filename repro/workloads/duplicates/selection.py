@@ -89,7 +89,7 @@ def _stored(what: str, find: Callable[[], np.ndarray]) -> np.ndarray:
         try:
             stored: np.ndarray = np.load(place, allow_pickle=False)
             return stored
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError) as error:
             raise TrialError(f"{place}: cannot be read: {error}; delete it, it is found again") from error
     found, out = find(), io.BytesIO()
     np.save(out, found)
