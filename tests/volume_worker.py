@@ -15,7 +15,7 @@ from repro.volumes.operators import Blend, Delay, Infer, Read, Write
 from repro.volumes.queue_address import open_queue
 from repro.volumes.store import Output
 from repro.volumes.task_queue import Counts, Message, TaskQueue
-from repro.volumes.worker import tasks, work
+from repro.volumes.worker import work
 
 MOST_RECEIVES = 50
 
@@ -57,9 +57,8 @@ def prepare(folder: Path, grid: Grid, address: str, seed: int) -> np.ndarray:
     """Make a random volume `v`, its empty output `out` and its tasks; return the volume."""
     values = np.random.default_rng(seed).standard_normal(grid.shape, dtype=np.float32)
     zarr.save_array(str(folder / "v"), values)
-    Output.create(folder / "out", grid, "float32")
     queue = open_queue(address, make=True)
-    queue.add(tasks(grid))
+    queue.add(Output.create(folder / "out", grid, "float32").tasks())
     queue.close()
     return values
 
@@ -77,4 +76,4 @@ def run(folder: Path, address: str, visibility: float, delay: float) -> None:
     """Work until the queue is empty."""
     output = Write(str(folder / "out"))
     chain = [Read(str(folder / "v")), Infer("identity"), Delay(delay), Blend(), output]
-    work(Observed(open_queue(address, visibility, MOST_RECEIVES), folder / "log"), chain, output.output.grid, print)
+    work(Observed(open_queue(address, visibility, MOST_RECEIVES), folder / "log"), chain, output.output, print)

@@ -125,7 +125,7 @@ def compare_runs(
     if METRICS[found.metric].to_target and not all(record.plan.has_target for record in records):
         raise UsageError(f"--metric {found.metric}: design fixed_steps has no target; its trials have "
                          f"{', '.join(WITHOUT_TARGET)}")
-    if not found.comparisons:
+    if not found.comparisons and (conditions or not found.effects):
         raise UsageError(_nothing(records[0], baseline))
     failures = tuple(text for item in _subject(found, conditions, fail_any) for condition in conditions
                      if (text := condition.failure(item)))

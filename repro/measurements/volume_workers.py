@@ -22,7 +22,7 @@ from repro.volumes.operators import Blend, Delay, Infer, Read, Write
 from repro.volumes.queue_address import open_queue
 from repro.volumes.store import Output
 from repro.volumes.task_queue import TaskQueue
-from repro.volumes.worker import Tally, tasks, work
+from repro.volumes.worker import Tally, work
 
 CONV_LIMIT = 1e-5
 """Largest difference to inference of the whole volume where no chunk lacks neighbours: float32 sums in other orders."""
@@ -96,17 +96,16 @@ class Workers(Measuring):
             if self.queue is not None:
                 self.queue.remove()
                 shutil.rmtree(self._place(self.operations - 1))
-            Output.create(self._place(self.operations), self.grid, "float32")
             made = open_queue(address, make=True)
-            made.add(tasks(self.grid))
+            made.add(Output.create(self._place(self.operations), self.grid, "float32").tasks())
             made.close()
         elif self.queue is not None:
             self.queue.close()
         self._together()
         self.queue = open_queue(address, self.visibility)
         chain = [Read(str(self.folder / "given")), infer, *([Delay(delay)] if delay else []), Blend(),
-                 Write(str(self._place(self.operations)))]
-        tally = work(self.queue, chain, self.grid, _fail)
+                 output := Write(str(self._place(self.operations)))]
+        tally = work(self.queue, chain, output.output, _fail)
         self._together()
         return tally
 

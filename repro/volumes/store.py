@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import os
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,6 +64,8 @@ class Output:
         with _made(self.path):
             self.parts, self.done, self.volume = (_array(self.path / name) for name in ("parts", "done", "volume"))
             self.grid = Grid(self.volume.shape, tuple(self.volume.attrs["chunk"]), tuple(self.volume.attrs["overlap"]))
+            self.name = str(self.volume.attrs["name"])
+            """Random; in every task, so that no worker does those of another output."""
         self._known: set[int] = set()
         """Parts that this worker has seen complete; they stay so."""
 
@@ -87,8 +90,24 @@ class Output:
                     ("done", (grid.chunks,), (1,), "uint8"), ("volume", grid.shape, grid.stride, dtype)):
                 made: Any = zarr.open_array(str(place / name), mode="w", shape=shape, chunks=chunks, dtype=kind,
                                             fill_value=0)
-            made.attrs.update({"chunk": list(grid.chunk), "overlap": list(grid.overlap)})
+            made.attrs.update({"chunk": list(grid.chunk), "overlap": list(grid.overlap), "name": uuid.uuid4().hex})
         return cls(place)
+
+    def tasks(self) -> list[str]:
+        """Return the task of every chunk."""
+        return [f"{self.name}/{index}" for index in range(self.grid.chunks)]
+
+    def chunk_of(self, task: str) -> int:
+        """Return the chunk of one of the output's tasks.
+
+        Raises:
+            UsageError: the task is for another output.
+        """
+        name, _, index = task.partition("/")
+        if name != self.name:
+            raise UsageError(f"{self.path}: the tasks of this queue are for another output; name the one that "
+                             "create-tasks made with them")
+        return int(index)
 
     def write(self, index: int, part: np.ndarray) -> None:
         """Write the weighted chunk `index` (float64) and every block that is complete with it.

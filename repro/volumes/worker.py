@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from repro.core.errors import ReproError
-from repro.volumes.grid import Grid
 from repro.volumes.operators import Operator, Piece
+from repro.volumes.store import Output
 from repro.volumes.task_queue import TaskQueue
 
 POLL_SECONDS = 0.02
@@ -24,19 +24,14 @@ class Tally:
     """Done, but after the visibility timeout, when another worker had the task too."""
 
 
-def tasks(grid: Grid) -> list[str]:
-    """Return the tasks of a grid: the index of every chunk."""
-    return [str(index) for index in range(grid.chunks)]
-
-
-def work(queue: TaskQueue, chain: Sequence[Operator], grid: Grid, tell: Callable[[str], None]) -> Tally:
+def work(queue: TaskQueue, chain: Sequence[Operator], output: Output, tell: Callable[[str], None]) -> Tally:
     """Work until the queue has no open task, also none in another worker's hands.
 
     A task that fails stays in the queue, is received again after the visibility timeout and ends as a dead letter;
     `tell` is given one line. What concerns every task (a full disk, a lost queue) ends the worker.
 
     Raises:
-        ReproError: the output cannot be written, or the queue cannot be reached.
+        ReproError: the output cannot be written, the queue cannot be reached, or its tasks are for another output.
     """
     tally = Tally()
     while True:
@@ -46,15 +41,16 @@ def work(queue: TaskQueue, chain: Sequence[Operator], grid: Grid, tell: Callable
                 return tally
             time.sleep(POLL_SECONDS)
             continue
+        piece = Piece(output.chunk_of(message.body))
         try:
-            piece = Piece(int(message.body))
             for operator in chain:
-                piece = operator.apply(piece, grid)
+                piece = operator.apply(piece, output.grid)
         except ReproError:
             raise
         except Exception as error:  # a damaged input chunk, for example: other tasks may be well
             tally.failed += 1
-            tell(f"task {message.body} failed ({message.receives} receives): {type(error).__name__}: {error}")
+            tell(f"chunk {piece.index} failed ({message.receives} receives): "
+                 f"{type(error).__name__}: {error}")
             continue
         tally.done += 1
         tally.late += not queue.delete(message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,8 @@ def test_the_pilot_measures_what_the_advice_needs(folder: Path) -> None:
     assert [row["batch"] for row in family["batches"]] == [8, 16, 32]
     (row,) = family["workers"]
     assert row["step_seconds"] == pytest.approx(2 * family["step_seconds"] / row["speed_up"]["value"])
+    assert [(row["batch"], row["gain"]["value"] > 0) for row in family["doublings"]] == [(8, True), (16, True)]
+    assert family["train_samples"] == 1437
     assert family["worth"] == (2 if row["speed_up"]["value"] >= 1 else 1)
     assert command(folder, "verify", "pilot")[0] == 0
 
@@ -67,12 +70,16 @@ def test_the_pilot_gives_the_advice_again(folder: Path) -> None:
         key: again[key] for key in again if key != "available_mib"}
     code, said, error = command(folder, "advise", "own.yaml", "--pilot", "pilot", "--steps", "3")
     assert "worth it:" in said and "nothing hidden" in said, error
+    assert "caution: up to 3 workers of the pilot shared 2 cores" in said or len(os.sched_getaffinity(0)) > 2
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
     (("own.yaml", "--pilot", "nowhere"), "no such run folder or bundle"),
     (("throughput", "--pilot", "pilot", "--steps", "3"), "is a run of 'own-pilot', not of 'throughput-pilot'"),
-    (("own.yaml", "--pilot", "pilot", "--steps", "3", "-o", "workload.hidden=64"), "with another trial"),
+    (("own.yaml", "--pilot", "pilot", "--steps", "3", "-o", "workload.hidden=64"), "with another trial (workload: "),
+    (("own.yaml", "--pilot", "pilot", "--steps", "4"), "another trial (stop: {'design': 'fixed_steps', 'steps': 3,"),
+    (("own.yaml", "-o", "engine={kind: deepspeed, stage: 2}"), "does not send gradients by all-reduce alone"),
+    (("own.yaml", "-o", "workload.hidden=8,9,10,11,12,13,14,15,16"), "would have 45 cells; 40 are the most"),
     (("tensor3d",), "is of kind measurement"),
     (("own.yaml", "-o", "engine=fake"), "simulates a training"),
     (("own.yaml", "--workers", "1,2"), "no numbers of workers"),

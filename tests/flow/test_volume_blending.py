@@ -14,7 +14,7 @@ from repro.volumes.net import net
 from repro.volumes.operators import Blend, Infer, Piece, Read, Write, checked
 from repro.volumes.queue_address import open_queue
 from repro.volumes.store import Output
-from repro.volumes.worker import tasks, work
+from repro.volumes.worker import work
 from tests.unit.volumes.test_grid_and_mask import SETTINGS, random_grid
 
 
@@ -22,11 +22,10 @@ def in_process(folder: Path, made: np.ndarray, grid: Grid, which: str = "identit
     """Work on all tasks with one worker in this process; return the output."""
     folder.mkdir()
     zarr.save_array(str(folder / "v"), made)
-    Output.create(folder / "out", grid, str(made.dtype))
     queue = open_queue(f"sqlite:{folder}/t.db", make=True)
-    queue.add(tasks(grid))
-    chain, _ = checked([Read(str(folder / "v")), Infer(which), Blend(), Write(str(folder / "out"))])
-    tally = work(queue, chain, grid, print)
+    queue.add(Output.create(folder / "out", grid, str(made.dtype)).tasks())
+    chain, output = checked([Read(str(folder / "v")), Infer(which), Blend(), Write(str(folder / "out"))])
+    tally = work(queue, chain, output, print)
     queue.close()
     assert (tally.done, tally.failed, tally.late) == (grid.chunks, 0, 0)
     return Output(folder / "out")

@@ -19,7 +19,6 @@ from repro.volumes.grid import Grid
 from repro.volumes.queue_address import open_queue
 from repro.volumes.store import Output, open_volume
 from repro.volumes.task_queue import Counts
-from repro.volumes.worker import tasks
 from tests.redis_server import needs_redis, redis_server
 from tests.tracking_server import environment
 
@@ -48,9 +47,8 @@ def values(tmp_path: Path) -> np.ndarray:
 
 def make_tasks(folder: Path, grid: Grid, out: str = "out", queue: str = "t.db") -> None:
     """Do in this process what `create-tasks` does."""
-    Output.create(folder / out, grid, "float32")
     made = open_queue(f"sqlite:{folder}/{queue}", make=True)
-    made.add(tasks(grid))
+    made.add(Output.create(folder / out, grid, "float32").tasks())
     made.close()
 
 
@@ -99,12 +97,18 @@ def test_a_chain_that_would_double_voxels_is_refused(tmp_path: Path, values: np.
     assert error == "error: the chain read write cannot run; write it as: read V infer --net NAME blend write OUT\n"
 
 
-def test_tasks_of_another_output_leave_this_one_undone_and_say_so(tmp_path: Path, values: np.ndarray) -> None:
+def test_tasks_of_another_output_are_refused_and_stay(tmp_path: Path, values: np.ndarray) -> None:
     make_tasks(tmp_path, GRID)
     make_tasks(tmp_path, Grid(GRID.shape, (20,) * 3, (4,) * 3), "larger", "u.db")
+    code, said, error = volume(tmp_path, "run", "--queue", "sqlite:u.db", "--visibility", "0.1", *CHAIN)
+    assert (code, said) == (2, "")
+    assert error == ("error: out: the tasks of this queue are for another output; name the one that create-tasks made "
+                     "with them\n")
+    code, said, error = volume(tmp_path, "run", "--queue", "sqlite:u.db", *CHAIN[:-1], "larger")
+    assert (code, error) == (0, "") and said.endswith("dead letters 0, chunks left 0\n")
     code, said, error = volume(tmp_path, "run", "--queue", "sqlite:u.db", *CHAIN)
-    assert (code, said) == (1, "done 4, failed 0, dead letters 0, chunks left 20\n")
-    assert error == "the queue is empty, but not all of this output is done: the tasks were for another one\n"
+    assert (code, said) == (1, "done 0, failed 0, dead letters 0, chunks left 24\n")
+    assert error == "the queue is empty, but not all of this output is done: its tasks were in another queue\n"
 
 
 def test_a_damaged_chunk_of_the_input_becomes_a_dead_letter_and_the_rest_is_done(

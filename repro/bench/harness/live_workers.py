@@ -81,16 +81,14 @@ def _round(folder: Path, order: list[int], seconds: float, delay: float) -> tupl
     from repro.volumes.grid import Grid
     from repro.volumes.queue_address import open_queue
     from repro.volumes.store import Output
-    from repro.volumes.worker import tasks
 
     # More tasks than the phases can do, so that the queue is never empty.
     enough = 1 + int(sum(order) * (seconds + SETTLE_SECONDS) / delay)
     grid = Grid((CHUNK, CHUNK, CHUNK + (CHUNK - OVERLAP) * enough), (CHUNK,) * 3, (OVERLAP,) * 3)
     values: Any = np.ones(grid.shape, dtype=np.float32)
     zarr.save_array(str(folder / "v"), values)
-    Output.create(folder / "out", grid, "float32")
     queue = open_queue(f"sqlite:{folder}/t.db", make=True)
-    queue.add(tasks(grid))
+    queue.add(Output.create(folder / "out", grid, "float32").tasks())
     command = [sys.executable, "-m", "repro", "volume", "run", "--queue", "sqlite:t.db",
                "--visibility", str(VISIBILITY), "read", "v", "infer", "--net", "identity", "delay", "--seconds",
                str(delay), "blend", "write", "out"]

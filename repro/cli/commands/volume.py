@@ -75,15 +75,13 @@ def create_tasks(source: str, out: str, chunk: Any, overlap: Any, dtype: str | N
     from repro.volumes.grid import Grid
     from repro.volumes.queue_address import open_queue
     from repro.volumes.store import Output, open_volume
-    from repro.volumes.worker import tasks
 
     given = open_volume(source)
     grid = Grid(tuple(given.shape), chunk, overlap)
     queue = open_queue(address, make=True)
     if (found := queue.counts()).open or found.dead:
         raise UsageError(f"the queue has {found.open} open tasks and {found.dead} dead letters; use another one")
-    Output.create(out, grid, dtype or str(given.dtype))
-    queue.add(tasks(grid))
+    queue.add(Output.create(out, grid, dtype or str(given.dtype)).tasks())
     queue.close()
     say(f"{grid.chunks} tasks; next: repro volume run --queue {masked(address)} read {source} infer --net conv blend "
         f"write {out}")
@@ -101,7 +99,7 @@ def status(address: str, as_json: bool) -> None:
     from repro.volumes.queue_address import open_queue
 
     queue = open_queue(address)
-    found, dead = queue.counts(), queue.dead()
+    found, dead = queue.counts(), [task.rpartition("/")[2] for task in queue.dead()]
     queue.close()
     if as_json:
         echo_json({"waiting": found.waiting, "in_flight": found.in_flight, "dead": dead})
@@ -195,7 +193,7 @@ def work_on(made: list[Callable[[], Operator]], address: str, visibility: float,
 
     queue = open_queue(address, visibility, most_receives)
     chain, output = checked([each() for each in made])
-    tally = work(queue, chain, output.grid, lambda text: say(text, err=True))
+    tally = work(queue, chain, output, lambda text: say(text, err=True))
     dead, left = queue.counts().dead, output.left()
     queue.close()
     say(f"done {tally.done}, failed {tally.failed}, dead letters {dead}, chunks left {left}")
@@ -203,6 +201,6 @@ def work_on(made: list[Callable[[], Operator]], address: str, visibility: float,
         say(f"{tally.late} tasks took longer than the visibility timeout of {visibility:g} s and were received twice; "
             "give --visibility more", err=True)
     if left > dead:
-        say("the queue is empty, but not all of this output is done: the tasks were for another one", err=True)
-    if left:
+        say("the queue is empty, but not all of this output is done: its tasks were in another queue", err=True)
+    if left or dead:
         sys.exit(Exit.TRIAL_FAILED)

@@ -75,11 +75,20 @@ def _print_family(item: FamilyAdvice, advice: Advice, console: Console) -> None:
             f"{row.options or 'as they are'}: {row.step_seconds:.4g} s"
             + (f", {row.peak_mib:.4g} MiB" if row.peak_mib else "") + ("" if row.fits else ", does not fit")
             + (" (the fastest that fits)" if row.chosen else "") for row in item.convolutions)), soft_wrap=True)
-    pays = f"pays up to {item.stops_paying}" if item.stops_paying else f"still pays at {item.batches[-1].batch}"
-    fits = "what fits is not known" if item.available_mib is None else \
-        "its memory does not grow measurably" if item.largest_batch is None else \
-        f"fits up to {item.largest_batch} in {item.available_mib:,.0f} MiB (linear, modelled)"
-    console.print(line(f"a larger batch {pays} (a doubling must gain 10 %); {fits}"), soft_wrap=True)
+    gains = "; ".join(f"of {row.batch} {row.gain.value:.3g} x ({_ends(row.gain)})" for row in item.doublings)
+    pays = f"a larger one pays up to {item.stops_paying}" if item.stops_paying else \
+        f"whether it gains 10 % at {item.unsettled} is open: pilot again with more --steps" if item.unsettled else \
+        f"a larger one still pays at {item.batches[-1].batch}"
+    console.print(line(f"samples/s by a doubling {gains}: {pays}; {_fitting(item)}"), soft_wrap=True)
+
+
+def _fitting(item: FamilyAdvice) -> str:
+    if item.available_mib is None:
+        return "what fits is not known"
+    if item.largest_batch is None:
+        return "memory does not grow measurably"
+    fits = "all training samples fit" if item.largest_batch >= item.train_samples else f"{item.largest_batch} fit"
+    return f"{fits} into {item.available_mib:,.0f} MiB (linear, modelled)"
 
 
 def _check(rows: tuple[CheckRow, ...]) -> Table:

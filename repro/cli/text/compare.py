@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from repro.compare.runs import Compared
 
 
-
 def print_compared(found: Compared, console: Console | None = None) -> None:
     """Print the cells, the comparisons and their reasons; colours only on a terminal."""
     console = console or stdout(200)
@@ -35,7 +34,8 @@ def print_compared(found: Compared, console: Console | None = None) -> None:
     leading = not any(item.primary for item in found.comparisons)
     if leading:
         print_effects(found.effects, console)
-    console.print(_ratios(found.comparisons))
+    if found.comparisons:
+        console.print(_ratios(found.comparisons))
     short = bool(found.effects) and leading and len(found.comparisons) > FEW
     if short:
         console.print(line("the reasons of these contrasts of single cells: repro compare RUN --json, or the report"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -94,5 +94,11 @@ def _require_same(record: Record, wanted: Suite, pilot: Path) -> None:
     for name in ("suite", "trial", "matrix"):
         if getattr(found, name) != getattr(wanted, name):
             what = f"{found.suite!r}, not of {wanted.suite!r}" if name == "suite" else \
-                f"{wanted.suite!r} with another {name}"
+                f"{wanted.suite!r} with another {name} ({_different(getattr(found, name), getattr(wanted, name))})"
             raise UsageError(f"{pilot}: is a run of {what}; leave out --pilot to run the pilot of this suite")
+
+
+def _different(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """Return the fields in which two differ, with what was found."""
+    return ", ".join(f"{key}: {found.get(key)} there, {wanted.get(key)} asked"
+                     for key in sorted({*found, *wanted}) if found.get(key) != wanted.get(key))

@@ -46,21 +46,25 @@ def shards_with_room(parameter_bytes: float, workers: int, bytes_per_second: flo
     return max(1, math.ceil(parameter_bytes * workers / (MOST_FULL * bytes_per_second * alone) - 1e-9))
 
 
-def stops_paying(batches: Sequence[int], rates: Sequence[float], gain: float = 0.1) -> int | None:
-    """Return the smallest batch whose next one trains less than 1 + `gain` times as many samples a second a doubling.
+def stops_paying(
+    batches: Sequence[int], gains: Sequence[tuple[float, float]], least: float = 1.1
+) -> tuple[int | None, int | None]:
+    """Return the smallest batch of which a doubling gains less than `least`, and the first that is not settled.
 
     Args:
         batches: ascending.
-        rates: samples a second of each.
+        gains: the 95 % interval of the factor in samples a second that a doubling of each batch gives, but of the last.
 
     Returns:
-        None: it still pays at the largest batch.
+        (stops, open): stops is None if it still pays at the largest batch or a smaller one is open, that is, its
+        interval contains `least`.
     """
-    for index in range(len(batches) - 1):
-        doublings = math.log2(batches[index + 1] / batches[index])
-        if rates[index + 1] / rates[index] < (1 + gain) ** doublings:
-            return batches[index]
-    return None
+    for batch, (low, high) in zip(batches, gains, strict=False):
+        if high < least:
+            return batch, None
+        if low < least:
+            return None, batch
+    return None, None
 
 
 def largest_batch(batches: Sequence[int], peaks: Sequence[float], available: float) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 from repro import stats
@@ -20,7 +21,7 @@ from repro.core.frozen import Frozen
 from repro.record.results import Result
 from repro.record.status import meaning
 from repro.record.store import Record
-from repro.seams.training import Comm, Engine
+from repro.seams.training import Comm, Engine, Workload
 from repro.suite.cell import Cell
 from repro.suite.plan import Plan
 from repro.suite.training import TrainingConfig
@@ -62,6 +63,14 @@ class BatchRow(Frozen):
     step_seconds: float
     samples_per_second: float
     peak_mib: float | None
+
+
+class Doubling(Frozen):
+    """What a doubling of a worker's batch gives; measured."""
+
+    batch: int
+    gain: Estimated
+    """Factor in samples a second."""
 
 
 class ConvolutionRow(Frozen):
@@ -107,8 +116,14 @@ class FamilyAdvice(Frozen):
     batches: tuple[BatchRow, ...]
     convolutions: tuple[ConvolutionRow, ...]
     """Empty: the model has no convolutions, or the suite sets how they run."""
+    doublings: tuple[Doubling, ...]
     stops_paying: int | None
+    """Smallest batch of which a doubling gains less than 10 %; None: it still pays, or is not settled."""
+    unsettled: int | None
+    """First batch of which the pilot does not settle whether a doubling gains 10 %."""
+    train_samples: int
     largest_batch: int | None
+    """Largest power of two times the smallest batch that fits, if memory is linear; also above the data's size."""
     available_mib: float | None
 
 
@@ -228,6 +243,9 @@ def _family(
     batches = tuple(_batch(samples, found) for (count, samples), found in sorted(by_shape.items()) if count == 1)
     peaks = [row.peak_mib for row in batches if row.peak_mib is not None]
     sizes = [row.batch for row in batches]
+    doublings = _doublings({samples: found for (count, samples), found in sorted(by_shape.items()) if count == 1})
+    stops, unsettled = formula.stops_paying(sizes, [(item.gain.low or 0.0, item.gain.high or math.inf)
+                                                    for item in doublings])
     return FamilyAdvice(
         family=label, algorithm=f"{algorithm.title}{', assumed' if assumed else ''}", step_seconds=step, samples=share,
         input_seconds=median(item.input_wait_seconds or 0.0 for item in alone.values()), gradient_bytes=size,
@@ -235,11 +253,26 @@ def _family(
         fit_error=max(seed.error for seed in seeds),
         workers=rows, worth=worth, batches=batches,
         convolutions=_convolutions({name: _ended(record, cell, label) for name, cell in variants.items()}, available),
-        stops_paying=formula.stops_paying(sizes, [row.samples_per_second for row in batches]),
+        doublings=doublings, stops_paying=stops, unsettled=unsettled, train_samples=_train_samples(cells[0]),
         largest_batch=formula.largest_batch(sizes, peaks, available)
         if available is not None and len(peaks) == len(sizes) else None,
         available_mib=available,
     )
+
+
+def _doublings(rates: Mapping[int, Mapping[int, Result]]) -> tuple[Doubling, ...]:
+    """Return what each doubling gives, from trials by batch and seed; a larger step counts as so many doublings."""
+    found = []
+    for small, large in pairwise(sorted(rates)):
+        gains = [(large / step_of(rates[large][repeat]) * step_of(item) / small) ** (1 / math.log2(large / small))
+                 for repeat, item in rates[small].items() if repeat in rates[large]]
+        if gains:
+            found.append(Doubling(batch=small, gain=estimated(gains)))
+    return tuple(found)
+
+
+def _train_samples(cell: Cell) -> int:
+    return cell.training.workload.get(Workload).train_samples
 
 
 def _ended(record: Record, cell: Cell, label: str) -> dict[int, Result]:

@@ -60,7 +60,9 @@ class Samples:
             view = memoryview(found)  # type: ignore[arg-type]  # numpy's stubs for Python 3.11 do not name the buffer
             done = 0
             while done < len(found):
-                done += source.readinto(view[done:]) or 0
+                if not (count := source.readinto(view[done:])):
+                    raise OSError(f"{source.name} ends before sample {end}")
+                done += count
         return found
 
 

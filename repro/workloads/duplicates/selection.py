@@ -56,8 +56,9 @@ def rows(dedup: Dedup, images: Images, planned: Selected) -> NDArray[np.int64]:
     kept = _first(dedup, images, None)
     chosen = _drawn(len(images.train), len(kept)) if dedup.leave_out == "random" else kept
     if rows_sha256(chosen) != planned.sha256:
-        raise TrialError(f"near-duplicates: other images stay than in the plan ({len(chosen)} here, {planned.kept} "
-                         "there): the data, ImageHash or Pillow differ; a new plan takes what is found here")
+        raise TrialError(f"near-duplicates: other images stay than in the plan ({len(chosen)}, sha256 "
+                         f"{rows_sha256(chosen)[:8]}, here; {planned.kept}, {planned.sha256[:8]}, there): the data, "
+                         "ImageHash or Pillow differ; a new plan takes what is found here")
     return chosen
 
 

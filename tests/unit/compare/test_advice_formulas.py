@@ -27,10 +27,10 @@ def test_shards_by_hand() -> None:
 
 
 def test_a_batch_stops_paying_where_a_doubling_gains_less_than_a_tenth() -> None:
-    assert formula.stops_paying([16, 32, 64], [100, 180, 190]) == 32
-    assert formula.stops_paying([16, 32, 64], [100, 180, 300]) is None
-    assert formula.stops_paying([16, 64], [100, 120]) == 16, "two doublings"
-    assert formula.stops_paying([16], [100]) is None
+    assert formula.stops_paying([16, 32, 64], [(1.7, 1.9), (1.02, 1.08)]) == (32, None)
+    assert formula.stops_paying([16, 32, 64], [(1.7, 1.9), (1.5, 1.8)]) == (None, None)
+    assert formula.stops_paying([16, 32, 64], [(1.05, 1.15), (1.0, 1.01)]) == (None, 16), "open before it stops"
+    assert formula.stops_paying([16], []) == (None, None)
 
 
 def test_memory_is_linear_in_the_batch() -> None:

@@ -1,0 +1,58 @@
+"""A run without near-duplicates that is interrupted, resumed, compared and reproduced: no step asks for more."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from repro.record.store import read_record
+from tests.flow.test_reproduce import command
+from tests.tracking_server import environment
+
+SUITE = """
+suite: own
+seeds: 2
+trial:
+  workload: {kind: digits-mlp, hidden: 16, depth: 1, planted: 0.1, dedup: {threshold: 0}}
+  engine: ddp
+  processes: 1
+  batch: {global: 64}
+  optimizer: {kind: sgd, lr: 0.05}
+  stop: {metric: top1, target: 0.5, max_epochs: 2, design: fixed_budget}
+  determinism: bitwise
+  evaluate_every: 2000
+matrix:
+  workload.dedup.threshold: [0, 8]
+  workload.dedup.leave_out: [near, random]
+contrasts: [workload.dedup.threshold, workload.dedup.leave_out]
+"""
+
+
+def test_it_resumes_compares_and_reproduces(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(SUITE)
+    running = subprocess.Popen([sys.executable, "-m", "repro", "run", "own.yaml", "--no-mlflow", "--out", "run"],
+                               cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 120
+    while not list(tmp_path.glob("run/trials/*/result.json")):
+        assert time.monotonic() < until and running.poll() is None, "no trial ended"
+        time.sleep(0.05)
+    running.send_signal(signal.SIGINT)
+    running.wait(60)
+    before = len(read_record(tmp_path / "run").results)
+    code, _, error = command(tmp_path, "run", "--resume", "run", "--no-mlflow")
+    assert code == 0, error
+    record = read_record(tmp_path / "run")
+    assert 1 <= before < len(record.results) == 8
+    kept = {cell.choices.workload.options["selected"]["sha256"] for cell in record.plan.cells}
+    assert len(kept) == 4, "each cell trains on other images"
+    code, said, error = command(tmp_path, "compare", "run")
+    assert code == 0, error
+    assert "main effects" in said and "leave out random" in said
+    assert command(tmp_path, "compare", "run", "--fail-if", "ratio.low > 1.1")[0] == 2, "no contrast to judge"
+    code, said, error = command(tmp_path, "reproduce", "run", "--out", "again", "--json")
+    assert code == 0, error
+    assert {item["how"] for item in json.loads(said)["cells"]} == {"bitwise"}
