@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import os
-import signal
 import socket
 import tempfile
 import threading
 import time
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from pydantic import Field, PrivateAttr
 
 from repro.core import fence
-from repro.core.errors import TrialError
 from repro.launchers.processes import hang, shared_fork_server
-from repro.launchers.processes.entry import reason
+from repro.launchers.processes.fixed_nodes import Membership
 from repro.launchers.processes.hang import FileGrowth
-from repro.launchers.processes.rank import Assignment, SamePlace, run
-from repro.launchers.processes.rank_processes import RankProcesses, ends
+from repro.launchers.processes.node_launch import NodeLaunch
+from repro.launchers.processes.rank import Assignment, SamePlace
+from repro.launchers.processes.rank_processes import RankProcesses, ends, hung_ends
 from repro.launchers.processes.shared_fork_server import WarmServer
 from repro.seams.launching import Launcher, LaunchRequest, LaunchResult
 from repro.seams.plugin import Setting
-
-LEAVE_ELASTIC_AFTER = 20
-"""Tenths of a second after the deadline until a launch that has not ended is interrupted."""
-LEAVING = signal.SIGTERM
-"""Signal that interrupts it."""
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""Signals that make elastic end a launch."""
 
 
 class Local(Launcher):
@@ -101,63 +89,21 @@ class Local(Launcher):
         fence.make_folder(request.folder)
         self._server.revive()
         begin = time.monotonic()
-        ranks, suspect = RankProcesses(), None
         with tempfile.TemporaryDirectory(dir=self._server.folder) as reports:
             work = Assignment(
                 request.entry, request.payload, str(request.folder), reports, {**environment, **request.environment},
                 request.expendable,
             )
-            late = _Late()
-            with _signals_delivered(late), _deadline(ranks, request, late):
-                suspect = self._elastic(request.processes, work, ranks, place)
-            codes = ranks.exit_codes(request.processes)
-            if late.stacks is not None:
-                each = hang.reasons(late.stacks, request.processes, request.stall_seconds or 0.0)
-                ended = ends(codes, Path(reports), hang.find_hung_rank(late.stacks), "", each)
-                return LaunchResult(ended, time.monotonic() - begin, hung=True)
-            why = f"not finished after {request.timeout_seconds:g} s" if late.is_set() else ""
-            ended = ends(codes, Path(reports), suspect, why)
-        return LaunchResult(ended, time.monotonic() - begin, late.is_set())
-
-    def _elastic(self, processes: int, work: Assignment, ranks: RankProcesses, place: object) -> int | None:
-        """Launch and wait; return the rank that elastic saw fail first."""
-        from torch.distributed.elastic.multiprocessing.api import SignalException
-        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-        from torch.distributed.launcher.api import elastic_launch
-
-        try:
-            elastic_launch(self._configuration(processes), run)(work, ranks, place)
-        except ChildFailedError as failed:
-            return min(failed.failures, default=None)
-        except SignalException:
-            raise
-        except Exception as error:  # torch elastic passes on errors of its store, its agent and the system
-            raise TrialError(f"torch elastic could not launch: {reason(error)}") from error
-        finally:
-            ranks.kill()
-            ranks.reap(self.grace_seconds)
-        return None
-
-    def _configuration(self, processes: int) -> Any:
-        from torch.distributed.launcher.api import LaunchConfig
-
-        from repro.launchers.processes import one_node
-
-        return LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
-            nproc_per_node=processes,
-            run_id=uuid.uuid4().hex,
-            rdzv_backend=one_node.BACKEND,
-            rdzv_endpoint=one_node.ADDRESS,
-            local_addr=one_node.ADDRESS,
-            max_restarts=0,
-            monitor_interval=self.monitor_seconds,
-            start_method="forkserver",
-            logs_specs=one_node.NoLogs(),
-            signals_to_handle=_signals_to_handle(),
-            shutdown_timeout=self.grace_seconds,
-        )
+            deadline = Deadline(request)
+            found = NodeLaunch(work, request.processes, place, Membership(), self.monitor_seconds, self.grace_seconds
+                               ).carry_out(deadline.in_time)
+        if deadline.stacks is not None:
+            each = hang.reasons(deadline.stacks, request.processes, request.stall_seconds or 0.0)
+            ended = hung_ends(found.codes, hang.find_hung_rank(deadline.stacks), each)
+            return LaunchResult(ended, time.monotonic() - begin, hung=True)
+        why = f"not finished after {request.timeout_seconds:g} s" if deadline.passed else ""
+        return LaunchResult(ends(found.codes, found.reports, found.suspect, why), time.monotonic() - begin,
+                            deadline.passed)
 
 
 def _cores() -> int:
@@ -171,86 +117,31 @@ def _loopback() -> dict[str, str]:
     return {key: names[0] for key in wanted if names and key not in os.environ}
 
 
-def _signals_to_handle() -> str:
-    """Return the signals that the caller does not ignore: under nohup, SIGHUP must stay harmless."""
-    return ",".join(each.name for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN)
+class Deadline:
+    """The time limit of a launch, and the longest time without progress."""
 
+    def __init__(self, request: LaunchRequest) -> None:
+        self._request = request
+        self.passed = False
+        """True: the ranks were killed because they took too long, or made no progress."""
+        self.stacks: dict[int, list[tuple[str, str]]] | None = None
+        """Stack of each rank, if they made no progress."""
 
-@contextlib.contextmanager
-def _signals_delivered(late: _Late) -> Iterator[None]:
-    """Restore the handlers that elastic replaces, then deliver the signal that ended the launch to them.
+    def in_time(self, ranks: RankProcesses, done: threading.Event) -> bool:
+        """Wait for the end of the launch; return False if it is late."""
+        self.passed = not self._ended(ranks, done)
+        return not self.passed
 
-    The deadline's own signal, sent to leave elastic, is not delivered; one that a user sends meanwhile is.
-    """
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-
-    before = {each: signal.getsignal(each) for each in SIGNALS}
-    caught: signal.Signals | None = None
-    try:
-        yield
-    except SignalException as ended:
-        caught = ended.sigval
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            for each, handler in before.items():
-                signal.signal(each, handler)
-    if caught is not None and not (late.left and caught == LEAVING):
-        handler = before[caught]
-        if callable(handler):
-            handler(caught, None)  # not raised again: it would count as a second signal
-        else:
-            signal.raise_signal(caught)
-
-
-@contextlib.contextmanager
-def _deadline(ranks: RankProcesses, request: LaunchRequest, late: _Late) -> Iterator[None]:
-    """Kill all ranks at the time limit or when they make no progress, and set `late`.
-
-    Elastic waits for ever for a rank that ended with exit code 0 before its entry returned, and no process is left
-    whose end would wake it: after all ranks have ended, elastic is left through its own signal handler.
-    """
-    done = threading.Event()
-
-    def watch() -> None:
-        if _in_time(ranks, request, late, done):
-            return
-        late.set()
-        for turn in itertools.count():
-            ranks.kill()
-            if done.wait(0.1):
-                return
-            if turn == LEAVE_ELASTIC_AFTER and threading.main_thread().ident is not None:
-                late.left = True
-                signal.pthread_kill(threading.main_thread().ident or 0, LEAVING)
-
-    thread = threading.Thread(target=watch, name="repro-deadline", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-
-
-def _in_time(ranks: RankProcesses, request: LaunchRequest, late: _Late, done: threading.Event) -> bool:
-    """Wait for the end of the launch; return False if it is late, with the stacks of hung ranks in `late`."""
-    if request.stall_seconds is None or request.progress is None:
-        return done.wait(request.timeout_seconds)
-    end = time.monotonic() + request.timeout_seconds
-    progress, period = FileGrowth(request.progress, request.stall_seconds), min(0.5, request.stall_seconds / 4)
-    while not done.wait(min(period, max(0.0, end - time.monotonic()))):
-        if progress.stalled():
-            late.stacks = hang.ask(ranks.pids(), request.folder)
-            return False
-        if time.monotonic() >= end:
-            return False
-    return True
-
-
-class _Late(threading.Event):
-    """Event: the ranks of a launch were killed because they took too long."""
-
-    stacks: dict[int, list[tuple[str, str]]] | None = None
-    """Stack of each rank, if they made no progress."""
-    left = False
-    """True: elastic was interrupted by a signal."""
+    def _ended(self, ranks: RankProcesses, done: threading.Event) -> bool:
+        request = self._request
+        if request.stall_seconds is None or request.progress is None:
+            return done.wait(request.timeout_seconds)
+        end = time.monotonic() + request.timeout_seconds
+        progress, period = FileGrowth(request.progress, request.stall_seconds), min(0.5, request.stall_seconds / 4)
+        while not done.wait(min(period, max(0.0, end - time.monotonic()))):
+            if progress.stalled():
+                self.stacks = hang.ask(ranks.pids(), request.folder)
+                return False
+            if time.monotonic() >= end:
+                return False
+        return True

@@ -53,10 +53,14 @@ def test_the_reason_of_a_refusal_does_not_repeat_its_cause(tmp_path: Path) -> No
     assert launched("refuse_checkpoint", tmp_path).refused_checkpoint == "checkpoint step_1: damaged"
 
 
+def ends_of(codes: list[int | None], folder: Path, suspect: int | None, late: str) -> tuple[RankEnd, ...]:
+    return rank_processes.ends(codes, rank_processes.read_reports(folder, 0, len(codes)), suspect, late)
+
+
 @pytest.mark.parametrize("text", TEXTS)
 def test_the_first_failure_is_known_by_the_causes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(rank_processes, "_without_report", lambda _: text)
-    found = LaunchResult(rank_processes.ends([-15, -9, 0], tmp_path, 1, ""), 1.0)
+    found = LaunchResult(ends_of([-15, -9, 0], tmp_path, 1, ""), 1.0)
     assert [end.cause for end in found.ends[:2]] == ["ended_after_another_rank", "failed"]
     assert found.first_failure == found.ends[1]
 
@@ -64,7 +68,7 @@ def test_the_first_failure_is_known_by_the_causes(tmp_path: Path, monkeypatch: p
 def test_a_rank_without_memory_is_the_first_although_another_reports_earlier(tmp_path: Path) -> None:
     for rank, (cause, when) in enumerate([("failed", 1), ("out_of_memory", 2)]):
         (tmp_path / f"rank{rank}.json").write_text(json.dumps({"reason": "x", "cause": cause, "nanoseconds": when}))
-    found = LaunchResult(rank_processes.ends([1, 1], tmp_path, 0, ""), 1.0).first_failure
+    found = LaunchResult(ends_of([1, 1], tmp_path, 0, ""), 1.0).first_failure
     assert found is not None
     assert (found.rank, found.cause) == (1, "out_of_memory")
 
@@ -72,7 +76,7 @@ def test_a_rank_without_memory_is_the_first_although_another_reports_earlier(tmp
 @pytest.mark.parametrize("cause", ["failed", "checkpoint_refused"])
 def test_the_report_of_a_rank_names_its_cause(tmp_path: Path, cause: RankCause) -> None:
     (tmp_path / "rank0.json").write_text(json.dumps({"reason": "x", "cause": cause, "nanoseconds": 1}))
-    first, second = rank_processes.ends([1, -15], tmp_path, None, "")
+    first, second = ends_of([1, -15], tmp_path, None, "")
     assert (first.cause, second.cause) == (cause, "ended_after_another_rank")
 
 

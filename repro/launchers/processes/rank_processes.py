@@ -8,6 +8,7 @@ import math
 import os
 import signal
 from collections.abc import Sequence
+from dataclasses import dataclass
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
 from typing import Any
@@ -60,29 +61,49 @@ class RankProcesses:
         return (known + [None] * processes)[:processes]
 
 
+@dataclass(frozen=True, slots=True)
+class RankReport:
+    """What a rank that failed wrote about it; empty: it wrote nothing."""
+
+    reason: str = ""
+    cause: RankCause = "failed"
+    nanoseconds: int = 0
+    """Monotonic clock of the launching node."""
+
+
+def read_reports(folder: Path, first: int, processes: int) -> list[RankReport]:
+    """Return the reports of the ranks from `first` on; ranks that failed wrote rank<N>.json into `folder`."""
+    return [_read(folder / f"rank{rank}.json") for rank in range(first, first + processes)]
+
+
 def ends(
-    codes: list[int | None], reports: Path, suspect: int | None, late: str, each: Sequence[str] = ()
+    codes: Sequence[int | None], reports: Sequence[RankReport], suspect: int | None, late: str
 ) -> tuple[RankEnd, ...]:
     """Return the end of each rank, separating the cause from its consequences.
 
     Args:
         codes: exit codes by rank.
-        reports: the folder in which failing ranks wrote rank<N>.json.
+        reports: by rank.
         suspect: the rank that elastic saw fail first; used if nothing better is known.
         late: why all ranks were killed; empty if they were not.
-        each: by rank, where ranks were killed because nothing got on: what each was doing. `suspect` is then the one
-            that kept the others waiting, None where that is not known.
     """
-    if each:
-        return tuple(_end(rank, code, why, "failed", suspect)
-                     for rank, (code, why) in enumerate(zip(codes, each, strict=True)))
-    reports_by_rank = [_read(reports / f"rank{rank}.json") for rank in range(len(codes))]
-    cause = None if late else _cause(codes, reports_by_rank, suspect)
+    cause = None if late else _cause(codes, reports, suspect)
     return tuple(
         RankEnd(rank, 0) if code == 0 else
-        _end(rank, code, report.get("reason") or late or _without_report(code), report.get("cause", "failed"), cause)
-        for rank, (code, report) in enumerate(zip(codes, reports_by_rank, strict=True))
+        _end(rank, code, report.reason or late or _without_report(code), report.cause, cause)
+        for rank, (code, report) in enumerate(zip(codes, reports, strict=True))
     )
+
+
+def hung_ends(codes: Sequence[int | None], hung: int | None, each: Sequence[str]) -> tuple[RankEnd, ...]:
+    """Return the end of each rank, where all were killed because nothing got on.
+
+    Args:
+        hung: the rank that kept the others waiting; None: not known.
+        each: by rank: what it was doing.
+    """
+    return tuple(_end(rank, code, why, "failed", hung) for rank, (code, why) in enumerate(zip(codes, each, strict=True))
+                 )
 
 
 def _end(rank: int, code: int | None, reason: str, cause: RankCause, first: int | None) -> RankEnd:
@@ -93,22 +114,22 @@ def _end(rank: int, code: int | None, reason: str, cause: RankCause, first: int 
     return RankEnd(rank, code, f"after rank {first}: {reason}", cause="ended_after_another_rank")
 
 
-def _read(report: Path) -> dict[str, Any]:
+def _read(report: Path) -> RankReport:
     try:
-        loaded: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
+        return RankReport(**json.loads(report.read_text(encoding="utf-8")))
     except (FileNotFoundError, json.JSONDecodeError):
-        return {}
-    return loaded
+        return RankReport()
 
 
-def _cause(codes: list[int | None], reports_by_rank: list[dict[str, Any]], suspect: int | None) -> int | None:
+def _cause(codes: Sequence[int | None], reports: Sequence[RankReport], suspect: int | None) -> int | None:
     """The rank that failed first: one without memory, one that could not report, the earliest report, the suspect."""
 
     def when(rank: int) -> float:
-        if reports_by_rank[rank].get("cause") == "out_of_memory":
+        report = reports[rank]
+        if report.cause == "out_of_memory":
             return -1.0  # others lose their link to it at once, and may report that before it has cleaned up
-        if reports_by_rank[rank]:
-            return float(reports_by_rank[rank]["nanoseconds"])
+        if report.reason:
+            return float(report.nanoseconds)
         # SIGTERM is how elastic ends the others.
         return math.inf if codes[rank] in (None, -signal.SIGTERM) else 0.0
 

@@ -128,9 +128,9 @@ def _set_environment(device: str, orders: str) -> None:
 def _load_elastic() -> None:
     import torch.distributed.launcher.api  # noqa: F401
 
-    from repro.launchers.processes import one_node
+    from repro.launchers.processes import fixed_nodes
 
-    one_node.register()
+    fixed_nodes.register()
     for name in NOISY:
         # Elastic logs the same failures again as warnings with tracebacks.
         logging.getLogger(name).propagate = False

@@ -11,7 +11,7 @@ import pytest
 
 from repro.launchers.processes import hang, rank
 from repro.launchers.processes.hang import STOPPED, FileGrowth
-from repro.launchers.processes.rank_processes import ends
+from repro.launchers.processes.rank_processes import hung_ends
 from repro.record import post_mortem
 from repro.seams.launching import LaunchResult, RankEnd
 
@@ -55,7 +55,7 @@ def test_the_rank_that_blocks_the_others_is_found(stacks: dict[int, list[tuple[s
 
 def test_each_rank_reports_its_frame_and_the_rank_it_waited_for(tmp_path: Path) -> None:
     stacks = {0: WAITS, 1: [("", STOPPED)]}
-    first, second, third = ends([-9, -9, None], tmp_path, hang.find_hung_rank(stacks), "", hang.reasons(stacks, 3, 2.5))
+    first, second, third = hung_ends([-9, -9, None], hang.find_hung_rank(stacks), hang.reasons(stacks, 3, 2.5))
     assert second.reason == "hung: no event for 2.5 s, it was stopped by a signal"
     assert first.cause == third.cause == "ended_after_another_rank"
     assert first.reason == ("after rank 1: hung: no event for 2.5 s, it was in all_reduce (distributed_c10d.py:3000)"

@@ -1,13 +1,15 @@
-"""Torch elastic for exactly one node: the agent hosts the store on a port chosen by the kernel.
+"""Torch elastic for nodes that are known beforehand: one of them hosts the store, on a port chosen by the kernel.
 
 Elastic's `c10d` rendezvous sleeps a random 0 to 0.3 s before its first round, to spread the first requests of many
-nodes, and asks the store for waiting nodes at every poll. With one node both are useless. The store is bound before its
-port is published, so two suites on one machine never race for a port.
+nodes, asks the store for waiting nodes at every poll, and numbers nodes by the order in which they come. With given
+nodes the first two are useless, and the third would move ranks to other nodes in every launch. The store is bound
+before its port is published, so two suites on one machine never race for a port.
 """
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from datetime import timedelta
 
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # public, not marked so
@@ -20,15 +22,38 @@ from torch.distributed.elastic.rendezvous import (
     rendezvous_handler_registry,
 )
 
-BACKEND = "repro-one-node"
-ADDRESS = "127.0.0.1"
+BACKEND = "repro-fixed-nodes"
+LOOPBACK = "127.0.0.1"
+STORE_SECONDS = 60
 
 
-class OneNode(RendezvousHandler):
-    """Rank 0 of a world of one node, with the store shared by its workers."""
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """This node's place among the nodes of a launch."""
 
-    def __init__(self, run_id: str) -> None:
-        self._run_id = run_id
+    node: int = 0
+    nodes: int = 1
+    address: str = LOOPBACK
+    """Of the node that hosts the store."""
+    port: int = 0
+    """Of the store; 0: node 0 of one node binds any."""
+    store: TCPStore | None = None
+    """On the node that hosts it, if it was bound before."""
+    prefix: str = "agent"
+    """Of all keys; a secret of the launch where nodes meet over a network."""
+
+
+def bind_store(address: str) -> TCPStore:
+    """Bind a store on any free port of this node."""
+    return TCPStore(address, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=STORE_SECONDS),
+                    multi_tenant=False)
+
+
+class FixedNodes(RendezvousHandler):
+    """One node of a world of given nodes, with the store shared by its workers."""
+
+    def __init__(self, run_id: str, members: Membership) -> None:
+        self._run_id, self._members = run_id, members
         self._store: TCPStore | None = None
 
     def get_backend(self) -> str:
@@ -40,11 +65,14 @@ class OneNode(RendezvousHandler):
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        self._store = TCPStore(
-            ADDRESS, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60), multi_tenant=False
-        )
-        where = RendezvousStoreInfo(ADDRESS, self._store.port)
-        return RendezvousInfo(PrefixStore("agent", self._store), 0, 1, where)
+        given = self._members
+        if given.node == 0:
+            self._store = given.store or bind_store(given.address)
+        else:
+            self._store = TCPStore(given.address, given.port, is_master=False,
+                                   timeout=timedelta(seconds=STORE_SECONDS))
+        where = RendezvousStoreInfo(given.address, self._store.port)
+        return RendezvousInfo(PrefixStore(given.prefix, self._store), given.node, given.nodes, where)
 
     def is_closed(self) -> bool:
         return False
@@ -82,7 +110,7 @@ class NoLogs(LogsSpecs):
 
 
 def _create(parameters: RendezvousParameters) -> RendezvousHandler:
-    return OneNode(parameters.run_id)
+    return FixedNodes(parameters.run_id, parameters.config["members"])
 
 
 def register() -> str:

@@ -1,0 +1,181 @@
+"""The ranks of a launch on this node: torch elastic starts each as a new process forked from the warm server."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import signal
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from repro.core.errors import TrialError
+from repro.launchers.processes import fixed_nodes
+from repro.launchers.processes.entry import reason
+from repro.launchers.processes.fixed_nodes import Membership
+from repro.launchers.processes.rank import Assignment, run
+from repro.launchers.processes.rank_processes import RankProcesses, RankReport, read_reports
+
+LEAVE_ELASTIC_AFTER = 20
+"""Tenths of a second after the ranks were killed until a launch that has not ended is interrupted."""
+LEAVING = signal.SIGTERM
+"""Signal that interrupts it."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""Signals that make elastic end a launch."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEnd:
+    """The end of a launch on one node."""
+
+    codes: list[int | None]
+    """Exit codes, by rank of this node; None: not started, or not ended."""
+    reports: list[RankReport]
+    """Written by ranks that failed, by rank of this node."""
+    suspect: int | None
+    """The rank of the whole launch that elastic saw fail first."""
+
+
+InTime = Callable[[RankProcesses, threading.Event], bool]
+"""Wait for the end of the launch, which sets the event; False: the ranks are to be killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLaunch:
+    """A launch on this node."""
+
+    work: Assignment
+    processes: int
+    """Ranks of this node."""
+    place: object
+    """The `ClusterPlace` of every rank, or what is pickled to it."""
+    members: Membership
+    monitor_seconds: float
+    """Interval at which elastic checks for ended ranks."""
+    grace_seconds: int
+    """Time between a signal to the launcher and the killing of its ranks."""
+
+    def carry_out(self, in_time: InTime) -> NodeEnd:
+        """Run the entry in every rank and wait for all of them; in the main thread.
+
+        A signal that ends the launch is delivered again after every rank has ended: SIGINT becomes KeyboardInterrupt.
+
+        Raises:
+            TrialError: elastic itself failed before or after the ranks ran.
+        """
+        ranks, suspect, ending = RankProcesses(), None, _Ending()
+        with _signals_delivered(ending), _watched(ranks, in_time, ending):
+            suspect = self._elastic(ranks)
+        first = self.members.node * self.processes
+        return NodeEnd(ranks.exit_codes(self.processes), read_reports(Path(self.work.reports), first, self.processes),
+                       suspect)
+
+    def _elastic(self, ranks: RankProcesses) -> int | None:
+        """Launch and wait; return the rank that elastic saw fail first."""
+        from torch.distributed.elastic.multiprocessing.api import SignalException
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.launcher.api import elastic_launch
+
+        try:
+            elastic_launch(self._configuration(), run)(self.work, ranks, self.place)
+        except ChildFailedError as failed:
+            return min(failed.failures, default=None)
+        except SignalException:
+            raise
+        except Exception as error:  # torch elastic passes on errors of its store, its agent and the system
+            raise TrialError(f"torch elastic could not launch: {reason(error)}") from error
+        finally:
+            ranks.kill()
+            ranks.reap(self.grace_seconds)
+        return None
+
+    def _configuration(self) -> Any:
+        from torch.distributed.launcher.api import LaunchConfig
+
+        return LaunchConfig(
+            min_nodes=self.members.nodes,
+            max_nodes=self.members.nodes,
+            nproc_per_node=self.processes,
+            run_id=uuid.uuid4().hex,
+            rdzv_backend=fixed_nodes.BACKEND,
+            rdzv_endpoint=self.members.address,
+            rdzv_configs={"members": self.members},
+            local_addr=self.members.address,
+            max_restarts=0,
+            monitor_interval=self.monitor_seconds,
+            start_method="forkserver",
+            logs_specs=fixed_nodes.NoLogs(),
+            signals_to_handle=_signals_to_handle(),
+            shutdown_timeout=self.grace_seconds,
+        )
+
+
+def _signals_to_handle() -> str:
+    """Return the signals that the caller does not ignore: under nohup, SIGHUP must stay harmless."""
+    return ",".join(each.name for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN)
+
+
+@contextlib.contextmanager
+def _signals_delivered(ending: _Ending) -> Iterator[None]:
+    """Restore the handlers that elastic replaces, then deliver the signal that ended the launch to them.
+
+    Our own signal, sent to leave elastic, is not delivered; one that a user sends meanwhile is.
+    """
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+
+    before = {each: signal.getsignal(each) for each in SIGNALS}
+    caught: signal.Signals | None = None
+    try:
+        yield
+    except SignalException as ended:
+        caught = ended.sigval
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for each, handler in before.items():
+                signal.signal(each, handler)
+    if caught is not None and not (ending.left and caught == LEAVING):
+        handler = before[caught]
+        if callable(handler):
+            handler(caught, None)  # not raised again: it would count as a second signal
+        else:
+            signal.raise_signal(caught)
+
+
+@contextlib.contextmanager
+def _watched(ranks: RankProcesses, in_time: InTime, ending: _Ending) -> Iterator[None]:
+    """Kill all ranks when `in_time` returns False.
+
+    Elastic waits for ever for a rank that ended with exit code 0 before its entry returned, and no process is left
+    whose end would wake it; it also waits for other nodes. After all ranks have ended, elastic is left through its own
+    signal handler.
+    """
+    done = threading.Event()
+
+    def watch() -> None:
+        if in_time(ranks, done):
+            return
+        for turn in itertools.count():
+            ranks.kill()
+            if done.wait(0.1):
+                return
+            if turn == LEAVE_ELASTIC_AFTER and threading.main_thread().ident is not None:
+                ending.left = True
+                signal.pthread_kill(threading.main_thread().ident or 0, LEAVING)
+
+    thread = threading.Thread(target=watch, name="repro-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+class _Ending:
+    """How a launch is ended from here."""
+
+    left = False
+    """True: elastic was interrupted by our signal."""
