@@ -21,6 +21,7 @@ UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EBADF, errno.EFBIG)
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 110}
 COMMANDS = {
     "advise": "advise:advise",
+    "agent": "agent:agent",
     "audit": "audit:audit",
     "bench": "bench:bench",
     "bundle": "bundle:bundle",

@@ -92,6 +92,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "inline": "repro.launchers.inline:Inline",
         "local": "repro.launchers.local:Local",
         "fabric": "repro.launchers.emulated:Fabric",
+        "torchrun": "repro.launchers.torchrun:Torchrun",
     },
     "reporter": {
         "html": "repro.reporters.html_page:HtmlPage",

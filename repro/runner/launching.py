@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,23 +27,36 @@ class Launchers:
 
     def __init__(self) -> None:
         self._open: dict[str, Launcher] = {}
+        self._root = Path()
 
-    def open(self, plan: Plan) -> float | None:
+    def open(self, plan: Plan, root: Path, tell: Callable[[str], None]) -> float | None:
         """Open every launcher of the plan; return the time it took to load modules, None if none were loaded.
+
+        Args:
+            root: the run's folder.
+            tell: is given what a launcher waits for the user to do.
 
         Raises:
             UsageError: a launcher cannot be opened on this machine, or an engine's extension cannot be built.
         """
         build_extensions(plan)
         modules = _modules(plan)
+        self._root = root
         for cell in plan.cells:
             key = canonical(cell.choices.launcher)
             if key not in self._open:
                 self._open[key] = cell.choices.launcher.get(Launcher)
+                if awaited := self._open[key].awaited:
+                    tell(awaited)
                 self._open[key].open(modules, plan.device)
             self._open[key].prepare(cell.choices.ranks)
         seconds = [known for item in self._open.values() if (known := item.preload_seconds) is not None]
         return sum(seconds) if seconds else None
+
+    @property
+    def other_nodes(self) -> list[dict[str, Any]]:
+        """What is known of other computers that take part (JSON-like)."""
+        return [dict(node) for launcher in self._open.values() for node in launcher.other_nodes]
 
     def close(self) -> None:
         """Close every launcher that was opened."""
@@ -59,7 +73,8 @@ class Launchers:
         fence.make_folder(folder)
         before = post_mortem.take_snapshot(folder)
         try:
-            outcome = self._open[canonical(trial.choices.launcher)].launch(_request(trial, entry, folder, payload))
+            outcome = self._open[canonical(trial.choices.launcher)].launch(
+                replace(_request(trial, entry, folder, payload), root=self._root))
         finally:
             post_mortem.mask_secrets(folder)
         return _with_roles(trial, post_mortem.explain(outcome, before))

@@ -94,7 +94,7 @@ class Run:
         if record.attempts:
             done = len(self.plan.order) - len(trials)
             self.folder.append_incident("resumed", f"resumed after {done} of {len(self.plan.order)} trials had ended")
-        preload_seconds = self.launchers.open(self.plan)
+        preload_seconds = self.launchers.open(self.plan, self.folder.root, self.watcher.stage)
         if not self.folder.launchers.is_file():  # a resumed run keeps the time of its first start
             write_json(self.folder.launchers, {"preload_seconds": preload_seconds})
         replays = Replays(self.tracking, self.watcher)

@@ -30,6 +30,8 @@ class LaunchRequest:
     """Ranks that may be killed by a signal without ending the others; the entry has to bear that."""
     progress: Path | None = None
     """The file that grows while the entry makes progress."""
+    root: Path | None = None
+    """Folder of the run, which holds `folder` and the paths in the payload; None: `folder` is all there is."""
 
 
 RankCause = Literal["failed", "ended_after_another_rank", "checkpoint_refused", "out_of_memory"]
@@ -120,6 +122,16 @@ class Launcher(Plugin):
     def preload_seconds(self) -> float | None:
         """Time that `open` took to load modules ahead; None if it loads none."""
         return None
+
+    @property
+    def awaited(self) -> str:
+        """Return what `open` waits for the user to do, in one line; "" if nothing."""
+        return ""
+
+    @property
+    def other_nodes(self) -> Sequence[Mapping[str, Any]]:
+        """Return what is known of other computers that take part (JSON-like); empty before `open`."""
+        return ()
 
     def open(self, preload: Sequence[str], device: str) -> None:
         """Prepare (a fork server, namespaces); called once before the first launch."""

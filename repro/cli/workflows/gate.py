@@ -62,7 +62,7 @@ def run_gate(plan: Plan, suite_text: str, only: Sequence[str]) -> Gated:
         folder = prepare(chosen, suite_text, Path(place) / "gate")
         launchers = Launchers()
         try:
-            launchers.open(chosen)
+            launchers.open(chosen, folder.root, watcher.stage)
             findings = ParityGate(RunContext(chosen, folder, watcher), launchers).run(every=True)
         finally:
             launchers.close()

@@ -53,20 +53,20 @@ class FileGrowth:
         return found.st_size, found.st_mtime_ns
 
 
-def ask(pids: Sequence[int | None], folder: Path) -> dict[int, list[tuple[str, str]]]:
+def ask(pids: Sequence[int | None], folder: Path, first: int = 0) -> dict[int, list[tuple[str, str]]]:
     """Return the stack of every rank's main thread, innermost first, as (file, "function (file:line)").
 
     The stacks of all threads are in the ranks' logs afterwards. A stopped rank has the one frame `STOPPED`; a rank that
     does not answer has none.
 
     Args:
-        pids: by rank; None: not started.
+        pids: by rank, from `first` on; None: not started.
         folder: folder of rank<N>.log.
     """
-    logs = {rank: folder / f"rank{rank}.log" for rank in range(len(pids))}
+    logs = {rank: folder / f"rank{rank}.log" for rank in range(first, first + len(pids))}
     before = {rank: _size(path) for rank, path in logs.items()}
     found: dict[int, list[tuple[str, str]]] = {}
-    for rank, pid in enumerate(pids):
+    for rank, pid in enumerate(pids, first):
         if pid is None:
             continue
         if _is_stopped(pid):
@@ -75,7 +75,7 @@ def ask(pids: Sequence[int | None], folder: Path) -> dict[int, list[tuple[str, s
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, ASK)
     late = time.monotonic() + ANSWER_SECONDS
-    waiting = {rank for rank, pid in enumerate(pids) if pid is not None and rank not in found}
+    waiting = {rank for rank, pid in enumerate(pids, first) if pid is not None and rank not in found}
     while waiting and time.monotonic() < late:
         time.sleep(0.05)
         for rank in sorted(waiting):

@@ -35,6 +35,8 @@ class NodeEnd:
     """Exit codes, by rank of this node; None: not started, or not ended."""
     reports: list[RankReport]
     """Written by ranks that failed, by rank of this node."""
+    killed: list[bool]
+    """By rank of this node: it ran until the launch was ended from here."""
     suspect: int | None
     """The rank of the whole launch that elastic saw fail first."""
 
@@ -71,7 +73,7 @@ class NodeLaunch:
             suspect = self._elastic(ranks)
         first = self.members.node * self.processes
         return NodeEnd(ranks.exit_codes(self.processes), read_reports(Path(self.work.reports), first, self.processes),
-                       suspect)
+                       (ending.killed + [False] * self.processes)[: self.processes], suspect)
 
     def _elastic(self, ranks: RankProcesses) -> int | None:
         """Launch and wait; return the rank that elastic saw fail first."""
@@ -157,6 +159,7 @@ def _watched(ranks: RankProcesses, in_time: InTime, ending: _Ending) -> Iterator
     def watch() -> None:
         if in_time(ranks, done):
             return
+        ending.killed = ranks.running()
         for turn in itertools.count():
             ranks.kill()
             if done.wait(0.1):
@@ -177,5 +180,8 @@ def _watched(ranks: RankProcesses, in_time: InTime, ending: _Ending) -> Iterator
 class _Ending:
     """How a launch is ended from here."""
 
-    left = False
-    """True: elastic was interrupted by our signal."""
+    def __init__(self) -> None:
+        self.left = False
+        """True: elastic was interrupted by our signal."""
+        self.killed: list[bool] = []
+        """By rank: it ran when the ranks were killed."""

@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,10 @@ class RankProcesses:
     def pids(self) -> list[int | None]:
         """Return the pids of the started ranks, by rank; None: already ended."""
         return [getattr(process, "pid", None) if process.returncode is None else None for process in self._processes]
+
+    def running(self) -> list[bool]:
+        """Return which of the started ranks run; reads no exit code, so that it may be called from any thread."""
+        return [process.returncode is None and not wait([process.sentinel], 0) for process in self._processes]
 
     def reap(self, seconds: float) -> None:
         """Wait until every rank has ended; from the launching thread only, because each end can be read once."""

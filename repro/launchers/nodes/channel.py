@@ -1,0 +1,171 @@
+"""Messages between two computers that hold one secret. Both prove it before anything is read, and every message has a
+proof that it came from there, in this order, once. Nothing is encrypted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import secrets
+import socket
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+GREETING = b"repro-nodes-1\n"
+NONCE = TAG = 32
+HANDSHAKE_SECONDS = 10.0
+LARGEST = 64 << 20
+"""Bytes of a message."""
+PART = 1 << 20
+"""Bytes of a file in one message."""
+
+
+class LinkLost(Exception):
+    """The other side is gone, does not answer, or does not hold the secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message that was received."""
+
+    kind: str
+    content: dict[str, Any]
+    body: bytes = b""
+
+
+class Channel:
+    """One end of a connection after both ends have proved that they hold the secret."""
+
+    def __init__(self, link: socket.socket, key: bytes, ours: bytes, theirs: bytes) -> None:
+        self._link, self._key, self._ours, self._theirs = link, key, ours, theirs
+        self._sent = self._received = 0
+        self._sending = threading.Lock()
+
+    @property
+    def own_address(self) -> str:
+        return str(self._link.getsockname()[0])
+
+    @property
+    def peer_address(self) -> str:
+        return str(self._link.getpeername()[0])
+
+    def patience(self, seconds: float) -> None:
+        """Set the longest silence of the other side, and the longest time that a message may take to be sent."""
+        self._link.settimeout(seconds)
+
+    def send(self, kind: str, content: Mapping[str, Any] | None = None, body: bytes = b"") -> None:
+        """Send a message; from any thread.
+
+        Raises:
+            LinkLost: it cannot be sent.
+        """
+        payload = json.dumps([kind, content or {}]).encode() + b"\n" + body
+        with self._sending:
+            tag = self._tag(self._ours, self._sent, payload)
+            self._sent += 1
+            try:
+                self._link.sendall(len(payload).to_bytes(4, "big") + tag + payload)
+            except OSError as error:
+                raise LinkLost(str(error)) from error
+
+    def receive(self) -> Message:
+        """Wait for the next message; in one thread only.
+
+        Raises:
+            LinkLost: the connection was closed or silent for too long, or a message is not from the other side.
+        """
+        size = int.from_bytes(_exactly(self._link, 4), "big")
+        if size > LARGEST:
+            raise LinkLost(f"a message of {size} bytes")
+        tag, payload = _exactly(self._link, TAG), _exactly(self._link, size)
+        if not hmac.compare_digest(tag, self._tag(self._theirs, self._received, payload)):
+            raise LinkLost("a message that is not from the other side")
+        self._received += 1
+        head, _, body = payload.partition(b"\n")
+        kind, content = json.loads(head)
+        return Message(kind, content, body)
+
+    def close(self) -> None:
+        """Close the connection; a thread that waits in `receive` gets `LinkLost`."""
+        with contextlib.suppress(OSError):
+            self._link.shutdown(socket.SHUT_RDWR)
+        self._link.close()
+
+    def _tag(self, side: bytes, number: int, payload: bytes) -> bytes:
+        return hmac.digest(self._key, side + number.to_bytes(8, "big") + payload, "sha256")
+
+
+def accept(link: socket.socket, secret: bytes) -> Channel:
+    """Return the channel to a peer that has just connected, after it has proved that it holds the secret.
+
+    Raises:
+        LinkLost: it does not hold it, or does not answer.
+    """
+    link.settimeout(HANDSHAKE_SECONDS)
+    mine = secrets.token_bytes(NONCE)
+    _send(link, GREETING + mine)
+    answer = _exactly(link, NONCE + TAG)
+    both = mine + answer[:NONCE]
+    if not hmac.compare_digest(answer[NONCE:], _proof(secret, b"agent", both)):
+        raise LinkLost("it does not hold the secret of this run")
+    _send(link, _proof(secret, b"head", both))
+    return Channel(link, _proof(secret, b"key", both), b"head", b"agent")
+
+
+def connect(host: str, port: int, secret: bytes, seconds: float = HANDSHAKE_SECONDS) -> Channel:
+    """Connect to the computer where the run is.
+
+    Raises:
+        LinkLost: it cannot be reached, or one of both does not hold the secret of the other.
+    """
+    try:
+        link = socket.create_connection((host, port), timeout=seconds)
+    except OSError as error:
+        raise LinkLost(error.strerror or str(error)) from error
+    try:
+        greeting = _exactly(link, len(GREETING) + NONCE)
+        if not greeting.startswith(GREETING):
+            raise LinkLost("something else listens there")
+        mine = secrets.token_bytes(NONCE)
+        both = greeting[len(GREETING) :] + mine
+        _send(link, mine + _proof(secret, b"agent", both))
+        try:
+            proof = _exactly(link, TAG)
+        except LinkLost as error:
+            raise LinkLost("it refused this agent: the secrets differ") from error
+        if not hmac.compare_digest(proof, _proof(secret, b"head", both)):
+            raise LinkLost("it does not hold the secret of this agent")
+    except LinkLost:
+        link.close()
+        raise
+    return Channel(link, _proof(secret, b"key", both), b"agent", b"head")
+
+
+def _proof(secret: bytes, role: bytes, both: bytes) -> bytes:
+    """Return what only a holder of the secret can compute for these two nonces; a role's proof is no other's."""
+    return hmac.digest(secret, role + both, "sha256")
+
+
+def _send(link: socket.socket, content: bytes) -> None:
+    try:
+        link.sendall(content)
+    except OSError as error:
+        raise LinkLost(str(error)) from error
+
+
+def _exactly(link: socket.socket, size: int) -> bytes:
+    found = bytearray()
+    while len(found) < size:
+        try:
+            part = link.recv(min(size - len(found), 1 << 20))
+        except TimeoutError as error:
+            raise LinkLost("no word in time") from error
+        except OSError as error:
+            raise LinkLost(error.strerror or str(error)) from error
+        if not part:
+            raise LinkLost("it closed the connection")
+        found += part
+    return bytes(found)

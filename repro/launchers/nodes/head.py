@@ -1,0 +1,186 @@
+"""The computer where `repro run` runs: agents join it, and it tells each what to launch."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from repro.core.errors import UsageError
+from repro.launchers.nodes.channel import Channel, LinkLost, Message, accept
+from repro.launchers.nodes.identity import difference, identity
+
+BEAT_SECONDS = 1.0
+HELLO_SECONDS = 30.0
+
+
+@dataclass(slots=True)
+class Clock:
+    """Difference of the monotonic clocks of two computers, from the fastest answer so far (Cristian, 1989)."""
+
+    offset_ns: int = 0
+    """There minus here."""
+    bound_ns: int | None = None
+    """Half the time of that answer: the offset is right to this; None: no answer yet."""
+
+    def take(self, sent: int, there: int, received: int) -> None:
+        """Take an answer: sent and received here, stamped there; nanoseconds."""
+        half = (received - sent) // 2
+        if self.bound_ns is None or half < self.bound_ns:
+            self.offset_ns, self.bound_ns = there - (sent + half), half
+
+
+@dataclass(slots=True)
+class Node:
+    """A node that has joined; its messages are read by a thread."""
+
+    channel: Channel
+    host: str
+    pid: int
+    description: Mapping[str, Any]
+    number: int = 0
+    """Place among the nodes of the run; 0 is the head itself."""
+    clock: Clock = field(default_factory=Clock)
+    inbox: queue.Queue[Message] = field(default_factory=queue.Queue)
+    stacks: queue.Queue[dict[int, list[tuple[str, str]]]] = field(default_factory=queue.Queue)
+    lost: str = ""
+    """Why it is gone; "" while it is there."""
+
+    @property
+    def name(self) -> str:
+        return f"node {self.number} ({self.host})"
+
+    def send(self, kind: str, content: Mapping[str, Any] | None = None) -> None:
+        """Send a message; a node that cannot be reached is lost."""
+        if not self.lost:
+            try:
+                self.channel.send(kind, content)
+            except LinkLost as error:
+                self.leave(str(error))
+
+    def leave(self, why: str) -> None:
+        self.lost = self.lost or why
+        self.channel.close()
+
+    def read(self) -> None:
+        """Read until the node is gone; the main function of its thread."""
+        try:
+            while True:
+                message = self.channel.receive()
+                if message.kind == "beat":
+                    self.clock.take(message.content["sent"], message.content["own"], time.monotonic_ns())
+                elif message.kind == "stacks":
+                    self.stacks.put({int(rank): [(file, name) for file, name in frames]
+                                     for rank, frames in message.content["stacks"].items()})
+                else:
+                    self.inbox.put(message)
+        except LinkLost as error:
+            self.leave(str(error))
+
+    def next_message(self) -> Message | None:
+        """Return the next message if there is one."""
+        try:
+            return self.inbox.get_nowait()
+        except queue.Empty:
+            return None
+
+    def answer(self, seconds: float) -> Message | None:
+        """Wait for the next message; None: the node is lost, or silent for so long."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            with contextlib.suppress(queue.Empty):
+                return self.inbox.get(timeout=0.02)
+            if self.lost and self.inbox.empty():
+                return None
+        return None
+
+
+class Head:
+    """Listens for agents, and keeps those that hold the secret and run the same code."""
+
+    def __init__(self, host: str, port: int, secret: bytes, silence_seconds: float) -> None:
+        """
+        Args:
+            silence_seconds: after this time without a word a node is lost.
+
+        Raises:
+            UsageError: the address is in use, or none of this computer.
+        """
+        self._secret, self._silence = secret, silence_seconds
+        self._joined: queue.Queue[Node] = queue.Queue()
+        self._refused: queue.Queue[str] = queue.Queue()
+        self.nodes: list[Node] = []
+        self._over = threading.Event()
+        try:
+            self._server = socket.create_server((host, port))
+        except OSError as error:
+            raise UsageError(f"{host}:{port} cannot be listened on: {error.strerror}; set REPRO_LISTEN=HOST:PORT"
+                             ) from error
+        self.port = int(self._server.getsockname()[1])
+        threading.Thread(target=self._accept, name="repro-head", daemon=True).start()
+        threading.Thread(target=self._beat, name="repro-beat", daemon=True).start()
+
+    def join(self, seconds: float, going_on: Callable[[], bool] = lambda: True) -> Node | None:
+        """Return the next node that has joined; None: there was none for so long.
+
+        Raises:
+            UsageError: a node was refused, because it runs other code.
+        """
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and going_on():
+            with contextlib.suppress(queue.Empty):
+                raise UsageError(self._refused.get_nowait())
+            with contextlib.suppress(queue.Empty):
+                node = self._joined.get(timeout=0.05)
+                if not node.lost:
+                    node.channel.patience(self._silence)
+                    self.nodes = [*(item for item in self.nodes if not item.lost), node]
+                    return node
+        return None
+
+    def close(self) -> None:
+        """End the run for all nodes, and listen no more."""
+        self._over.set()
+        for node in self.nodes:
+            node.send("close")
+            node.leave("the run is over")
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+
+    def _accept(self) -> None:
+        while not self._over.is_set():
+            try:
+                link, _ = self._server.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._greet, args=(link,), name="repro-greet", daemon=True).start()
+
+    def _greet(self, link: socket.socket) -> None:
+        """Let a peer prove itself; one that cannot is dropped without a word."""
+        try:
+            channel = accept(link, self._secret)
+            channel.patience(HELLO_SECONDS)
+            hello = channel.receive()
+        except LinkLost:
+            link.close()
+            return
+        host = str(hello.content["host"])
+        node = Node(channel, host, int(hello.content["pid"]), hello.content["description"])
+        if problem := difference(hello.content["identity"], identity()):
+            reason = f"{host} cannot take part: {problem}; install the same there"
+            node.send("refused", {"reason": reason})
+            self._refused.put(reason)
+            return
+        threading.Thread(target=node.read, name=f"repro-node-{host}", daemon=True).start()
+        self._joined.put(node)
+
+    def _beat(self) -> None:
+        while not self._over.wait(BEAT_SECONDS):
+            for node in self.nodes:
+                node.send("beat", {"sent": time.monotonic_ns()})

@@ -1,0 +1,328 @@
+"""Launcher for several computers: torch elastic on each, started by agents that have joined this one."""
+
+from __future__ import annotations
+
+import os
+import queue
+import secrets
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from typing import Any, ClassVar
+
+from pydantic import Field, PrivateAttr
+
+from repro.core import fence
+from repro.core.errors import TrialError, UsageError
+from repro.core.invocation import command
+from repro.launchers.local import Deadline, Local
+from repro.launchers.nodes import files, secret
+from repro.launchers.nodes.agent import Launch, interface_of
+from repro.launchers.nodes.channel import LinkLost, Message
+from repro.launchers.nodes.head import Head, Node
+from repro.launchers.processes import hang
+from repro.launchers.processes.fixed_nodes import LOOPBACK, Membership, bind_store
+from repro.launchers.processes.hang import FileGrowth
+from repro.launchers.processes.node_launch import NodeEnd, NodeLaunch
+from repro.launchers.processes.rank import Assignment, SamePlace
+from repro.launchers.processes.rank_processes import RankProcesses, RankReport, ends, hung_ends
+from repro.seams.launching import LaunchRequest, LaunchResult, RankEnd
+from repro.seams.plugin import Setting
+
+LISTEN = "REPRO_LISTEN"
+PORT = 29410
+OPEN_SECONDS = 300.0
+"""Longest time in which a node loads its modules."""
+LAST_WORDS_SECONDS = 30.0
+"""Longest time in which a node that was told to stop reports."""
+POLL_SECONDS = 0.05
+STOPPED = -int(signal.SIGTERM)
+"""Exit code of a rank that was ended because of another one: as elastic ends them."""
+
+
+class Torchrun(Local):
+    """`nodes` computers with equal numbers of ranks. This one is node 0; agents on the others join it.
+
+    On each of the others: `repro agent --join HOST:PORT`.
+    """
+
+    title: ClassVar[str] = "torch elastic on several computers, joined by repro agent"
+    always_shown: ClassVar[tuple[str, ...]] = ("nodes",)
+
+    nodes: int = Field(ge=1, le=1024)
+    """Computers, this one included."""
+    shared: bool = False
+    """The run's folder is on a file system that all nodes see under the same path. False: what ranks write there is
+    sent here at the end of a trial."""
+    join_seconds: float = Field(default=300.0, gt=0, le=86_400)
+    """Longest time to wait for agents, at the start and after one was lost."""
+    silence_seconds: float = Field(default=15.0, ge=2, le=3_600)
+    """A node from which nothing was heard for this time is lost."""
+
+    _head: Head | None = PrivateAttr(default=None)
+    _device: str = PrivateAttr(default="cpu")
+    _modules: tuple[str, ...] = PrivateAttr(default=())
+    _number: int = PrivateAttr(default=0)
+
+    @property
+    def node_count(self) -> int | None:
+        return self.nodes
+
+    def unsupported(self, setting: Setting) -> str | None:
+        if setting.launched % self.nodes:
+            return f"{setting.launched} processes cannot be placed on {self.nodes} nodes in equal blocks"
+        local = replace(setting, processes=setting.launched // self.nodes, servers=0)
+        return super().unsupported(local)
+
+    @property
+    def awaited(self) -> str:
+        if self.nodes == 1:
+            return ""
+        host, port = _listen()
+        there = command(f"agent --join {host or os.uname().nodename}:{port}")
+        more = f"{self.nodes - 1} more node{'s' if self.nodes > 2 else ''}"
+        return f"waiting up to {self.join_seconds:g} s for {more}; there: {there}"
+
+    def open(self, preload: Sequence[str], device: str) -> None:
+        """Listen, start the fork server, and return when every node has joined and is warm.
+
+        Raises:
+            UsageError: too few nodes have joined, one runs other code, or modules cannot be loaded on one.
+        """
+        self._modules, self._device = tuple(preload), device
+        host, port = _listen()
+        head = Head(host, port, secret.read(make=True), self.silence_seconds)
+        try:
+            super().open(preload, device)
+            self._head = head
+            try:
+                self._complete(sort=True)
+            except TrialError as error:
+                raise UsageError(str(error)) from error
+        except BaseException:
+            # Ctrl-C too: agents must not wait for a run that never begins.
+            head.close()
+            self._head = None
+            super().close()
+            raise
+
+    def close(self) -> None:
+        if self._head is not None:
+            self._head.close()
+            self._head = None
+        super().close()
+
+    @property
+    def other_nodes(self) -> Sequence[Mapping[str, Any]]:
+        return [{"node": node.number, "host": node.host, "clock_offset_ns": node.clock.offset_ns,
+                 "clock_bound_ns": node.clock.bound_ns, "environment": dict(node.description)}
+                for node in (self._head.nodes if self._head else ())]
+
+    def launch(self, request: LaunchRequest) -> LaunchResult:
+        """Run the entry on all nodes and wait for all of them.
+
+        Raises:
+            TrialError: a node is missing, or elastic failed here.
+        """
+        assert self._server is not None, "launch comes after open"
+        if request.processes % self.nodes:
+            return super().launch(request)  # the gate's reference, a single process
+        nodes = self._complete()
+        fence.make_folder(request.folder)
+        self._server.revive()
+        self._number += 1
+        begin, processes = time.monotonic(), request.processes // self.nodes
+        store, prefix = bind_store(LOOPBACK), secrets.token_hex(16)
+        for node in nodes:
+            self._send(node, request, store.port, prefix, processes)
+        watch, here = _Watch(request, nodes, self._number), None
+        with tempfile.TemporaryDirectory(dir=self._server.folder) as reports:
+            interface = interface_of(nodes[0].channel.own_address) if nodes else {}
+            work = Assignment(request.entry, request.payload, str(request.folder), reports,
+                              {**interface, **request.environment}, request.expendable)
+            members = Membership(0, self.nodes, LOOPBACK, store.port, store, prefix)
+            try:
+                here = NodeLaunch(work, processes, SamePlace(), members, self.monitor_seconds, self.grace_seconds
+                                  ).carry_out(watch.in_time)
+            finally:
+                if here is None or any(code != 0 for code in here.codes):
+                    for node in nodes:
+                        node.send("stop", {"number": self._number})
+        found = [here, *(_end_of(node, watch, processes) for node in nodes)]
+        return self._result(request, found, nodes, watch, begin)
+
+    # ---- nodes
+
+    def _complete(self, sort: bool = False) -> list[Node]:
+        """Return the other nodes, by number, after the missing ones have joined.
+
+        Args:
+            sort: number new nodes by host, so that they do not depend on the order in which they come.
+
+        Raises:
+            TrialError: too few have joined in time.
+            UsageError: one was refused.
+        """
+        assert self._head is not None
+        there = [node for node in self._head.nodes if not node.lost]
+        missing = sorted({*range(1, self.nodes)} - {node.number for node in there})
+        gone = {node.number: node for node in self._head.nodes if node.lost}
+        until, came = time.monotonic() + self.join_seconds, list[Node]()
+        while len(came) < len(missing):
+            node = self._head.join(until - time.monotonic())
+            if node is None:
+                names = ", ".join(gone[number].name if number in gone else f"node {number}"
+                                  for number in missing[len(came) :])
+                raise TrialError(f"{names} did not join within {self.join_seconds:g} s; there: "
+                                 f"{command(f'agent --join HOST:{self._head.port}')}")
+            came.append(node)
+        for number, node in zip(missing, sorted(came, key=lambda item: (item.host, item.pid)) if sort else came,
+                                strict=True):
+            node.number = number
+            node.send("open", {"preload": self._modules, "device": self._device,
+                               "silence_seconds": self.silence_seconds})
+        for node in came:
+            answer = node.answer(OPEN_SECONDS)
+            if answer is None or answer.kind == "unable":
+                raise TrialError(f"{node.name}: {answer.content['reason'] if answer else node.lost or 'no answer'}")
+        return sorted((*there, *came), key=lambda node: node.number)
+
+    def _send(self, node: Node, request: LaunchRequest, port: int, prefix: str, processes: int) -> None:
+        """Tell a node to launch its ranks."""
+        root, probe = (request.root or request.folder).resolve(), ""
+        if self.shared:
+            probe = str(root / "plan.json")
+        else:
+            try:
+                names = [f"code/{name}" for name in files.all_below(root / "code")]
+                files.send(node.channel, self._number, root, names)
+            except LinkLost as error:
+                node.leave(str(error))
+        node.send("launch", asdict(Launch(
+            number=self._number, entry=request.entry, payload=dict(request.payload),
+            folder=request.folder.resolve().relative_to(root).as_posix(), first=node.number * processes,
+            processes=processes, node=node.number, nodes=self.nodes, port=port, prefix=prefix,
+            environment=dict(request.environment), expendable=request.expendable, probe=probe, root=str(root),
+            monitor_seconds=self.monitor_seconds, grace_seconds=self.grace_seconds)))
+
+    def _result(
+        self, request: LaunchRequest, found: Sequence[NodeEnd], nodes: Sequence[Node], watch: _Watch, begin: float
+    ) -> LaunchResult:
+        reports = [report for item in found for report in item.reports]
+        if watch.stacks is not None:
+            each = hang.reasons(watch.stacks, request.processes, request.stall_seconds or 0.0)
+            codes = [code for item in found for code in item.codes]
+            ended = hung_ends(codes, hang.find_hung_rank(watch.stacks), each)
+            return LaunchResult(self._on_nodes(ended, nodes), time.monotonic() - begin, hung=True)
+        late = f"not finished after {request.timeout_seconds:g} s" if watch.passed else ""
+        # A rank that was killed because of another one is no cause.
+        codes = [STOPPED if killed and not late else code for item in found
+                 for code, killed in zip(item.codes, item.killed, strict=True)]
+        suspect = next((item.suspect for item in found if item.suspect is not None), None)
+        ended = ends(codes, reports, suspect, late)
+        return LaunchResult(self._on_nodes(ended, nodes), time.monotonic() - begin, watch.passed)
+
+    def _on_nodes(self, found: Sequence[RankEnd], nodes: Sequence[Node]) -> tuple[RankEnd, ...]:
+        """Return the ends; the reason of a rank that failed on another node names that node."""
+        each = len(found) // self.nodes
+        names = {node.number: node.name for node in nodes}
+        return tuple(
+            replace(end, reason=f"{end.reason} (on {names[end.rank // each]})")
+            if end.failed and end.rank >= each and names[end.rank // each] not in end.reason else end for end in found)
+
+
+def _end_of(node: Node, watch: _Watch, processes: int) -> NodeEnd:
+    """Return how the ranks of a node ended, after its files have arrived."""
+    ended = watch.end_of(node)
+    if ended is None or ended.kind == "unable":
+        node.leave(f"no word for {LAST_WORDS_SECONDS:g} s after the end here")
+        why = f"{node.name} was lost: {node.lost}" if ended is None else f"{node.name}: {ended.content['reason']}"
+        # Earlier than all others, which have failed because of it.
+        return NodeEnd([1] * processes, [RankReport(why, "failed", 1)] * processes, [False] * processes, None)
+    found = ended.content
+    reports = [RankReport(**item) for item in found["reports"]]
+    return NodeEnd(
+        found["codes"],
+        [replace(item, nanoseconds=item.nanoseconds - node.clock.offset_ns) if item.reason else item
+         for item in reports], found["killed"], found["suspect"])
+
+
+class _Watch(Deadline):
+    """The time limit of a launch, its progress, and what the other nodes say meanwhile."""
+
+    def __init__(self, request: LaunchRequest, nodes: Sequence[Node], number: int) -> None:
+        super().__init__(request)
+        self._nodes, self._number = nodes, number
+        self._arrivals = {node.number: files.Arrivals(request.folder) for node in nodes}
+        self.ended: dict[int, Message] = {}
+        """Last message of each node that has ended its ranks."""
+
+    def in_time(self, ranks: RankProcesses, done: threading.Event) -> bool:
+        """Wait for the end here; return False if it is late, or if another node is lost or its ranks have failed."""
+        request, begin = self._request, time.monotonic()
+        progress = FileGrowth(request.progress, request.stall_seconds) \
+            if request.progress is not None and request.stall_seconds is not None else None
+        while not done.wait(POLL_SECONDS):
+            for node in self._nodes:
+                if self._has_failed(node):
+                    return False
+            if progress is not None and progress.stalled():
+                self.stacks = self._ask(ranks)
+            self.passed = self.stacks is not None or time.monotonic() - begin >= request.timeout_seconds
+            if self.passed:
+                return False
+        return True
+
+    def end_of(self, node: Node) -> Message | None:
+        """Wait for the last message of a node, and write the files that come before it; None: the node is lost."""
+        while node.number not in self.ended:
+            message = node.answer(LAST_WORDS_SECONDS)
+            if message is None:
+                return None
+            self._take(node, message)
+        return self.ended[node.number]
+
+    def _has_failed(self, node: Node) -> bool:
+        while node.number not in self.ended and (message := node.next_message()) is not None:
+            self._take(node, message)
+        last = self.ended.get(node.number)
+        if last is None:
+            return bool(node.lost)
+        return last.kind == "unable" or any(code != 0 for code in last.content["codes"])
+
+    def _take(self, node: Node, message: Message) -> None:
+        if message.content.get("number") != self._number:
+            return  # of a launch that was interrupted
+        if message.kind in ("ended", "unable"):
+            self.ended[node.number] = message
+        else:
+            try:
+                self._arrivals[node.number].take(message)
+            except LinkLost as error:
+                node.leave(str(error))
+
+    def _ask(self, ranks: RankProcesses) -> dict[int, list[tuple[str, str]]]:
+        """Return the stack of every rank of every node that answers."""
+        for node in self._nodes:
+            node.send("stacks", {"number": self._number})
+        found = hang.ask(ranks.pids(), self._request.folder)
+        for node in self._nodes:
+            with suppress(queue.Empty):
+                found |= node.stacks.get(timeout=2 * hang.ANSWER_SECONDS)
+        return found
+
+
+def _listen() -> tuple[str, int]:
+    """Return host ("" for all addresses) and port that agents join.
+
+    Raises:
+        UsageError: `REPRO_LISTEN` has another form.
+    """
+    host, _, port = os.environ.get(LISTEN, f":{PORT}").rpartition(":")
+    if not port.isdecimal() or int(port) > 65_535:
+        raise UsageError(f"{LISTEN}={os.environ[LISTEN]}: must be HOST:PORT or :PORT")
+    return host, int(port)
