@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from repro.record.effective import requested
+from repro.record.nodes import NodeRecord
 from repro.record.plugin_code import PROGRAM, PluginCode
 from repro.record.results import Result
 from repro.record.store import Record
@@ -155,6 +156,10 @@ def machine(record: Record) -> list[Fact]:
         ("Started", moment(environment.started_ms)),
         ("CPU", f"{environment.cpu}, {environment.cores} cores usable"),
         ("Memory", gibibytes(environment.memory_bytes) or "unknown"),
+        *((f"Node {item.node}",
+           f"{visible(item.host)}: {visible(item.environment.cpu)}, {item.environment.cores} cores, "
+           f"{gibibytes(item.environment.memory_bytes) or 'unknown'}; its clock {clock(item)}")
+          for item in record.nodes),
         ("Training device", environment.device),
         ("Devices", "; ".join(environment.devices) or "none, CPU only"),
         ("Interconnect", environment.interconnect),
@@ -167,6 +172,13 @@ def machine(record: Record) -> list[Fact]:
         ("Load before the run (1 min)", "unknown" if environment.load_1min is None else f"{environment.load_1min:g}"),
         ("Loading libraries, once per run, on no trial's clock", seconds(record.preload_seconds) or "unknown"),
     ]
+
+
+def clock(item: NodeRecord) -> str:
+    """Return the offset of a node's clock in words."""
+    if item.clock_bound_ns is None:
+        return "not compared"
+    return f"{item.clock_offset_ns / 1e9:+.6f} s against node 0's, within {item.clock_bound_ns / 1e6:.3g} ms"
 
 
 def _code_name(item: PluginCode) -> str:

@@ -51,7 +51,8 @@ class Attempt(Frozen):
 
 
 IncidentKind = Literal["resumed", "difference", "lock", "lost", "machine", "clock", "throttled", "energy", "rerun",
-                       "stopped", "budget", "calibration", "checkpoint", "edited"]
+                       "stopped", "budget", "calibration", "checkpoint", "edited",
+                       "nodes"]
 
 
 class Incident(Frozen):

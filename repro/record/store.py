@@ -28,6 +28,7 @@ from repro.record.ledger import (
     read_looks,
 )
 from repro.record.looks import Look, end_of
+from repro.record.nodes import NodeRecord, Nodes
 from repro.record.results import Result
 from repro.suite.cell import Cell, truly_labelled
 from repro.suite.model import Trial
@@ -167,6 +168,8 @@ class Record:
     """Incidents of the run, in order."""
     looks: tuple[Look, ...] = ()
     """Looks of a sequential run, in order."""
+    nodes: tuple[NodeRecord, ...] = ()
+    """The other computers of a run on several."""
 
     def of_cell(self, cell_id: str) -> list[Result]:
         """Return the results of one cell, by repeat."""
@@ -243,6 +246,7 @@ def read_record(root: Path) -> Record:
         incidents=tuple(read_incidents(folder.incidents)),
         looks=read_looks(folder.looks),
         preload_seconds=_preload_seconds(folder.launchers),
+        nodes=_nodes(folder.launchers),
         results=results,
         parity=_parity(folder.parity_verdict) if folder.parity_verdict.is_file() else None,
     )
@@ -342,6 +346,14 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise OutputError(f"{path}: holds no JSON object")
     return data
+
+
+def _nodes(path: Path) -> tuple[NodeRecord, ...]:
+    found = _read_json(path).get("nodes", []) if path.is_file() else []
+    try:
+        return Nodes.model_validate({"nodes": found}).nodes
+    except ValidationError as error:
+        raise OutputError(f"{path}: nodes: {error.errors()[0]['msg']}") from error
 
 
 def _preload_seconds(path: Path) -> float | None:

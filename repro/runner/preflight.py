@@ -21,8 +21,10 @@ from repro.record.environment import DataSet, Environment
 from repro.record.plugin_code import plugin_code
 from repro.record.store import RunFolder
 from repro.runner.context import Options
+from repro.seams.launching import Launcher
 from repro.seams.training import Engine, Workload
 from repro.suite.absent_data import absent_services
+from repro.suite.cell import Cell
 from repro.suite.identity import canonical
 from repro.suite.plan import Plan
 from repro.suite.program import PLACEHOLDER, ProgramConfig
@@ -162,11 +164,17 @@ def _cores(plan: Plan, machine: Machine) -> str:
     """Warn if ranks on the CPU have to share cores: they would slow each other down."""
     threads = os.environ.get("OMP_NUM_THREADS", "")
     each = int(threads) if threads.isdecimal() and int(threads) > 0 else 1
-    needed = max((cell.choices.ranks * each for cell in plan.cells
+    needed = max((_here(cell) * each for cell in plan.cells
                   if cell.choices.device == "cpu" and cell.choices.origin == "measured"), default=0)
     if needed <= machine.cores:
         return ""
     return f"its {machine.cores} core(s) are too few for {needed} threads of ranks: they wait for each other's cores"
+
+
+def _here(cell: Cell) -> int:
+    """Return the ranks of a cell on this computer: all, unless its nodes are real ones."""
+    launcher = cell.choices.launcher.get(Launcher)
+    return cell.choices.ranks // ((launcher.node_count or 1) if launcher.origin == "measured" else 1)
 
 
 def _disk(plan: Plan, folder: Path) -> str:
@@ -194,7 +202,7 @@ def _shared(plan: Plan) -> str:
     place = Path("/dev/shm")
     if not place.is_dir():
         return ""
-    ranks = max(cell.choices.ranks for cell in plan.cells)
+    ranks = max(map(_here, plan.cells))
     needed = ranks * (SHARED_BYTES if plan.device == "cuda" else SHARED_BYTES // 16)
     free = shutil.disk_usage(place).free
     if free >= needed:

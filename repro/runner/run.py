@@ -14,6 +14,7 @@ from repro.core.files import write_json, write_model, write_text
 from repro.core.machine import Machine
 from repro.record import damaged
 from repro.record.hopeless import HopelessRule
+from repro.record.nodes import Nodes, node_differences
 from repro.record.results import Result
 from repro.record.resume import began_elsewhere, trials_to_run
 from repro.record.status import meaning
@@ -95,8 +96,11 @@ class Run:
             done = len(self.plan.order) - len(trials)
             self.folder.append_incident("resumed", f"resumed after {done} of {len(self.plan.order)} trials had ended")
         preload_seconds = self.launchers.open(self.plan, self.folder.root, self.watcher.stage)
-        if not self.folder.launchers.is_file():  # a resumed run keeps the time of its first start
-            write_json(self.folder.launchers, {"preload_seconds": preload_seconds})
+        nodes = self.launchers.other_nodes
+        if not self.folder.launchers.is_file():  # a resumed run keeps the time of its first start, and its nodes
+            write_json(self.folder.launchers, {"preload_seconds": preload_seconds, "nodes": nodes})
+        for text in node_differences(record.environment, Nodes.model_validate({"nodes": nodes}).nodes):
+            context.warn("nodes", text)
         replays = Replays(self.tracking, self.watcher)
         replays.begin()
         ParityGate(context, self.launchers).require(record)

@@ -1,0 +1,38 @@
+"""The other computers of a run, as its record keeps them, and what differs between them and node 0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from pydantic import Field
+
+from repro.core.frozen import Frozen
+from repro.record.differences import differences
+from repro.record.environment import Environment
+
+
+class NodeRecord(Frozen):
+    """A computer other than node 0, which the environment of the record describes."""
+
+    node: int = Field(ge=1)
+    host: str
+    clock_offset_ns: int
+    """Its monotonic clock minus node 0's, when the run began; no time of one is compared with one of the other
+    without it."""
+    clock_bound_ns: int | None
+    """The offset is right to this; None: not known."""
+    environment: Environment
+
+
+class Nodes(Frozen):
+    """The part of launchers.json about nodes."""
+
+    nodes: tuple[NodeRecord, ...] = ()
+
+
+def node_differences(here: Environment, nodes: Iterable[NodeRecord]) -> Iterator[str]:
+    """Yield a sentence for every node that differs from node 0 in what affects figures."""
+    for item in nodes:
+        there = item.environment.model_copy(update={"data": here.data, "plugins": here.plugins})
+        if found := [each.text.replace(", now ", " on node 0 but ") for each in differences(here, there)]:
+            yield f"node {item.node} ({item.host}) differs: {'; '.join(found)}"
