@@ -109,7 +109,7 @@ class _Session:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._orders: queue.Queue[Message | None] = queue.Queue()
-        self._stop, self._lost, self._ranks = threading.Event(), "", RankProcesses()
+        self._stop, self._lost, self._over, self._ranks = threading.Event(), "", False, RankProcesses()
         self._launch: Launch | None = None
         self._folder = Path()
         self._server: WarmServer | None = None
@@ -126,7 +126,7 @@ class _Session:
         shutil.rmtree(self._root, ignore_errors=True)
 
     def run(self, description: Mapping[str, Any]) -> bool:
-        """Serve until the head closes (True).
+        """Serve until the head closes, and return True.
 
         Raises:
             LinkLost: the head is gone.
@@ -136,9 +136,21 @@ class _Session:
                                      "description": dict(description)})
         self._channel.patience(60.0)
         threading.Thread(target=self._read, name="repro-agent", daemon=True).start()
+        try:
+            self._follow()
+        except LinkLost:
+            if not self._over:
+                raise
+        return True
+
+    def _follow(self) -> None:
+        """Carry out orders until the run is over.
+
+        Raises:
+            LinkLost: the head is gone.
+            UsageError: it refuses this node.
+        """
         while (message := self._orders.get()) is not None:
-            if message.kind == "close":
-                return True
             if message.kind == "refused":
                 raise UsageError(str(message.content["reason"]))
             if message.kind == "open":
@@ -147,7 +159,7 @@ class _Session:
                 self._carry_out(Launch(**message.content))
             else:
                 self._arrivals.take(message)
-        raise LinkLost(self._lost)
+        raise LinkLost(self._lost or "the run is over")
 
     def _read(self) -> None:
         """Answer what must not wait for the main thread, and pass on the rest."""
@@ -161,6 +173,10 @@ class _Session:
                         self._stop.set()
                 elif message.kind == "stacks":
                     self._answer_stacks()
+                elif message.kind == "close":
+                    self._over = True
+                    self._stop.set()
+                    self._orders.put(None)
                 else:
                     self._orders.put(message)
         except LinkLost as error:
@@ -196,7 +212,7 @@ class _Session:
         before = files.state(self._folder)
         self._stop.clear()
         self._launch = launch
-        if self._lost:  # since the launch was asked for
+        if self._lost or self._over:  # since the launch was asked for
             self._stop.set()
         try:
             found = self._ranks_end(launch, root)

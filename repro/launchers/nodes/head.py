@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import socket
 import threading
@@ -119,8 +120,8 @@ class Head:
         try:
             self._server = socket.create_server((host, port))
         except OSError as error:
-            raise UsageError(f"{host}:{port} cannot be listened on: {error.strerror}; set REPRO_LISTEN=HOST:PORT"
-                             ) from error
+            raise UsageError(f"{host}:{port} cannot be listened on: {os.strerror(error.errno or 0)}; set "
+                             "REPRO_LISTEN=HOST:PORT") from error
         self.port = int(self._server.getsockname()[1])
         threading.Thread(target=self._accept, name="repro-head", daemon=True).start()
         threading.Thread(target=self._beat, name="repro-beat", daemon=True).start()
@@ -146,6 +147,9 @@ class Head:
     def close(self) -> None:
         """End the run for all nodes, and listen no more."""
         self._over.set()
+        with contextlib.suppress(queue.Empty):
+            while True:  # those that joined and were not needed
+                self.nodes.append(self._joined.get_nowait())
         for node in self.nodes:
             node.send("close")
             node.leave("the run is over")
@@ -175,6 +179,7 @@ class Head:
         if problem := difference(hello.content["identity"], identity()):
             reason = f"{host} cannot take part: {problem}; install the same there"
             node.send("refused", {"reason": reason})
+            node.leave(reason)
             self._refused.put(reason)
             return
         threading.Thread(target=node.read, name=f"repro-node-{host}", daemon=True).start()

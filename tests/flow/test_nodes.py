@@ -1,0 +1,209 @@
+"""Runs on two nodes, each an agent with a fork server of its own on this machine: the same bits as on one node, and
+what happens when a rank, an agent or the run itself is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from repro.record.store import Record, read_record
+from tests.tracking_server import environment
+
+SECRET = "smuggled-secret-of-nodes-4711"
+SUITE = """\
+suite: nodes
+master_seed: 20151102
+seeds: {seeds}
+trial:
+  workload: {{kind: digits-mlp, hidden: 16, depth: 1}}
+  comm: ring
+  processes: 4
+  batch: {{global: 64}}
+  optimizer: {{kind: sgd, lr: 0.05}}
+  stop: {{metric: top1, target: 0.5, max_epochs: {epochs}, design: fixed_budget}}
+  determinism: bitwise
+  evaluate_every: 2000
+  launcher: {launcher}
+matrix:
+  engine: {engines}
+"""
+TWO = "{kind: torchrun, nodes: 2, silence_seconds: 3, join_seconds: 60}"
+LONG = 4000
+
+
+class Nodes:
+    """A run, and the agents that take part in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.started: list[subprocess.Popen[str]] = []
+        self.variables = {**environment(), "REPRO_SECRET": SECRET, "REPRO_LISTEN": f"127.0.0.1:{self.port}"}
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen([sys.executable, "-m", "repro", *arguments], cwd=self.folder, text=True,
+                                   env=self.variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.started.append(process)
+        return process
+
+    def agent(self) -> subprocess.Popen[str]:
+        return self.start("agent", "--join", f"127.0.0.1:{self.port}", "--wait", "60")
+
+    def run(self, suite: str, name: str = "run") -> subprocess.Popen[str]:
+        (self.folder / f"{name}.yaml").write_text(suite)
+        return self.start("run", f"{name}.yaml", "--no-mlflow", "--out", name)
+
+    def end(self, process: subprocess.Popen[str]) -> str:
+        """Wait for a process that succeeds and return what it printed."""
+        said, _ = process.communicate(timeout=240)
+        assert process.returncode == 0, said
+        return said
+
+    def record(self, name: str = "run") -> Record:
+        return read_record(self.folder / name)
+
+    def wait_for_training(self, name: str = "run") -> None:
+        """Wait until a trial has trained for a while."""
+        until = time.monotonic() + 120
+        while not any("eval_accuracy" in log.read_text() for log in self.folder.glob(f"{name}/trials/*/result_*.txt")):
+            assert time.monotonic() < until, "no trial trains"
+            time.sleep(0.05)
+
+
+def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Return the ranks of a run or agent: the children of its fork server."""
+    return [rank for server in psutil.Process(process.pid).children() for rank in server.children()
+            if "forkserver" in " ".join(server.cmdline())]
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    found = Nodes(tmp_path)
+    yield found
+    for process in found.started:
+        if process.poll() is None:
+            for child in psutil.Process(process.pid).children(recursive=True):
+                child.kill()
+            process.kill()
+        if process.stdout is not None and not process.stdout.closed:
+            process.communicate()
+
+
+def hashes(record: Record) -> list[tuple[str, ...]]:
+    return [tuple(item.hashes[name] for name in ("weights_step_1", "final_weights")) for item in record.results]
+
+
+@pytest.mark.parametrize("engines", ["[ddp]", pytest.param("[ddp, {kind: deepspeed, stage: 1}]",
+                                                           marks=pytest.mark.slow)])
+def test_two_nodes_end_with_the_bits_of_one(nodes: Nodes, engines: str) -> None:
+    agent = nodes.agent()
+    run = nodes.run(SUITE.format(seeds=1, epochs=2, launcher=TWO, engines=engines))
+    said = nodes.end(run)
+    assert "waiting up to 60 s for 1 more node; there: repro agent --join 127.0.0.1" in said
+    assert "the run is over" in nodes.end(agent)
+    nodes.end(nodes.run(SUITE.format(seeds=1, epochs=2, launcher="local", engines=engines), "one"))
+    two, one = nodes.record(), nodes.record("one")
+    assert {item.status for item in two.results} == {"ok"}
+    assert sorted(hashes(two)) == sorted(hashes(one))
+    for item in two.results:
+        names = {path.name for path in two.folder.trial(item.trial_id).iterdir()}
+        assert {f"rank{rank}.log" for rank in range(4)} <= names, "logs of both nodes"
+    (node,) = two.nodes
+    assert node.clock_bound_ns is not None and abs(node.clock_offset_ns) <= 2 * node.clock_bound_ns, "one machine"
+    assert node.environment.cores == two.environment.cores
+    text = nodes.start("verify", "run").communicate(timeout=120)[0]
+    assert "sound" in text or "0 problems" in text, text
+    stored = b"".join(path.read_bytes() for path in nodes.folder.glob("run/**/*") if path.is_file())
+    assert SECRET.encode() not in stored and SECRET not in said
+
+
+def lost(nodes: Nodes, kill: Callable[[subprocess.Popen[str]], None]) -> tuple[str, subprocess.Popen[str]]:
+    """Kill something of the agent in the first trial; return that trial's reason, and the run, which goes on."""
+    agent = nodes.agent()
+    run = nodes.run(SUITE.format(seeds=2, epochs=LONG, launcher=TWO, engines="[ddp]"))
+    nodes.wait_for_training()
+    commands = [" ".join(item.cmdline()) for item in psutil.Process(agent.pid).children(recursive=True)]
+    assert SECRET not in " ".join([*commands, *psutil.Process(agent.pid).cmdline()])
+    kill(agent)
+    until = time.monotonic() + 60
+    while not list(nodes.folder.glob("run/trials/*/result.json")):
+        assert time.monotonic() < until and run.poll() is None, "the trial does not end"
+        time.sleep(0.05)
+    (result,) = nodes.record().results
+    assert result.status == "crashed"
+    return result.reason, run
+
+
+@pytest.mark.slow
+def test_a_killed_rank_of_another_node_is_named_and_the_run_goes_on(nodes: Nodes) -> None:
+    reason, run = lost(nodes, lambda agent: ranks_of(agent)[1].kill())
+    assert "rank 3: killed by SIGKILL" in reason and "(on node 1 (" in reason
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=60)
+
+
+@pytest.mark.slow
+def test_a_killed_agent_is_named_and_another_takes_its_place(nodes: Nodes) -> None:
+    def kill(agent: subprocess.Popen[str]) -> None:
+        ranks = ranks_of(agent)
+        agent.kill()
+        psutil.wait_procs(ranks, timeout=20)
+        assert not any(rank.is_running() for rank in ranks), "its ranks end with it"
+
+    reason, run = lost(nodes, kill)
+    assert f"node 1 ({socket.gethostname()}) was lost: it closed the connection" in reason
+    agent = nodes.agent()
+    until = time.monotonic() + 90
+    while len(list(nodes.folder.glob("run/trials/*/result_*.txt"))) < 2 or not ranks_of(agent):
+        assert time.monotonic() < until and run.poll() is None, "no agent took its place"
+        time.sleep(0.05)
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=60)
+    assert agent.wait(60) == 0
+
+
+@pytest.mark.slow
+def test_agents_of_a_killed_run_serve_the_one_that_resumes_it(nodes: Nodes) -> None:
+    agent = nodes.agent()
+    run = nodes.run(SUITE.format(seeds=3, epochs=60, launcher=TWO, engines="[ddp]"))
+    until = time.monotonic() + 120
+    while not list(nodes.folder.glob("run/trials/*/result.json")):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    nodes.wait_for_training()
+    ranks = ranks_of(agent)
+    run.kill()
+    run.communicate()
+    psutil.wait_procs(ranks, timeout=30)
+    assert not any(rank.is_running() for rank in ranks), "an agent without a run trains nothing"
+    assert agent.poll() is None
+    before = {item.trial_id: item for item in nodes.record().results}
+    assert "3 of 3" in nodes.end(nodes.start("run", "--resume", "run", "--no-mlflow"))
+    nodes.end(agent)
+    after = {item.trial_id: item for item in nodes.record().results}
+    assert len(after) == 3 and {key: after[key] for key in before} == before
+    assert {item.status for item in after.values()} == {"ok"}
+
+
+def test_a_run_that_no_agent_joins_says_what_to_do(nodes: Nodes) -> None:
+    run = nodes.run(SUITE.format(seeds=1, epochs=1, launcher=TWO.replace("60", "1"), engines="[ddp]"))
+    said, _ = run.communicate(timeout=120)
+    assert run.returncode == 2
+    assert "error: node 1 did not join within 1 s; there: repro agent --join HOST:" in said.replace(
+        os.path.relpath(sys.executable), "")
+    assert not (nodes.folder / "run").exists()
+    agent = nodes.start("agent", "--join", f"127.0.0.1:{nodes.port}", "--wait", "0.2")
+    said, _ = agent.communicate(timeout=60)
+    assert agent.returncode == 1
+    assert "Connection refused; trying again" in said and "no run at 127.0.0.1" in said
