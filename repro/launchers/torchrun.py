@@ -47,7 +47,7 @@ STOPPED = -int(signal.SIGTERM)
 class Torchrun(Local):
     """`nodes` computers with equal numbers of ranks. This one is node 0; agents on the others join it.
 
-    On each of the others: `repro agent --join HOST:PORT`.
+    On each of the others: `repro agent --join HOST:PORT`. A trial with fewer processes than nodes takes as many nodes.
     """
 
     title: ClassVar[str] = "torch elastic on several computers, joined by repro agent"
@@ -63,6 +63,8 @@ class Torchrun(Local):
     silence_seconds: float = Field(default=15.0, ge=2, le=3_600)
     """A node from which nothing was heard for this time is lost."""
 
+    _open: ClassVar[bool] = False
+    """One is open in this process: agents join one address."""
     _head: Head | None = PrivateAttr(default=None)
     _device: str = PrivateAttr(default="cpu")
     _modules: tuple[str, ...] = PrivateAttr(default=())
@@ -73,10 +75,14 @@ class Torchrun(Local):
         return self.nodes
 
     def unsupported(self, setting: Setting) -> str | None:
-        if setting.launched % self.nodes:
-            return f"{setting.launched} processes cannot be placed on {self.nodes} nodes in equal blocks"
-        local = replace(setting, processes=setting.launched // self.nodes, servers=0)
-        return super().unsupported(local)
+        used = self._used(setting.launched)
+        if setting.launched % used:
+            return f"{setting.launched} processes cannot be placed on {used} nodes in equal blocks"
+        return super().unsupported(replace(setting, processes=setting.launched // used, servers=0))
+
+    def _used(self, processes: int) -> int:
+        """Return the number of nodes that a launch takes."""
+        return min(self.nodes, processes)
 
     @property
     def awaited(self) -> str:
@@ -94,8 +100,12 @@ class Torchrun(Local):
             UsageError: too few nodes have joined, one runs other code, or modules cannot be loaded on one.
         """
         self._modules, self._device = tuple(preload), device
+        if Torchrun._open:
+            raise UsageError("a run has one launcher torchrun; give all trials the same, with the most nodes: one with "
+                             "fewer processes takes fewer nodes")
         host, port = _listen()
         head = Head(host, port, secret.read(make=True), self.silence_seconds)
+        Torchrun._open = True
         try:
             super().open(preload, device)
             self._head = head
@@ -105,22 +115,21 @@ class Torchrun(Local):
                 raise UsageError(str(error)) from error
         except BaseException:
             # Ctrl-C too: agents must not wait for a run that never begins.
-            head.close()
-            self._head = None
-            super().close()
+            self._head = head
+            self.close()
             raise
 
     def close(self) -> None:
         if self._head is not None:
             self._head.close()
-            self._head = None
+            self._head, Torchrun._open = None, False
         super().close()
 
     @property
     def other_nodes(self) -> Sequence[Mapping[str, Any]]:
         return [{"node": node.number, "host": node.host, "clock_offset_ns": node.clock.offset_ns,
                  "clock_bound_ns": node.clock.bound_ns, "environment": dict(node.description)}
-                for node in (self._head.nodes if self._head else ())]
+                for node in sorted(self._head.nodes if self._head else (), key=lambda node: node.number)]
 
     def launch(self, request: LaunchRequest) -> LaunchResult:
         """Run the entry on all nodes and wait for all of them.
@@ -129,22 +138,21 @@ class Torchrun(Local):
             TrialError: a node is missing, or elastic failed here.
         """
         assert self._server is not None, "launch comes after open"
-        if request.processes % self.nodes:
-            return super().launch(request)  # the gate's reference, a single process
-        nodes = self._complete()
+        used = self._used(request.processes)
+        nodes = self._complete()[: used - 1]
         fence.make_folder(request.folder)
         self._server.revive()
         self._number += 1
-        begin, processes = time.monotonic(), request.processes // self.nodes
+        begin, processes = time.monotonic(), request.processes // used
         store, prefix = bind_store(LOOPBACK), secrets.token_hex(16)
         for node in nodes:
-            self._send(node, request, store.port, prefix, processes)
+            self._send(node, request, store.port, prefix, used)
         watch, here = _Watch(request, nodes, self._number), None
         with tempfile.TemporaryDirectory(dir=self._server.folder) as reports:
             interface = interface_of(nodes[0].channel.own_address) if nodes else {}
             work = Assignment(request.entry, request.payload, str(request.folder), reports,
                               {**interface, **request.environment}, request.expendable)
-            members = Membership(0, self.nodes, LOOPBACK, store.port, store, prefix)
+            members = Membership(0, used, LOOPBACK, store.port, store, prefix)
             try:
                 here = NodeLaunch(work, processes, SamePlace(), members, self.monitor_seconds, self.grace_seconds
                                   ).carry_out(watch.in_time)
@@ -191,8 +199,9 @@ class Torchrun(Local):
                 raise TrialError(f"{node.name}: {answer.content['reason'] if answer else node.lost or 'no answer'}")
         return sorted((*there, *came), key=lambda node: node.number)
 
-    def _send(self, node: Node, request: LaunchRequest, port: int, prefix: str, processes: int) -> None:
+    def _send(self, node: Node, request: LaunchRequest, port: int, prefix: str, used: int) -> None:
         """Tell a node to launch its ranks."""
+        processes = request.processes // used
         root, probe = (request.root or request.folder).resolve(), ""
         if self.shared:
             probe = str(root / "plan.json")
@@ -205,7 +214,7 @@ class Torchrun(Local):
         node.send("launch", asdict(Launch(
             number=self._number, entry=request.entry, payload=dict(request.payload),
             folder=request.folder.resolve().relative_to(root).as_posix(), first=node.number * processes,
-            processes=processes, node=node.number, nodes=self.nodes, port=port, prefix=prefix,
+            processes=processes, node=node.number, nodes=used, port=port, prefix=prefix,
             environment=dict(request.environment), expendable=request.expendable, probe=probe, root=str(root),
             monitor_seconds=self.monitor_seconds, grace_seconds=self.grace_seconds)))
 
@@ -228,7 +237,7 @@ class Torchrun(Local):
 
     def _on_nodes(self, found: Sequence[RankEnd], nodes: Sequence[Node]) -> tuple[RankEnd, ...]:
         """Return the ends; the reason of a rank that failed on another node names that node."""
-        each = len(found) // self.nodes
+        each = len(found) // (len(nodes) + 1)
         names = {node.number: node.name for node in nodes}
         return tuple(
             replace(end, reason=f"{end.reason} (on {names[end.rank // each]})")
