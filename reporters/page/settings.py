@@ -159,7 +159,8 @@ def machine(record: Record) -> list[Fact]:
         *((f"Node {item.node}",
            f"{visible(item.host)}: {visible(item.environment.cpu)}, {item.environment.cores} cores, "
            f"{gibibytes(item.environment.memory_bytes) or 'unknown'}; its clock {clock(item)}")
-          for item in record.nodes),
+          for item in record.nodes.nodes),
+        *_job(record),
         ("Training device", environment.device),
         ("Devices", "; ".join(environment.devices) or "none, CPU only"),
         ("Interconnect", environment.interconnect),
@@ -172,6 +173,15 @@ def machine(record: Record) -> list[Fact]:
         ("Load before the run (1 min)", "unknown" if environment.load_1min is None else f"{environment.load_1min:g}"),
         ("Loading libraries, once per run, on no trial's clock", seconds(record.preload_seconds) or "unknown"),
     ]
+
+
+def _job(record: Record) -> list[Fact]:
+    found = record.nodes.allocation
+    if found is None:
+        return []
+    queued = "an unknown time" if found.queued_seconds is None else f"{found.queued_seconds:.0f} s"
+    return [("Job", f"{visible(found.scheduler)} {visible(found.job)} on {visible(', '.join(found.nodes))}; queued for "
+                    f"{queued}, on no trial's clock")]
 
 
 def clock(item: NodeRecord) -> str:

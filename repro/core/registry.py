@@ -93,6 +93,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "local": "repro.launchers.local:Local",
         "fabric": "repro.launchers.emulated:Fabric",
         "torchrun": "repro.launchers.torchrun:Torchrun",
+        "slurm": "repro.launchers.slurm:Slurm",
     },
     "reporter": {
         "html": "repro.reporters.html_page:HtmlPage",

@@ -103,10 +103,10 @@ class Torchrun(Local):
         if Torchrun._open:
             raise UsageError("a run has one launcher torchrun; give all trials the same, with the most nodes: one with "
                              "fewer processes takes fewer nodes")
-        host, port = _listen()
-        head = Head(host, port, secret.read(make=True), self.silence_seconds)
+        head = Head(*self._address(), self._make_secret(), self.silence_seconds)
         Torchrun._open = True
         try:
+            self._start_agents(head.port)
             super().open(preload, device)
             self._head = head
             try:
@@ -165,6 +165,20 @@ class Torchrun(Local):
 
     # ---- nodes
 
+    def _address(self) -> tuple[str, int]:
+        """Return host ("" for all addresses) and port (0 for any) that agents join."""
+        return _listen()
+
+    def _make_secret(self) -> bytes:
+        return secret.read(make=True)
+
+    def _start_agents(self, port: int) -> None:
+        """Start the agents on the other nodes: the user does."""
+
+    def _agents_problem(self) -> str:
+        """Return why no more agents will come; "" while they may."""
+        return ""
+
     def _complete(self, sort: bool = False) -> list[Node]:
         """Return the other nodes, by number, after the missing ones have joined.
 
@@ -181,7 +195,9 @@ class Torchrun(Local):
         gone = {node.number: node for node in self._head.nodes if node.lost}
         until, came = time.monotonic() + self.join_seconds, list[Node]()
         while len(came) < len(missing):
-            node = self._head.join(until - time.monotonic())
+            node = self._head.join(until - time.monotonic(), lambda: not self._agents_problem())
+            if node is None and (problem := self._agents_problem()):
+                raise TrialError(f"{missing[len(came)]} of {self.nodes} nodes are there: {problem}")
             if node is None:
                 names = ", ".join(gone[number].name if number in gone else f"node {number}"
                                   for number in missing[len(came) :])

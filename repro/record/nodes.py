@@ -24,15 +24,33 @@ class NodeRecord(Frozen):
     environment: Environment
 
 
+class Allocation(Frozen):
+    """The job of a scheduler in which a run began."""
+
+    scheduler: str
+    job: str
+    nodes: tuple[str, ...]
+    queued_seconds: float | None
+    """Time from the submission to the start, on no trial's clock; None: not known."""
+
+
 class Nodes(Frozen):
     """The part of launchers.json about nodes."""
 
     nodes: tuple[NodeRecord, ...] = ()
+    allocation: Allocation | None = None
 
 
 def node_differences(here: Environment, nodes: Iterable[NodeRecord]) -> Iterator[str]:
     """Yield a sentence for every node that differs from node 0 in what affects figures."""
     for item in nodes:
         there = item.environment.model_copy(update={"data": here.data, "plugins": here.plugins})
-        if found := [each.text.replace(", now ", " on node 0 but ") for each in differences(here, there)]:
+        if found := [each.text.replace(", now ", " on node 0 but ")
+                     for each in differences(_without_step(here), _without_step(there))]:
             yield f"node {item.node} ({item.host}) differs: {'; '.join(found)}"
+
+
+def _without_step(environment: Environment) -> Environment:
+    """Return an environment without Slurm's variables, which are about the step that a process is started by."""
+    settings = {name: value for name, value in environment.settings.items() if not name.startswith("SLURM_")}
+    return environment.model_copy(update={"settings": settings})

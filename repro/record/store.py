@@ -28,7 +28,7 @@ from repro.record.ledger import (
     read_looks,
 )
 from repro.record.looks import Look, end_of
-from repro.record.nodes import NodeRecord, Nodes
+from repro.record.nodes import Nodes
 from repro.record.results import Result
 from repro.suite.cell import Cell, truly_labelled
 from repro.suite.model import Trial
@@ -168,8 +168,8 @@ class Record:
     """Incidents of the run, in order."""
     looks: tuple[Look, ...] = ()
     """Looks of a sequential run, in order."""
-    nodes: tuple[NodeRecord, ...] = ()
-    """The other computers of a run on several."""
+    nodes: Nodes = Nodes()  # noqa: RUF009  # frozen
+    """The other computers of a run on several, and the scheduler's job."""
 
     def of_cell(self, cell_id: str) -> list[Result]:
         """Return the results of one cell, by repeat."""
@@ -348,10 +348,10 @@ def _read_json(path: Path) -> dict[str, Any]:
     return data
 
 
-def _nodes(path: Path) -> tuple[NodeRecord, ...]:
-    found = _read_json(path).get("nodes", []) if path.is_file() else []
+def _nodes(path: Path) -> Nodes:
+    found = _read_json(path) if path.is_file() else {}
     try:
-        return Nodes.model_validate({"nodes": found}).nodes
+        return Nodes.model_validate({name: found[name] for name in Nodes.model_fields if name in found})
     except ValidationError as error:
         raise OutputError(f"{path}: nodes: {error.errors()[0]['msg']}") from error
 

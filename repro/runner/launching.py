@@ -54,9 +54,17 @@ class Launchers:
         return sum(seconds) if seconds else None
 
     @property
-    def other_nodes(self) -> list[dict[str, Any]]:
-        """What is known of other computers that take part (JSON-like)."""
-        return [dict(node) for launcher in self._open.values() for node in launcher.other_nodes]
+    def nodes(self) -> dict[str, Any]:
+        """What is known of other computers that take part, and of a scheduler's job; the fields of
+        `repro.record.nodes.Nodes`, as far as there is something.
+        """
+        found: dict[str, Any] = {}
+        for launcher in self._open.values():
+            if launcher.other_nodes:
+                found["nodes"] = [dict(node) for node in launcher.other_nodes]
+            if launcher.allocation:
+                found["allocation"] = dict(launcher.allocation)
+        return found
 
     def close(self) -> None:
         """Close every launcher that was opened."""

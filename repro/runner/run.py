@@ -96,10 +96,10 @@ class Run:
             done = len(self.plan.order) - len(trials)
             self.folder.append_incident("resumed", f"resumed after {done} of {len(self.plan.order)} trials had ended")
         preload_seconds = self.launchers.open(self.plan, self.folder.root, self.watcher.stage)
-        nodes = self.launchers.other_nodes
+        nodes = self.launchers.nodes
         if not self.folder.launchers.is_file():  # a resumed run keeps the time of its first start, and its nodes
-            write_json(self.folder.launchers, {"preload_seconds": preload_seconds, "nodes": nodes})
-        for text in node_differences(record.environment, Nodes.model_validate({"nodes": nodes}).nodes):
+            write_json(self.folder.launchers, {"preload_seconds": preload_seconds, **nodes})
+        for text in node_differences(record.environment, Nodes.model_validate(nodes).nodes):
             context.warn("nodes", text)
         replays = Replays(self.tracking, self.watcher)
         replays.begin()

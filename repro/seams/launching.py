@@ -129,6 +129,12 @@ class Launcher(Plugin):
         return ""
 
     @property
+    def allocation(self) -> Mapping[str, Any]:
+        """Return the scheduler's job that this run is in (the fields of `repro.record.nodes.Allocation`); empty: none.
+        """
+        return {}
+
+    @property
     def other_nodes(self) -> Sequence[Mapping[str, Any]]:
         """Return what is known of other computers that take part (JSON-like); empty before `open`."""
         return ()

@@ -119,7 +119,7 @@ def test_two_nodes_end_with_the_bits_of_one(nodes: Nodes, engines: str) -> None:
     for item in two.results:
         names = {path.name for path in two.folder.trial(item.trial_id).iterdir()}
         assert {f"rank{rank}.log" for rank in range(4)} <= names, "logs of both nodes"
-    (node,) = two.nodes
+    (node,) = two.nodes.nodes
     assert node.clock_bound_ns is not None and abs(node.clock_offset_ns) <= 2 * node.clock_bound_ns, "one machine"
     assert node.environment.cores == two.environment.cores
     text = nodes.start("verify", "run").communicate(timeout=120)[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -27,10 +28,16 @@ from repro.cli.place import PlaceParam
 from repro.cli.terminal import say
 from repro.core.errors import visible
 
+if TYPE_CHECKING:
+    from repro.suite.plan import Plan
+
 
 @click.command()
 @click.argument("suite", type=SuiteParam(), required=False)
+@click.argument("scheduler", nargs=-1, type=click.UNPROCESSED, metavar="[-- SBATCH OPTIONS]")
 @override_option
+@click.option("--launcher", metavar="KIND", help="Short for -o launcher=KIND, which may be '{kind: slurm, nodes: 4}', "
+              "too; slurm outside of a job submits one.")
 @seeds_option
 @master_seed_option
 @click.option("--resume", type=PlaceParam(path_type=Path), metavar="RUN", help="Resume an interrupted run: run the "
@@ -54,7 +61,8 @@ from repro.core.errors import visible
 @allow_code_option
 @json_option
 def run(
-    suite: str | None, overrides: tuple[str, ...], seeds: int | None, master_seed: int | None, resume: Path | None,
+    suite: str | None, scheduler: tuple[str, ...], overrides: tuple[str, ...], launcher: str | None,
+    seeds: int | None, master_seed: int | None, resume: Path | None,
     again: bool, force: bool, until_settled: bool, anytime: bool, budget: float | None, strict: bool, energy: bool,
     out: Path | None, track: bool,
     allowed: tuple[str, ...], code: str | None, as_json: bool,
@@ -69,13 +77,17 @@ def run(
     Example: repro run engines --seeds 10 -o batch.global=64
              repro run engines --until-settled --budget 2h
              repro run --resume runs/quickstart-20260101-120000
+             repro run engines --launcher '{kind: slurm, nodes: 4}' -- --partition gpu
     """
     from repro.cli.text.outcome import ended_text
     from repro.cli.workflows.run import resume_suite, run_phases, run_suite
     from repro.cli.workflows.same_data import refuse_same_data
     from repro.cli.workflows.tuning import plan_phases
 
+    overrides = (*overrides, *([f"launcher={launcher}"] if launcher else []))
     if resume is not None:
+        if scheduler:
+            raise click.UsageError("--resume RUN submits nothing; leave out what is behind --")
         if suite is not None or overrides or out is not None or (seeds, master_seed) != (None, None):
             raise click.UsageError("--resume RUN takes its suite, seeds and folder from RUN; leave out SUITE, -o, "
                                    "--seeds, --master-seed and --out")
@@ -93,11 +105,13 @@ def run(
             phases = plan_phases(source, overrides)
             if stated:
                 refuse_same_data(phases.tuning, Path("runs"))
+            _submit(phases.draft, scheduler, out, track, strict, energy)
             ended = run_phases(phases, source.text, out, track, strict, energy, budget)
         else:
             planned = expand(source, overrides)
             if stated:
                 refuse_same_data(planned, Path("runs"))
+            _submit(planned, scheduler, out, track, strict, energy)
             ended = run_suite(planned, source.text, out, track, strict, energy, budget)
     if as_json:
         echo_json(ended.as_json())
@@ -106,6 +120,21 @@ def run(
     if ended.warning():
         say(visible(f"warning: {ended.warning()}"), err=True)
     sys.exit(ended.exit_code)
+
+
+def _submit(
+    plan: Plan, scheduler: tuple[str, ...], out: Path | None, track: bool, strict: bool, energy: bool
+) -> None:
+    """Submit a job for a plan that needs one, say so and end; return if this process is where the plan runs."""
+    from repro.cli.workflows.submit import needs_job, submit_plan
+
+    if not needs_job(plan):
+        if scheduler:
+            raise click.UsageError(f"{scheduler[0]}: only launcher slurm outside of a job takes options behind --")
+        return
+    flags = [flag for flag, given in (("--no-mlflow", not track), ("--strict", strict), ("--energy", energy)) if given]
+    say(submit_plan(plan, scheduler, sys.argv[1:], out, flags))
+    sys.exit(0)
 
 
 @click.command(hidden=True)

@@ -34,6 +34,11 @@ def read(make: bool = False) -> bytes:
     if len(text) < SHORTEST:
         raise UsageError(f"{VARIABLE} has fewer than {SHORTEST} characters; whoever knows it can run code here: take "
                          "`openssl rand -hex 32`")
+    return key_of(text)
+
+
+def key_of(text: str) -> bytes:
+    """Return the key that proofs are made with."""
     return hashlib.sha256(b"repro nodes\n" + text.encode()).digest()
 
 
