@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
+PATH = f"{os.environ.get('PATH', '')}:/usr/sbin"
 needs_slurm = pytest.mark.skipif(
-    os.geteuid() != 0 or not all(shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin") for name in PROGRAMS),
+    os.geteuid() != 0 or not all(shutil.which(name, path=PATH) for name in PROGRAMS),
     reason="needs root and Slurm: apt-get install slurmctld slurmd slurm-client munge")
 CONFIGURATION = """\
 ClusterName=tests
@@ -40,6 +41,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 ReturnToService=2
 KillWait=30
+SlurmdParameters=config_overrides
 JobRequeue=1
 SchedulerType=sched/builtin
 NodeName=alpha NodeHostname=localhost NodeAddr=127.0.0.1 Port={alpha} CPUs=4 State=UNKNOWN
@@ -61,7 +63,7 @@ def slurm(folder: Path) -> Iterator[dict[str, str]]:
     (folder / "slurm.conf").write_text(CONFIGURATION.format(folder=folder, **ports))
     (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nIgnoreSystemd=yes\n")
     variables = {"SLURM_CONF": str(folder / "slurm.conf")}
-    environment = {**os.environ, **variables, "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin"}
+    environment = {**os.environ, **variables, "PATH": PATH}
     # -D and -F keep each in the foreground, so that the test ends what it started.
     munge = [f"--{name}={folder}/munge/{name}" for name in ("socket", "pid-file", "log-file", "seed-file")]
     started = []

@@ -78,8 +78,8 @@ class Slurm(Torchrun):
             raise UsageError(f"Slurm job {os.environ[JOB]} has {len(hosts)} nodes, launcher.nodes is {self.nodes}; "
                              f"submit it with --nodes={self.nodes}")
         if own not in hosts:
-            raise UsageError(f"this process is on no node of Slurm job {os.environ[JOB]} ({', '.join(hosts)}); start it "
-                             "there by sbatch or srun")
+            raise UsageError(f"this process is on no node of Slurm job {os.environ[JOB]} ({', '.join(hosts)}); start "
+                             "it there by sbatch or srun")
         others = [host for host in hosts if host != own][: self.nodes - 1]
         if not others:
             return

@@ -1,4 +1,4 @@
-"""Launcher slurm on a real Slurm with two nodes: submit, cancel, requeue, a time limit, two suites at once, refusals."""
+"""Launcher slurm on a real Slurm with two nodes: submit, cancel, requeue, time limit, two suites at once, refusals."""
 
 from __future__ import annotations
 
