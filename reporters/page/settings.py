@@ -176,12 +176,18 @@ def machine(record: Record) -> list[Fact]:
 
 
 def _job(record: Record) -> list[Fact]:
+    measured = [f"{link.sender} to {link.receiver}: {link.bytes_per_second / 1e6:.3g} MB/s, "
+                f"{link.latency_seconds * 1e6:.3g} us" for link in record.nodes.links]
+    facts: list[Fact] = []
+    if measured:
+        facts.append(("Links between nodes (TCP by gloo, measured before the first trial)", "; ".join(measured)))
     found = record.nodes.allocation
     if found is None:
-        return []
+        return facts
     queued = "an unknown time" if found.queued_seconds is None else f"{found.queued_seconds:.0f} s"
-    return [("Job", f"{visible(found.scheduler)} {visible(found.job)} on {visible(', '.join(found.nodes))}; queued for "
-                    f"{queued}, on no trial's clock")]
+    facts.append(("Job", f"{visible(found.scheduler)} {visible(found.job)} on {visible(', '.join(found.nodes))}; "
+                         f"queued for {queued}, on no trial's clock"))
+    return facts
 
 
 def clock(item: NodeRecord) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import secrets
@@ -12,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import Field, PrivateAttr
@@ -20,7 +22,7 @@ from repro.core import fence
 from repro.core.errors import TrialError, UsageError
 from repro.core.invocation import command
 from repro.launchers.local import Deadline, Local
-from repro.launchers.nodes import files, secret
+from repro.launchers.nodes import files, links, secret
 from repro.launchers.nodes.agent import Launch, interface_of
 from repro.launchers.nodes.channel import LinkLost, Message
 from repro.launchers.nodes.head import Head, Node
@@ -37,6 +39,8 @@ LISTEN = "REPRO_LISTEN"
 PORT = 29410
 OPEN_SECONDS = 300.0
 """Longest time in which a node loads its modules."""
+LINKS_SECONDS = 180.0
+"""Longest time in which the links are measured."""
 LAST_WORDS_SECONDS = 30.0
 """Longest time in which a node that was told to stop reports."""
 POLL_SECONDS = 0.05
@@ -69,6 +73,7 @@ class Torchrun(Local):
     _device: str = PrivateAttr(default="cpu")
     _modules: tuple[str, ...] = PrivateAttr(default=())
     _number: int = PrivateAttr(default=0)
+    _links: list[dict[str, Any]] = PrivateAttr(default_factory=list)
 
     @property
     def node_count(self) -> int | None:
@@ -83,6 +88,10 @@ class Torchrun(Local):
     def _used(self, processes: int) -> int:
         """Return the number of nodes that a launch takes."""
         return min(self.nodes, processes)
+
+    @property
+    def one_folder(self) -> bool:
+        return self.shared or self.nodes == 1
 
     @property
     def awaited(self) -> str:
@@ -111,6 +120,7 @@ class Torchrun(Local):
             self._head = head
             try:
                 self._complete(sort=True)
+                self._measure_links()
             except TrialError as error:
                 raise UsageError(str(error)) from error
         except BaseException:
@@ -126,6 +136,10 @@ class Torchrun(Local):
         super().close()
 
     @property
+    def links(self) -> Sequence[Mapping[str, Any]]:
+        return self._links
+
+    @property
     def other_nodes(self) -> Sequence[Mapping[str, Any]]:
         return [{"node": node.number, "host": node.host, "clock_offset_ns": node.clock.offset_ns,
                  "clock_bound_ns": node.clock.bound_ns, "environment": dict(node.description)}
@@ -137,6 +151,9 @@ class Torchrun(Local):
         Raises:
             TrialError: a node is missing, or elastic failed here.
         """
+        return self._launch(request, self.shared)
+
+    def _launch(self, request: LaunchRequest, shared: bool) -> LaunchResult:
         assert self._server is not None, "launch comes after open"
         used = self._used(request.processes)
         nodes = self._complete()[: used - 1]
@@ -146,7 +163,7 @@ class Torchrun(Local):
         begin, processes = time.monotonic(), request.processes // used
         store, prefix = bind_store(LOOPBACK), secrets.token_hex(16)
         for node in nodes:
-            self._send(node, request, store.port, prefix, used)
+            self._send(node, request, store.port, prefix, used, shared)
         watch, here = _Watch(request, nodes, self._number), None
         with tempfile.TemporaryDirectory(dir=self._server.folder) as reports:
             interface = interface_of(nodes[0].channel.own_address) if nodes else {}
@@ -215,11 +232,30 @@ class Torchrun(Local):
                 raise TrialError(f"{node.name}: {answer.content['reason'] if answer else node.lost or 'no answer'}")
         return sorted((*there, *came), key=lambda node: node.number)
 
-    def _send(self, node: Node, request: LaunchRequest, port: int, prefix: str, used: int) -> None:
+    def _measure_links(self) -> None:
+        """Measure the links of a ring of all nodes.
+
+        Raises:
+            TrialError: nodes that have joined cannot talk to each other.
+        """
+        if self.nodes == 1:
+            return
+        with tempfile.TemporaryDirectory(prefix="repro-links-") as place:
+            folder = Path(place)
+            outcome = self._launch(LaunchRequest(entry=links.ENTRY, payload={}, processes=self.nodes, device="cpu",
+                                                 folder=folder, timeout_seconds=LINKS_SECONDS), shared=False)
+            if not outcome.ok:
+                raise TrialError(f"the nodes cannot talk to each other: {outcome.failure_text()}; is a firewall "
+                                 "between them? GLOO_SOCKET_IFNAME names the interface")
+            self._links = json.loads(fence.read_bytes(folder / links.FILE))
+
+    def _send(
+        self, node: Node, request: LaunchRequest, port: int, prefix: str, used: int, shared: bool
+    ) -> None:
         """Tell a node to launch its ranks."""
         processes = request.processes // used
         root, probe = (request.root or request.folder).resolve(), ""
-        if self.shared:
+        if shared:
             probe = str(root / "plan.json")
         else:
             try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from pydantic import Field
 
@@ -24,6 +24,15 @@ class NodeRecord(Frozen):
     environment: Environment
 
 
+class Link(Frozen):
+    """From one node to the next, measured with gloo before the first trial."""
+
+    sender: int
+    receiver: int
+    latency_seconds: float
+    bytes_per_second: float
+
+
 class Allocation(Frozen):
     """The job of a scheduler in which a run began."""
 
@@ -38,6 +47,7 @@ class Nodes(Frozen):
     """The part of launchers.json about nodes."""
 
     nodes: tuple[NodeRecord, ...] = ()
+    links: tuple[Link, ...] = ()
     allocation: Allocation | None = None
 
 
@@ -48,6 +58,15 @@ def node_differences(here: Environment, nodes: Iterable[NodeRecord]) -> Iterator
         if found := [each.text.replace(", now ", " on node 0 but ")
                      for each in differences(_without_step(here), _without_step(there))]:
             yield f"node {item.node} ({item.host}) differs: {'; '.join(found)}"
+
+
+def slow_links(found: Sequence[Link]) -> Iterator[str]:
+    """Yield a sentence for every link that has less than half the rate of the fastest."""
+    best = max((link.bytes_per_second for link in found), default=0.0)
+    for link in found:
+        if link.bytes_per_second < best / 2:
+            yield (f"the link from node {link.sender} to node {link.receiver} is slow: "
+                   f"{link.bytes_per_second / 1e6:.3g} MB/s, the fastest has {best / 1e6:.3g} MB/s")
 
 
 def _without_step(environment: Environment) -> Environment:

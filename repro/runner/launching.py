@@ -62,6 +62,8 @@ class Launchers:
         for launcher in self._open.values():
             if launcher.other_nodes:
                 found["nodes"] = [dict(node) for node in launcher.other_nodes]
+            if launcher.links:
+                found["links"] = [dict(link) for link in launcher.links]
             if launcher.allocation:
                 found["allocation"] = dict(launcher.allocation)
         return found

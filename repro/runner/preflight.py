@@ -56,8 +56,8 @@ def check(plan: Plan, machine: Machine, folder: RunFolder, options: Options) -> 
 
     Raises:
         TrialError: the data are not what the workload declares.
-        UsageError: a plug-in or a program's command is not installed, or a service or room is missing; or the run
-            began on another machine or with other code, and `options.force` is False.
+        UsageError: a plug-in or a program's command is not installed, or a service, room or a folder of all nodes is
+            missing; or the run began on another machine or with other code, and `options.force` is False.
         GuardError: `options.strict`, and a condition may spoil figures.
     """
     if absent := plan.absent_plugins():
@@ -66,6 +66,9 @@ def check(plan: Plan, machine: Machine, folder: RunFolder, options: Options) -> 
         raise UsageError("; ".join(unstarted))
     if silent := absent_services(plan):
         raise UsageError("; ".join(silent))
+    if plan.suite.keeps_checkpoints and (apart := _apart(plan)):
+        raise UsageError(f"launcher {apart}: the parts of a checkpoint would lie on different nodes; if all of them "
+                         f"see {folder.root.resolve()}, say launcher.shared=true, else on_failure without checkpoints")
     now = environment.take(machine, tuple(data_sets(plan)), plugin_code(plan, folder.root))
     load = max(now.load_1min or 0.0, load_now() or 0.0) if options.strict else None
     warnings = before(plan, machine, folder.root, load)
@@ -169,6 +172,12 @@ def _cores(plan: Plan, machine: Machine) -> str:
     if needed <= machine.cores:
         return ""
     return f"its {machine.cores} core(s) are too few for {needed} threads of ranks: they wait for each other's cores"
+
+
+def _apart(plan: Plan) -> str:
+    """Return the kind of the first launcher whose ranks do not all see the run's folder; "" if there is none."""
+    return next((cell.choices.launcher.kind for cell in plan.cells
+                 if not cell.choices.launcher.get(Launcher).one_folder), "")
 
 
 def _here(cell: Cell) -> int:

@@ -129,10 +129,20 @@ class Launcher(Plugin):
         return ""
 
     @property
+    def one_folder(self) -> bool:
+        """Return whether all ranks see the run's folder, so that they can write one checkpoint together."""
+        return True
+
+    @property
     def allocation(self) -> Mapping[str, Any]:
         """Return the scheduler's job that this run is in (the fields of `repro.record.nodes.Allocation`); empty: none.
         """
         return {}
+
+    @property
+    def links(self) -> Sequence[Mapping[str, Any]]:
+        """Return what was measured between nodes (the fields of `repro.record.nodes.Link`); empty before `open`."""
+        return ()
 
     @property
     def other_nodes(self) -> Sequence[Mapping[str, Any]]:

@@ -121,6 +121,8 @@ def test_two_nodes_end_with_the_bits_of_one(nodes: Nodes, engines: str) -> None:
         assert {f"rank{rank}.log" for rank in range(4)} <= names, "logs of both nodes"
     (node,) = two.nodes.nodes
     assert node.clock_bound_ns is not None and abs(node.clock_offset_ns) <= 2 * node.clock_bound_ns, "one machine"
+    assert [(link.sender, link.receiver) for link in two.nodes.links] == [(0, 1), (1, 0)]
+    assert all(link.bytes_per_second > 1e6 and 0 < link.latency_seconds < 1 for link in two.nodes.links)
     assert node.environment.cores == two.environment.cores
     text = nodes.start("verify", "run").communicate(timeout=120)[0]
     assert "sound" in text or "0 problems" in text, text
@@ -194,6 +196,31 @@ def test_agents_of_a_killed_run_serve_the_one_that_resumes_it(nodes: Nodes) -> N
     after = {item.trial_id: item for item in nodes.record().results}
     assert len(after) == 3 and {key: after[key] for key in before} == before
     assert {item.status for item in after.values()} == {"ok"}
+
+
+@pytest.mark.slow
+def test_a_shared_folder_takes_checkpoints_of_all_nodes(nodes: Nodes) -> None:
+    """A killed rank of the other node: the trial goes on from a checkpoint that both wrote."""
+    suite = SUITE.format(seeds=1, epochs=120, launcher=TWO.replace("nodes: 2", "nodes: 2, shared: true"),
+                         engines="[{kind: deepspeed, stage: 1}]")
+    agent = nodes.agent()
+    run = nodes.run(suite + "on_failure: resume_from_checkpoint\ncheckpoint_every: 5\n")
+    until = time.monotonic() + 120
+    while not list(nodes.folder.glob("run/trials/*/checkpoints/step_*")):
+        assert time.monotonic() < until and run.poll() is None, "no checkpoint"
+        time.sleep(0.05)
+    ranks_of(agent)[1].kill()
+    nodes.end(run)
+    nodes.end(agent)
+    (result,) = nodes.record().results
+    assert result.status == "ok" and len(result.resumed) == 1, result.warnings
+
+
+def test_checkpoints_need_a_folder_that_all_nodes_see(nodes: Nodes) -> None:
+    suite = SUITE.format(seeds=1, epochs=1, launcher=TWO, engines="[ddp]") + "on_failure: resume_from_checkpoint\n"
+    said, _ = (run := nodes.run(suite)).communicate(timeout=60)
+    assert run.returncode == 2
+    assert "error: launcher torchrun: the parts of a checkpoint would lie on different nodes" in said
 
 
 def test_a_run_that_no_agent_joins_says_what_to_do(nodes: Nodes) -> None:
