@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
 from repro.core.errors import UsageError
 from repro.launchers.nodes import secret
@@ -33,8 +33,6 @@ class Slurm(Torchrun):
     nodes: int = Field(default=1, ge=1, le=1024)
     """Nodes of the job, all of which have equal numbers of ranks."""
 
-    _agents: subprocess.Popen[str] | None = PrivateAttr(default=None)
-
     @property
     def awaited(self) -> str:
         return ""
@@ -44,27 +42,14 @@ class Slurm(Torchrun):
         return {"scheduler": "slurm", "job": os.environ[JOB], "nodes": _hosts(),
                 "queued_seconds": queued_seconds(os.environ[JOB])}
 
-    def close(self) -> None:
-        super().close()
-        if self._agents is not None:
-            try:
-                self._agents.communicate(timeout=self.grace_seconds)
-            except subprocess.TimeoutExpired:
-                self._agents.terminate()
-                self._agents.communicate()
-            self._agents = None
-
     def _address(self) -> tuple[str, int]:
         return "", 0  # any port: several jobs may run on one node
 
-    def _make_secret(self) -> bytes:
+    def _make_secret(self) -> str:
         """Return a new secret; agents get it in the environment of srun."""
-        self._text = secrets.token_hex(32)
-        return secret.key_of(self._text)
+        return secrets.token_hex(32)
 
-    _text: str = PrivateAttr(default="")
-
-    def _start_agents(self, port: int) -> None:
+    def _start_agents(self, port: int, text: str) -> None:
         """Start the agents of the other nodes by one step of the job.
 
         Raises:
@@ -90,15 +75,7 @@ class Slurm(Torchrun):
         # srun takes what its own options do not say from variables of the job, which are about another step.
         environment = {key: value for key, value in os.environ.items()
                        if not re.fullmatch(r"SLURM_(NTASKS.*|NPROCS|TASKS_PER_NODE|CPUS_PER_TASK|TRES_PER_TASK)", key)}
-        self._agents = subprocess.Popen(command, env={**environment, secret.VARIABLE: self._text}, text=True,
-                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-
-    def _agents_problem(self) -> str:
-        """Return why no more agents will come; "" while they may."""
-        if self._agents is None or self._agents.poll() is None:
-            return ""
-        told = (self._agents.stderr.read() if self._agents.stderr else "").strip().splitlines()
-        return f"srun ended with exit code {self._agents.returncode}{': ' + told[-1] if told else ''}"
+        self._starts.start("srun", command, {**environment, secret.VARIABLE: text})
 
 
 def in_job() -> bool:

@@ -22,10 +22,11 @@ from repro.core import fence
 from repro.core.errors import TrialError, UsageError
 from repro.core.invocation import command
 from repro.launchers.local import Deadline, Local
-from repro.launchers.nodes import files, links, secret
+from repro.launchers.nodes import files, links, secret, starting
 from repro.launchers.nodes.agent import Launch, interface_of
 from repro.launchers.nodes.channel import LinkLost, Message
 from repro.launchers.nodes.head import Head, Node
+from repro.launchers.nodes.starting import Starts
 from repro.launchers.processes import hang
 from repro.launchers.processes.fixed_nodes import LOOPBACK, Membership, bind_store
 from repro.launchers.processes.hang import FileGrowth
@@ -73,6 +74,7 @@ class Torchrun(Local):
     _device: str = PrivateAttr(default="cpu")
     _modules: tuple[str, ...] = PrivateAttr(default=())
     _number: int = PrivateAttr(default=0)
+    _starts: Starts = PrivateAttr(default_factory=Starts)
     _links: list[dict[str, Any]] = PrivateAttr(default_factory=list)
 
     @property
@@ -95,7 +97,7 @@ class Torchrun(Local):
 
     @property
     def awaited(self) -> str:
-        if self.nodes == 1:
+        if self.nodes == 1 or starting.hosts(self.nodes - 1):
             return ""
         host, port = _listen()
         there = command(f"agent --join {host or os.uname().nodename}:{port}")
@@ -112,10 +114,11 @@ class Torchrun(Local):
         if Torchrun._open:
             raise UsageError("a run has one launcher torchrun; give all trials the same, with the most nodes: one with "
                              "fewer processes takes fewer nodes")
-        head = Head(*self._address(), self._make_secret(), self.silence_seconds)
+        text = self._make_secret()
+        head = Head(*self._address(), secret.key_of(text), self.silence_seconds)
         Torchrun._open = True
         try:
-            self._start_agents(head.port)
+            self._start_agents(head.port, text)
             super().open(preload, device)
             self._head = head
             try:
@@ -133,6 +136,7 @@ class Torchrun(Local):
         if self._head is not None:
             self._head.close()
             self._head, Torchrun._open = None, False
+        self._starts.close(self.grace_seconds)
         super().close()
 
     @property
@@ -186,15 +190,17 @@ class Torchrun(Local):
         """Return host ("" for all addresses) and port (0 for any) that agents join."""
         return _listen()
 
-    def _make_secret(self) -> bytes:
+    def _make_secret(self) -> str:
         return secret.read(make=True)
 
-    def _start_agents(self, port: int) -> None:
-        """Start the agents on the other nodes: the user does."""
+    def _start_agents(self, port: int, text: str) -> None:
+        """Start the agents of the hosts that are named, with the secret `text`; others are started by the user.
 
-    def _agents_problem(self) -> str:
-        """Return why no more agents will come; "" while they may."""
-        return ""
+        Raises:
+            UsageError: a host cannot be found, or there are too few.
+        """
+        for host in starting.hosts(self.nodes - 1):
+            self._starts.start(f"ssh {host}", starting.ssh(host, port, self.join_seconds), stdin=f"{text}\n")
 
     def _complete(self, sort: bool = False) -> list[Node]:
         """Return the other nodes, by number, after the missing ones have joined.
@@ -212,8 +218,8 @@ class Torchrun(Local):
         gone = {node.number: node for node in self._head.nodes if node.lost}
         until, came = time.monotonic() + self.join_seconds, list[Node]()
         while len(came) < len(missing):
-            node = self._head.join(until - time.monotonic(), lambda: not self._agents_problem())
-            if node is None and (problem := self._agents_problem()):
+            node = self._head.join(until - time.monotonic(), lambda: not self._starts.problem())
+            if node is None and (problem := self._starts.problem()):
                 raise TrialError(f"{missing[len(came)]} of {self.nodes} nodes are there: {problem}")
             if node is None:
                 names = ", ".join(gone[number].name if number in gone else f"node {number}"

@@ -16,6 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from repro.core.errors import UsageError
+from repro.launchers.nodes import starting
+from repro.launchers.torchrun import Torchrun
 from repro.record.store import Record, read_record
 from tests.tracking_server import environment
 
@@ -214,6 +217,46 @@ def test_a_shared_folder_takes_checkpoints_of_all_nodes(nodes: Nodes) -> None:
     nodes.end(agent)
     (result,) = nodes.record().results
     assert result.status == "ok" and len(result.resumed) == 1, result.warnings
+
+
+def start_like_ssh(folder: Path) -> str:
+    """Return a command that is called as ssh is: it starts its last argument by a shell, and notes its arguments."""
+    program = folder / "like-ssh"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {folder}/calls\n[ "$1" = lost ] && echo "no route to host" >&2 && '
+                       'exit 255\nfor last; do :; done\nunset REPRO_SECRET\nexec sh -c "$last"\n')
+    program.chmod(0o755)
+    return str(program)
+
+
+@pytest.mark.slow
+def test_hosts_get_their_agents_by_ssh(nodes: Nodes) -> None:
+    nodes.variables |= {"REPRO_SSH": start_like_ssh(nodes.folder), "REPRO_HOSTS": "localhost"}
+    said = nodes.end(nodes.run(SUITE.format(seeds=1, epochs=2, launcher=TWO, engines="[ddp]")))
+    assert "waiting up to" not in said and "1 of 1" in said
+    calls = (nodes.folder / "calls").read_text()
+    assert calls.startswith("localhost ") and "--secret-stdin" in calls and SECRET not in calls
+
+
+@pytest.mark.parametrize(("hosts", "words"), [
+    ("localhost,localhost", "REPRO_HOSTS names localhost twice; each node has one agent"),
+    ("-oProxyCommand=x", "'-oProxyCommand=x' is no host"),
+    ("no.such.host.invalid", "REPRO_HOSTS: no.such.host.invalid cannot be found"),
+    ("localhost", "REPRO_HOSTS names 1 hosts, and 3 nodes beside this one are needed"),
+    ("lost", "nodes are there: ssh lost ended with exit code 255 after"),
+])
+def test_bad_hosts_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: str, words: str) -> None:
+    monkeypatch.setattr(starting, "_own_address", own if hosts == "lost" else starting._own_address)
+    monkeypatch.setenv("REPRO_HOSTS", hosts)
+    monkeypatch.setenv("REPRO_SECRET", SECRET)
+    monkeypatch.setenv("REPRO_LISTEN", "127.0.0.1:0")
+    monkeypatch.setenv("REPRO_SSH", start_like_ssh(tmp_path))
+    with pytest.raises(UsageError, match=words.replace("(", ".")) as found:
+        Torchrun(nodes=4 if "3 nodes" in words else 3 if "twice" in words else 2, join_seconds=20).open([], "cpu")
+    assert "\n" not in str(found.value)
+
+
+def own(_: str) -> str:
+    return "127.0.0.1"
 
 
 def test_checkpoints_need_a_folder_that_all_nodes_see(nodes: Nodes) -> None:

@@ -28,7 +28,8 @@ class Address(click.ParamType):  # type: ignore[type-arg]  # generic only from c
 @click.option("--join", "address", type=Address(), required=True, help="Where `repro run` runs.")
 @click.option("--wait", "wait_seconds", type=FiniteRange(min=0), default=600.0,
               help="Seconds to wait for the run, at the start and after it was lost.")
-def agent(address: tuple[str, int], wait_seconds: float) -> None:
+@click.option("--secret-stdin", is_flag=True, help="Read the secret from standard input.")
+def agent(address: tuple[str, int], wait_seconds: float, secret_stdin: bool) -> None:
     """Lend this computer to a run with launcher torchrun on another one, until that run ends.
 
     Both need the same secret: REPRO_SECRET, or the file that the run made in the home folder (docs/nodes.md).
@@ -38,10 +39,11 @@ def agent(address: tuple[str, int], wait_seconds: float) -> None:
     """
     from repro.core.machine import detect
     from repro.launchers.nodes.agent import Agent
-    from repro.launchers.nodes.secret import read
+    from repro.launchers.nodes.secret import key_of, read
     from repro.record.environment import take
 
-    found = Agent(*address, read(), lambda: take(detect(), ()).model_dump(mode="json", by_alias=True),
+    key = key_of(sys.stdin.readline().strip() if secret_stdin else read())
+    found = Agent(*address, key, lambda: take(detect(), ()).model_dump(mode="json", by_alias=True),
                   lambda text: say(text, err=True))
     if not found.serve(wait_seconds):
         say(f"no run at {address[0]}:{address[1]} for {wait_seconds:g} s; start one there with launcher torchrun, or "

@@ -21,8 +21,8 @@ def place() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "repro" / "secret"
 
 
-def read(make: bool = False) -> bytes:
-    """Return the key that is made of the secret.
+def read(make: bool = False) -> str:
+    """Return the secret.
 
     Args:
         make: write a new secret if there is none.
@@ -34,7 +34,7 @@ def read(make: bool = False) -> bytes:
     if len(text) < SHORTEST:
         raise UsageError(f"{VARIABLE} has fewer than {SHORTEST} characters; whoever knows it can run code here: take "
                          "`openssl rand -hex 32`")
-    return key_of(text)
+    return text
 
 
 def key_of(text: str) -> bytes:

@@ -220,7 +220,7 @@ def test_a_secret_is_made_once_and_only_its_owner_reads_it(
     with pytest.raises(UsageError, match=r"no secret here: copy .*repro/secret from"):
         secret.read()
     key = secret.read(make=True)
-    assert secret.read() == key and len(key) == 32
+    assert secret.read() == key and len(key) == 64 and len(secret.key_of(key)) == 32
     assert secret.place().stat().st_mode & 0o777 == 0o600
     secret.place().chmod(0o640)
     with pytest.raises(UsageError, match="others can read it; chmod 600"):
