@@ -22,8 +22,10 @@ OWNER = "REPRO_OWNER"
 
 
 def identity(pid: int) -> str:
-    """Return the identity of a process as "pid:start"; start: clock ticks after boot, empty if unknown."""
-    return f"{pid}:{_start(pid)}"
+    """Return the identity of a process as "pid:start:place"; start: clock ticks after boot, empty if unknown; place:
+    the namespaces in which both hold, since containers may share a folder but neither pids nor clocks.
+    """
+    return f"{pid}:{_start(pid)}:{_place()}"
 
 
 def find() -> list[int]:
@@ -53,9 +55,13 @@ def end(pids: Sequence[int], seconds: float = 5.0) -> list[int]:
 
 
 def is_over(owner: str) -> bool:
-    """Return True if the process with this identity has ended; False if it is this one, or no identity."""
-    pid = owner.partition(":")[0]
-    return pid.isdigit() and int(pid) != os.getpid() and identity(int(pid)) != owner
+    """Return True if the process with this identity has ended; False if it is this one, cannot be seen from here, or
+    is no identity.
+    """
+    pid, start, place = (*owner.split(":"), "", "")[:3]
+    if not pid.isdigit() or int(pid) == os.getpid() or place not in ("", _place()):
+        return False
+    return _start(int(pid)) != start
 
 
 def _ours(pid: int) -> bool:
@@ -65,6 +71,15 @@ def _ours(pid: int) -> bool:
         return same_user and Path(f"/proc/{pid}/ns/pid").readlink() == Path("/proc/self/ns/pid").readlink()
     except OSError:
         return False
+
+
+def _place() -> str:
+    """Return the pid and time namespaces of this process; "" if the kernel does not say."""
+    found = []
+    for kind in ("pid", "time"):
+        with contextlib.suppress(OSError):
+            found.append(str(Path(f"/proc/self/ns/{kind}").stat().st_ino))
+    return ".".join(found)
 
 
 def _start(pid: int) -> str:

@@ -73,7 +73,9 @@ def test_folders_of_killed_owners_are_removed_and_no_others(temporary: Path) -> 
     with subprocess.Popen(["sleep", "100"]) as child:
         living = orphans.identity(child.pid)
         dead = f"{child.pid}:1"  # a recycled pid
-        for name, owner in (("dead", dead), ("living", living), ("ours", orphans.identity(os.getpid()))):
+        elsewhere = f"{child.pid}:1:1.1"  # of a container that shares the folder
+        for name, owner in (("dead", dead), ("living", living), ("ours", orphans.identity(os.getpid())),
+                            ("elsewhere", elsewhere)):
             (temporary / f"{PREFIX}{name}").mkdir()
             (temporary / f"{PREFIX}{name}/{OWNER}").write_text(owner)
         (temporary / f"{PREFIX}unknown").mkdir()
@@ -84,7 +86,7 @@ def test_folders_of_killed_owners_are_removed_and_no_others(temporary: Path) -> 
         folder.remove()
         child.kill()
     left = {path.name.removeprefix(PREFIX) for path in temporary.iterdir()}
-    assert left == {"living", "ours", "unknown", "target", "link"}
+    assert left == {"living", "ours", "elsewhere", "unknown", "target", "link"}
 
 
 def test_a_short_temporary_folder_is_used_as_it_is(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
