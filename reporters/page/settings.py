@@ -163,7 +163,7 @@ def machine(record: Record) -> list[Fact]:
         *_job(record),
         ("Training device", environment.device),
         ("Devices", "; ".join(environment.devices) or "none, CPU only"),
-        ("Interconnect", environment.interconnect),
+        ("Interconnect of node 0" if record.nodes.nodes else "Interconnect", environment.interconnect),
         *_cuda(record),
         ("Operating system", environment.system),
         ("Python", environment.python),
@@ -176,8 +176,8 @@ def machine(record: Record) -> list[Fact]:
 
 
 def _job(record: Record) -> list[Fact]:
-    measured = [f"{link.sender} to {link.receiver}: {link.bytes_per_second / 1e6:.3g} MB/s, "
-                f"{link.latency_seconds * 1e6:.3g} us" for link in record.nodes.links]
+    measured = [f"{link.sender} to {link.receiver}: {link.bytes_per_second / 1e6:,.1f} MB/s, "
+                f"{link.latency_seconds * 1e6:,.0f} us" for link in record.nodes.links]
     facts: list[Fact] = []
     if measured:
         facts.append(("Links between nodes (TCP by gloo, measured before the first trial)", "; ".join(measured)))

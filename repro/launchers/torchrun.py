@@ -306,7 +306,8 @@ def _end_of(node: Node, watch: _Watch, processes: int) -> NodeEnd:
     """Return how the ranks of a node ended, after its files have arrived."""
     ended = watch.end_of(node)
     if ended is None or ended.kind == "unable":
-        node.leave(f"no word for {LAST_WORDS_SECONDS:g} s after the end here")
+        if ended is None:
+            node.leave(f"no word for {LAST_WORDS_SECONDS:g} s after the end here")
         why = f"{node.name} was lost: {node.lost}" if ended is None else f"{node.name}: {ended.content['reason']}"
         # Earlier than all others, which have failed because of it.
         return NodeEnd([1] * processes, [RankReport(why, "failed", 1)] * processes, [False] * processes, None)

@@ -179,8 +179,8 @@ def test_firecaffe_runs_with_its_algorithms(cluster: Cluster) -> None:
 def test_a_folder_that_is_not_shared_is_named(cluster: Cluster) -> None:
     agents = cluster.agents()
     shared = LAUNCHER.replace("nodes:", "shared: true, nodes:")
-    said = finished(cluster.start(0, "run", *TRAIN, "-o", shared, "-o", "engine=ddp", "-o", "gate=null", "--seeds", "1",
-                                  "--no-mlflow", "--out", "run"), 1)
+    said = finished(cluster.start(0, "run", *TRAIN, "-o", shared, "-o", "engine=ddp", "--seeds", "1", "--no-mlflow",
+                                  "--out", "run"), 1)
     assert "node1" in said and "it is not shared; leave out launcher.shared" in said
     list(map(finished, agents))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import signal
 import threading
 import uuid
@@ -19,6 +20,7 @@ from repro.launchers.processes.fixed_nodes import Membership
 from repro.launchers.processes.rank import Assignment, run
 from repro.launchers.processes.rank_processes import RankProcesses, RankReport, read_reports
 
+EQUAL_NODES = "TORCH_ELASTIC_WORKER_IDENTICAL"
 LEAVE_ELASTIC_AFTER = 20
 """Tenths of a second after the ranks were killed until a launch that has not ended is interrupted."""
 LEAVING = signal.SIGTERM
@@ -82,7 +84,8 @@ class NodeLaunch:
         from torch.distributed.launcher.api import elastic_launch
 
         try:
-            elastic_launch(self._configuration(), run)(self.work, ranks, self.place)
+            with _equal_nodes():
+                elastic_launch(self._configuration(), run)(self.work, ranks, self.place)
         except ChildFailedError as failed:
             return min(failed.failures, default=None)
         except SignalException:
@@ -113,6 +116,22 @@ class NodeLaunch:
             signals_to_handle=_signals_to_handle(),
             shutdown_timeout=self.grace_seconds,
         )
+
+
+@contextlib.contextmanager
+def _equal_nodes() -> Iterator[None]:
+    """Tell elastic that all nodes have as many ranks, so that it numbers them without asking the store.
+
+    Asking waits for the slowest node, without a signal handler by which elastic could be left.
+    """
+    before = os.environ.get(EQUAL_NODES)
+    os.environ[EQUAL_NODES] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(EQUAL_NODES)
+        if before is not None:
+            os.environ[EQUAL_NODES] = before
 
 
 def _signals_to_handle() -> str:
@@ -154,7 +173,7 @@ def _watched(ranks: RankProcesses, in_time: InTime, ending: _Ending) -> Iterator
     whose end would wake it; it also waits for other nodes. After all ranks have ended, elastic is left through its own
     signal handler.
     """
-    done = threading.Event()
+    done, handler = threading.Event(), signal.getsignal(LEAVING)
 
     def watch() -> None:
         if in_time(ranks, done):
@@ -164,8 +183,8 @@ def _watched(ranks: RankProcesses, in_time: InTime, ending: _Ending) -> Iterator
             ranks.kill()
             if done.wait(0.1):
                 return
-            if turn == LEAVE_ELASTIC_AFTER and threading.main_thread().ident is not None:
-                ending.left = True
+            if turn >= LEAVE_ELASTIC_AFTER and not ending.left and signal.getsignal(LEAVING) is not handler:
+                ending.left = True  # elastic has set its handler
                 signal.pthread_kill(threading.main_thread().ident or 0, LEAVING)
 
     thread = threading.Thread(target=watch, name="repro-watch", daemon=True)
