@@ -14,8 +14,8 @@ from pydantic import Field, PrivateAttr
 
 from repro.core import fence
 from repro.launchers.processes import hang, shared_fork_server
-from repro.launchers.processes.fixed_nodes import Membership
 from repro.launchers.processes.hang import FileGrowth
+from repro.launchers.processes.membership import Membership
 from repro.launchers.processes.node_launch import NodeLaunch
 from repro.launchers.processes.rank import Assignment, SamePlace
 from repro.launchers.processes.rank_processes import RankProcesses, ends, hung_ends

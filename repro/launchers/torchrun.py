@@ -28,8 +28,8 @@ from repro.launchers.nodes.channel import LinkLost, Message
 from repro.launchers.nodes.head import Head, Node
 from repro.launchers.nodes.starting import Starts
 from repro.launchers.processes import hang
-from repro.launchers.processes.fixed_nodes import LOOPBACK, Membership, bind_store
 from repro.launchers.processes.hang import FileGrowth
+from repro.launchers.processes.membership import LOOPBACK, Membership
 from repro.launchers.processes.node_launch import NodeEnd, NodeLaunch
 from repro.launchers.processes.rank import Assignment, SamePlace
 from repro.launchers.processes.rank_processes import RankProcesses, RankReport, ends, hung_ends
@@ -158,6 +158,8 @@ class Torchrun(Local):
         return self._launch(request, self.shared)
 
     def _launch(self, request: LaunchRequest, shared: bool) -> LaunchResult:
+        from repro.launchers.processes.fixed_nodes import bind_store
+
         assert self._server is not None, "launch comes after open"
         used = self._used(request.processes)
         nodes = self._complete()[: used - 1]

@@ -22,7 +22,7 @@ from repro.launchers.nodes import files
 from repro.launchers.nodes.channel import Channel, LinkLost, Message, connect
 from repro.launchers.nodes.identity import identity
 from repro.launchers.processes import hang, shared_fork_server
-from repro.launchers.processes.fixed_nodes import Membership
+from repro.launchers.processes.membership import Membership
 from repro.launchers.processes.node_launch import NodeEnd, NodeLaunch
 from repro.launchers.processes.rank import Assignment, SamePlace
 from repro.launchers.processes.rank_processes import RankProcesses

@@ -9,7 +9,6 @@ before its port is published, so two suites on one machine never race for a port
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from datetime import timedelta
 
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # public, not marked so
@@ -22,25 +21,10 @@ from torch.distributed.elastic.rendezvous import (
     rendezvous_handler_registry,
 )
 
+from repro.launchers.processes.membership import Membership
+
 BACKEND = "repro-fixed-nodes"
-LOOPBACK = "127.0.0.1"
 STORE_SECONDS = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """This node's place among the nodes of a launch."""
-
-    node: int = 0
-    nodes: int = 1
-    address: str = LOOPBACK
-    """Of the node that hosts the store."""
-    port: int = 0
-    """Of the store; 0: node 0 of one node binds any."""
-    store: TCPStore | None = None
-    """On the node that hosts it, if it was bound before."""
-    prefix: str = "agent"
-    """Of all keys; a secret of the launch where nodes meet over a network."""
 
 
 def bind_store(address: str) -> TCPStore:

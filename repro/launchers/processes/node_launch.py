@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.errors import TrialError
-from repro.launchers.processes import fixed_nodes
 from repro.launchers.processes.entry import reason
-from repro.launchers.processes.fixed_nodes import Membership
+from repro.launchers.processes.membership import Membership
 from repro.launchers.processes.rank import Assignment, run
 from repro.launchers.processes.rank_processes import RankProcesses, RankReport, read_reports
 
@@ -99,6 +98,8 @@ class NodeLaunch:
 
     def _configuration(self) -> Any:
         from torch.distributed.launcher.api import LaunchConfig
+
+        from repro.launchers.processes import fixed_nodes
 
         return LaunchConfig(
             min_nodes=self.members.nodes,
