@@ -67,11 +67,12 @@ def exchange_of(item: Result, cell: Cell, steps: int, label: str) -> Exchange:
         label: names the cell in a message.
 
     Raises:
-        UsageError: the engine sends gradients in another way.
+        UsageError: the engine sends gradients in another way, or the record does not state their size.
     """
-    assert item.model is not None
     sent = gradient_lines(item.traffic.ranks[0]) if item.traffic else []
-    if not sent:
+    if not sent and item.model is None:
+        raise UsageError(f"{label}: its record states neither the bytes that were sent nor the size of the model")
+    if not sent and item.model:
         return Exchange(1, 4 * item.model.parameters, 4, counted=False)
     if others := {line.operation for line in sent} - {"all_reduce"}:
         raise UsageError(f"{label}: engine {cell.training.engine.kind} sends gradients by {sorted(others)[0]}; this is "
