@@ -11,7 +11,7 @@ from repro.compare.scale import words
 if TYPE_CHECKING:
     from repro.compare.scale.prediction import ScaleModel
 
-SHOWN = 14
+SHOWN = 15
 """Columns of a terminal; bytes are in the page and the JSON."""
 
 

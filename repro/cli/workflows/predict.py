@@ -36,5 +36,5 @@ def predict_run(
             out.write_text(page, encoding="utf-8")
         except OSError as error:
             raise OutputError(f"{out}: {error.strerror or error}") from error
-        print(f"page: {out}", file=sys.stderr)
+        sys.stderr.write(f"page: {out}\n")
     return found

@@ -11,6 +11,7 @@ from repro.record.store import Record
 
 BUSY = 0.5
 """Share of the cores in use from which on times wait for cores: only bytes are compared then."""
+EVERYTHING = "everything but the columns called measured or counted is modelled; the trials were {origin}"
 WORDS = {
     "strong": "strong scaling: the global batch stays that of the record, so that a worker has fewer samples",
     "weak": "weak scaling: a worker keeps its samples, so that the global batch grows with the processes",
@@ -22,14 +23,13 @@ LARGE_ERROR = 0.1
 def of_record(record: Record, lines: Sequence[ScaleLine], scaling: Scaling) -> tuple[str, ...]:
     """Return what all lines assume."""
     return (
-        "everything but the columns called measured or counted is modelled; the trials were "
-        f"{record.plan.cells[0].choices.origin}",
+        EVERYTHING.format(origin=record.plan.cells[0].choices.origin),
         WORDS[scaling],
         "a step is as long as its slowest worker: the expected maximum of one draw a worker from the step times of the "
         "smallest number of processes; draws are independent, so a disturbance of all workers at once is not modelled",
         "communication: alpha x rounds + beta x bytes on the path of the algorithm's own schedule (Hockney 1994), "
-        "fitted for each seed to what steps take beyond that maximum; links stay as fast with more nodes, and nothing else "
-        "uses them; no switch, cable or link is shared",
+        "fitted for each seed to what steps take beyond that maximum; links stay as fast with more nodes, nothing else "
+        "uses them, and no switch is full",
         "the wait for input is that of the smallest number of processes, the time of an evaluation that of the largest "
         "fitted; checkpoints, logging and starting are left out",
         "the samples to a target depend on the global batch alone",
@@ -54,21 +54,22 @@ def _shared(record: Record, lines: Sequence[ScaleLine]) -> Iterator[str]:
 
 def of_line(
     trials: Sequence[Observed], fit: Sequence[int], exchange: Exchange, shares: Mapping[int, float], scaling: Scaling,
-    most: int,
+    shared: bool, most: int,
 ) -> tuple[str, ...]:
     """Return what one line assumes.
 
     Args:
         trials: those that were fitted.
         shares: computation by samples of a worker, as measured.
+        shared: messages of different rounds share links.
         most: largest number of processes predicted.
     """
-    return tuple(_of_line(trials, fit, exchange, shares, scaling, most))
+    return tuple(_of_line(trials, fit, exchange, shares, scaling, shared, most))
 
 
 def _of_line(
     trials: Sequence[Observed], fit: Sequence[int], exchange: Exchange, shares: Mapping[int, float], scaling: Scaling,
-    most: int,
+    shared: bool, most: int,
 ) -> Iterator[str]:
     hidden = [item.hidden_share for item in trials if item.hidden_share is not None]
     if hidden and max(hidden) > 0.01:
@@ -76,10 +77,14 @@ def _of_line(
                "(counted); only the rest is fitted, and the same is taken to be hidden with more processes")
     else:
         yield "overlap: none was counted and none is assumed" if hidden else "overlap: not counted; none is assumed"
+    if shared:
+        yield ("messages start as soon as their data are there and share the links they meet on: this fits the "
+               "measured steps better than rounds, one after the other")
     if not exchange.counted:
         yield "bytes were not counted: all gradients are taken to go in one all-reduce"
     if len([count for count in fit if count > 1]) == 1:
-        yield "one number of processes communicates: latency and rate of the links cannot be told apart"
+        yield ("one number of processes communicates: latency and rate of the links cannot be told apart, so all of it "
+               "is taken as bytes")
     if scaling == "strong" and len(shares) < 2:
         yield ("one batch was measured with the smallest number of processes: computation is in proportion to the "
                "samples")

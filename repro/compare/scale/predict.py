@@ -14,6 +14,7 @@ from statistics import mean, median
 from repro.comm.algorithm import Algorithm
 from repro.comm.model import fit_parameters
 from repro.comm.schedule import ScheduleCost, cost_by_class
+from repro.comm.sharing import shared_path
 from repro.compare.forecast.estimate import Estimated, estimated
 from repro.compare.forecast.exchange import Exchange, algorithm_of
 from repro.compare.scale import formula
@@ -27,6 +28,8 @@ from repro.record.store import Record
 
 LEAST_SECONDS = 1e-6
 """Communication of a step that took no longer than its computation: the fit needs a positive time."""
+UNLIKE = 0.02
+"""Share by which the path of shared links must differ from that of rounds to be tried."""
 BySeed = Mapping[int, Observed]
 
 
@@ -114,10 +117,15 @@ class _Line:
         self.exchange: Exchange = largest.exchange
         self.ranks_of_node = _ranks_of_node(largest)
         self.measured_shares = self._shares()
+        self.shared = False
+        self._known_costs: dict[tuple[int, bool], tuple[ScheduleCost, ...]] = {}
+        if self._unlike_rounds():
+            errors = {shared: self._error(shared) for shared in (False, True)}
+            self.shared = errors[True] < errors[False]
 
     def predicted(self, processes: Sequence[int]) -> ScaleLine:
         """Return all rows, those of the record first measured and then modelled."""
-        models = {seed: self._seed(seed) for seed in self.seeds}
+        models = self._models()
         rows = tuple(self._row(count, models) for count in sorted({*processes, *self.known}))
         label = f"batch {self.first.batch}" if self.scaling == "strong" else f"{self.first.samples} samples a worker"
         names = ("between nodes", "within a node") if self.ranks_of_node > 1 else (
@@ -125,15 +133,32 @@ class _Line:
         links = tuple(LinkFit(links=name, alpha=median(model.links[2 * at] for model in models.values()),
                               beta=median(model.links[2 * at + 1] for model in models.values()))
                       for at, name in enumerate(names))
-        errors = [abs(self._step(count, models[seed]) / self.known[count][seed].step_seconds - 1)
-                  for count in self.fit for seed in self.seeds]
         return ScaleLine(
             label=", ".join(part for part in (self.family.label, label) if part),
             algorithm=f"{self.algorithm.title}{', assumed' if self.assumed else ''}", smallest=self.smallest,
-            seeds=len(self.seeds), steps=len(self.first.steps), links=links, fit_error=max(errors), rows=rows,
+            seeds=len(self.seeds), steps=len(self.first.steps), links=links, rows=rows,
+            fit_error=self._largest_error(models),
             assumptions=of_line([item for count in self.fit for item in self.known[count].values()], self.fit,
-                                self.exchange, self.measured_shares, self.scaling,
-                                max(count for row in rows if (count := row.processes))))
+                                self.exchange, self.measured_shares, self.scaling, self.shared, rows[-1].processes))
+
+    # ---- rounds, or messages that share links
+
+    def _unlike_rounds(self) -> bool:
+        """Return True if messages of different rounds would share links, on this algorithm's schedules."""
+        most = self.fit[-1]
+        return self.ranks_of_node == 1 and most > 2 and abs(
+            self._costs(most, shared=True)[0].path_bytes / self._costs(most)[0].path_bytes - 1) > UNLIKE
+
+    def _error(self, shared: bool) -> float:
+        self.shared = shared
+        return self._largest_error(self._models())
+
+    def _largest_error(self, models: Mapping[int, _Seed]) -> float:
+        return max(abs(self._step(count, models[seed]) / self.known[count][seed].step_seconds - 1)
+                   for count in self.fit for seed in self.seeds)
+
+    def _models(self) -> dict[int, _Seed]:
+        return {seed: self._seed(seed) for seed in self.seeds}
 
     # ---- one seed
 
@@ -154,6 +179,8 @@ class _Line:
             if count > 1:
                 rows.append(self._columns(count))
                 seconds.append(max(LEAST_SECONDS, mean(item.steps) - self._compute(count, model)))
+        if len(rows) == 1:  # latency and rate cannot be told apart
+            rows = [tuple(value * (at % 2) for at, value in enumerate(rows[0]))]
         return _Seed(draws, fit_parameters(rows, seconds, len(rows[0])), model.input_seconds, model.evaluation_seconds)
 
     def _compute(self, count: int, model: _Seed) -> float:
@@ -177,12 +204,23 @@ class _Line:
 
     def _columns(self, count: int) -> tuple[float, ...]:
         """Return how often each parameter of the links counts in a step."""
-        return tuple(value for item in self._costs(count) for value in (item.rounds, item.path_bytes))
+        return tuple(value for item in self._costs(count, self.shared) for value in (item.rounds, item.path_bytes))
 
-    def _costs(self, count: int) -> tuple[ScheduleCost, ...]:
-        if self.ranks_of_node == 1:
-            return (self.exchange.cost(self.algorithm, count),)
-        return _by_class(self.algorithm, self.exchange, count, self.ranks_of_node)
+    def _costs(self, count: int, shared: bool = False) -> tuple[ScheduleCost, ...]:
+        if (count, shared) not in self._known_costs:
+            self._known_costs[count, shared] = self._cost(count, shared)
+        return self._known_costs[count, shared]
+
+    def _cost(self, count: int, shared: bool) -> tuple[ScheduleCost, ...]:
+        """Return the cost of a step's schedules by class of links."""
+        if self.ranks_of_node > 1:
+            return _by_class(self.algorithm, self.exchange, count, self.ranks_of_node)
+        found = self.exchange.cost(self.algorithm, count)
+        if shared:
+            one = shared_path(self.algorithm.all_reduce(count, self.exchange.elements, self.exchange.itemsize),
+                              self.exchange.itemsize)
+            found = ScheduleCost(found.rounds, round(self.exchange.calls * one), 0)
+        return (found,)
 
     def _shares(self) -> dict[int, float]:
         """Return the seconds of computation by samples of a worker, as measured with the smallest number of processes,
@@ -213,7 +251,7 @@ class _Line:
             communication=median(self._exchange_seconds(count, model) for model in models.values()),
             input=median(model.input_seconds for model in models.values()),
             speed_up=speed, efficiency=speed.value * self.smallest / count,
-            path_bytes=sum(item.path_bytes for item in self._costs(count)) if count > 1 else 0,
+            path_bytes=sum(item.path_bytes for item in self._costs(count, self.shared)) if count > 1 else 0,
             formula_bytes=formula_bytes, sent_bytes=max(sent) if sent else None,
             busy=_mean([item.busy for item in known.values()]),
             to_target=estimated(list(towards.seconds.values())) if towards.seconds else None,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from repro.compare.forecast.estimate import Estimated
 from repro.compare.scale.prediction import LinkFit, ScaleLine, ScaleModel, ScaleRow
 
-HEAD = ("processes", "batch", "step s", "95 % interval", "measured s", "modelled / measured", "computation s",
-        "communication s", "input s", "speed-up", "efficiency", "to target s", "95 % interval", "measured s",
-        "bytes sent", "counted")
+HEAD = (
+    "processes", "batch", "step s", "95 % interval", "measured s", "modelled / measured", "computation s",
+    "communication s", "input s", "speed-up", "efficiency", "to target s", "95 % interval", "measured s",
+    "cores in use", "bytes sent", "counted",
+)
 
 
 def cells(row: ScaleRow) -> tuple[str, ...]:
@@ -17,7 +19,9 @@ def cells(row: ScaleRow) -> tuple[str, ...]:
         _value(row.measured), _known(row.ratio, ".3f"), _known(row.compute), _known(row.communication),
         _known(row.input, ".2g"), _value(row.speed_up, ".3g"),
         "" if row.efficiency is None else f"{100 * row.efficiency:.0f} %", _value(row.to_target),
-        interval(row.to_target), _value(row.measured_target), "" if row.formula_bytes is None else str(row.formula_bytes),
+        interval(row.to_target), _value(row.measured_target),
+        "" if row.busy is None else f"{100 * row.busy:.0f} %",
+        "" if row.formula_bytes is None else str(row.formula_bytes),
         "" if row.sent_bytes is None else str(row.sent_bytes),
     )
 
@@ -25,8 +29,8 @@ def cells(row: ScaleRow) -> tuple[str, ...]:
 def line_text(item: ScaleLine) -> str:
     """Describe what a line was fitted to."""
     links = "; ".join(_links(link) for link in item.links)
-    return (f"{item.algorithm}, {item.seeds} seed{'s' if item.seeds > 1 else ''}, computation from {item.steps} steps of "
-            f"{item.smallest} process{'es' if item.smallest > 1 else ''}; fitted: {links}; fitted steps within "
+    return (f"{item.algorithm}, {item.seeds} seed{'s' if item.seeds > 1 else ''}, computation from {item.steps} steps "
+            f"of {item.smallest} process{'es' if item.smallest > 1 else ''}; fitted: {links}; fitted steps within "
             f"{100 * item.fit_error:.2g} %")
 
 
