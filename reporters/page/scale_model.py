@@ -14,7 +14,7 @@ def render(model: ScaleModel) -> str:
     """Render the page. It works offline; its tables need no JavaScript."""
     return rendered("predict.html.j2", {
         "suite": model.suite, "origin": model.origin, "scaling": model.scaling, "check": check_text(model),
-        "assumptions": model.assumptions, "left_out": model.left_out, "head": HEAD,
+        "assumptions": model.assumptions, "left_out": model.left_out,
         "lines": [_line(at, item) for at, item in enumerate(model.lines)],
     }, page_scripts("report.js"))
 
@@ -29,8 +29,10 @@ def _line(at: int, item: ScaleLine) -> dict[str, Any]:
     if any(row.to_target for row in item.rows):
         charts.append({"name": f"target-{at}", "title": "Seconds to the target",
                        "figure": _figure(_targets(item), "seconds"), "counted": "line: modelled; circles: measured"})
+    rows = [cells(row) for row in item.rows]
+    used = [column for column in range(len(HEAD)) if any(row[column] for row in rows)]
     return {"at": at, "label": item.label, "text": line_text(item), "charts": charts, "notes": notes(item),
-            "rows": [cells(row) for row in item.rows]}
+            "head": [HEAD[column] for column in used], "rows": [[row[column] for column in used] for row in rows]}
 
 
 def _steps(item: ScaleLine) -> list[dict[str, Any]]:
@@ -97,10 +99,10 @@ def _figure(traces: list[dict[str, Any]], unit: str) -> dict[str, Any]:
     grid = {"gridcolor": "--rule", "linecolor": "--rule", "zeroline": False, "automargin": True}
     return {"data": traces, "layout": {
         "autosize": True, "showlegend": True, "hovermode": "closest", "font": {"size": 13, "color": "--ink"},
-        "margin": {"l": 64, "r": 14, "t": 14, "b": 50}, "paper_bgcolor": "--surface", "plot_bgcolor": "--surface",
+        "margin": {"l": 64, "r": 14, "t": 34, "b": 50}, "paper_bgcolor": "--surface", "plot_bgcolor": "--surface",
         "hoverlabel": {"align": "left", "bgcolor": "--raised", "bordercolor": "--rule", "font": {"color": "--ink"}},
         "modebar": {"bgcolor": "--surface", "color": "--muted", "activecolor": "--ink"},
-        "legend": {"orientation": "h", "y": -0.22, "font": {"size": 12}},
+        "legend": {"orientation": "h", "y": -0.34, "font": {"size": 12}},
         "xaxis": {**grid, "type": "log", "title": {"text": "processes"}, "tickvals": counts,
                   "ticktext": [str(count) for count in counts]},
         "yaxis": {**grid, "type": "log", "title": {"text": unit}, "exponentformat": "power"},

@@ -31,7 +31,7 @@ def of_record(record: Record, lines: Sequence[ScaleLine], scaling: Scaling) -> t
         "fitted for each seed to what steps take beyond that maximum; links stay as fast with more nodes, nothing else "
         "uses them, and no switch is full",
         "the wait for input is that of the smallest number of processes, the time of an evaluation that of the largest "
-        "fitted; checkpoints, logging and starting are left out",
+        "fitted number that is not larger; checkpoints, logging and starting are left out",
         "the samples to a target depend on the global batch alone",
         "intervals: 95 %, t on logarithms over the seeds; they contain no error of the model itself",
         *_shared(record, lines),

@@ -95,7 +95,13 @@ class _Seed:
     links: tuple[float, ...]
     """alpha and beta of each class of links."""
     input_seconds: float
-    evaluation_seconds: float
+    evaluations: Mapping[int, float]
+    """Fitted processes -> seconds of an evaluation."""
+
+    def evaluation_seconds(self, count: int) -> float:
+        """Return the seconds of an evaluation with the largest fitted number of processes up to `count`."""
+        return self.evaluations[max([known for known in self.evaluations if known <= count],
+                                    default=min(self.evaluations))]
 
 
 class _Line:
@@ -171,8 +177,8 @@ class _Line:
                                  "not counted: run it with one process, or with a counted algorithm, for example ring")
             share = max(0.0, 1 - first.exposed_seconds / mean(draws))
             draws = tuple(share * value for value in draws)
-        last = self.known[self.fit[-1]][seed]
-        model = _Seed(draws, (), first.input_seconds, last.evaluation_seconds)
+        evaluations = {count: self.known[count][seed].evaluation_seconds for count in self.fit}
+        model = _Seed(draws, (), first.input_seconds, evaluations)
         rows, seconds = list[tuple[float, ...]](), list[float]()
         for count in self.fit:
             item = self.known[count][seed]
@@ -181,7 +187,7 @@ class _Line:
                 seconds.append(max(LEAST_SECONDS, mean(item.steps) - self._compute(count, model)))
         if len(rows) == 1:  # latency and rate cannot be told apart
             rows = [tuple(value * (at % 2) for at, value in enumerate(rows[0]))]
-        return _Seed(draws, fit_parameters(rows, seconds, len(rows[0])), model.input_seconds, model.evaluation_seconds)
+        return _Seed(draws, fit_parameters(rows, seconds, len(rows[0])), model.input_seconds, evaluations)
 
     def _compute(self, count: int, model: _Seed) -> float:
         """Return the seconds of the slowest of `count` workers."""
@@ -239,7 +245,8 @@ class _Line:
         steps = {seed: self._step(count, model) for seed, model in models.items()}
         speeds = [formula.speed_up(steps[seed], batch, self._step(self.smallest, model), self._batch(self.smallest))
                   for seed, model in models.items()]
-        towards = self.target.seconds(count, batch, steps, {s: m.evaluation_seconds for s, m in models.items()})
+        towards = self.target.seconds(count, batch, steps, {
+            seed: model.evaluation_seconds(count) for seed, model in models.items()})
         speed, reached = estimated(speeds), [item.seconds_to_target for item in known.values()]
         formula_bytes = self.exchange.calls * self.algorithm.busiest(count, self.exchange.elements,
                                                                      self.exchange.itemsize).sent if count > 1 else 0
