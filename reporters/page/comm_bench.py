@@ -7,7 +7,17 @@ from typing import Any
 
 from repro.bench.comm.options import size_text
 from repro.bench.comm.result import BASELINE, CommOutcome, WorldResult
-from repro.bench.comm.table import HEAD, NOTE, links_text, model_text, mpi_text, origin_text, overall_rows, point_row
+from repro.bench.comm.table import (
+    HEAD,
+    NOTE,
+    bound_texts,
+    links_text,
+    model_text,
+    mpi_text,
+    origin_text,
+    overall_rows,
+    point_row,
+)
 
 from .document import page_scripts, rendered
 
@@ -26,7 +36,7 @@ def render(outcome: CommOutcome) -> str:
 
 def _world(world: WorldResult) -> dict[str, Any]:
     return {
-        "world": world.world, "links": links_text(world), "model": model_text(world),
+        "world": world.world, "links": links_text(world), "model": model_text(world), "findings": bound_texts(world),
         "charts": [
             {"name": f"time-{world.world}", "title": f"Time of an all-reduce on {world.world} ranks",
              "counted": "median over repetitions; dashes: the bound 2(p-1)/p S/B; dots: modelled",
@@ -37,7 +47,7 @@ def _world(world: WorldResult) -> dict[str, Any]:
              "counted": "as nccl-tests defines it; dashes: rate of the slowest link",
              "figure": _figure(_bandwidths(world), "GB/s", "log")},
         ],
-        "rows": [point_row(point, world.world) for point in sorted(world.points, key=lambda item: item.size)],
+        "rows": [point_row(point, world) for point in sorted(world.points, key=lambda item: item.size)],
         "overall": overall_rows(world),
         "skipped": [(item.algorithm, size_text(item.size) if item.size else "all sizes", item.reason)
                     for item in world.skipped],

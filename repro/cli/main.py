@@ -36,6 +36,7 @@ COMMANDS = {
     "list": "suites:list_",
     "new": "new:new",
     "plan": "suites:plan",
+    "predict": "predict:predict",
     "report": "report:report",
     "reproduce": "reproduce:reproduce",
     "run": "run:run",

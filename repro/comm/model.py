@@ -59,7 +59,20 @@ ROUNDS = 20
 
 
 def fit(samples: Iterable[Sample]) -> LinkModel:
-    """Fit by least squares on the relative error, with no parameter below zero.
+    """Fit by least squares on the relative error (`fit_parameters`).
+
+    Raises:
+        ValueError: there are no samples, or a time is not a positive number.
+    """
+    known = list(samples)
+    alpha, beta, gamma = fit_parameters(
+        [(item.cost.rounds, item.cost.path_bytes, item.cost.reduced_bytes) for item in known],
+        [item.seconds for item in known], 3)
+    return LinkModel(alpha, beta, gamma)
+
+
+def fit_parameters(rows: Sequence[Sequence[float]], times: Sequence[float], count: int) -> tuple[float, ...]:
+    """Fit seconds = rows x parameters by least squares on the relative error, with no parameter below zero.
 
     The error is relative, so that a millisecond at 1 KiB counts like a second at 64 MiB. It is a logarithm,
     |log(predicted / measured)|: with predicted / measured - 1 a time far too short costs at most 1 and one too long
@@ -69,35 +82,37 @@ def fit(samples: Iterable[Sample]) -> LinkModel:
     2. Gauss-Newton: with x the prediction so far, log(x'/t) is about (x' - x)/x + log(x/t); at most a factor e a step.
     3. Each solution is the best of the unconstrained ones over all subsets of the parameters that are not negative.
 
+    Args:
+        rows: samples x `count`: how often each parameter counts in a sample.
+
     Raises:
         ValueError: there are no samples, or a time is not a positive number.
     """
-    known = list(samples)
-    seconds = np.array([sample.seconds for sample in known], dtype=float)
-    if not known or not np.all(np.isfinite(seconds)) or not np.all(seconds > 0):
+    seconds = np.array(times, dtype=float)
+    if not len(seconds) or not np.all(np.isfinite(seconds)) or not np.all(seconds > 0):
         raise ValueError("a fit needs samples whose seconds are positive numbers")
-    asked = np.array([(item.cost.rounds, item.cost.path_bytes, item.cost.reduced_bytes) for item in known], dtype=float)
+    asked = np.array(rows, dtype=float).reshape(len(seconds), count)
     scale = np.where(asked.max(axis=0) > 0, asked.max(axis=0), 1.0)
-    rows = asked / scale
+    scaled = asked / scale
     # 1. linear
-    found = _non_negative(rows / seconds[:, None], np.ones(len(known)))
+    found = _non_negative(scaled / seconds[:, None], np.ones(len(seconds)))
     for _ in range(ROUNDS):
         # 2. by logarithm
-        predicted = np.maximum(rows @ found, 1e-9 * seconds)
+        predicted = np.maximum(scaled @ found, 1e-9 * seconds)
         wanted = 1 - np.clip(np.log(predicted / seconds), -1, 1)
-        found = _non_negative(rows / predicted[:, None], wanted)
-    alpha, beta, gamma = (float(value) for value in found / scale)
-    return LinkModel(alpha, beta, gamma)
+        found = _non_negative(scaled / predicted[:, None], wanted)
+    return tuple(float(value) for value in found / scale)
 
 
 def _non_negative(rows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """3. Return the x >= 0 that minimises |rows x - wanted|; rows: samples by 3."""
-    best, least = np.zeros(3), float(np.sum(wanted**2))
-    for free in _subsets(3):
+    """3. Return the x >= 0 that minimises |rows x - wanted|; rows: samples by parameters."""
+    count = rows.shape[1]
+    best, least = np.zeros(count), float(np.sum(wanted**2))
+    for free in _subsets(count):
         found = np.linalg.lstsq(rows[:, free], wanted, rcond=None)[0]
         error = float(np.sum((rows[:, free] @ found - wanted) ** 2))
         if np.all(found >= 0) and error < least:
-            best, least = np.zeros(3), error
+            best, least = np.zeros(count), error
             best[free] = found
     return best
 

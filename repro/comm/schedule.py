@@ -7,7 +7,7 @@ and modelled time are computed from the schedule that runs. In one round every r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -103,3 +103,24 @@ def cost(transfers: Iterable[Transfer], itemsize: int) -> ScheduleCost:
     path = sum(max(flow.values()) for flow in flows.values())
     added = sum(max((size for (what, _), size in flow.items() if what == "adds"), default=0) for flow in flows.values())
     return ScheduleCost(len(flows), path, added)
+
+
+def cost_by_class(transfers: Iterable[Transfer], node_of_rank: Sequence[int], itemsize: int
+                  ) -> tuple[ScheduleCost, ScheduleCost]:
+    """Compute rounds and path of a schedule by class of link: (between nodes, within one).
+
+    A round with a message between nodes counts there: the ranks of a node share its link. A round without one counts
+    within. Reduced bytes are left at zero.
+    """
+    between: dict[int, dict[tuple[str, int], int]] = {}
+    within: dict[int, dict[tuple[str, int], int]] = {}
+    for item in nonempty(transfers):
+        size, source, target = (item.stop - item.start) * itemsize, node_of_rank[item.source], node_of_rank[item.target]
+        flow = (within if source == target else between).setdefault(item.round, {})
+        ends = (item.source, item.target) if source == target else (source, target)
+        for key in zip(("sends", "receives"), ends, strict=True):
+            flow[key] = flow.get(key, 0) + size
+    for number in between:
+        within.pop(number, None)
+    return tuple(  # type: ignore[return-value]  # two of them
+        ScheduleCost(len(flows), sum(max(flow.values()) for flow in flows.values()), 0) for flows in (between, within))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -26,10 +26,12 @@ from repro.core.yaml_file import YamlFile
 from repro.record.index import file_sha256
 from repro.record.results import Result
 from repro.record.store import Record, read_record
+from repro.seams.launching import oversubscription
 from repro.suite.designs import WITHOUT_TARGET
 from repro.suite.identity import METHOD, rules_of
 from repro.suite.legacy import method_note
 from repro.suite.metrics import METRICS, OF_MEASUREMENTS, TO_THE_END
+from repro.suite.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +235,9 @@ def _compared(records: Sequence[Record], found: list[Comparison], metric: Metric
         method=record.plan.method, metric=chosen, comparisons=found, calibration=calibration_of(record),
         figures=tuple(cell_figures(item.of_cell(cell.cell_id)) for item in records for cell in item.plan.cells),
         notes_of_figures=tuple(figure_notes(result for item in records for result in item.results)),
-        notes=tuple(dict.fromkeys(
-            method_note(item.plan.method) for item in records if rules_of(item.plan.method) != METHOD)),
+        notes=tuple(dict.fromkeys([
+            *(method_note(item.plan.method) for item in records if rules_of(item.plan.method) != METHOD),
+            *(note for item in records for note in _crowded(item.plan))])),
         warnings=tuple(f"{item.line} [{name}]" if len(records) > 1 else item.line
                        for name, each in zip(names, records, strict=True) for item in run_warnings(each)),
         claims=tuple(
@@ -247,6 +250,14 @@ def _compared(records: Sequence[Record], found: list[Comparison], metric: Metric
             for cell in item.plan.cells
         ],
     )
+
+
+def _crowded(plan: Plan) -> Iterator[str]:
+    """Yield the caution for each number of ranks that shared too few cores."""
+    if plan.device == "cpu":
+        for ranks in sorted({cell.choices.setting("cpu", 0).launched for cell in plan.cells}):
+            if note := oversubscription(ranks, plan.cores):
+                yield note
 
 
 def read_pattern(text: str, option: str = "--baseline") -> dict[str, Any]:

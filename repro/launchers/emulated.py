@@ -21,7 +21,7 @@ from repro.launchers.netns.network import CONTROL, CONTROL_NET, DATA, MTU, Netwo
 from repro.launchers.netns.network_process import NetworkProcess
 from repro.launchers.netns.placement import Placement, node_of
 from repro.launchers.netns.probe import ability
-from repro.seams.launching import LaunchRequest, LaunchResult
+from repro.seams.launching import LaunchRequest, LaunchResult, oversubscription
 from repro.seams.plugin import Setting
 from repro.seams.reach import SAFE
 
@@ -39,6 +39,8 @@ def _delay(text: str) -> str:
 Rate = Annotated[str, AfterValidator(_rate), SAFE]
 Delay = Annotated[str, AfterValidator(_delay), SAFE]
 RECORD = "network.json"
+MOST_NODES = 64
+"""Ranks that an emulated cluster may have on any machine: bytes and schedules need no core of their own."""
 
 
 class Fabric(Local):
@@ -96,6 +98,13 @@ class Fabric(Local):
 
     def unsupported(self, setting: Setting) -> str | None:
         return self._wrong_shape(setting.launched) or super().unsupported(setting) or self._unable(setting)
+
+    def note(self, setting: Setting) -> str | None:
+        """Return the caution for more ranks than the cores carry."""
+        return oversubscription(setting.launched, setting.cores) if setting.device == "cpu" and setting.cores else None
+
+    def _most(self, cores: int) -> int:
+        return max(MOST_NODES, super()._most(cores))
 
     def _wrong_shape(self, processes: int) -> str | None:
         nodes = self.nodes or processes

@@ -20,7 +20,7 @@ from repro.launchers.processes.node_launch import NodeLaunch
 from repro.launchers.processes.rank import Assignment, SamePlace
 from repro.launchers.processes.rank_processes import RankProcesses, ends, hung_ends
 from repro.launchers.processes.shared_fork_server import WarmServer
-from repro.seams.launching import Launcher, LaunchRequest, LaunchResult
+from repro.seams.launching import Launcher, LaunchRequest, LaunchResult, usual_ranks
 from repro.seams.plugin import Setting
 
 
@@ -53,10 +53,15 @@ class Local(Launcher):
     def unsupported(self, setting: Setting) -> str | None:
         if setting.device == "cuda" and setting.processes > setting.device_count:
             return f"{setting.processes} processes need one GPU each; this machine has {setting.device_count}"
-        most = max(8, 4 * _cores())
+        cores = setting.cores or _cores()
+        most = self._most(cores)
         if setting.device == "cpu" and setting.launched > most:
-            return f"{setting.launched} processes are too many for {_cores()} cores; at most {most}"
+            return f"{setting.launched} processes are too many for {cores} cores; at most {most}"
         return None
+
+    def _most(self, cores: int) -> int:
+        """Return the most processes that may share `cores`."""
+        return usual_ranks(cores)
 
     def open(self, preload: Sequence[str], device: str) -> None:
         """Start the fork server and return when it is warm.

@@ -102,6 +102,19 @@ class LaunchResult:
         return f"rank {first.rank}: {first.reason or f'exit code {first.exit_code}'}{tail}"
 
 
+def usual_ranks(cores: int) -> int:
+    """Return how many ranks may share `cores` before their times say nothing of ranks with a core each."""
+    return max(8, 4 * cores)
+
+
+def oversubscription(ranks: int, cores: int) -> str | None:
+    """Return the caution for `ranks` on `cores`; None: not more than usual."""
+    if ranks <= usual_ranks(cores):
+        return None
+    return (f"{ranks} ranks on {cores} cores ({ranks / cores:g} per core) are oversubscribed: bytes and schedules are "
+            "those of a cluster, times are not, unless the ranks hardly compute")
+
+
 class Launcher(Plugin):
     """Starts the ranks and reports the end of each. Opened once per run, used for every trial."""
 

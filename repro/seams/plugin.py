@@ -39,6 +39,8 @@ class Setting:
     """"cpu" or "cuda"."""
     device_count: int
     """GPUs this machine offers; 0 on a CPU-only machine."""
+    cores: int = 0
+    """CPU cores that the ranks may use; 0: those of this process."""
     compression: str = "none"
     overlap: bool | None = None
     determinism: str = "seeded"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import Self
@@ -165,7 +165,7 @@ class TrialConfig(SuitePart):
         if self.device == "cuda" and machine.device != "cuda":
             return "device cuda is requested, and this machine has no usable GPU"
         device = machine.device if self.device == "auto" else self.device
-        setting = self.setting(device, machine.device_count if device == "cuda" else 0)
+        setting = replace(self.setting(device, machine.device_count if device == "cuda" else 0), cores=machine.cores)
         for choice in self.plugins():
             if reason := choice.plugin.unsupported(setting):
                 return f"{choice.seam} {choice.kind}: {reason}"
@@ -173,7 +173,7 @@ class TrialConfig(SuitePart):
 
     def notes(self, machine: Machine) -> list[str]:
         """Return the notes on these choices."""
-        setting = self.setting(self.device, machine.device_count)
+        setting = replace(self.setting(self.device, machine.device_count), cores=machine.cores)
         return [f"{choice.seam} {choice.label}: {text}" for choice in self.plugins()
                 if (text := choice.plugin.note(setting))]
 

@@ -14,6 +14,8 @@ from repro.core.frozen import Frozen
 
 BASELINE = "backend"
 GIGA = 1e9
+FAR_OFF = 0.1
+"""A link whose measured rate differs from its stated one by more than this share is named."""
 
 
 class PairedRatio(Frozen):
@@ -123,6 +125,37 @@ class WorldResult(Frozen):
     """Figures of an emulated network: rates stated and measured, bytes counted by the kernel."""
 
     @property
+    def stated_bytes_per_second(self) -> float | None:
+        """Stated rate of the slowest link in use, frame headers included; None: no link has a stated rate."""
+        rates = self._stated_by_rank()
+        return min(rates) if rates else None
+
+    @property
+    def far_off(self) -> list[tuple[BenchLink, float]]:
+        """Links between nodes whose measured rate is far off the stated one, which follows each, bytes per second."""
+        rates, nodes = self._stated_by_rank(), self.network["node_of_rank"] if self.network else ()
+        found = [(link, min(rates[link.sender], rates[link.receiver])) for link in self.links
+                 if rates and nodes[link.sender] != nodes[link.receiver]]
+        return [(link, stated) for link, stated in found if abs(link.bytes_per_second / stated - 1) > FAR_OFF]
+
+    @property
+    def below_bound(self) -> list[CommPoint]:
+        """Points with a median below their bound, which no links of rate B allow: the bound is wrong there."""
+        return [point for point in self.points if point.to_bound < 1]
+
+    def to_stated(self, point: CommPoint) -> float | None:
+        """Return a point's median over 2(p-1)/p S / stated rate; None: no link has a stated rate."""
+        stated = self.stated_bytes_per_second
+        return point.median_seconds * stated / (bus_factor(self.world) * point.size) if stated else None
+
+    def _stated_by_rank(self) -> list[float]:
+        """Return the stated bytes per second of every rank's node; empty if none is stated."""
+        if self.network is None:
+            return []
+        stated = self.network["stated_bits_per_second"]
+        return [stated[node] / 8 for node in self.network["node_of_rank"]]
+
+    @property
     def algorithms(self) -> list[str]:
         """Algorithms in the requested order."""
         return list(dict.fromkeys(point.algorithm for point in self.points))
@@ -172,7 +205,11 @@ class CommOutcome(Frozen):
         data = self.model_dump(mode="json", by_alias=True)
         for found, world in zip(data["worlds"], self.worlds, strict=True):
             for item, point in zip(found["points"], world.points, strict=True):
-                item |= figures(point, world.world)
+                item |= figures(point, world.world) | {"to_stated": world.to_stated(point)}
+            found |= {"stated_bytes_per_second": world.stated_bytes_per_second, "far_off_links": [
+                {**link.model_dump(mode="json"), "stated_bytes_per_second": stated} for link, stated in world.far_off],
+                "below_bound": [{"algorithm": point.algorithm, "size": point.size, "to_bound": point.to_bound,
+                                 "to_stated": world.to_stated(point)} for point in world.below_bound]}
             found["overall"] = {
                 name: ratio.model_dump(mode="json") if (ratio := world.overall(name)) else None
                 for name in world.algorithms

@@ -65,9 +65,9 @@ def read_links(transfers: Sequence[RankLine]) -> tuple[BenchLink, ...]:
 
 
 def _link(sender: int, receiver: int, items: Sequence[RankLine]) -> BenchLink:
-    small, large = min(items, key=lambda item: item["size"]), max(items, key=lambda item: item["size"])
-    return BenchLink(sender=sender, receiver=receiver, latency_seconds=small["median"],
-                bytes_per_second=large["size"] / min(large["seconds"]))
+    small, size = min(items, key=lambda item: item["size"]), max(item["size"] for item in items)
+    best = min(seconds for item in items if item["size"] == size for seconds in item["seconds"])
+    return BenchLink(sender=sender, receiver=receiver, latency_seconds=small["median"], bytes_per_second=size / best)
 
 
 def _point(line: RankLine, world: int, rate: float, baseline: Sequence[float] | None) -> CommPoint:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from repro.compare.forecast.predict import Advice, Estimated, estimated, family_of, step_of
+from repro.compare.forecast.estimate import Estimated, estimated
+from repro.compare.forecast.predict import Advice, family_of, step_of
 from repro.core.frozen import Frozen
 from repro.record.status import meaning
 from repro.record.store import Record

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from repro import stats
-from repro.comm.algorithm import Algorithm
-from repro.comm.algorithms.ring import Ring
 from repro.comm.model import LinkModel, Sample, fit
 from repro.comm.schedule import ScheduleCost
 from repro.compare.forecast import formula
+from repro.compare.forecast.estimate import Estimated, estimated
+from repro.compare.forecast.exchange import algorithm_of, all_reduces_alone, exchange_of
 from repro.compare.forecast.pilot import CONVOLUTIONS, SET_BY_PILOT, SUFFIX, samples_of_worker
 from repro.compare.forecast.pilot import WORKERS as PILOT_WORKERS
 from repro.core.errors import UsageError
@@ -21,27 +20,13 @@ from repro.core.frozen import Frozen
 from repro.record.results import Result
 from repro.record.status import meaning
 from repro.record.store import Record
-from repro.seams.training import Comm, Engine, Workload
+from repro.seams.training import Workload
 from repro.suite.cell import Cell
 from repro.suite.plan import Plan
-from repro.suite.training import TrainingConfig
 
 WORKERS = (2, 4, 8, 16, 32, 64)
-ALL_REDUCE = ("ddp",)
-"""Engines that send gradients by all-reduce alone, beside DeepSpeed's stage 0."""
 LARGE_ERROR = 0.1
 """Relative error of the fitted steps from which on a caution is given."""
-ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
-
-
-class Estimated(Frozen):
-    """A figure by seed of the pilot, in the middle and with the 95 % t interval of its logarithm over the seeds."""
-
-    value: float
-    low: float | None
-    high: float | None
-
-
 class WorkerRow(Frozen):
     """One number of workers; modelled."""
 
@@ -199,7 +184,7 @@ def families_of(plan: Plan) -> dict[str, list[Cell]]:
 def unfit(cells: Sequence[Cell]) -> str:
     """Return why no advice can come from a family of cells, whatever they measure; "" if it can."""
     choices = cells[0].training
-    if choices.engine.kind not in ALL_REDUCE and choices.engine.get(Engine).zero_stage() != 0:
+    if not all_reduces_alone(cells[0]):
         return (f"engine {choices.engine.kind} does not send gradients by all-reduce alone; advice is for engines that "
                 "do: ddp, and deepspeed of stage 0")
     alone = [samples_of_worker(cell) for cell in cells if cell.choices.processes == 1]
@@ -226,19 +211,19 @@ def _family(
     cells = [cell for cell in cells if not _switched_on(cell)]
     by_shape = {(cell.choices.processes, samples_of_worker(cell)): _ended(record, cell, label) for cell in cells}
     alone = by_shape[1, share]
-    algorithm, assumed = _algorithm(cells[0])
-    first = next(iter(alone.values()))
-    calls, size, item, counted = _all_reduces(first, cells[0], label)
+    algorithm, assumed = algorithm_of(cells[0])
+    stop = cells[0].training.stop
+    assert stop.steps is not None and stop.warmup is not None, "a pilot's steps are fixed"
+    sent = exchange_of(next(iter(alone.values())), cells[0], stop.steps + stop.warmup, label or cells[0].label)
 
     def cost(workers: int) -> ScheduleCost:
-        one = algorithm.cost(workers, math.ceil(size / item / calls), item)
-        return ScheduleCost(calls * one.rounds, calls * one.path_bytes, 0)  # bytes and sums are in proportion
+        return sent.cost(algorithm, workers)
 
     together = {count: found for (count, samples), found in by_shape.items() if count > 1 and samples == share}
     seeds = [_seed(repeat, alone, together, cost) for repeat in alone if all(repeat in of for of in together.values())]
     middle = LinkModel(median(seed.links.alpha for seed in seeds), median(seed.links.beta for seed in seeds))
     step = median(seed.alone for seed in seeds)
-    rows = tuple(_workers(count, seeds, cost(count), step, size, middle) for count in most)
+    rows = tuple(_workers(count, seeds, cost(count), step, sent.size, middle) for count in most)
     worth = max([row.workers for row in rows if row.efficiency >= efficiency], default=1)
     batches = tuple(_batch(samples, found) for (count, samples), found in sorted(by_shape.items()) if count == 1)
     peaks = [row.peak_mib for row in batches if row.peak_mib is not None]
@@ -248,8 +233,8 @@ def _family(
                                                     for item in doublings])
     return FamilyAdvice(
         family=label, algorithm=f"{algorithm.title}{', assumed' if assumed else ''}", step_seconds=step, samples=share,
-        input_seconds=median(item.input_wait_seconds or 0.0 for item in alone.values()), gradient_bytes=size,
-        counted=counted, all_reduces=calls, alpha=middle.alpha, beta=middle.beta,
+        input_seconds=median(item.input_wait_seconds or 0.0 for item in alone.values()), gradient_bytes=sent.size,
+        counted=sent.counted, all_reduces=sent.calls, alpha=middle.alpha, beta=middle.beta,
         fit_error=max(seed.error for seed in seeds),
         workers=rows, worth=worth, batches=batches,
         convolutions=_convolutions({name: _ended(record, cell, label) for name, cell in variants.items()}, available),
@@ -281,34 +266,6 @@ def _ended(record: Record, cell: Cell, label: str) -> dict[int, Result]:
     if not found:
         raise UsageError(f"{label or 'the pilot'}: no trial of {cell.label} ended well; its record says why")
     return found
-
-
-def _algorithm(cell: Cell) -> tuple[Algorithm, bool]:
-    """Return the algorithm of a cell's all-reduce; a ring stands for the backend's own, which is not known."""
-    comm = cell.training.comm.get(Comm)
-    return (comm, False) if isinstance(comm, Algorithm) else (Ring(), True)
-
-
-def _all_reduces(item: Result, cell: Cell, label: str) -> tuple[int, int, int, bool]:
-    """Return all-reduces of a step, their bytes in all, the bytes of an element, and whether they were counted.
-
-    Raises:
-        UsageError: the engine sends gradients in another way.
-    """
-    choices = cell.choices
-    assert isinstance(choices, TrainingConfig) and item.model is not None
-    lines = item.traffic.ranks[0].lines if item.traffic else ()
-    sent = [line for line in lines if line.payload_bytes > 64 * line.collectives and "gloo" not in line.operation]
-    if not sent:
-        return 1, 4 * item.model.parameters, 4, False
-    if others := {line.operation for line in sent} - {"all_reduce"}:
-        raise UsageError(f"{label or cell.label}: engine {choices.engine.kind} sends gradients by {sorted(others)[0]}; "
-                         "advice is for engines that all-reduce them, for example ddp")
-    assert choices.stop.steps is not None and choices.stop.warmup is not None, "a pilot's steps are fixed"
-    steps = choices.stop.steps + choices.stop.warmup
-    return (math.ceil(sum(line.collectives for line in sent) / steps),
-            sum(line.payload_bytes for line in sent) // steps,
-            ITEM_BYTES.get(sent[0].dtype, 4), True)
 
 
 def _seed(
@@ -357,14 +314,6 @@ def _workers(
         shards_by_lemma=formula.shards_by_lemma(size, count, rate, step) if known else None,
         shards_with_room=formula.shards_with_room(size, count, rate, step) if known else None,
     )
-
-
-def estimated(values: Sequence[float]) -> Estimated:
-    logs = [math.log(value) for value in values]
-    if len(logs) < 2 or len(set(logs)) == 1:
-        return Estimated(value=values[0], low=None, high=None)
-    found = stats.mean_interval(logs)
-    return Estimated(value=math.exp(sum(logs) / len(logs)), low=math.exp(found.low), high=math.exp(found.high))
 
 
 def _batch(samples: int, found: Mapping[int, Result]) -> BatchRow:

@@ -99,11 +99,15 @@ class EmulatedNetwork:
         self._links.addr("add", index=self._bridges["control"], address=self.spec.control_address,
                          prefixlen=CONTROL_NET.prefixlen)
         self._ports: list[tuple[int, int]] = []
+        self._hardware: list[str] = []
+        """Hardware address of each node's data interface."""
 
     def grow(self, count: int) -> None:
         """Add nodes until there are `count`."""
+        before = len(self.nodes)
         while len(self.nodes) < count:
             self._add(len(self.nodes))
+        self._introduce(before)
 
     def traffic(self) -> list[NodeBytes]:
         """Return the bytes of every node, as counted by its ports of the bridges: what a node sends, its port receives.
@@ -133,10 +137,28 @@ class EmulatedNetwork:
                 self._up(inner, name)
             self.step = "shape a link with tbf"
             shape(inner, _index(inner, DATA), self.spec.rate(node))
+            self._hardware.append(inner.get_links(_index(inner, DATA))[0].get_attr("IFLA_ADDRESS"))
         if self.spec.delay_seconds:
             self.step = "delay a link with netem"
         shape(self._links, port, self.spec.rate(node), self.spec.delay_seconds)
         self._ports.append((port, control))
+
+    def _introduce(self, known: int) -> None:
+        """Write the addresses of all nodes into every node; the first `known` nodes know each other.
+
+        Entries found by ARP share a table of 1024 with all namespaces of the machine, which 32 nodes overflow ("No
+        route to host"), and only root outside may enlarge it. Permanent entries do not count.
+        """
+        self.step = "write a neighbour's address"
+        for node, net in enumerate(self.nodes):
+            with namespaces.inside(net):
+                inner = _links()
+            with contextlib.closing(inner):
+                index = _index(inner, DATA)
+                for other in range(known if node < known else 0, len(self.nodes)):
+                    if other != node:
+                        inner.neigh("add", dst=self.spec.address(other), lladdr=self._hardware[other], ifindex=index,
+                                    state="permanent")
 
     def _bridge(self, name: str) -> int:
         self._links.link("add", ifname=name, kind="bridge", mtu=MTU)

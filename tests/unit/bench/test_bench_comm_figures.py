@@ -6,12 +6,14 @@ import math
 from typing import Any
 
 import pytest
+from repro.reporters.page.comm_bench import render
 
+from repro.bench.comm.links import _slow
 from repro.bench.comm.mpi import read_times
 from repro.bench.comm.options import read_algorithms, read_launcher, read_sizes, read_worlds, size_text
 from repro.bench.comm.result import CommOutcome, WorldResult, bus_factor
-from repro.bench.comm.table import columns, text
-from repro.bench.comm.world import world_result
+from repro.bench.comm.table import bound_texts, columns, text
+from repro.bench.comm.world import read_links, world_result
 from repro.core.errors import UsageError
 
 MIB = 1 << 20
@@ -178,3 +180,30 @@ def test_fabric_refused(wrong: str, why: str) -> None:
 def test_worlds_refused(wrong: str) -> None:
     with pytest.raises(UsageError, match="--world"):
         read_worlds(wrong, read_launcher(None))
+
+
+def test_a_time_below_the_bound_is_a_finding_about_the_bound() -> None:
+    # 1.5 x 1 MiB over 20 MB/s takes 0.0786 s, over the stated 25 MB/s 0.0629 s
+    network = {"node_of_rank": [0, 1, 2, 3], "stated_bits_per_second": [2e8] * 4}
+    lines = [{"kind": "links", "links": LINKS, "model": MODEL}, line("ring", MIB, [0.07]), line("tree", MIB, [0.08])]
+    found = world_result(4, lines, [], network)
+    assert [(point.algorithm, round(point.to_bound, 3)) for point in found.below_bound] == [("ring", 0.89)]
+    assert found.to_stated(found.of("ring")[MIB]) == pytest.approx(0.07 * 25e6 / (1.5 * MIB))
+    assert [(link.sender, stated) for link, stated in found.far_off] == [(1, 25e6)]  # the other has its 25 MB/s
+    first, second = bound_texts(found)
+    assert first.startswith("link 1 to 0: measured 160 Mbit/s, stated 200 Mbit/s (0.80 x)")
+    assert second.startswith("below the bound: ring at 1 MiB 0.890 x; links of rate B allow no such time")
+    whole = outcome().model_copy(update={"worlds": (found,)})
+    assert first in text(whole)
+    assert second in render(whole)
+    data = whole.as_json()["worlds"][0]
+    assert data["below_bound"][0]["algorithm"] == "ring"
+    assert data["far_off_links"][0]["stated_bytes_per_second"] == 25e6
+    assert data["points"][0]["to_stated"] == pytest.approx(1.113, abs=1e-3)
+
+
+def test_a_link_that_was_held_up_once_keeps_its_best() -> None:
+    again = {**LINKS[3], "seconds": [0.1]}
+    assert [item.bytes_per_second for item in read_links([*LINKS, again])] == [2.5e7, 2.5e7]
+    assert _slow([*LINKS], 2_500_000) == [(1, 0)]
+    assert _slow([*LINKS, again], 2_500_000) == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from click.testing import CliRunner
 from pydantic import ValidationError
 
 from repro.cli.main import cli
+from repro.compare.runs import compare_runs
 from repro.core import orphans
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
@@ -23,6 +26,7 @@ from repro.seams.plugin import Setting
 from repro.suite.choice import parse_choice
 from repro.suite.file import read_suite
 from repro.suite.plan import make_plan
+from tests.records import SUITE, make_record
 
 
 def _setting(processes: int, device: str = "cpu") -> Setting:
@@ -149,3 +153,24 @@ def test_doctor_fixes_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (done.exit_code, ended) == (0, [7, 8])
     assert "orphaned processes ended: 1" in done.output
     assert "processes of runs that have ended: 7, 8" in doctor._orphans().found
+
+
+@pytest.mark.parametrize(("ranks", "cores", "cautioned"), [(8, 2, False), (16, 4, False), (16, 2, True), (64, 2, True)])
+def test_more_ranks_than_cores_carry_run_with_a_caution(able: None, ranks: int, cores: int, cautioned: bool) -> None:
+    setting = replace(_setting(ranks), cores=cores)
+    assert Fabric().unsupported(setting) is None
+    note = Fabric().note(setting)
+    assert (note is not None) == cautioned
+    if note:
+        assert note.startswith(f"{ranks} ranks on {cores} cores ({ranks // cores} per core) are oversubscribed: bytes")
+    too_many = f"65 processes are too many for {cores} cores; at most 64"
+    assert Fabric().unsupported(replace(setting, processes=65)) == too_many
+
+
+def test_the_caution_is_in_plan_and_comparison(able: None, tmp_path: Path) -> None:
+    suite = SUITE.replace("processes: [1, 2]", "processes: [1, 32]").replace("processes: 2}", "processes: 32}")
+    record = make_record(tmp_path, suite.replace("  engine: ddp\n", "  engine: ddp\n  launcher: fabric\n"))
+    (note,) = [text for text in record.plan.notes if "oversubscribed" in text]
+    assert note.startswith("launcher fabric (rate=1gbit): 32 ranks on 2 cores (16 per core)")
+    (again,) = [text for text in compare_runs([record.folder.root], None, None).notes if "oversubscribed" in text]
+    assert note.endswith(again)

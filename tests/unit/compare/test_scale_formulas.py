@@ -1,0 +1,72 @@
+"""The formulas of the scale model against results worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from repro.comm.algorithms.ring import Ring
+from repro.comm.algorithms.tree import ReductionTree
+from repro.comm.model import fit_parameters
+from repro.comm.schedule import cost_by_class
+from repro.comm.sharing import shared_path
+from repro.compare.scale.formula import computation_ratio, expected_maximum, interpolated, needed_step, speed_up
+
+ONE_PIECE = ReductionTree(shape="binomial", chunk_kib=None)
+
+
+@pytest.mark.parametrize(("times", "right"), [(1, 2.0), (2, 22 / 9), (3, 72 / 27), (1000, 3.0)])
+def test_the_slowest_of_so_many_draws(times: int, right: float) -> None:
+    # of two draws from 1, 2, 3 the larger is 1 in 1 of 9 cases, 2 in 3, 3 in 5
+    assert expected_maximum([3, 1, 2], times) == pytest.approx(right)
+
+
+def test_the_computation_of_other_samples() -> None:
+    assert computation_ratio({8: 0.2}, 2, 8) == 0.25  # one batch: in proportion
+    assert computation_ratio({8: 0.2, 16: 0.3}, 2, 8) == pytest.approx((0.1 + 2 * 0.0125) / 0.2)
+    assert computation_ratio({8: 0.2, 16: 0.3}, 8, 8) == 1.0
+
+
+def test_epochs_between_two_batches_go_by_logarithms() -> None:
+    points = {100: 10.0, 400: 40.0}
+    assert interpolated(points, 200) == pytest.approx(20.0)
+    assert interpolated(points, 400) == 40.0
+    assert interpolated(points, 401) is None
+    assert interpolated(points, 99) is None
+
+
+def test_speed_up_and_the_step_that_it_needs() -> None:
+    # 8 workers that compute 0.7 s and communicate 0.1 s train 7 times as many samples a second
+    assert speed_up(0.8, 64, 0.7, 8) == pytest.approx(7.0)
+    assert needed_step(0.1, 8, 7.0) == pytest.approx(0.7)
+    assert needed_step(0.1, 8, 8.0) is None
+
+
+@pytest.mark.parametrize(("world", "pieces"), [(2, 2), (4, 5), (8, 9), (16, 14), (32, 20)])
+def test_a_tree_in_one_piece_shares_its_roots_link(world: int, pieces: int) -> None:
+    """Up log2 p pieces; down the root sends to log2 p children at once, and the last to finish goes on."""
+    assert shared_path(ONE_PIECE.all_reduce(world, 1000, 4), 4) == pytest.approx(4000 * pieces)
+    deep = math.log2(world)
+    assert pieces == deep * (deep + 3) / 2
+    assert ONE_PIECE.cost(world, 1000, 4).path_bytes == 4000 * 2 * deep
+
+
+@pytest.mark.parametrize("world", [2, 3, 8])
+def test_the_messages_of_a_ring_never_meet(world: int) -> None:
+    count = 120 * world
+    assert shared_path(Ring().all_reduce(world, count, 4), 4) == pytest.approx(Ring().cost(world, count, 4).path_bytes)
+
+
+def test_a_schedule_is_divided_by_the_links_it_uses() -> None:
+    # ranks 0, 1 and 2, 3 share nodes: first 1 -> 0 and 3 -> 2 within, then 2 -> 0 between, and back
+    between, within = cost_by_class(ONE_PIECE.all_reduce(4, 1000, 4), [0, 0, 1, 1], 4)
+    assert (between.rounds, between.path_bytes) == (2, 8000)
+    assert (within.rounds, within.path_bytes) == (2, 8000)
+
+
+def test_four_parameters_are_fitted() -> None:
+    rows = [(1, 10, 0, 0), (4, 20, 1, 10), (9, 30, 2, 25), (16, 40, 2, 45), (25, 60, 9, 70)]
+    true = (0.5, 0.25, 1.0, 0.125)
+    seconds = [sum(a * b for a, b in zip(row, true, strict=True)) for row in rows]
+    assert fit_parameters(rows, seconds, 4) == pytest.approx(true)
