@@ -20,7 +20,7 @@ TITLES = {
     "resumed": "Resumed", "difference": "Resumed in another environment", "lock": "Stale lock", "machine": "Machine",
     "clock": "Clock", "lost": "Result lost", "rerun": "Started again", "stopped": "Stopped", "budget": "Budget spent",
     "calibration": "Calibration", "checkpoint": "Checkpoint skipped", "throttled": "Throttled", "energy": "Energy",
-    "edited": "Plug-in edited", "nodes": "Nodes differ",
+    "edited": "Plug-in edited", "nodes": "Nodes",
 }
 """Kind of an incident -> its title."""
 Subject = Literal["machine", "attempts", "trials"]

@@ -146,7 +146,8 @@ class Torchrun(Local):
     @property
     def other_nodes(self) -> Sequence[Mapping[str, Any]]:
         return [{"node": node.number, "host": node.host, "clock_offset_ns": node.clock.offset_ns,
-                 "clock_bound_ns": node.clock.bound_ns, "environment": dict(node.description)}
+                 "clock_bound_ns": node.clock.bound_ns, "wall_offset_ns": node.clock.wall_offset_ns,
+                 "environment": dict(node.description)}
                 for node in sorted(self._head.nodes if self._head else (), key=lambda node: node.number)]
 
     def launch(self, request: LaunchRequest) -> LaunchResult:

@@ -10,6 +10,10 @@ from repro.core.frozen import Frozen
 from repro.record.differences import differences
 from repro.record.environment import Environment
 
+BUSY = 0.25
+"""Load per core above which a node is busy, as in the preflight checks of node 0."""
+WALL_SECONDS = 5.0
+
 
 class NodeRecord(Frozen):
     """A computer other than node 0, which the environment of the record describes."""
@@ -21,6 +25,8 @@ class NodeRecord(Frozen):
     without it."""
     clock_bound_ns: int | None
     """The offset is right to this; None: not known."""
+    wall_offset_ns: int = 0
+    """Its wall clock minus node 0's, right to the same."""
     environment: Environment
 
 
@@ -58,6 +64,18 @@ def node_differences(here: Environment, nodes: Iterable[NodeRecord]) -> Iterator
         if found := [each.text.replace(", now ", " on node 0 but ")
                      for each in differences(_without_step(here), _without_step(there))]:
             yield f"node {item.node} ({item.host}) differs: {'; '.join(found)}"
+
+
+def unfit_nodes(nodes: Iterable[NodeRecord]) -> Iterator[str]:
+    """Yield a sentence for every node that is busy, or whose wall clock is off."""
+    for item in nodes:
+        load, cores = item.environment.load_1min, item.environment.cores
+        if load is not None and load > BUSY * cores:
+            yield (f"node {item.node} ({item.host}): its load is {load:.3g} on {cores} core(s): other work slows "
+                   "trials, and not all alike")
+        if abs(item.wall_offset_ns) > WALL_SECONDS * 1e9 + (item.clock_bound_ns or 0):
+            yield (f"node {item.node} ({item.host}): its wall clock is {item.wall_offset_ns / 1e9:+.0f} s against node "
+                   "0's: dates in its logs are off, durations are not; set it by NTP")
 
 
 def slow_links(found: Sequence[Link]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from repro.core.files import write_json, write_model, write_text
 from repro.core.machine import Machine
 from repro.record import damaged
 from repro.record.hopeless import HopelessRule
-from repro.record.nodes import Nodes, node_differences, slow_links
+from repro.record.nodes import Nodes, node_differences, slow_links, unfit_nodes
 from repro.record.results import Result
 from repro.record.resume import began_elsewhere, trials_to_run
 from repro.record.status import meaning
@@ -100,7 +100,8 @@ class Run:
         if not self.folder.launchers.is_file():  # a resumed run keeps the time of its first start, and its nodes
             write_json(self.folder.launchers, {"preload_seconds": preload_seconds, **nodes})
         known = Nodes.model_validate(nodes)
-        for text in (*node_differences(record.environment, known.nodes), *slow_links(known.links)):
+        for text in (*node_differences(record.environment, known.nodes), *unfit_nodes(known.nodes),
+                     *slow_links(known.links)):
             context.warn("nodes", text)
         replays = Replays(self.tracking, self.watcher)
         replays.begin()

@@ -78,8 +78,10 @@ def order(samples: int, batch: int, as_json: bool) -> None:
 
 @bench.command()
 @click.option("--pairs", type=click.IntRange(2, 200), default=6, help="Interleaved pairs of starts.")
+@click.option("--nodes", type=click.IntRange(1, 16), default=1, help="Agents, all on this machine, with a rank each; "
+              "against as many torchrun at once.")
 @json_option
-def turnaround(pairs: int, as_json: bool) -> None:
+def turnaround(pairs: int, nodes: int, as_json: bool) -> None:
     """Measure a short trial against torchrun.
 
     A 2-rank trial of one step, from start to end, alternates with a bare `torchrun` of the same script.
@@ -89,7 +91,7 @@ def turnaround(pairs: int, as_json: bool) -> None:
     """
     from repro.bench.harness.turnaround import measure
 
-    _print(measure(pairs), as_json)
+    _print(measure(pairs, nodes), as_json)
 
 
 @bench.command()

@@ -167,7 +167,7 @@ class _Session:
             while True:
                 message = self._channel.receive()
                 if message.kind == "beat":
-                    self._channel.send("beat", {**message.content, "own": time.monotonic_ns()})
+                    self._channel.send("beat", {**message.content, "own": time.monotonic_ns(), "wall": time.time_ns()})
                 elif message.kind == "stop":
                     if self._launch is not None and self._launch.number == message.content["number"]:
                         self._stop.set()

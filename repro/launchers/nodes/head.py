@@ -26,14 +26,21 @@ class Clock:
 
     offset_ns: int = 0
     """There minus here."""
+    wall_offset_ns: int = 0
+    """The same of the wall clocks."""
     bound_ns: int | None = None
     """Half the time of that answer: the offset is right to this; None: no answer yet."""
 
-    def take(self, sent: int, there: int, received: int) -> None:
-        """Take an answer: sent and received here, stamped there; nanoseconds."""
+    def take(self, sent: int, there: int, received: int, wall_ns: int = 0) -> None:
+        """Take an answer: sent and received here, stamped there, in nanoseconds.
+
+        Args:
+            wall_ns: wall clock there minus that of here when the answer was received.
+        """
         half = (received - sent) // 2
         if self.bound_ns is None or half < self.bound_ns:
             self.offset_ns, self.bound_ns = there - (sent + half), half
+            self.wall_offset_ns = wall_ns + half
 
 
 @dataclass(slots=True)
@@ -74,7 +81,8 @@ class Node:
             while True:
                 message = self.channel.receive()
                 if message.kind == "beat":
-                    self.clock.take(message.content["sent"], message.content["own"], time.monotonic_ns())
+                    told, now = message.content, time.monotonic_ns()
+                    self.clock.take(told["sent"], told["own"], now, told["wall"] - time.time_ns())
                 elif message.kind == "stacks":
                     self.stacks.put({int(rank): [(file, name) for file, name in frames]
                                      for rank, frames in message.content["stacks"].items()})

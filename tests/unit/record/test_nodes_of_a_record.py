@@ -1,0 +1,40 @@
+"""Sentences about the nodes of a run: what differs, what is busy, clocks that are off, slow links."""
+
+from __future__ import annotations
+
+from repro.core.machine import Machine
+from repro.record.environment import Environment, take
+from repro.record.nodes import Link, NodeRecord, node_differences, slow_links, unfit_nodes
+
+HERE = take(Machine("cpu", 0, 4), ()).model_copy(update={"load_1min": 0.1})
+
+
+def node(wall: float = 0.0, **other: object) -> NodeRecord:
+    environment = Environment.model_validate({**HERE.model_dump(by_alias=True), **other})
+    return NodeRecord(node=1, host="b", clock_offset_ns=5, clock_bound_ns=10, wall_offset_ns=round(wall * 1e9),
+                      environment=environment)
+
+
+def test_equal_nodes_have_nothing_to_say() -> None:
+    assert [*node_differences(HERE, [node()]), *unfit_nodes([node(4.9)])] == []
+
+
+def test_what_differs_is_named_but_not_the_step_of_slurm() -> None:
+    other = node(cores=2, settings={**HERE.settings, "SLURM_NTASKS": "7", "NCCL_ALGO": "Tree"})
+    (text,) = node_differences(HERE, [other])
+    assert text.startswith("node 1 (b) differs: cores 4 on node 0 but 2; ")
+    assert "NCCL_ALGO unknown on node 0 but Tree" in text and "SLURM" not in text
+
+
+def test_busy_nodes_and_wrong_clocks_are_named() -> None:
+    busy, late = unfit_nodes([node(-3600, load_1min=3.0)])
+    assert busy == "node 1 (b): its load is 3 on 4 core(s): other work slows trials, and not all alike"
+    assert late.startswith("node 1 (b): its wall clock is -3600 s against node 0's")
+
+
+def test_links_below_half_of_the_fastest_are_slow() -> None:
+    rates = {(0, 1): 100e6, (1, 2): 51e6, (2, 0): 49e6}
+    (text,) = slow_links([Link(sender=a, receiver=b, latency_seconds=1e-4, bytes_per_second=rate)
+                          for (a, b), rate in rates.items()])
+    assert text == "the link from node 2 to node 0 is slow: 49 MB/s, the fastest has 100 MB/s"
+    assert list(slow_links([])) == []
