@@ -19,7 +19,7 @@ from repro.cli.workflows.progress import TerminalWatcher
 from repro.cli.workflows.run import Ended, resume_suite, run_suite
 from repro.core.errors import Interrupted, OutputError, ParityError, UsageError, interrupter
 from repro.core.machine import Machine
-from repro.launchers import local
+from repro.launchers.processes import node_launch
 from repro.record import environment, index, resume
 from repro.record.store import Record, read_record
 from repro.runner import preflight
@@ -328,11 +328,10 @@ def test_an_index_that_cannot_be_written_costs_no_report(
 def test_a_signal_that_comes_while_a_late_trial_is_killed_is_delivered() -> None:
     """Only the deadline's own signal, sent to leave elastic, has no other sender."""
     elastic = pytest.importorskip("torch.distributed.elastic.multiprocessing.api")
-    late = local._Late()
-    late.set()
+    ending = node_launch._Ending()
     for left in (False, True):
-        late.left = left
-        with pytest.raises(KeyboardInterrupt), local._signals_delivered(late):
+        ending.left = left
+        with pytest.raises(KeyboardInterrupt), node_launch._signals_delivered(ending):
             raise elastic.SignalException("from a terminal", signal.SIGINT)
-    with local._signals_delivered(late):
+    with node_launch._signals_delivered(ending):
         raise elastic.SignalException("its own", signal.SIGTERM)
