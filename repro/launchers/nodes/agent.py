@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import shutil
 import socket
 import tempfile
 import threading
@@ -113,7 +112,9 @@ class _Session:
         self._launch: Launch | None = None
         self._folder = Path()
         self._server: WarmServer | None = None
-        self._root = Path(tempfile.mkdtemp(prefix="repro-node-"))
+        self._root = Path()
+        """Takes the place of the run's folder, unless that is shared; below the fork server's, which later processes
+        remove if this one is killed."""
         self._arrivals = files.Arrivals(self._root)
 
     def __enter__(self) -> _Session:
@@ -123,7 +124,6 @@ class _Session:
         self._channel.close()
         if self._server is not None:
             shared_fork_server.release(self._server)
-        shutil.rmtree(self._root, ignore_errors=True)
 
     def run(self, description: Mapping[str, Any]) -> bool:
         """Serve until the head closes, and return True.
@@ -189,6 +189,9 @@ class _Session:
         try:
             if self._server is None:
                 self._server = shared_fork_server.acquire(wanted["preload"], wanted["device"])
+                self._root = Path(self._server.folder) / "run"
+                self._root.mkdir()
+                self._arrivals = files.Arrivals(self._root)
             self._channel.send("opened", {"seconds": self._server.seconds})
         except ReproError as error:
             self._channel.send("unable", {"reason": str(error)})

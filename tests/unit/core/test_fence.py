@@ -27,7 +27,7 @@ ELSEWHERE = {
     "repro/cli/workflows/predict.py": "a page that the user names",
     "repro/launchers/netns/namespaces.py": "/proc",
     "repro/launchers/netns/network.py": "/proc",
-    "repro/launchers/nodes/agent.py": "a folder of its own in TMPDIR",
+    "repro/launchers/nodes/agent.py": "a folder in the fork server's own in TMPDIR",
     "repro/launchers/nodes/secret.py": "the secret in the user's own configuration",
     "repro/launchers/processes/expendable.py": "a report in the fork server's own folder in TMPDIR",
     "repro/launchers/processes/launch_folder.py": "a folder of its own in TMPDIR",
