@@ -20,7 +20,6 @@ from pydantic import Field, PrivateAttr
 
 from repro.core import fence
 from repro.core.errors import TrialError, UsageError
-from repro.core.invocation import command
 from repro.launchers.local import Deadline, Local
 from repro.launchers.nodes import files, links, secret, starting
 from repro.launchers.nodes.agent import Launch, interface_of
@@ -100,7 +99,7 @@ class Torchrun(Local):
         if self.nodes == 1 or starting.hosts(self.nodes - 1):
             return ""
         host, port = _listen()
-        there = command(f"agent --join {host or os.uname().nodename}:{port}")
+        there = f"repro agent --join {host or os.uname().nodename}:{port}"
         more = f"{self.nodes - 1} more node{'s' if self.nodes > 2 else ''}"
         return f"waiting up to {self.join_seconds:g} s for {more}; there: {there}"
 
@@ -228,7 +227,7 @@ class Torchrun(Local):
                 names = ", ".join(gone[number].name if number in gone else f"node {number}"
                                   for number in missing[len(came) :])
                 raise TrialError(f"{names} did not join within {self.join_seconds:g} s; there: "
-                                 f"{command(f'agent --join HOST:{self._head.port}')}")
+                                 f"repro agent --join HOST:{self._head.port}")
             came.append(node)
         for number, node in zip(missing, sorted(came, key=lambda item: (item.host, item.pid)) if sort else came,
                                 strict=True):

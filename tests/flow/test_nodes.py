@@ -4,7 +4,6 @@ what happens when a rank, an agent or the run itself is killed.
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -270,8 +269,7 @@ def test_a_run_that_no_agent_joins_says_what_to_do(nodes: Nodes) -> None:
     run = nodes.run(SUITE.format(seeds=1, epochs=1, launcher=TWO.replace("60", "1"), engines="[ddp]"))
     said, _ = run.communicate(timeout=120)
     assert run.returncode == 2
-    assert "error: node 1 did not join within 1 s; there: repro agent --join HOST:" in said.replace(
-        os.path.relpath(sys.executable), "")
+    assert "error: node 1 did not join within 1 s; there: repro agent --join HOST:" in said
     assert not (nodes.folder / "run").exists()
     agent = nodes.start("agent", "--join", f"127.0.0.1:{nodes.port}", "--wait", "0.2")
     said, _ = agent.communicate(timeout=60)
