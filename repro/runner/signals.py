@@ -41,18 +41,24 @@ class Interrupts:
         self._before: dict[signal.Signals, Any] = {}
         self._ours, self._theirs = socket.socketpair()
         self._wakeup = -1
+        self._raised: Interrupted | None = None
+        self._outer: Interrupts | None = None
 
     def __enter__(self) -> Interrupts:
         for each in ENDING:
             self._before[each] = signal.getsignal(each)
             if self._before[each] is not signal.SIG_IGN:
                 signal.signal(each, self._received)
+        global _current
+        self._outer, _current = _current, self
         self._theirs.setblocking(False)
         self._wakeup = signal.set_wakeup_fd(self._theirs.fileno(), warn_on_full_buffer=False)
         threading.Thread(target=self._listen, name="repro-signals", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        global _current
+        _current = self._outer
         signal.set_wakeup_fd(self._wakeup)
         self._theirs.close()  # ends the thread
         for each, handler in self._before.items():
@@ -77,7 +83,13 @@ class Interrupts:
             os.write(2, f"ending: {self._closing_text}, please wait (Ctrl-\\ aborts)\n".encode())
             return
         self._only_answers = True
-        raise Interrupted(number)
+        self._raised = Interrupted(number)
+        raise self._raised
+
+    def require_none(self) -> None:
+        """Raise an interrupt again that came to nothing."""
+        if self._raised is not None and not self._closing:
+            raise self._raised
 
     def _listen(self) -> None:
         """Count the signals that end a run; others wake the interpreter, too, and are not counted."""
@@ -93,6 +105,19 @@ class Interrupts:
         os.write(2, f"killed; completed trials are kept; {self._next_step}\n".encode())
         self._lock.release()
         os._exit(Exit.INTERRUPTED)
+
+
+_current: Interrupts | None = None
+
+
+def raise_dropped() -> None:
+    """Raise the interrupt of this run that was raised and dropped, if any.
+
+    An exception in a function that C code calls (`__eq__`, `__hash__`, a destructor) is dropped there; the run would go
+    on, and further signals would only be answered.
+    """
+    if _current is not None:
+        _current.require_none()
 
 
 class DeferredInterrupt:

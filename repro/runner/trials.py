@@ -14,6 +14,7 @@ from repro.runner.attempt import TrialStarter
 from repro.runner.context import RunContext
 from repro.runner.looks import Looks
 from repro.runner.machine_watch import MachineWatch
+from repro.runner.signals import raise_dropped
 from repro.suite.model import Trial
 
 
@@ -36,6 +37,7 @@ class Trials:
         plan = self.context.plan
         self.watch.begin(plan.device)
         for number, trial in enumerate(trials, self._done(trials) + 1):
+            raise_dropped()
             if self.looks.end_before(trial):
                 return
             result = self._run_trial(record, trial, number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,13 @@ from repro.core.errors import Interrupted, OutputError, ParityError, UsageError,
 from repro.core.machine import Machine
 from repro.launchers.processes import node_launch
 from repro.record import environment, index, resume
+from repro.record.lock import RunLock
 from repro.record.store import Record, read_record
 from repro.runner import preflight
 from repro.runner import run as runner_run
 from repro.runner.launching import Launchers
 from repro.runner.run import Run
-from repro.runner.signals import Interrupts
+from repro.runner.signals import Interrupts, raise_dropped
 from repro.runner.trials import Trials
 from repro.suite.file import read_suite
 from repro.suite.plan import make_plan
@@ -335,3 +337,27 @@ def test_a_signal_that_comes_while_a_late_trial_is_killed_is_delivered() -> None
             raise elastic.SignalException("from a terminal", signal.SIGINT)
     with node_launch._signals_delivered(ending):
         raise elastic.SignalException("its own", signal.SIGTERM)
+
+
+# ---- an interrupt that is dropped
+
+
+def test_an_interrupt_that_was_dropped_is_raised_before_the_next_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exception in a destructor goes nowhere, whatever it is."""
+    class Dropping:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    dropped: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", dropped.append)
+    with RunLock(tmp_path).acquire() as lock, Interrupts(lock, "next", "closing") as interrupts:
+        raise_dropped()
+        Dropping()
+        assert len(dropped) == 1
+        with pytest.raises(Interrupted):
+            raise_dropped()
+        interrupts.finish()
+        raise_dropped()
+    raise_dropped()
