@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from reporters.page.log_figure import log_figure
 from repro.bench.comm.options import size_text
 from repro.bench.comm.result import BASELINE, CommOutcome, WorldResult
 from repro.bench.comm.table import (
@@ -40,12 +41,12 @@ def _world(world: WorldResult) -> dict[str, Any]:
         "charts": [
             {"name": f"time-{world.world}", "title": f"Time of an all-reduce on {world.world} ranks",
              "counted": "median over repetitions; dashes: the bound 2(p-1)/p S/B; dots: modelled",
-             "figure": _figure(_times(world), "seconds", "log")},
+             "figure": _figure(_times(world), "seconds")},
             {"name": f"ratio-{world.world}", "title": "Ratio to the backend's time",
-             "counted": "paired by repetition, 95 % intervals", "figure": _figure(_ratios(world), "ratio", "log")},
+             "counted": "paired by repetition, 95 % intervals", "figure": _figure(_ratios(world), "ratio")},
             {"name": f"bandwidth-{world.world}", "title": "Bus bandwidth",
              "counted": "as nccl-tests defines it; dashes: rate of the slowest link",
-             "figure": _figure(_bandwidths(world), "GB/s", "log")},
+             "figure": _figure(_bandwidths(world), "GB/s")},
         ],
         "rows": [point_row(point, world) for point in sorted(world.points, key=lambda item: item.size)],
         "overall": overall_rows(world),
@@ -114,16 +115,5 @@ def _line(
     }
 
 
-def _figure(traces: list[dict[str, Any]], unit: str, scale: str) -> dict[str, Any]:
-    sizes = sorted({size for trace in traces for size in trace["x"]})
-    grid = {"gridcolor": "--rule", "linecolor": "--rule", "zeroline": False, "automargin": True}
-    return {"data": traces, "layout": {
-        "autosize": True, "showlegend": True, "hovermode": "closest", "font": {"size": 13, "color": "--ink"},
-        "margin": {"l": 64, "r": 14, "t": 14, "b": 50}, "paper_bgcolor": "--surface", "plot_bgcolor": "--surface",
-        "hoverlabel": {"align": "left", "bgcolor": "--raised", "bordercolor": "--rule", "font": {"color": "--ink"}},
-        "modebar": {"bgcolor": "--surface", "color": "--muted", "activecolor": "--ink"},
-        "legend": {"orientation": "h", "y": -0.22, "font": {"size": 12}},
-        "xaxis": {**grid, "type": "log", "title": {"text": "bytes of each rank's buffer"}, "tickvals": sizes,
-                  "ticktext": [size_text(size) for size in sizes]},
-        "yaxis": {**grid, "type": scale, "title": {"text": unit}, "exponentformat": "power"},
-    }}
+def _figure(traces: list[dict[str, Any]], unit: str) -> dict[str, Any]:
+    return log_figure(traces, "bytes of each rank's buffer", unit, size_text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from reporters.page.log_figure import log_figure
 from repro.compare.scale.prediction import ScaleLine, ScaleModel
 from repro.compare.scale.words import HEAD, cells, check_text, line_text, notes
 
@@ -95,15 +96,4 @@ def _points(name: str, counts: list[int], values: list[float], symbol: str) -> d
 
 
 def _figure(traces: list[dict[str, Any]], unit: str) -> dict[str, Any]:
-    counts = sorted({count for trace in traces for count in trace["x"]})
-    grid = {"gridcolor": "--rule", "linecolor": "--rule", "zeroline": False, "automargin": True}
-    return {"data": traces, "layout": {
-        "autosize": True, "showlegend": True, "hovermode": "closest", "font": {"size": 13, "color": "--ink"},
-        "margin": {"l": 64, "r": 14, "t": 34, "b": 50}, "paper_bgcolor": "--surface", "plot_bgcolor": "--surface",
-        "hoverlabel": {"align": "left", "bgcolor": "--raised", "bordercolor": "--rule", "font": {"color": "--ink"}},
-        "modebar": {"bgcolor": "--surface", "color": "--muted", "activecolor": "--ink"},
-        "legend": {"orientation": "h", "y": -0.34, "font": {"size": 12}},
-        "xaxis": {**grid, "type": "log", "title": {"text": "processes"}, "tickvals": counts,
-                  "ticktext": [str(count) for count in counts]},
-        "yaxis": {**grid, "type": "log", "title": {"text": unit}, "exponentformat": "power"},
-    }}
+    return log_figure(traces, "processes", unit, str, top=34, legend_y=-0.34)

@@ -85,7 +85,7 @@ class DeepSpeedZero(Engine):
 
     @property
     def _quantizes(self) -> str:
-        """What ZeRO++ quantizes, by either way to write it; "none": nothing."""
+        """Tensors that ZeRO++ quantizes, from either way to write the option; "none": none."""
         zero = self.config.get("zero_optimization", {})
         by_key = "+".join(key.rpartition("_")[2] for key in PLUS_PLUS["quantized"] if zero.get(key))
         return self.quantized if self.quantized != "none" else by_key or "none"

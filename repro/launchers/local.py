@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
@@ -14,11 +13,11 @@ from pydantic import Field, PrivateAttr
 
 from repro.core import fence
 from repro.launchers.processes import hang, shared_fork_server
-from repro.launchers.processes.hang import FileGrowth
+from repro.launchers.processes.deadline import Deadline
 from repro.launchers.processes.membership import Membership
 from repro.launchers.processes.node_launch import NodeLaunch
 from repro.launchers.processes.rank import Assignment, SamePlace
-from repro.launchers.processes.rank_processes import RankProcesses, ends, hung_ends
+from repro.launchers.processes.rank_processes import ends, hung_ends
 from repro.launchers.processes.shared_fork_server import WarmServer
 from repro.seams.launching import Launcher, LaunchRequest, LaunchResult, usual_ranks
 from repro.seams.plugin import Setting
@@ -120,33 +119,3 @@ def _loopback() -> dict[str, str]:
     names = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
     wanted = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
     return {key: names[0] for key in wanted if names and key not in os.environ}
-
-
-class Deadline:
-    """The time limit of a launch, and the longest time without progress."""
-
-    def __init__(self, request: LaunchRequest) -> None:
-        self._request = request
-        self.passed = False
-        """True: the ranks were killed because they took too long, or made no progress."""
-        self.stacks: dict[int, list[tuple[str, str]]] | None = None
-        """Stack of each rank, if they made no progress."""
-
-    def in_time(self, ranks: RankProcesses, done: threading.Event) -> bool:
-        """Wait for the end of the launch; return False if it is late."""
-        self.passed = not self._ended(ranks, done)
-        return not self.passed
-
-    def _ended(self, ranks: RankProcesses, done: threading.Event) -> bool:
-        request = self._request
-        if request.stall_seconds is None or request.progress is None:
-            return done.wait(request.timeout_seconds)
-        end = time.monotonic() + request.timeout_seconds
-        progress, period = FileGrowth(request.progress, request.stall_seconds), min(0.5, request.stall_seconds / 4)
-        while not done.wait(min(period, max(0.0, end - time.monotonic()))):
-            if progress.stalled():
-                self.stacks = hang.ask(ranks.pids(), request.folder)
-                return False
-            if time.monotonic() >= end:
-                return False
-        return True

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import secrets
 import signal
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,18 +17,18 @@ from pydantic import Field, PrivateAttr
 
 from repro.core import fence
 from repro.core.errors import TrialError, UsageError
-from repro.launchers.local import Deadline, Local
+from repro.launchers.local import Local
 from repro.launchers.nodes import files, links, secret, starting
 from repro.launchers.nodes.agent import Launch, interface_of
-from repro.launchers.nodes.channel import LinkLost, Message
+from repro.launchers.nodes.channel import LinkLost
 from repro.launchers.nodes.head import Head, Node
+from repro.launchers.nodes.node_watch import NodeWatch
 from repro.launchers.nodes.starting import Starts
 from repro.launchers.processes import hang
-from repro.launchers.processes.hang import FileGrowth
 from repro.launchers.processes.membership import LOOPBACK, Membership
 from repro.launchers.processes.node_launch import NodeEnd, NodeLaunch
 from repro.launchers.processes.rank import Assignment, SamePlace
-from repro.launchers.processes.rank_processes import RankProcesses, RankReport, ends, hung_ends
+from repro.launchers.processes.rank_processes import ends, hung_ends
 from repro.seams.launching import LaunchRequest, LaunchResult, RankEnd
 from repro.seams.plugin import Setting
 
@@ -41,9 +38,6 @@ OPEN_SECONDS = 300.0
 """Longest time in which a node loads its modules."""
 LINKS_SECONDS = 180.0
 """Longest time in which the links are measured."""
-LAST_WORDS_SECONDS = 30.0
-"""Longest time in which a node that was told to stop reports."""
-POLL_SECONDS = 0.05
 STOPPED = -int(signal.SIGTERM)
 """Exit code of a rank that was ended because of another one: as elastic ends them."""
 
@@ -170,7 +164,7 @@ class Torchrun(Local):
         store, prefix = bind_store(LOOPBACK), secrets.token_hex(16)
         for node in nodes:
             self._send(node, request, store.port, prefix, used, shared)
-        watch, here = _Watch(request, nodes, self._number), None
+        watch, here = NodeWatch(request, nodes, self._number), None
         with tempfile.TemporaryDirectory(dir=self._server.folder) as reports:
             interface = interface_of(nodes[0].channel.own_address) if nodes else {}
             work = Assignment(request.entry, request.payload, str(request.folder), reports,
@@ -183,7 +177,7 @@ class Torchrun(Local):
                 if here is None or any(code != 0 for code in here.codes):
                     for node in nodes:
                         node.send("stop", {"number": self._number})
-        found = [here, *(_end_of(node, watch, processes) for node in nodes)]
+        found = [here, *(watch.end_of(node, processes) for node in nodes)]
         return self._result(request, found, nodes, watch, begin)
 
     # ---- nodes
@@ -279,7 +273,7 @@ class Torchrun(Local):
             monitor_seconds=self.monitor_seconds, grace_seconds=self.grace_seconds)))
 
     def _result(
-        self, request: LaunchRequest, found: Sequence[NodeEnd], nodes: Sequence[Node], watch: _Watch, begin: float
+        self, request: LaunchRequest, found: Sequence[NodeEnd], nodes: Sequence[Node], watch: NodeWatch, begin: float
     ) -> LaunchResult:
         reports = [report for item in found for report in item.reports]
         if watch.stacks is not None:
@@ -302,88 +296,6 @@ class Torchrun(Local):
         return tuple(
             replace(end, reason=f"{end.reason} (on {names[end.rank // each]})")
             if end.failed and end.rank >= each and names[end.rank // each] not in end.reason else end for end in found)
-
-
-def _end_of(node: Node, watch: _Watch, processes: int) -> NodeEnd:
-    """Return how the ranks of a node ended, after its files have arrived."""
-    ended = watch.end_of(node)
-    if ended is None or ended.kind == "unable":
-        if ended is None:
-            node.leave(f"no word for {LAST_WORDS_SECONDS:g} s after the end here")
-        why = f"{node.name} was lost: {node.lost}" if ended is None else f"{node.name}: {ended.content['reason']}"
-        # Earlier than all others, which have failed because of it.
-        return NodeEnd([1] * processes, [RankReport(why, "failed", 1)] * processes, [False] * processes, None)
-    found = ended.content
-    reports = [RankReport(**item) for item in found["reports"]]
-    return NodeEnd(
-        found["codes"],
-        [replace(item, nanoseconds=item.nanoseconds - node.clock.offset_ns) if item.reason else item
-         for item in reports], found["killed"], found["suspect"])
-
-
-class _Watch(Deadline):
-    """The time limit of a launch, its progress, and what the other nodes say meanwhile."""
-
-    def __init__(self, request: LaunchRequest, nodes: Sequence[Node], number: int) -> None:
-        super().__init__(request)
-        self._nodes, self._number = nodes, number
-        self._arrivals = {node.number: files.Arrivals(request.folder) for node in nodes}
-        self.ended: dict[int, Message] = {}
-        """Last message of each node that has ended its ranks."""
-
-    def in_time(self, ranks: RankProcesses, done: threading.Event) -> bool:
-        """Wait for the end here; return False if it is late, or if another node is lost or its ranks have failed."""
-        request, begin = self._request, time.monotonic()
-        progress = FileGrowth(request.progress, request.stall_seconds) \
-            if request.progress is not None and request.stall_seconds is not None else None
-        while not done.wait(POLL_SECONDS):
-            for node in self._nodes:
-                if self._has_failed(node):
-                    return False
-            if progress is not None and progress.stalled():
-                self.stacks = self._ask(ranks)
-            self.passed = self.stacks is not None or time.monotonic() - begin >= request.timeout_seconds
-            if self.passed:
-                return False
-        return True
-
-    def end_of(self, node: Node) -> Message | None:
-        """Wait for the last message of a node, and write the files that come before it; None: the node is lost."""
-        while node.number not in self.ended:
-            message = node.answer(LAST_WORDS_SECONDS)
-            if message is None:
-                return None
-            self._take(node, message)
-        return self.ended[node.number]
-
-    def _has_failed(self, node: Node) -> bool:
-        while node.number not in self.ended and (message := node.next_message()) is not None:
-            self._take(node, message)
-        last = self.ended.get(node.number)
-        if last is None:
-            return bool(node.lost)
-        return last.kind == "unable" or any(code != 0 for code in last.content["codes"])
-
-    def _take(self, node: Node, message: Message) -> None:
-        if message.content.get("number") != self._number:
-            return  # of a launch that was interrupted
-        if message.kind in ("ended", "unable"):
-            self.ended[node.number] = message
-        else:
-            try:
-                self._arrivals[node.number].take(message)
-            except LinkLost as error:
-                node.leave(str(error))
-
-    def _ask(self, ranks: RankProcesses) -> dict[int, list[tuple[str, str]]]:
-        """Return the stack of every rank of every node that answers."""
-        for node in self._nodes:
-            node.send("stacks", {"number": self._number})
-        found = hang.ask(ranks.pids(), self._request.folder)
-        for node in self._nodes:
-            with suppress(queue.Empty):
-                found |= node.stacks.get(timeout=2 * hang.ANSWER_SECONDS)
-        return found
 
 
 def _listen() -> tuple[str, int]:

@@ -55,8 +55,8 @@ class Launchers:
 
     @property
     def nodes(self) -> dict[str, Any]:
-        """What is known of other computers that take part, and of a scheduler's job; the fields of
-        `repro.record.nodes.Nodes`, as far as there is something.
+        """Other computers that take part, links, and a scheduler's job: those fields of `repro.record.nodes.Nodes` that
+        are not empty.
         """
         found: dict[str, Any] = {}
         for launcher in self._open.values():

@@ -187,8 +187,8 @@ class Tune(SuitePart):
     @classmethod
     def _some_factor(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if value == ():
-            raise FieldProblem("is empty, so nobody would compete; name factors of the matrix, or leave it out: every "
-                               "cell competes then")
+            raise FieldProblem("is empty, so no contender would be tuned; name factors of the matrix, or leave it "
+                               "out: every cell competes then")
         return value
 
     @field_validator("metric")

@@ -16,7 +16,7 @@ POLL_SECONDS = 0.02
 
 @dataclass(slots=True)
 class Tally:
-    """What one worker did."""
+    """Tasks that one worker did."""
 
     done: int = 0
     failed: int = 0

@@ -1,4 +1,4 @@
-"""Input workers in real trials: the same bytes whatever their number, little waiting, and an end that is told."""
+"""Input workers in real trials: equal bytes for any number of them, little waiting, and a reported end."""
 
 from __future__ import annotations
 

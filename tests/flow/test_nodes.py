@@ -202,7 +202,7 @@ def test_agents_of_a_killed_run_serve_the_one_that_resumes_it(nodes: Nodes) -> N
 
 @pytest.mark.slow
 def test_a_shared_folder_takes_checkpoints_of_all_nodes(nodes: Nodes) -> None:
-    """A killed rank of the other node: the trial goes on from a checkpoint that both wrote."""
+    """A killed rank of the other node: the trial resumes from a checkpoint of both nodes."""
     suite = SUITE.format(seeds=1, epochs=120, launcher=TWO.replace("nodes: 2", "nodes: 2, shared: true"),
                          engines="[{kind: deepspeed, stage: 1}]")
     agent = nodes.agent()

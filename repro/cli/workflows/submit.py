@@ -19,7 +19,7 @@ def needs_job(plan: Plan) -> bool:
 def submit_plan(
     plan: Plan, options: Sequence[str], arguments: Sequence[str], out: Path | None, flags: Sequence[str]
 ) -> str:
-    """Submit a plan; return what the user is told.
+    """Submit a plan; return the message for the user.
 
     Args:
         options: of sbatch.

@@ -51,7 +51,7 @@ class BatchRow(Frozen):
 
 
 class Doubling(Frozen):
-    """What a doubling of a worker's batch gives; measured."""
+    """Gain of a doubling of a worker's batch; measured."""
 
     batch: int
     gain: Estimated

@@ -22,7 +22,7 @@ class Towards:
 
 
 class Target:
-    """How many samples each seed of a family needs to its target, by global batch."""
+    """Samples that each seed of a family needs to its target, by global batch."""
 
     def __init__(self, family: Family, published: EpochTable | None) -> None:
         choices = family.cell.training

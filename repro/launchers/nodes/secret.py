@@ -32,8 +32,8 @@ def read(make: bool = False) -> str:
     """
     text = os.environ.get(VARIABLE) or _of_file(place(), make)
     if len(text) < SHORTEST:
-        raise UsageError(f"{VARIABLE} has fewer than {SHORTEST} characters; whoever knows it can run code here: take "
-                         "`openssl rand -hex 32`")
+        raise UsageError(f"{VARIABLE} has fewer than {SHORTEST} characters; a process that guesses it can run code "
+                         "here: use `openssl rand -hex 32`")
     return text
 
 

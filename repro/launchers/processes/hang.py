@@ -19,6 +19,8 @@ ANSWER_SECONDS = 2.0
 BELOW = f"/{__name__.rpartition('.')[0].replace('.', '/')}/rank.py"
 """The frame that called the entry: it and those of torch elastic below it are not where a rank waits."""
 STOPPED = "stopped by a signal"
+Stacks = dict[int, list[tuple[str, str]]]
+"""By rank: the frames of its main thread, innermost first, as (file, "function (file:line)")."""
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)')
 _WAITS = ("/torch/distributed/", "/torch/autograd/", "/repro/comm/", "/deepspeed/comm/")
 """Files on the stack of a rank that waits for others: in a collective, or in a backward pass with waiting hooks."""
@@ -53,7 +55,7 @@ class FileGrowth:
         return found.st_size, found.st_mtime_ns
 
 
-def ask(pids: Sequence[int | None], folder: Path, first: int = 0) -> dict[int, list[tuple[str, str]]]:
+def ask(pids: Sequence[int | None], folder: Path, first: int = 0) -> Stacks:
     """Return the stack of every rank's main thread, innermost first, as (file, "function (file:line)").
 
     The stacks of all threads are in the ranks' logs afterwards. A stopped rank has the one frame `STOPPED`; a rank that
@@ -65,7 +67,7 @@ def ask(pids: Sequence[int | None], folder: Path, first: int = 0) -> dict[int, l
     """
     logs = {rank: folder / f"rank{rank}.log" for rank in range(first, first + len(pids))}
     before = {rank: _size(path) for rank, path in logs.items()}
-    found: dict[int, list[tuple[str, str]]] = {}
+    found: Stacks = {}
     for rank, pid in enumerate(pids, first):
         if pid is None:
             continue

@@ -198,7 +198,7 @@ def _watched(ranks: RankProcesses, in_time: InTime, ending: _Ending) -> Iterator
 
 
 class _Ending:
-    """How a launch is ended from here."""
+    """State of a launch that is ended from here."""
 
     def __init__(self) -> None:
         self.left = False

@@ -68,7 +68,7 @@ class RankProcesses:
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """What a rank that failed wrote about it; empty: it wrote nothing."""
+    """Report of a rank that failed; empty: it wrote none."""
 
     reason: str = ""
     cause: RankCause = "failed"

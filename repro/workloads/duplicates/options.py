@@ -47,7 +47,7 @@ class Dedup(BaseModel):
 
 
 class Selected(BaseModel):
-    """What leaving out near-duplicates left of the training data; a fact of the data that the plan holds."""
+    """Training data without near-duplicates; a fact of the data that the plan holds."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

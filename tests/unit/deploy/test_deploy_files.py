@@ -26,8 +26,9 @@ def objects() -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", ["1.28", "1.33"])
 def test_the_manifest_is_valid(objects: dict[str, Any], version: str) -> None:
+    assert set(objects) == {"Service", "PersistentVolumeClaim", "Job"}
     for item in objects.values():
-        kubernetes_validate.validate(item, version, strict=True)
+        kubernetes_validate.validate(item, version, strict=True)  # raises for the first mistake
 
 
 def test_a_mistake_in_the_manifest_would_be_found(objects: dict[str, Any]) -> None:

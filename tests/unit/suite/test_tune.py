@@ -195,7 +195,7 @@ def test_another_budget_needs_a_reason_and_is_shown() -> None:
     ("    - for: {optimizer: sgd}\n", "    - for: {optimiser: sgd}\n",
      "./s.yaml:27: tune.spaces[0].for.optimiser: unknown key; did you mean 'optimizer'?"),
     ("contenders: [optimizer]", "contenders: []",
-     "./s.yaml:19: tune.contenders: is empty, so nobody would compete; name factors of the matrix, or leave it out"),
+     "./s.yaml:19: tune.contenders: is empty, so no contender would be tuned; name factors of the matrix"),
     ("contenders: [optimizer]", "contenders: [engine]",
      "./s.yaml:19: tune.contenders[0]: 'engine' is no factor; factors of this suite: optimizer, processes"),
     ("  at: {processes: 1}\n", "",
