@@ -18,7 +18,7 @@ from pydantic import Field, PrivateAttr
 from repro.core import fence
 from repro.core.errors import TrialError, UsageError
 from repro.launchers.local import Local
-from repro.launchers.nodes import files, links, secret, starting
+from repro.launchers.nodes import address, files, hosts, links, secret
 from repro.launchers.nodes.agent import Launch, interface_of
 from repro.launchers.nodes.channel import LinkLost
 from repro.launchers.nodes.head import Head, Node
@@ -32,8 +32,6 @@ from repro.launchers.processes.rank_processes import ends, hung_ends
 from repro.seams.launching import LaunchRequest, LaunchResult, RankEnd
 from repro.seams.plugin import Setting
 
-LISTEN = "REPRO_LISTEN"
-PORT = 29410
 OPEN_SECONDS = 300.0
 """Longest time in which a node loads its modules."""
 LINKS_SECONDS = 180.0
@@ -90,9 +88,9 @@ class Torchrun(Local):
 
     @property
     def awaited(self) -> str:
-        if self.nodes == 1 or starting.hosts(self.nodes - 1):
+        if self.nodes == 1 or hosts.find(self.nodes - 1):
             return ""
-        host, port = _listen()
+        host, port = address.listen()
         there = f"repro agent --join {host or os.uname().nodename}:{port}"
         more = f"{self.nodes - 1} more node{'s' if self.nodes > 2 else ''}"
         return f"waiting up to {self.join_seconds:g} s for {more}; there: {there}"
@@ -184,7 +182,7 @@ class Torchrun(Local):
 
     def _address(self) -> tuple[str, int]:
         """Return host ("" for all addresses) and port (0 for any) that agents join."""
-        return _listen()
+        return address.listen()
 
     def _make_secret(self) -> str:
         return secret.read(make=True)
@@ -195,8 +193,12 @@ class Torchrun(Local):
         Raises:
             UsageError: a host cannot be found, or there are too few.
         """
-        for host in starting.hosts(self.nodes - 1):
-            self._starts.start(f"ssh {host}", starting.ssh(host, port, self.join_seconds), stdin=f"{text}\n")
+        named = hosts.find(self.nodes - 1) if self.nodes > 1 else None
+        if named is None:
+            return
+        for host in named.names:
+            self._starts.start(f"{Path(named.command[0]).name} {host}", named.agent(host, port, self.join_seconds),
+                               stdin=f"{text}\n")
 
     def _complete(self, sort: bool = False) -> list[Node]:
         """Return the other nodes, by number, after the missing ones have joined.
@@ -296,15 +298,3 @@ class Torchrun(Local):
         return tuple(
             replace(end, reason=f"{end.reason} (on {names[end.rank // each]})")
             if end.failed and end.rank >= each and names[end.rank // each] not in end.reason else end for end in found)
-
-
-def _listen() -> tuple[str, int]:
-    """Return host ("" for all addresses) and port that agents join.
-
-    Raises:
-        UsageError: `REPRO_LISTEN` has another form.
-    """
-    host, _, port = os.environ.get(LISTEN, f":{PORT}").rpartition(":")
-    if not port.isdecimal() or int(port) > 65_535:
-        raise UsageError(f"{LISTEN}={os.environ[LISTEN]}: must be HOST:PORT or :PORT")
-    return host, int(port)

@@ -4,6 +4,7 @@ what happens when a rank, an agent or the run itself is killed.
 
 from __future__ import annotations
 
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ import psutil
 import pytest
 
 from repro.core.errors import UsageError
-from repro.launchers.nodes import starting
+from repro.launchers.nodes import hosts as host_lists
 from repro.launchers.torchrun import Torchrun
 from repro.record.store import Record, read_record
 from tests.tracking_server import environment
@@ -240,21 +241,80 @@ def test_hosts_get_their_agents_by_ssh(nodes: Nodes) -> None:
     ("localhost,localhost", "REPRO_HOSTS names localhost twice; each node has one agent"),
     ("-oProxyCommand=x", "'-oProxyCommand=x' is no host"),
     ("no.such.host.invalid", "REPRO_HOSTS: no.such.host.invalid cannot be found"),
-    ("localhost", "REPRO_HOSTS names 1 hosts, and 3 nodes beside this one are needed"),
-    ("lost", "nodes are there: ssh lost ended with exit code 255 after"),
+    ("localhost", "REPRO_HOSTS names 1 host beside this one, and 3 are needed"),
+    ("lost", "nodes are there: like-ssh lost ended with exit code 255 after"),
 ])
 def test_bad_hosts_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: str, words: str) -> None:
-    monkeypatch.setattr(starting, "_own_address", own if hosts == "lost" else starting._own_address)
+    monkeypatch.setattr(host_lists, "_own_address", own if hosts == "lost" else host_lists._own_address)
     monkeypatch.setenv("REPRO_HOSTS", hosts)
     monkeypatch.setenv("REPRO_SECRET", SECRET)
     monkeypatch.setenv("REPRO_LISTEN", "127.0.0.1:0")
     monkeypatch.setenv("REPRO_SSH", start_like_ssh(tmp_path))
     with pytest.raises(UsageError, match=words.replace("(", ".")) as found:
-        Torchrun(nodes=4 if "3 nodes" in words else 3 if "twice" in words else 2, join_seconds=20).open([], "cpu")
+        Torchrun(nodes=4 if "3 are needed" in words else 3 if "twice" in words else 2, join_seconds=20).open([], "cpu")
     assert "\n" not in str(found.value)
 
 
-def own(_: str) -> str:
+@pytest.fixture
+def allocation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a file of hosts as schedulers write it: a line for each slot."""
+    for name in ("REPRO_HOSTS", "REPRO_SSH"):
+        monkeypatch.delenv(name, raising=False)
+    file = tmp_path / "hosts"
+    file.write_text(f"{socket.gethostname()}\n" * 2 + "node1\nnode1\nnode2\nnode2\n")
+    monkeypatch.setattr(host_lists, "_own_address", own)
+    return file
+
+
+@pytest.mark.parametrize(("variable", "starter"), [("PBS_NODEFILE", "ssh"), ("LSB_DJOB_HOSTFILE", "blaunch")])
+def test_an_allocation_names_the_hosts(
+    allocation: Path, monkeypatch: pytest.MonkeyPatch, variable: str, starter: str
+) -> None:
+    assert host_lists.find(2) is None, "no list: the user starts agents"
+    monkeypatch.setenv(variable, str(allocation))
+    found = host_lists.find(2)
+    assert found is not None and found.names == ("node1", "node2") and found.source == variable
+    command = found.agent("node2", 29410, 60)
+    assert command[0] == starter and command[-2] == "node2"
+    assert command[-1].endswith("-m repro agent --join 127.0.0.1:29410 --wait 60 --secret-stdin")
+    with pytest.raises(UsageError, match=f"{variable} names 2 hosts beside this one, and 3 are needed"):
+        host_lists.find(3)
+    monkeypatch.setenv("REPRO_HOSTS", "other")
+    assert host_lists.find(1).names == ("other",), "the user's own list comes first"  # type: ignore[union-attr]
+    monkeypatch.delenv("REPRO_HOSTS")
+    allocation.unlink()
+    with pytest.raises(UsageError, match=f"{variable}: .*hosts cannot be read: No such file"):
+        host_lists.find(2)
+
+
+def test_a_file_of_hosts_has_slots_and_comments(allocation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    allocation.write_text("# rack 1\nnode1 slots=8\nuser@node2 slots=8  # slow\n\n")
+    monkeypatch.setenv("REPRO_HOSTS", f"@{allocation}")
+    assert host_lists.find(2).names == ("node1", "user@node2")  # type: ignore[union-attr]
+    allocation.write_text("node1 slots=8\nnode1 slots=8\n")
+    with pytest.raises(UsageError, match="REPRO_HOSTS names node1 twice"):
+        host_lists.find(1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed (apt-get install openmpi-bin)")
+def test_mpirun_starts_the_run_and_its_agents(nodes: Nodes) -> None:
+    (nodes.folder / "run.yaml").write_text(SUITE.format(seeds=1, epochs=2, launcher=TWO, engines="[ddp]"))
+    nodes.variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                        "MASTER_ADDR": "127.0.0.1"}
+    script = (f'if [ "$OMPI_COMM_WORLD_RANK" = 0 ]; then exec {sys.executable} -m repro run run.yaml --no-mlflow '
+              f"--out run; else exec {sys.executable} -m repro agent; fi")
+    process = subprocess.Popen(["mpirun", "-np", "2", "--oversubscribe", "-x", "REPRO_SECRET", "-x", "MASTER_ADDR",
+                                "sh", "-c", script], cwd=nodes.folder, text=True, env=nodes.variables,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    nodes.started.append(process)
+    said = nodes.end(process)
+    assert "1 of 1" in said and "the run is over" in said
+    (node,) = nodes.record().nodes.nodes
+    assert node.node == 1
+
+
+def own(*_: str) -> str:
     return "127.0.0.1"
 
 

@@ -10,6 +10,7 @@ import click
 from repro.cli.options import FiniteRange
 from repro.cli.terminal import say
 from repro.core.errors import Exit
+from repro.launchers.nodes.address import master
 
 
 class Address(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on
@@ -25,11 +26,12 @@ class Address(click.ParamType):  # type: ignore[type-arg]  # generic only from c
 
 
 @click.command()
-@click.option("--join", "address", type=Address(), required=True, help="Where `repro run` runs.")
+@click.option("--join", "address", type=Address(), default=master, show_default="MASTER_ADDR, its port 29410",
+              help="Where `repro run` runs.")
 @click.option("--wait", "wait_seconds", type=FiniteRange(min=0), default=600.0,
               help="Seconds to wait for the run, at the start and after it was lost.")
 @click.option("--secret-stdin", is_flag=True, help="Read the secret from standard input.")
-def agent(address: tuple[str, int], wait_seconds: float, secret_stdin: bool) -> None:
+def agent(address: tuple[str, int] | None, wait_seconds: float, secret_stdin: bool) -> None:
     """Lend this computer to a run with launcher torchrun on another one, until that run ends.
 
     Both need the same secret: REPRO_SECRET, or the file that the run made in the home folder (docs/nodes.md).
@@ -37,6 +39,8 @@ def agent(address: tuple[str, int], wait_seconds: float, secret_stdin: bool) -> 
     \b
     Example: repro agent --join node0:29410
     """
+    if address is None:
+        raise click.UsageError("--join HOST:PORT is missing: where `repro run` runs; or set MASTER_ADDR")
     from repro.core.machine import detect
     from repro.launchers.nodes.agent import Agent
     from repro.launchers.nodes.secret import key_of, read

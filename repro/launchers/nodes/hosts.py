@@ -1,0 +1,93 @@
+"""Hosts on which agents are started: from the user's list, or from the allocation of a scheduler."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from repro.core.errors import UsageError
+
+HOSTS, SSH = "REPRO_HOSTS", "REPRO_SSH"
+"""Variables: hosts with commas between or @FILE, and the command before a host's name."""
+DEFAULT_SSH = "ssh -o BatchMode=yes -o ConnectTimeout=10"
+SCHEDULERS = {"PBS_NODEFILE": DEFAULT_SSH, "LSB_DJOB_HOSTFILE": "blaunch"}
+"""Variable that names the file of a job's hosts, a line for each slot, and the command that starts something on one:
+PBS (and its relatives), LSF."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """Hosts beside this one, and how something is started on them."""
+
+    names: tuple[str, ...]
+    source: str
+    """The variable that they are from."""
+    command: tuple[str, ...]
+
+    def agent(self, host: str, port: int, wait_seconds: float) -> list[str]:
+        """Return the command that starts an agent on a host; it reads the secret from its standard input.
+
+        Raises:
+            UsageError: the host cannot be found.
+        """
+        join = f"{_own_address(host, self.source)}:{port}"
+        agent = [sys.executable, "-m", "repro", "agent", "--join", join, "--wait", f"{wait_seconds:g}",
+                 "--secret-stdin"]
+        return [*self.command, host, shlex.join(agent)]
+
+
+def find(wanted: int) -> Hosts | None:
+    """Return the hosts on which agents are to be started, `REPRO_HOSTS` first; None: the user starts them.
+
+    Args:
+        wanted: nodes beside this one.
+
+    Raises:
+        UsageError: a list that cannot be read, has a host twice, or too few.
+    """
+    given = os.environ.get(HOSTS, "").strip()
+    if given:
+        source, command = HOSTS, DEFAULT_SSH
+        named = _from_file(given[1:], HOSTS) if given.startswith("@") else [host.strip() for host in given.split(",")]
+    else:
+        source, command = next(((name, start) for name, start in SCHEDULERS.items() if os.environ.get(name)), ("", ""))
+        if not source:
+            return None
+        named = list(dict.fromkeys(_from_file(os.environ[source], source)))
+    names = [host for host in named if host]
+    if twice := [host for host in names if names.count(host) > 1]:
+        raise UsageError(f"{source} names {twice[0]} twice; each node has one agent")
+    if len(names) < wanted:
+        raise UsageError(f"{source} names {len(names)} host{'s' * (len(names) != 1)} beside this one, and {wanted} are "
+                         "needed: name more, or ask for fewer nodes")
+    if wrong := [host for host in names if not re.fullmatch(r"[\w@.:%\[\]-]+", host) or host.startswith("-")]:
+        raise UsageError(f"{source}: {wrong[0]!r} is no host")
+    return Hosts(tuple(names[:wanted]), source, tuple(shlex.split(os.environ.get(SSH) or command)))
+
+
+def _from_file(path: str, source: str) -> Sequence[str]:
+    """Return the hosts of a file but this one: the first word of each line (what follows are slots), no comments."""
+    own = {socket.gethostname(), socket.gethostname().partition(".")[0], socket.getfqdn()}
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{source}: {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    found = [words[0] for line in lines if (words := line.partition("#")[0].split())]
+    return [host for host in found if host not in own]
+
+
+def _own_address(host: str, source: str) -> str:
+    """Return the address of this computer on the way to a host."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host.rpartition("@")[2], 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as way:
+            way.connect(address)  # sends nothing
+            return str(way.getsockname()[0])
+    except OSError as error:
+        raise UsageError(f"{source}: {host} cannot be found: {error.strerror}") from error
