@@ -67,7 +67,8 @@ def _row(network: Network, cells: Sequence[int], links: Sequence[Link]) -> Netwo
         fastest=megabits(max(measured)) if measured else None,
         links=tuple((link.sender, link.receiver, megabits(link.stated_bits_per_second),
                      megabits(link.measured_bits_per_second)) for link in links),
-        frame=f"{network.frame_bytes} bytes" if network.frame_bytes else "unknown",
+        frame=(f"{network.frame_bytes} bytes" if network.frame_bytes else "unknown")
+        + (f", {network.congestion_control}" if network.congestion_control else ""),
     )
 
 

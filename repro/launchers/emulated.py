@@ -214,6 +214,7 @@ class Fabric(Local):
         network: dict[str, Any] = {
             "origin": self.origin,
             "frame_bytes": MTU,
+            "congestion_control": self._network.congestion_control if self._network else None,
             "node_of_rank": [node_of(rank, request.processes, nodes) for rank in range(request.processes)],
             "stated_bits_per_second": [spec.rate(node) for node in range(nodes)],
             "sent_bytes": counted("data", "sent_bytes"),

@@ -134,6 +134,8 @@ class Network(Frozen):
     origin: str
     """emulated or measured."""
     frame_bytes: int | None = None
+    congestion_control: str | None = None
+    """Of TCP, as the kernel says; None: an old record, which had the host's."""
     node_of_rank: tuple[int, ...]
     stated_bits_per_second: tuple[float, ...]
     """By node."""

@@ -187,6 +187,7 @@ def test_ranks_are_isolated_and_their_bytes_counted(opened: Callable[..., Fabric
     assert seen[0]["net"] == seen[1]["net"] != seen[2]["net"] == seen[3]["net"]
     assert all(each["interfaces"] == ["control0", "fabric0", "lo"] for each in seen), "none of the machine's own"
     assert outcome.network["node_of_rank"] == [0, 0, 1, 1]
+    assert outcome.network["congestion_control"] == "reno", "on every machine, whatever the host has"
     sent, received = outcome.network["sent_bytes"], outcome.network["received_bytes"]
     assert sent[0] == pytest.approx(size, rel=0.03)
     assert received[1] == pytest.approx(size, rel=0.03)

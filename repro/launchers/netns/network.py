@@ -30,6 +30,8 @@ FRAME_BYTES = MTU + 14
 BURST_SECONDS = 0.001
 QUEUE_SECONDS = 0.1
 QUEUE_BYTES = 1 << 20
+SYSCTLS = "/proc/sys/net"
+CONGESTION = f"{SYSCTLS}/ipv4/tcp_congestion_control"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,8 @@ class EmulatedNetwork:
         self.spec, self.step = spec, ""
         self.nodes: list[int] = []
         """An open file of each node's network namespace."""
+        self.congestion_control = ""
+        """Of the nodes' TCP."""
 
     def build(self) -> None:
         """Build the switch, without nodes."""
@@ -124,6 +128,7 @@ class EmulatedNetwork:
         with namespaces.inside(net):
             inner = _links()
             _set_sysctls()
+            self.congestion_control = Path(CONGESTION).read_text().strip()
         with contextlib.closing(inner):
             self._up(inner, "lo")
             self.step = "make a veth pair"
@@ -215,6 +220,11 @@ def _set_sysctls() -> None:
         # Most unsent data in a socket. Otherwise megabytes wait inside a slow link's sockets, and a message for one
         # rank shares the link with the rest of another whose receiver is gone.
         ("ipv4/tcp_notsent_lowat", "131072"),
+        # The host's default may be another (bbr probes and drains its queue, which costs a ring 3 % and more, at
+        # random). Every kernel has reno, and every user may choose it.
+        ("ipv4/tcp_congestion_control", "reno"),
+        # Otherwise a pause, such as a computation, makes the next message start slowly.
+        ("ipv4/tcp_slow_start_after_idle", "0"),
     ):
         with contextlib.suppress(OSError):
-            Path(f"/proc/sys/net/{name}").write_text(value)
+            Path(f"{SYSCTLS}/{name}").write_text(value)

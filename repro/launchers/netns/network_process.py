@@ -40,6 +40,8 @@ class NetworkProcess:
         """Open file of the user namespace that all others belong to; None as root."""
         self.nodes: list[int] = []
         """Open file of each node's network namespace."""
+        self.congestion_control = ""
+        """Of the nodes' TCP, as their kernel says."""
         self._process.start()
         theirs.close()
         try:
@@ -62,7 +64,7 @@ class NetworkProcess:
         new = max(0, count - len(self.nodes))
         if not new:
             return []
-        self._ask("grow", count)
+        self.congestion_control = str(self._ask("grow", count))
         self.nodes += [self._file() for _ in range(new)]
         links: list[LinkMeasurement] = self._ask("measure")
         return links
@@ -143,11 +145,12 @@ class _Service:
         self._due = [] if self._network.user is None else [self._network.user]
         return self._network.user is not None
 
-    def grow(self, count: int) -> None:
-        """Add nodes; the files of their namespaces follow."""
+    def grow(self, count: int) -> str:
+        """Add nodes, whose namespaces' files follow; return the congestion control of their TCP."""
         known = len(self._network.nodes)
         self._network.grow(count)
         self._due = self._network.nodes[known:]
+        return self._network.congestion_control
 
     def measure(self) -> list[LinkMeasurement]:
         self._network.step = "measure the links"
