@@ -80,7 +80,7 @@ def test_hostile_text_stays_text(rough: Record, tmp_path: Path) -> None:
             assert "<" not in text and json.loads(text)
     assert "Parity gate failed" in page.text
     assert "\\u202egpj.exe" in page.text
-    before_scripts = (tmp_path / "report.html").read_text(encoding="utf-8").partition("plotly.js v")[0]
+    before_scripts = (tmp_path / "report.html").read_text(encoding="utf-8").partition("* plotly.js (")[0]
     assert not re.search("[\u202a-\u202e\u2066-\u2069]", before_scripts)
     assert max(len(line) for line in page.text.splitlines()) < 20_000
 
@@ -114,9 +114,9 @@ def test_policy_admits_exactly_the_scripts_of_the_page(page: Page) -> None:
 
 
 def test_the_bundle_is_inlined_once_and_only_where_a_curve_is_drawn(page: Page, tmp_path: Path) -> None:
-    assert sum("plotly.js v" in text[:200] for _, text in page.scripts) == 1
+    assert sum("* plotly.js (" in text[:200] for _, text in page.scripts) == 1
     empty = Page(render(make_record(tmp_path / "run", only=0), tmp_path / "out"))
-    assert not any("plotly.js v" in text[:200] for _, text in empty.scripts)
+    assert not any("* plotly.js (" in text[:200] for _, text in empty.scripts)
 
 
 def test_every_trial_and_attempt_links_into_the_run_folder(page: Page, sample: Record) -> None:
