@@ -60,6 +60,12 @@ def seconds(value: float | None) -> Number | None:
     return number(value, 3, "s")
 
 
+def duration(value: float) -> str:
+    """Format seconds as a person says them: `87 s`, `25 min`, `3.4 h`."""
+    unit, size = ("s", 1.0) if value < 120 else ("min", 60.0) if value < 7200 else ("h", 3600.0)
+    return f"{significant(value / size, 2)}\N{NO-BREAK SPACE}{unit}"
+
+
 def share(value: float | None) -> Number | None:
     """Format a share in per cent; the exact value stays a share. The rounding of a subtraction becomes 0."""
     if value is None:

@@ -182,11 +182,14 @@ const Page = (() => {
 
   // Print uses the light palette, all folds open and a fixed width; afterwards the page is restored.
   // Table headers become plain text, because Chromium does not paint buttons in headers repeated on each sheet.
+  const onOpen = (draw) => {
+    for (const part of all("details")) part.addEventListener("toggle", () => { if (part.open) draw(); });
+  };
   const onPaper = (before, after) => {
     let opened = [];
     addEventListener("beforeprint", () => {
       root.dataset.print = "true";
-      opened = all("details:not([open]):not(.huge)");
+      opened = all("details:not([open]):not(.huge, .fold, .about)");
       for (const part of opened) part.open = true;
       for (const [head, button] of buttons) head.replaceChildren(...button.childNodes);
       before();
@@ -202,5 +205,5 @@ const Page = (() => {
     });
   };
   const onScheme = (redraw) => matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-  return { all, figureOf, draw, say, reach, onPaper, onScheme };
+  return { all, figureOf, draw, say, reach, onOpen, onPaper, onScheme };
 })();

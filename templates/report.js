@@ -8,7 +8,10 @@
   const choose = (data) => {
     for (const trace of data) trace.visible = !hidden.has(trace.legendgroup) && !off.has((trace.uid || "").split("-")[0]);
   };
-  const draw = (width) => { for (const [box, figure] of charts) Page.draw(box, figure, width, choose); };
+  // A figure inside of a closed part has no width: it is drawn when the part opens.
+  const draw = (width) => {
+    for (const [box, figure] of charts) if (!box.closest("details:not([open])")) Page.draw(box, figure, width, choose);
+  };
 
   const show = (cell, shown) => {
     if (shown) hidden.delete(cell);
@@ -39,6 +42,7 @@
     });
   }
 
+  Page.onOpen(() => draw());
   Page.onScheme(() => draw());
   Page.onPaper(() => draw(640), () => draw());
   draw();

@@ -1,4 +1,4 @@
-"""Traces behind the lines of single trials: the range of each cell and the bracket of each crossing."""
+"""Traces of a cell as a whole: the median and the range of its trials, the bracket of each crossing, the misses."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import Any
 
 from repro.record.results import Point, Result
 
+from ..text import wrapped
 from .cells import CellMark
 
+LEAST_TRIALS = 3
+"""Fewer have no median that a single trial would not decide."""
 Where = Callable[[Point], float]
 
 
@@ -50,6 +53,48 @@ def band(mark: CellMark, results: Sequence[Result], where: Where, most: int) -> 
         "legendgroup": str(mark.number), "x": [*x, *reversed(x)], "y": [*high, *reversed(low)], "fill": "toself",
         "fillcolor": f"--c{mark.color}", "line": {"width": 0, "color": f"--c{mark.color}"}, "opacity": 0.13,
         "hoverinfo": "skip", "showlegend": False,
+    }
+
+
+def middle(mark: CellMark, results: Sequence[Result], where: Where, dash: str, most: int) -> dict[str, Any] | None:
+    """Return the trace of the median quality over the trials of a cell, at each evaluation.
+
+    It ends where fewer than half of the trials go on; a trial that has ended counts with its last value, so that the
+    fast ones do not leave the median. x is the median over those that go on. None below three trials
+    or two evaluations.
+    """
+    curves = [[point for point in item.curve if point.value is not None] for item in results]
+    if len(curves) < LEAST_TRIALS or not all(curves):
+        return None
+    lengths = sorted(map(len, curves), reverse=True)
+    common = lengths[(len(curves) + 1) // 2 - 1]
+    if common < 2:
+        return None
+    shown = sorted({*range(0, common, -(-common // most)), common - 1})
+    x = [median(where(curve[index]) for curve in curves if index < len(curve)) for index in shown]
+    y = [median(curve[min(index, len(curve) - 1)].value or 0.0 for curve in curves) for index in shown]
+    return {
+        "type": "scatter", "mode": "lines", "uid": f"median-{mark.number}", "name": f"cell {mark.number}",
+        "legendgroup": str(mark.number), "x": [_short(value) for value in x], "y": [_short(value) for value in y],
+        "line": {"color": f"--c{mark.color}", "dash": dash, "width": 2.6},
+        "meta": [f"<b>{mark.number}</b> {wrapped(mark.label)}<br>median of {len(curves)} trials"],
+        "hovertemplate": "%{meta[0]}<br>%{x:.4~g}: %{y:.4~g}<extra></extra>",
+    }
+
+
+def misses(mark: CellMark, results: Sequence[Result], where: Where) -> dict[str, Any] | None:
+    """Return the trace of the ends of trials that did not end well; None if all did."""
+    ends = [(item, item.curve[-1]) for item in results if item.status != "ok" and item.curve[-1].value is not None]
+    if not ends:
+        return None
+    return {
+        "type": "scatter", "mode": "markers", "uid": f"missed-{mark.number}", "name": f"missed, cell {mark.number}",
+        "legendgroup": str(mark.number), "showlegend": False,
+        "x": [_short(where(point)) for _, point in ends], "y": [point.value for _, point in ends],
+        "marker": {"symbol": "x-thin-open", "size": 10, "color": f"--c{mark.color}",
+                   "line": {"width": 1.5, "color": f"--c{mark.color}"}},
+        "customdata": [item.repeat for item, _ in ends],
+        "hovertemplate": f"<b>{mark.number}</b> seed %{{customdata}} ended without the target<extra></extra>",
     }
 
 

@@ -16,7 +16,7 @@ from repro.suite.program import ProgramConfig
 from repro.suite.quality import Quality
 
 from ..text import Number, number, plural, seconds, significant, wrapped
-from .bands import band, brackets, thinned
+from .bands import LEAST_TRIALS, band, brackets, middle, misses, thinned
 from .cells import CellMark, goal, marks, origins
 
 DASHES = {
@@ -90,6 +90,8 @@ class Panel:
     """Most evaluations of a trial that its line shows; 0: all."""
     bands: bool
     """True if ranges are visible at first."""
+    medians: bool
+    """True if every cell has enough trials for a median: single trials are then drawn on demand."""
     without: int
     """Trials without an evaluation."""
 
@@ -126,7 +128,9 @@ def _panel(record: Record, index: int, key: tuple[str, str], cells: Sequence[Cel
         origins=origins(of_cells), marks=tuple(of_cells), charts=charts,
         rows=tuple(_rows(drawn, count > ROWS_UP_TO, quality, clocks)), counted=quality.counted,
         thinned=count > ROWS_UP_TO, drawn=most,
-        bands=len(cells) <= BANDS_UP_TO, without=len(trials) - len(drawn),
+        bands=len(cells) <= BANDS_UP_TO,
+        medians=all(len(record.of_cell(cell.cell_id)) >= LEAST_TRIALS for cell in cells),
+        without=len(trials) - len(drawn),
     )
 
 
@@ -183,7 +187,7 @@ def layout(x: str, y: str) -> dict[str, Any]:
 
 
 def _behind(clock: str, drawn: Sequence[tuple[CellMark, Result]], most: int) -> list[dict[str, Any]]:
-    """Return the traces behind the lines: ranges, then brackets."""
+    """Return the traces of whole cells: ranges, brackets, medians, misses."""
     cells: dict[CellMark, list[Result]] = {}
     for mark, result in drawn:
         cells.setdefault(mark, []).append(result)
@@ -192,7 +196,9 @@ def _behind(clock: str, drawn: Sequence[tuple[CellMark, Result]], most: int) -> 
         return _position(clock, point)
 
     found = [*(band(mark, results, where, most) for mark, results in cells.items()),
-             *(brackets(mark, results, where) for mark, results in cells.items())]
+             *(brackets(mark, results, where) for mark, results in cells.items()),
+             *(middle(mark, results, where, DASHES[mark.dash], most) for mark, results in cells.items()),
+             *(misses(mark, results, where) for mark, results in cells.items())]
     return [trace for trace in found if trace is not None]
 
 

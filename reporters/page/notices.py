@@ -56,7 +56,10 @@ def parity(record: Record) -> ParityView:
     if data is None:
         return ParityView("unknown", "no outcome is recorded, so it is unknown whether the engines train alike", ())
     left_out = data.get("skipped", {})
-    ungated = "".join(f"; not gated: {label} ({reason})" for label, reason in left_out.items())
+    why = dict.fromkeys(left_out.values())
+    by_reason = ((reason, [label for label, other in left_out.items() if other == reason]) for reason in why)
+    ungated = "".join(f"; not gated: {labels[0] if len(labels) == 1 else plural(len(labels), 'cell')} ({reason})"
+                      for reason, labels in by_reason)
     if not data.get("needed"):
         return ParityView("skipped" if left_out else "not needed", str(data.get("why", "no reason recorded")), ())
     found = tuple(

@@ -10,7 +10,7 @@ from repro.record.store import Record
 from ..text import Number, number
 from .speedup import Forest, Ratio
 
-OPEN_UP_TO = 8
+OPEN_UP_TO = 3
 """Other contrasts above which the list is folded."""
 
 

@@ -20,6 +20,7 @@ from .duplicates import duplicates
 from .effects import page_effects
 from .energy import energy
 from .figures import figures
+from .first import first_screen
 from .gradient_plan import layer_rows
 from .looks import looks
 from .network import networks
@@ -60,6 +61,7 @@ def view(record: Record) -> dict[str, Any]:
         "suite": plan.suite, "plan": plan, "environment": environment,
         "title": plan.suite.title or plan.suite.suite, "progress": progress(record),
         "notices": notices(record), "parity": parity(record), "marks": known, "origins": origins(known),
+        "first": first_screen(record, comparisons, cells),
         "cells": cells, "cell_axis": axis, "cell_heading": heading(record), "forest": comparisons,
         "effects": page_effects(record), "looks": looks(record),
         "claims": page_claims(record), "scores": page_scores(record),
@@ -70,6 +72,8 @@ def view(record: Record) -> dict[str, Any]:
         "trust": trust(record), "energy": energy(record), "phases": phases(record),
         "traffic": traffic(record), "layers": layer_rows(record), "servers": servers(record),
         "scaling": (scaled := scaling(record)), "controller": controller(record, scaled), "networks": networks(record),
+        # A suite that varies the number of processes asks about scaling: that is its first picture.
+        "scaling_leads": not plan.measures and "processes" in plan.suite.matrix and bool(scaled.same or scaled.larger),
         "duplicates": duplicates(record),
         "settings": settings(record), "effective": effective(record), "machine": machine(record),
         "rank_settings": rank_settings(record), "attempts": attempts(record), "trials": of_trials,

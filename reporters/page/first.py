@@ -1,0 +1,136 @@
+"""The first screen: the declared contrast as one sentence, one picture, its arms, its price and its cautions."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from repro.record.store import Record
+from repro.record.tuning import cost_of
+
+from ..text import Number, duration, plural
+from .axis import Axis, around_one
+from .cells import CellRow
+from .speedup import Forest, Ratio
+
+MOST_ARMS = 6
+"""Rows of the short table where no contrast is declared."""
+SENTENCE = re.compile(r"(?<=[.?!])\s+(?=[A-Z])")
+
+
+@dataclass(frozen=True, slots=True)
+class Slope:
+    """One pair of trials: a line from the baseline's figure to the candidate's."""
+
+    left: float
+    """Per cent of the height from the top, as is `right`."""
+    right: float
+    less: bool
+    """The candidate's figure is the smaller one."""
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The ratio of the primary contrast on an axis of its own; places in per cent of the width."""
+
+    axis: Axis
+    one: float
+    dot: float
+    bar: tuple[float, float] | None
+    pairs: tuple[tuple[float, str], ...]
+    """(place, tooltip)."""
+    slopes: tuple[Slope, ...]
+    ends: tuple[Number, Number] | None
+    """Figures at the top and bottom of the slopes."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstScreen:
+    """What a reader sees before scrolling."""
+
+    lead: str
+    """First sentence of the description."""
+    rest: str
+    """The other sentences."""
+    picture: Picture | None
+    """None without a ratio."""
+    arms: tuple[CellRow, ...]
+    """Baseline and candidate of the primary contrast; without one, the first cells."""
+    left_out: int
+    """Cells that are not among `arms`."""
+    cost: str
+    cautions: tuple[str, ...]
+    """Of the primary contrast."""
+    shared: dict[str, str]
+    """Cautions of two or more other contrasts -> the letter by which each of these names it: they are said once."""
+
+
+def first_screen(record: Record, forest: Forest, cells: Sequence[CellRow]) -> FirstScreen:
+    """Choose what the first screen shows."""
+    primary = forest.primary
+    lead, *rest = SENTENCE.split(record.plan.suite.description.strip(), maxsplit=1)
+    arms = _arms(primary, cells)
+    often = Counter(text for row in forest.others for text in dict.fromkeys(row.cautions))
+    shared = [text for text, count in often.items() if count > 1]
+    return FirstScreen(
+        lead=lead, rest=" ".join(rest), picture=_picture(primary), arms=arms, left_out=len(cells) - len(arms),
+        cost=_cost(record), cautions=tuple(dict.fromkeys(primary.cautions)) if primary else (),
+        shared={text: _letter(place) for place, text in enumerate(shared)},
+    )
+
+
+def _letter(place: int) -> str:
+    """Return a, b, ..., z, aa, ab, ..."""
+    return (_letter(place // 26 - 1) if place >= 26 else "") + chr(ord("a") + place % 26)
+
+
+def _arms(primary: Ratio | None, cells: Sequence[CellRow]) -> tuple[CellRow, ...]:
+    if primary is None:
+        return tuple(cells[:MOST_ARMS])
+    by_cell = {row.mark.cell_id: row for row in cells}
+    return by_cell[primary.baseline.cell_id], by_cell[primary.candidate.cell_id]
+
+
+def _picture(primary: Ratio | None) -> Picture | None:
+    if primary is None or primary.ratio is None:
+        return None
+    ends = tuple(item.value for item in primary.interval) if primary.interval else ()
+    axis = around_one([primary.ratio.value, *ends, *(row.ratio.value for row in primary.trials)])
+    slopes, limits = _slopes(primary)
+    return Picture(
+        axis=axis, one=axis.at(1.0), dot=axis.at(primary.ratio.value),
+        bar=(axis.at(ends[0]), axis.at(ends[1])) if ends else None,
+        pairs=tuple((axis.at(row.ratio.value), f"seed {row.repeat}: ratio {row.ratio}") for row in primary.trials),
+        slopes=slopes, ends=limits,
+    )
+
+
+def _slopes(primary: Ratio) -> tuple[tuple[Slope, ...], tuple[Number, Number] | None]:
+    """Return the pairs as lines, and the figures at both ends of their axis."""
+    pairs = [(row, row.baseline, row.candidate) for row in primary.trials]
+    known = [(row, left, right) for row, left, right in pairs if left is not None and right is not None]
+    figures = sorted((item for _, *both in known for item in both), key=lambda item: item.value)
+    if not figures:
+        return (), None
+    low, high = figures[0], figures[-1]
+    span = (high.value - low.value) or 1.0
+
+    def place(item: Number) -> float:
+        return round(94.0 - 88.0 * (item.value - low.value) / span, 2)
+
+    return tuple(
+        Slope(place(left), place(right), right.value < left.value,
+              f"seed {row.repeat}: {left} to {right}, ratio {row.ratio}") for row, left, right in known
+    ), (high, low)
+
+
+def _cost(record: Record) -> str:
+    """Say what the trials took."""
+    spent = cost_of(record.attempts, record.results, record.plan.cells)
+    text = f"{plural(spent.trials, 'trial')}, {duration(spent.wall_seconds)} on the clock"
+    if spent.processor_seconds > 1.01 * spent.wall_seconds:
+        text += f", {duration(spent.processor_seconds)} of processes"
+    return text + (f"; {plural(spent.unknown, 'start')} without a recorded end" if spent.unknown else "")
