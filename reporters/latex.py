@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -14,6 +13,7 @@ from repro.reporting import Reporter
 from .paper.brief import FOOTNOTE, Brief, brief
 from .paper.figures import FOLDER, ROWS, draw, figures
 from .paper.words import TextTable
+from .tex_text import escaped
 from .text import plural
 
 if TYPE_CHECKING:
@@ -21,14 +21,6 @@ if TYPE_CHECKING:
 
     from .published.brief import PublishedBrief
 
-SPECIAL = {
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
-    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
-    "|": r"\textbar{}", '"': r"\textquotedbl{}", "'": r"\textquotesingle{}", "`": r"\textasciigrave{}", "-": "{-}",
-    "[": "{[}", "]": "{]}", "*": "{*}", "\N{NO-BREAK SPACE}": "~", "\N{MULTIPLICATION SIGN}": r"\texttimes{}",
-    "\N{SOFT HYPHEN}": r"\-", "\N{MICRO SIGN}": r"\textmu{}",
-}
-"""Characters that TeX reads as a command, a ligature or an optional argument."""
 HEAD = """\
 % Written by repro. In the preamble: \\usepackage[T1]{fontenc} \\usepackage[utf8]{inputenc} \\usepackage{textcomp}
 % \\usepackage{booktabs} \\usepackage{graphicx}; then \\input{report} at the place of the tables and figures, with
@@ -125,21 +117,3 @@ def _figure(name: str, caption: str) -> str:
         r"\begin{figure}[htbp]", r"\centering", f"\\includegraphics[width=\\linewidth]{{{FOLDER}/{name}.pdf}}",
         f"\\caption{{{escaped(caption)}}}", r"\end{figure}",
     ])
-
-
-def escaped(text: str) -> str:
-    """Escape `text` for LaTeX; characters without a glyph in pdflatex become their code point."""
-    return "".join(_character(character) for character in _line(text))
-
-
-def _line(text: str) -> str:
-    """Join the lines: an empty one would end a paragraph. No-break spaces stay."""
-    return re.sub("[ \\t\\r\\n\\f\\v]+", " ", text).strip(" ")
-
-
-def _character(character: str) -> str:
-    if character in SPECIAL:
-        return SPECIAL[character]
-    if " " <= character <= "~" or "\u00c0" <= character <= "\u00ff":
-        return character
-    return f"\\texttt{{U+{ord(character):04X}}}"

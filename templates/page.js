@@ -4,7 +4,7 @@ const Page = (() => {
   const root = document.documentElement;
   const config = {
     responsive: true, displaylogo: false, showLink: false, showSendToCloud: false, plotlyServerURL: "",
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], toImageButtonOptions: { format: "svg" },
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "toImage"],
   };
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];
   const made = (name, attributes, text) => {
@@ -26,6 +26,31 @@ const Page = (() => {
     return named ? style.getPropertyValue(value).trim() : value;
   };
   const figureOf = (box) => JSON.parse(document.getElementById(box.dataset.chart).textContent);
+
+  // A downloaded figure goes into a paper: light, with title and legend, named after suite and figure.
+  const plain = (text) => text.replace(/\s+/g, " ").trim();
+  const download = (box, figure) => {
+    root.dataset.print = "true";
+    const style = getComputedStyle(root);
+    const { data, layout } = resolve(structuredClone(figure), "", style);
+    const shown = new Map(box.data.map((trace, place) => [place, trace.visible !== false]));
+    const seen = new Set();
+    data.forEach((trace, place) => {
+      trace.visible = shown.get(place);
+      const label = document.querySelector(`.legend [data-cell="${trace.legendgroup}"] .label`);
+      if (label) trace.name = `${trace.legendgroup} ${plain(label.textContent)}`.slice(0, 60);
+      trace.showlegend = trace.visible && trace.fill === undefined && trace.mode !== "markers" && !seen.has(trace.name);
+      if (trace.showlegend) seen.add(trace.name);
+    });
+    Object.assign(layout, { width: 900, height: 520, showlegend: true, legend: { orientation: "h", y: -0.2, font: { size: 11 } },
+      title: { text: plain(box.closest("figure").querySelector("figcaption").textContent), font: { size: 14 } } });
+    layout.margin.t = 50;
+    layout.font.family = "sans-serif";
+    delete root.dataset.print;
+    const suite = document.querySelector(".eyebrow code");
+    const filename = `${suite ? suite.textContent : "figure"}-${box.dataset.chart}`;
+    Plotly.downloadImage({ data, layout }, { format: "svg", width: 900, height: 520, filename });
+  };
   const draw = (box, figure, width, change = () => {}) => {
     if (typeof Plotly === "undefined") return;
     const style = getComputedStyle(root);
@@ -33,8 +58,20 @@ const Page = (() => {
     layout.font.family = style.getPropertyValue("--sans").trim();
     if (width) Object.assign(layout, { autosize: false, width, height: 320 });
     change(data);
-    Plotly.react(box, data, layout, config);
+    const save = { name: "download", title: "Download as SVG, for paper", icon: Plotly.Icons.camera, click: () => download(box, figure) };
+    Plotly.react(box, data, layout, { ...config, modeBarButtonsToAdd: [save] });
   };
+
+  for (const group of all(".copies")) group.hidden = false;
+  for (const button of all("[data-copy]")) {
+    button.addEventListener("click", async () => {
+      await navigator.clipboard.writeText(button.dataset.copy);
+      say("Copied");
+      const words = button.textContent;
+      button.textContent = "Copied";
+      setTimeout(() => { button.textContent = words; }, 1500);
+    });
+  }
 
   const live = made("p", { class: "live", role: "status", "aria-live": "polite" });
   document.body.append(live);

@@ -15,6 +15,7 @@ from .checklist import checklist
 from .citation import bibtex, citation
 from .claims import page_claims
 from .controller import controller
+from .copies import latex, sentence
 from .curves import panels
 from .duplicates import duplicates
 from .effects import page_effects
@@ -61,6 +62,7 @@ def view(record: Record) -> dict[str, Any]:
         "suite": plan.suite, "plan": plan, "environment": environment,
         "title": plan.suite.title or plan.suite.suite, "progress": progress(record),
         "notices": notices(record), "parity": parity(record), "marks": known, "origins": origins(known),
+        "copies": {row.index: (sentence(row), latex(row)) for row in comparisons.rows},
         "first": first_screen(record, comparisons, cells),
         "cells": cells, "cell_axis": axis, "cell_heading": heading(record), "forest": comparisons,
         "effects": page_effects(record), "looks": looks(record),

@@ -1,0 +1,29 @@
+"""Texts that a reader copies from the page: a verdict as a sentence, plain and for LaTeX."""
+
+from __future__ import annotations
+
+from ..tex_text import escaped
+from ..text import visible, without_paths
+from .speedup import Ratio
+
+
+def sentence(row: Ratio) -> str:
+    """Return the verdict as one sentence, with interval, pairs and the origin of the figures."""
+    candidate, baseline = (visible(without_paths(mark.label)) for mark in (row.candidate, row.baseline))
+    goal = f" to reach {row.goal}" if row.to_target else ""
+    clock = f" by the {row.clock}" if row.by_clock else ""
+    ends = f", {row.level} interval {row.interval[0]} to {row.interval[1]}" if row.interval else ""
+    origin = " and ".join(dict.fromkeys((row.candidate.origin, row.baseline.origin)))
+    facts = f"({row.n} pairs{ends}; {origin})"
+    if row.ratio is None:
+        what = "result" if row.refused else "ratio"
+        return f"No {what} of {candidate} to {baseline}{goal}{clock} {facts}: {row.verdict}."
+    if row.open:
+        return f"Undecided between {candidate} and {baseline}{goal}{clock}: ratio {row.ratio} {facts}, {row.verdict}."
+    return (f"{candidate} {row.said[0]} {row.ratio} times {row.said[1]} {baseline}{goal}{clock} {facts}: "
+            f"{row.verdict}.")
+
+
+def latex(row: Ratio) -> str:
+    """Return the same sentence for LaTeX."""
+    return escaped(sentence(row)).replace("\N{NO-BREAK SPACE}", "~")
