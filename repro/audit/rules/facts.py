@@ -82,6 +82,8 @@ class CellFacts:
     """Seconds to the target."""
     bandwidth: float | None = None
     """Bits per second of the slowest link in use."""
+    loopback: bool = False
+    """All ranks were processors of one machine: no link is between them."""
     simulated: bool = False
     fault: str = ""
     """Reason why the rules of its own program reject its score; "" if they accept it or there are none."""

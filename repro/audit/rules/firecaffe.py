@@ -144,12 +144,14 @@ def hardware(facts: Facts) -> Judged:
     if facts.hardware is None:
         return lacks(facts, facts.no_hardware)
     several = [cell for cell in facts.cells if cell.workers is None or cell.workers > 1]
-    unknown = [cell.label for cell in several if cell.bandwidth is None]
+    unknown = [cell.label for cell in several if cell.bandwidth is None and not cell.loopback]
     if unknown:
         what = facts.interconnect or "interconnect not stated"
         return lacks(facts, f"{facts.hardware}; {what}: bandwidth not recorded for {len(unknown)} of "
                              f"{many(several, 'cell')} of several workers")
     rates = {f"{cell.bandwidth / 1e6:g} Mbit/s" for cell in several if cell.bandwidth is not None}
+    if several and not rates:
+        return "pass", f"{facts.hardware}; all ranks on one machine, so there is no interconnect"
     return "pass", facts.hardware + (f"; slowest link {join(sorted(rates))}" if rates else "; one worker a cell")
 
 
@@ -217,6 +219,8 @@ def communication(facts: Facts) -> Judged:
     if not several:
         return "not applicable", "no cell has several workers"
     unknown = [cell.label for cell in several if not any(run.communicated for run in cell.runs)]
+    if unknown and all(cell.loopback for cell in several):
+        return "not applicable", "all ranks are on one machine: no link carries what the backend's collectives send"
     if unknown:
         return untold(facts, f"bytes sent and time waited are not recorded for {len(unknown)} of "
                              f"{many(several, 'cell')} of several workers: {join(unknown)}")

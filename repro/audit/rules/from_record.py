@@ -81,6 +81,8 @@ def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
         determinism=None if isinstance(choices, ProgramConfig) else choices.repeatability,
         planned=record.due_of(cell.cell_id), interval=_has_interval(summary), median=summary.median,
         bandwidth=min((item.network.slowest for item in results if item.network), default=None),
+        loopback=record.environment.device == "cpu" and not record.nodes.nodes
+        and all(item.network is None for item in results),
         simulated=choices.origin == "simulated",
     )
 

@@ -193,6 +193,8 @@ def bounds(facts: Facts) -> Judged:
     if any(run.expected is None for cell in several for run in cell.runs):
         return "cannot tell", "bounds are not stated"
     bare = [cell.label for cell in several if not any(run.expected for run in cell.runs)]
+    if bare and all(cell.loopback for cell in several):
+        return "not applicable", "all ranks are on one machine: the backend's collectives use no link that bounds them"
     if bare:
         return untold(facts, f"no bound of communication for {len(bare)} of {many(several, 'cell')} of several "
                              f"workers: {join(bare)}")
