@@ -131,7 +131,7 @@ def test_no_interval_or_median_if_trials_missed(rough_page: Page) -> None:
 
 def test_failures_come_first(rough_page: Page) -> None:
     page = rough_page
-    levels = [attrs["class"] for tag, attrs in page.elements if tag == "li" and attrs.get("class")]
+    levels = [attrs["class"] for tag, attrs in page.elements if tag == "li" and attrs.get("class") in ("fail", "warn", "note")]
     assert levels[0] == "fail"
     assert levels == sorted(levels, key=("fail", "warn", "note").index)
     classes = [attrs.get("class") or "" for tag, attrs in page.elements if tag == "tr"]
@@ -154,7 +154,7 @@ def test_odd_records_are_reported_all_the_same(case: str, tmp_path: Path) -> Non
     arguments, sentence = CASES[case]
     page = Page(render(make_record(tmp_path / "run", **arguments), tmp_path / "out"))
     assert sentence in page.text
-    assert set(SECTIONS) <= set(page.ids)
+    assert set(SECTIONS) - set(page.ids) <= {"scaling"}, "only what is there to show"
     if case != "partial":
         assert " x the time" not in page.text.split("What to know")[0]
 

@@ -98,7 +98,7 @@ def finding(id_: str, verdict: str, required: bool = True) -> types.SimpleNamesp
                                  required=required, evidence=f"evidence of {id_} </section><script>1</script>")
 
 
-def test_failing_rules_are_under_the_verdicts_and_all_in_their_section(
+def test_failing_rules_are_counted_at_the_top_and_first_in_their_section(
     plain: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules = [finding("F1", "pass"), finding("HB3", "fail", False), finding("F2", "fail"),
@@ -106,9 +106,10 @@ def test_failing_rules_are_under_the_verdicts_and_all_in_their_section(
     monkeypatch.setattr(checklists, "check", lambda record: tuple(rules))
     html = written(plain, tmp_path)
     top = html[html.index('id="verdicts"'):html.index('id="h-notices"')]
-    assert top.index("evidence of F2") < top.index("evidence of HB3")
-    assert "evidence of F1" not in top
+    assert "1 required best-practice rule fails" in top and "evidence of" not in top
     whole = html[html.index('<section id="checklist"'):html.index('<section id="attempts"')]
+    failing = whole[:whole.index("<table")]
+    assert failing.index("evidence of F2") < failing.index("evidence of HB3") and "evidence of F1" not in failing
     assert whole.index('id="rule-F2"') < whole.index('id="rule-F1"') < whole.index('id="rule-HB3"')
     assert all(f'id="rule-{item.id}"' in whole for item in rules)
     assert "<script>1" not in whole and "&lt;script&gt;1" in whole

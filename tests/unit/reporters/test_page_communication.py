@@ -162,7 +162,7 @@ def test_nothing_has_run_and_nothing_communicates(tmp_path: Path) -> None:
     assert "No trial of this run counted communication" in text
     plain = re.sub(r"matrix:.*?baseline", "baseline", SUITE, flags=re.S).split("primary:")[0]
     text = html(make_record(tmp_path / "one", plain), tmp_path / "other")
-    assert "there is no scaling to show" in text
+    assert 'id="scaling"' not in text and "#scaling" not in text
     assert "No trial of this run counted communication" in text
 
 
@@ -359,7 +359,7 @@ def test_missed_targets_leave_speed_up_out_and_say_so(tmp_path: Path) -> None:
 
 def test_the_page_labels_every_kind_of_figure(record: Record, tmp_path: Path) -> None:
     text = html(record, tmp_path / "report")
-    section = text[text.index('<section id="scaling"'):text.index('<section id="settings"')]
+    section = text[text.index('<section id="scaling"'):text.index('id="h-notices"')]
     assert section.count('class="chart"') == 11
     assert section.count("Same data as a table") == 3
     assert '<span class="tag t-modelled">modelled</span>' in section
