@@ -56,7 +56,7 @@ const Page = (() => {
     const style = getComputedStyle(root);
     const { data, layout } = resolve(figure, "", style);
     layout.font.family = style.getPropertyValue("--sans").trim();
-    if (width) Object.assign(layout, { autosize: false, width, height: 320 });
+    if (width) Object.assign(layout, { autosize: false, width, height: 230 });
     change(data);
     const save = { name: "download", title: "Download as SVG, for paper", icon: Plotly.Icons.camera, click: () => download(box, figure) };
     Plotly.react(box, data, layout, { ...config, modeBarButtonsToAdd: [save] });
@@ -217,23 +217,19 @@ const Page = (() => {
     for (const part of all("details[open]")) part.dataset.first = "open";
   }
 
-  // Print uses the light palette, all folds open and a fixed width; afterwards the page is restored.
+  // Print uses the light palette and a fixed width, and shows what is open; afterwards the page is restored.
   // Table headers become plain text, because Chromium does not paint buttons in headers repeated on each sheet.
   const onOpen = (draw) => {
     for (const part of all("details")) part.addEventListener("toggle", () => { if (part.open) draw(); });
   };
   const onPaper = (before, after) => {
-    let opened = [];
     addEventListener("beforeprint", () => {
       root.dataset.print = "true";
-      opened = all("details:not([open]):not(.huge, .fold, .about)");
-      for (const part of opened) part.open = true;
       for (const [head, button] of buttons) head.replaceChildren(...button.childNodes);
       before();
     });
     addEventListener("afterprint", () => {
       delete root.dataset.print;
-      for (const part of opened) part.open = false;
       for (const [head, button] of buttons) {
         button.append(...head.childNodes);
         head.append(button);

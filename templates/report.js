@@ -44,7 +44,7 @@
 
   Page.onOpen(() => draw());
   Page.onScheme(() => draw());
-  Page.onPaper(() => draw(640), () => draw());
+  Page.onPaper(() => draw(335), () => draw());
   draw();
   Page.reach(location.hash);
 })();

@@ -80,8 +80,8 @@ LINES = """(index) => document.querySelectorAll("#curves .chart")[index].data
 
 
 def drawn(visit: Visit, index: int = 0) -> int:
-    """Traces that a figure is to show."""
-    script = f"document.querySelectorAll('.chart')[{index}].data.filter((trace) => trace.visible !== false).length"
+    """Traces that a figure against a clock is to show."""
+    script = f"document.querySelectorAll('#curves .chart')[{index}].data.filter((trace) => trace.visible !== false).length"
     return int(visit.page.evaluate(script))
 
 
@@ -99,6 +99,10 @@ def test_no_figure_offers_to_send_its_data_anywhere(shared: Visit) -> None:
 def test_every_figure_is_drawn_with_a_line_a_trial(shared: Visit) -> None:
     charts = shared.page.locator("#curves .chart")
     assert charts.count() == 4
+    for index in range(4):
+        assert shared.page.evaluate(LINES, index) == 0, "single trials on demand"
+        assert shared.page.evaluate(LINES.replace("trial-", "median-"), index) == 4
+    shared.page.locator(".legend [data-layer='trial']").click()
     for index in range(4):
         assert charts.nth(index).locator(".trace").count() == drawn(shared, index)
         assert shared.page.evaluate(LINES, index) == 24
@@ -131,7 +135,7 @@ def test_legend_hides_and_shows_a_cell_by_keyboard(shared: Visit) -> None:
     shared.page.keyboard.press("Enter")
     assert button.get_attribute("aria-pressed") == "false"
     assert shared.page.evaluate(LINES, 0) == 18
-    assert shared.page.locator(".chart").first.locator(".trace").count() == drawn(shared)
+    assert shared.page.locator("#curves .chart").first.locator(".trace").count() == drawn(shared)
     shared.page.keyboard.press("Space")
     assert button.get_attribute("aria-pressed") == "true"
     assert shared.page.evaluate(LINES, 0) == 24
@@ -140,15 +144,18 @@ def test_legend_hides_and_shows_a_cell_by_keyboard(shared: Visit) -> None:
 def test_layers_hide_and_show(visit: Visit) -> None:
     before = drawn(visit)
     visit.page.locator(".legend [data-layer='bracket']").click()
-    assert drawn(visit) == before - 4
-    visit.page.locator(".legend [data-layer='trial']").click()
-    assert visit.page.evaluate(LINES, 0) == 0
-    assert visit.page.locator(".legend [data-layer='trial']").get_attribute("aria-pressed") == "false"
+    assert drawn(visit) == before + 4
+    visit.page.locator(".legend [data-layer='median']").click()
+    assert drawn(visit) == before
+    for pressed, lines in (("true", 24), ("false", 0)):
+        visit.page.locator(".legend [data-layer='trial']").click()
+        assert visit.page.evaluate(LINES, 0) == lines
+        assert visit.page.locator(".legend [data-layer='trial']").get_attribute("aria-pressed") == pressed
 
 
 def test_hover_shows_labels_as_text(shared: Visit) -> None:
     script = """() => {
-      const chart = document.querySelector(".chart");
+      const chart = document.querySelector("#curves .chart");
       const curveNumber = chart.data.findIndex((trace) => trace.uid.startsWith("trial-1-"));
       Plotly.Fx.hover(chart, [{curveNumber, pointNumber: 0}]);
     }"""
@@ -182,7 +189,7 @@ def test_the_body_never_scrolls_sideways(browser: object, report: Path, width: i
 def colors(visit: Visit) -> tuple[str, str]:
     return (
         visit.page.evaluate("getComputedStyle(document.body).backgroundColor"),
-        visit.page.evaluate("document.querySelector('.chart').layout.paper_bgcolor"),
+        visit.page.evaluate("document.querySelector('#curves .chart').layout.paper_bgcolor"),
     )
 
 
@@ -195,13 +202,12 @@ def test_dark_scheme_changes_page_and_figures(visit: Visit) -> None:
     assert light[1] != dark[1]
 
 
-def test_paper_is_light_and_opens_folded_parts(browser: object, report: Path) -> None:
+def test_paper_is_light(browser: object, report: Path) -> None:
     opened = Visit(browser, report, scheme="dark")
     try:
         before = colors(opened)
         opened.page.evaluate("dispatchEvent(new Event('beforeprint'))")
         assert colors(opened)[1] == "#ffffff"
-        assert opened.page.locator("details:not([open])").count() == 0
         opened.page.evaluate("dispatchEvent(new Event('afterprint'))")
         assert colors(opened) == before
     finally:

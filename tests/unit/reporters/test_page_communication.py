@@ -162,7 +162,7 @@ def test_nothing_has_run_and_nothing_communicates(tmp_path: Path) -> None:
     assert "No trial of this run counted communication" in text
     plain = re.sub(r"matrix:.*?baseline", "baseline", SUITE, flags=re.S).split("primary:")[0]
     text = html(make_record(tmp_path / "one", plain), tmp_path / "other")
-    assert 'id="scaling"' not in text and "#scaling" not in text
+    assert 'id="scaling"' not in text and 'href="#scaling"' not in text
     assert "No trial of this run counted communication" in text
 
 
