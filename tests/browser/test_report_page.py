@@ -79,6 +79,13 @@ LINES = """(index) => document.querySelectorAll("#curves .chart")[index].data
   .filter((trace) => trace.visible !== false && trace.uid.startsWith("trial-")).length"""
 
 
+def show_trials(visit: Visit) -> None:
+    """Switch the lines of single trials on."""
+    button = visit.page.locator(".legend [data-layer='trial']")
+    if button.get_attribute("aria-pressed") == "false":
+        button.click()
+
+
 def drawn(visit: Visit, index: int = 0) -> int:
     """Traces that a figure against a clock is to show."""
     script = f"document.querySelectorAll('#curves .chart')[{index}].data.filter((trace) => trace.visible !== false).length"
@@ -96,16 +103,16 @@ def test_no_figure_offers_to_send_its_data_anywhere(shared: Visit) -> None:
     assert set(settings) == {"false "}
 
 
-def test_every_figure_is_drawn_with_a_line_a_trial(shared: Visit) -> None:
-    charts = shared.page.locator("#curves .chart")
+def test_every_figure_is_drawn_with_a_line_a_trial(visit: Visit) -> None:
+    charts = visit.page.locator("#curves .chart")
     assert charts.count() == 4
     for index in range(4):
-        assert shared.page.evaluate(LINES, index) == 0, "single trials on demand"
-        assert shared.page.evaluate(LINES.replace("trial-", "median-"), index) == 4
-    shared.page.locator(".legend [data-layer='trial']").click()
+        assert visit.page.evaluate(LINES, index) == 0, "single trials on demand"
+        assert visit.page.evaluate(LINES.replace("trial-", "median-"), index) == 4
+    visit.page.locator(".legend [data-layer='trial']").click()
     for index in range(4):
-        assert charts.nth(index).locator(".trace").count() == drawn(shared, index)
-        assert shared.page.evaluate(LINES, index) == 24
+        assert charts.nth(index).locator(".trace").count() == drawn(visit, index)
+        assert visit.page.evaluate(LINES, index) == 24
         assert charts.nth(index).locator("svg.main-svg").first.bounding_box()["width"] > 300
 
 
@@ -130,6 +137,7 @@ def test_scaling_draws_every_line_and_bound(
 
 
 def test_legend_hides_and_shows_a_cell_by_keyboard(shared: Visit) -> None:
+    show_trials(shared)
     button = shared.page.locator(".legend [data-cell='2']")
     button.focus()
     shared.page.keyboard.press("Enter")
@@ -154,6 +162,7 @@ def test_layers_hide_and_show(visit: Visit) -> None:
 
 
 def test_hover_shows_labels_as_text(shared: Visit) -> None:
+    show_trials(shared)
     script = """() => {
       const chart = document.querySelector("#curves .chart");
       const curveNumber = chart.data.findIndex((trace) => trace.uid.startsWith("trial-1-"));
