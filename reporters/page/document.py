@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -19,14 +21,65 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
+@dataclass(frozen=True, slots=True)
+class Scripts:
+    """The scripts of a page."""
+
+    sources: tuple[str, ...] = ()
+    charts: bool = False
+    """The page draws figures: it carries plotly.js."""
+
+    @property
+    def markup(self) -> Markup:
+        """The script elements: plotly.js packed (page.js unpacks it), then one element for each source."""
+        packed = [Markup('<script type="application/gzip" id="plotly">{}</script>').format(_packed())] * self.charts
+        return Markup("\n").join([*packed, *(Markup(f"<script>{source}</script>") for source in self.sources)])
+
+    @property
+    def policy(self) -> Markup:
+        """The Content-Security-Policy: only these scripts, nothing from outside.
+
+        Styles are `unsafe-inline` because plotly.js inserts style elements when it loads. With hashes instead, its
+        hover labels and cursors have no style and every page load logs violations. Styles cannot run scripts.
+        """
+        allowed = [*([plotly()] if self.charts else []), *self.sources]
+        hashes = " ".join(f"'sha256-{_digest(script)}'" for script in allowed) or "'none'"
+        return escape(
+            f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
+            "base-uri 'none'; form-action 'none'"
+        )
+
+
+def page_scripts(name: str, charts: bool = True) -> Scripts:
+    """Return the scripts of a page: the shared script with the page's own, and plotly.js if it has charts."""
+    return Scripts((template("page.js") + template(name),), charts)
+
+
+@cache
+def plotly() -> str:
+    """Return plotly.js: its `basic` build (scatter, bar and pie), a quarter of the full one, kept packed with the
+    templates (CONTRIBUTING.md says how it is renewed).
+    """
+    return gzip.decompress(base64.b64decode(_packed())).decode()
+
+
+@cache
+def _packed() -> str:
+    return base64.b64encode(files("repro.templates").joinpath("plotly-basic.min.js.gz").read_bytes()).decode()
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
 def rendered(
-    name: str, values: Mapping[str, Any], scripts: Sequence[str] = (), styles: Sequence[str] = ("report.css",),
+    name: str, values: Mapping[str, Any], scripts: Scripts = Scripts(), styles: Sequence[str] = ("report.css",),
     show: Callable[[object], object] = shown, filters: Mapping[str, Callable[..., Any]] | None = None,
 ) -> str:
     """Render the template `name` as one self-contained page: the same bytes for the same values.
 
     Args:
-        scripts: JavaScript sources, one script element each; the policy allows these and no others.
+        scripts: the policy allows these and no others.
         styles: names of the style sheets.
         show: converts each printed value to what the page shows.
     """
@@ -34,8 +87,8 @@ def rendered(
     environment.filters |= {"inline_json": inline_json, "spaced": spaced, "capitalize_first": _capitalized}
     environment.filters |= filters or {}
     page = environment.get_template(name).render(
-        **values, policy=policy(scripts), style=Markup("".join(map(template, styles))),
-        scripts=[Markup(script) for script in scripts],
+        **values, policy=scripts.policy, style=Markup("".join(map(template, styles))),
+        scripts=scripts.markup,
     )
     return page.replace("\r\n", "\n")
 
@@ -55,36 +108,6 @@ def _environment(show: Callable[[object], object]) -> Environment:
 def template(name: str) -> str:
     """Return a template file as text with LF line ends."""
     return files("repro.templates").joinpath(name).read_text(encoding="utf-8").replace("\r\n", "\n")
-
-
-def page_scripts(name: str, charts: bool = True) -> list[str]:
-    """Return the scripts of a page: plotly.js if it has charts, then the shared script with the page's own."""
-    return [*([plotly_bundle()] if charts else []), template("page.js") + template(name)]
-
-
-@cache
-def plotly_bundle() -> str:
-    """Return plotly.js in a form that is safe inside a script element: its `basic` build (scatter, bar and pie), a
-    quarter of the full one, kept with the templates (CONTRIBUTING.md says how it is renewed).
-    """
-    return template("plotly-basic.min.js").replace("</script", "<\\/script").replace("<!--", "<\\!--")
-
-
-def policy(scripts: Sequence[str]) -> Markup:
-    """Return the Content-Security-Policy: only these scripts, nothing from outside.
-
-    Styles are `unsafe-inline` because plotly.js inserts style elements when it loads. With hashes instead, its hover
-    labels and cursors have no style and every page load logs violations. Styles cannot run scripts.
-    """
-    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts) or "'none'"
-    return escape(
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def _digest(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def _finite(data: Any) -> Any:

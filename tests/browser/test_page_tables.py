@@ -113,7 +113,7 @@ def column(page: Any, table: str, index: int) -> list[str]:
 @pytest.fixture
 def trials(page: Any) -> Any:
     """The page with its trials unfolded."""
-    page.evaluate("document.getElementById('attempts').querySelectorAll('details').forEach((part) => { part.open = true; })")
+    page.evaluate("document.querySelectorAll('#attempts details').forEach((part) => { part.open = true; })")
     return page
 
 

@@ -88,8 +88,8 @@ def show_trials(visit: Visit) -> None:
 
 def drawn(visit: Visit, index: int = 0) -> int:
     """Traces that a figure against a clock is to show."""
-    script = f"document.querySelectorAll('#curves .chart')[{index}].data.filter((trace) => trace.visible !== false).length"
-    return int(visit.page.evaluate(script))
+    script = "(index) => document.querySelectorAll('#curves .chart')[index].data.filter((one) => one.visible !== false)"
+    return len(visit.page.evaluate(script, index))
 
 
 def test_no_figure_offers_to_send_its_data_anywhere(shared: Visit) -> None:

@@ -131,7 +131,8 @@ def test_no_interval_or_median_if_trials_missed(rough_page: Page) -> None:
 
 def test_failures_come_first(rough_page: Page) -> None:
     page = rough_page
-    levels = [attrs["class"] for tag, attrs in page.elements if tag == "li" and attrs.get("class") in ("fail", "warn", "note")]
+    levels = [attrs["class"] for tag, attrs in page.elements
+              if tag == "li" and attrs.get("class") in ("fail", "warn", "note")]
     assert levels[0] == "fail"
     assert levels == sorted(levels, key=("fail", "warn", "note").index)
     classes = [attrs.get("class") or "" for tag, attrs in page.elements if tag == "tr"]
