@@ -24,7 +24,7 @@ from repro.record.store import Record
 from repro.suite.cell import Cell
 
 from ..tables.rows import origins_of, pair_origin, pair_origins, summaries
-from ..text import plural
+from ..text import plural, shortened
 from .shown import Shown, shown_of
 from .words import name
 
@@ -165,7 +165,7 @@ def _times(record: Record, part: Shown) -> list[Drawing]:
         pane = figure.subplots()
         for place, item in enumerate(shown):
             color = COLORS[place % len(COLORS)]
-            spread = [place + 0.12 * (index % 3 - 1) for index in range(len(item.values))]
+            spread = [place + 0.08 * (index % 3) for index in range(len(item.values))]
             pane.plot(item.values, spread, "o", markersize=3, color=color, alpha=0.7, linewidth=0)
             if item.interval is not None:
                 pane.plot([item.interval.low, item.interval.high], [place + 0.3] * 2, color=color, linewidth=1.5)
@@ -174,14 +174,16 @@ def _times(record: Record, part: Shown) -> list[Drawing]:
             if item.ok < item.n and scale.to_target:
                 pane.annotate(f"{item.n - item.ok} of {item.n} missing", (1.0, place), fontsize=SMALL, ha="right",
                               va="center", xycoords=("axes fraction", "data"))
-        head_rows(pane, [f"{name(cell.label)} [{cell.choices.origin}]" for cell in cells])
+        several = len({cell.choices.origin for cell in cells}) > 1
+        head_rows(pane, [f"{name(cell.label)} [{cell.choices.origin}]" if several else name(cell.label)
+                         for cell in cells])
         pane.set_xlim(left=0)
-        pane.set_xlabel(scale.title)
+        pane.set_xlabel(scale.title if several else f"{scale.title} [{_origins(cells)}]")
 
     caption = (f"{scale.noun.capitalize()} of every trial by cell; bars: median with its order-statistic interval, "
                f"if every trial reached the target. Figures: {_origins(cells)}."
                f"{left_out(shown, found, 'cell')}")
-    return [Drawing("times", caption, 0.6 + 0.4 * len(shown), into)]
+    return [Drawing("times", caption, 0.6 + 0.42 * len(shown), into)]
 
 
 def _forest(record: Record, part: Shown) -> list[Drawing]:
@@ -201,13 +203,13 @@ def _forest(record: Record, part: Shown) -> list[Drawing]:
             if item.interval is not None:
                 pane.plot([item.interval.low, item.interval.high], [place, place], color=color, linewidth=1.2)
             pane.plot([item.ratio], [place], "D" if item.primary else "s", color=color, markersize=4)
-        head_rows(pane, [f"{_contrast(record, item)}: {item.verdict}" for item in shown])
+        head_rows(pane, [f"{item.verdict}: {_contrast(record, item)}" for item in shown])
         pane.set_xscale("log")
         _plain_ticks(pane, shown)
         pane.set_xlabel(f"ratio of {METRICS[shown[0].metric].noun}, candidate / baseline")
 
     origins = " and ".join(dict.fromkeys(word for item in shown for word in pair_origins(record, item)))
-    without = len(everything) - len(found)
+    without = len(part.comparisons) - len(found)
     none = f" {plural(without, 'contrast')} without a ratio: not drawn." if without else ""
     caption = (f"Ratios of {METRICS[shown[0].metric].noun} with 95 % intervals; points are pairs with one seed. The "
                f"declared contrast is blue with a diamond. Verdicts are corrected for the number of contrasts, "
@@ -251,7 +253,7 @@ def _draw_profiles(found: Scores, figure: Any) -> None:
 
 
 def _contrast(record: Record, item: Comparison) -> str:
-    return f"{name(item.candidate_label)} against {name(item.baseline_label)} [{pair_origin(record, item)}]"
+    return f"{name(item.candidate_label)}\nagainst {name(item.baseline_label)} [{pair_origin(record, item)}]"
 
 
 def rows(pane: Any, labels: Sequence[str]) -> None:
@@ -266,7 +268,8 @@ def head_rows(pane: Any, labels: Sequence[str]) -> None:
     pane.set_yticks(range(len(labels)), [])
     pane.tick_params(axis="y", length=0)
     for place, label in enumerate(labels):
-        pane.annotate(folded(shown_text(label)), (0, place - 0.18), fontsize=SMALL, va="bottom", ha="left",
+        lines = label.split("\n") if "\n" in label else folded(label).split("\n")
+        pane.annotate("\n".join(shown_text(shortened(line, LETTERS - 20, 15)) for line in lines), (0, place - 0.16), fontsize=SMALL, va="bottom", ha="left",
                       xycoords=("axes fraction", "data"), linespacing=1.0)
     pane.set_ylim(len(labels) - 0.5, -0.85)
 

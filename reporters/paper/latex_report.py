@@ -29,10 +29,14 @@ PREAMBLE = f"""\
 \\usepackage[margin=25mm]{{geometry}}
 {PACKAGES}
 \\setlength{{\\emergencystretch}}{{6em}}
+\\renewcommand{{\\topfraction}}{{0.95}}
+\\renewcommand{{\\bottomfraction}}{{0.9}}
+\\renewcommand{{\\textfraction}}{{0.05}}
+\\renewcommand{{\\floatpagefraction}}{{0.9}}
 \\input{{numbers}}
 \\begin{{document}}
 """
-LONGEST = 320
+LONGEST = 240
 """Most characters of one warning in a paper; the page has all of it."""
 
 
@@ -81,7 +85,7 @@ def _report(record: Record, found: Brief, part: Shown, inputs: Sequence[str]) ->
               *_list("Warnings", found.doubts), *_list("Cautions of verdicts", _cautions(part)),
               f"\\paragraph{{Record}} {escaped(facts)}.",
               *(f"\\input{{{path.removesuffix('.tex')}}}" for path in inputs),
-              "\\nocite{*}\n\\bibliographystyle{plain}\n\\bibliography{references}\n\\end{document}"]
+              "\\clearpage\n\\raggedright\n\\nocite{*}\n\\bibliographystyle{plain}\n\\bibliography{references}\n\\end{document}"]
     return "\n\n".join(blocks) + "\n"
 
 

@@ -14,6 +14,8 @@ GAP = 1.4
 """Characters that the space between two columns takes."""
 LONG = 36
 """Lines above which a table may be longer than a page."""
+LEFT_OUT = ("Factors, exploratory",)
+"""Headers of columns of sentences; the page and the CSV tables have them."""
 SAID_ONCE = ("Figures", "Ratio of")
 """Headers of columns that become words of the caption where every row says the same."""
 
@@ -33,7 +35,7 @@ def compact(table: TextTable) -> Compact:
     rows = [list(row) for row in table.rows]
     for place, header in enumerate(table.headers):
         values = {row[place] for row in rows}
-        if values == {NOTHING}:
+        if values == {NOTHING} or header in LEFT_OUT:
             continue
         if header in SAID_ONCE and len({value.removesuffix(" *") for value in values}) == 1:
             said.append(f"{header}: {min(values).removesuffix(' *')}.")
@@ -61,11 +63,12 @@ def latex_table(table: TextTable, caption: str, label: str = "") -> str:
         label: for `\\ref`; "": none.
     """
     columns = list(zip(table.headers, *table.rows, strict=True))
-    widths = _widths(columns)
+    widths = _widths(columns, table.numeric)
     wraps = sum(widths) + GAP * len(columns) > 0.85 * LETTERS or max(widths) > 0.5 * LETTERS
     write = breakable if wraps else escaped
     spec = "".join(_column(width, flush, wraps) for width, flush in zip(widths, table.numeric, strict=True))
-    head, *body = [" & ".join(write(cell) for cell in row) + r" \\" for row in (table.headers, *table.rows)]
+    head, *rows = [" & ".join(write(cell) for cell in row) + r" \\" for row in (table.headers, *table.rows)]
+    body = "\n\\addlinespace[2pt]\n".join(rows) if wraps else "\n".join(rows)
     lines = sum(max(math.ceil(1.1 * len(cell) / width) for cell, width in zip(row, widths, strict=True))
                 for row in table.rows)
     name = f"\\label{{{label}}}" if label else ""
@@ -74,11 +77,11 @@ def latex_table(table: TextTable, caption: str, label: str = "") -> str:
             r"\begingroup\small\setlength{\tabcolsep}{3pt}\setlength{\LTcapwidth}{\linewidth}",
             f"\\begin{{longtable}}{{@{{}}{spec}@{{}}}}", f"\\caption{{{caption}}}{name} \\\\",
             r"\toprule", head, r"\midrule", r"\endfirsthead", r"\toprule", head, r"\midrule", r"\endhead",
-            r"\bottomrule", r"\endfoot", *body, r"\end{longtable}", r"\endgroup",
+            r"\bottomrule", r"\endfoot", body, r"\end{longtable}", r"\endgroup",
         ])
     return "\n".join([
         r"\begin{table*}[htbp]", r"\centering\small\setlength{\tabcolsep}{3pt}", f"\\caption{{{caption}}}{name}",
-        f"\\begin{{tabular}}{{@{{}}{spec}@{{}}}}", r"\toprule", head, r"\midrule", *body, r"\bottomrule",
+        f"\\begin{{tabular}}{{@{{}}{spec}@{{}}}}", r"\toprule", head, r"\midrule", body, r"\bottomrule",
         r"\end{tabular}", r"\end{table*}",
     ])
 
@@ -90,16 +93,26 @@ def _column(width: float, flush: bool, wraps: bool) -> str:
     return f">{{{side}\\arraybackslash}}p{{{math.floor(1000 * width / LETTERS) / 1000:.3f}\\linewidth}}"
 
 
-def _widths(columns: list[tuple[str, ...]]) -> list[float]:
-    """Return characters for each column: all that it asks for, or its longest word and a share of what is left."""
+def _widths(columns: list[tuple[str, ...]], numeric: tuple[bool, ...]) -> list[float]:
+    """Return characters for each column: all that it asks for, or its longest word and a share of what is left.
+
+    Of numbers only the header wraps, where there is room.
+    """
     asked = [max(len(cell) for cell in column) + 1.0 for column in columns]
-    least = [max(len(piece) for cell in column for word in cell.split() or [""] for piece in parts(word)) + 1.2
-             for column in columns]
+    words = [_longest(column) for column in columns]
+    whole = [max(most, *(len(cell) + 1.0 for cell in column[1:])) if flush else most
+             for most, column, flush in zip(words, columns, numeric, strict=True)]
+    least = whole if sum(whole) < 0.8 * (LETTERS - GAP * len(columns)) else words
     room = LETTERS - GAP * len(columns)
     if sum(asked) <= room:
         return asked
     if sum(least) >= room:
         return [width * room / sum(least) for width in least]
-    more = [math.sqrt(max(want - need, 0.0)) for want, need in zip(asked, least, strict=True)]
+    more = [max(want - need, 0.0) * (0.1 if flush and least is whole else 1.0)
+            for want, need, flush in zip(asked, least, numeric, strict=True)]
     spare = room - sum(least)
     return [need + spare * extra / sum(more) for need, extra in zip(least, more, strict=True)]
+
+
+def _longest(column: tuple[str, ...]) -> float:
+    return max(len(piece) for cell in column for word in cell.split() or [""] for piece in parts(word)) + 1.2
