@@ -31,7 +31,9 @@ from .words import name
 FOLDER = "figures"
 FORMATS = ("pdf", "svg")
 ROWS = 40
-"""Most cells or contrasts in one figure that are readable in print; the caption says how many are omitted."""
+"""Most rows in a figure over the width of the text that are readable in print; the caption counts the others."""
+TALL = 16
+"""Most cells or contrasts in a figure of one column: with more it would be longer than a page."""
 LINES = 8
 """Most cells in one panel of curves."""
 LETTERS = 60
@@ -158,7 +160,7 @@ def _times(record: Record, part: Shown) -> list[Drawing]:
     found = [item for item in summaries(record, metric) if item.n and part.has(item.cell_id)]
     if not found:
         return []
-    shown = found[:ROWS]
+    shown = found[:TALL]
     cells = [record.cell(item.cell_id) for item in shown]
 
     def into(figure: Any) -> None:
@@ -191,7 +193,7 @@ def _forest(record: Record, part: Shown) -> list[Drawing]:
     found = [item for item in part.comparisons if item.ratio is not None and item.ratio > 0]
     if not found:
         return []
-    shown = found[:ROWS]
+    shown = found[:TALL]
 
     def into(figure: Any) -> None:
         pane = figure.subplots()
@@ -269,7 +271,8 @@ def head_rows(pane: Any, labels: Sequence[str]) -> None:
     pane.tick_params(axis="y", length=0)
     for place, label in enumerate(labels):
         lines = label.split("\n") if "\n" in label else folded(label).split("\n")
-        pane.annotate("\n".join(shown_text(shortened(line, LETTERS - 20, 15)) for line in lines), (0, place - 0.16), fontsize=SMALL, va="bottom", ha="left",
+        text = "\n".join(shown_text(shortened(line, LETTERS - 20, 15)) for line in lines)
+        pane.annotate(text, (0, place - 0.16), fontsize=SMALL, va="bottom", ha="left",
                       xycoords=("axes fraction", "data"), linespacing=1.0)
     pane.set_ylim(len(labels) - 0.5, -0.85)
 

@@ -85,7 +85,7 @@ def _report(record: Record, found: Brief, part: Shown, inputs: Sequence[str]) ->
               *_list("Warnings", found.doubts), *_list("Cautions of verdicts", _cautions(part)),
               f"\\paragraph{{Record}} {escaped(facts)}.",
               *(f"\\input{{{path.removesuffix('.tex')}}}" for path in inputs),
-              "\\clearpage\n\\raggedright\n\\nocite{*}\n\\bibliographystyle{plain}\n\\bibliography{references}\n\\end{document}"]
+              "\\raggedright\n\\nocite{*}\n\\bibliographystyle{plain}\n\\bibliography{references}\n\\end{document}"]
     return "\n\n".join(blocks) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""One table of a paper in LaTeX: booktabs, never shrunk; columns wrap, and a table longer than a page is a longtable."""
+"""One table of a paper in LaTeX: booktabs, never shrunk; columns wrap, and one longer than a page is a longtable."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _widths(columns: list[tuple[str, ...]], numeric: tuple[bool, ...]) -> list[f
         return asked
     if sum(least) >= room:
         return [width * room / sum(least) for width in least]
-    more = [max(want - need, 0.0) * (0.1 if flush and least is whole else 1.0)
+    more = [max(want - need, 0.0) * (0.1 if flush else 1.0)
             for want, need, flush in zip(asked, least, numeric, strict=True)]
     spare = room - sum(least)
     return [need + spare * extra / sum(more) for need, extra in zip(least, more, strict=True)]

@@ -54,13 +54,13 @@ def report(
         if older:
             say(f"newest record of {experiment!r}; the experiment holds {older} older ones", err=True)
     else:
-        place = out or report_place(runs)
+        folder = out or report_place(runs)
         with open_records(runs) as folders:
             if any_published(runs):
                 if only:
                     raise click.UsageError("--only is of runs; published results declare no contrast")
-                places = write_published_reports(folders, names, place)
+                places = write_published_reports(folders, names, folder)
             else:
-                places = report_runs(folders, names, place, only)
+                places = report_runs(folders, names, folder, only)
     for place in places:
         say(place)
