@@ -46,7 +46,7 @@ def compact(table: TextTable) -> Compact:
         levels = {value.rpartition(" (")[2] for value in values if value.endswith(" %)")}
         if header == "Interval" and len(levels) == 1 and all(
                 value == NOTHING or value.endswith(" %)") for value in values):
-            headers[place] = f"Interval ({min(levels)}"
+            headers[place] = f"Interval ({min(levels)}".replace(" %", "\N{NO-BREAK SPACE}%")
             for row in rows:
                 row[place] = row[place].rpartition(" (")[0] or row[place]
         keep.append(place)
@@ -115,4 +115,4 @@ def _widths(columns: list[tuple[str, ...]], numeric: tuple[bool, ...]) -> list[f
 
 
 def _longest(column: tuple[str, ...]) -> float:
-    return max(len(piece) for cell in column for word in cell.split() or [""] for piece in parts(word)) + 1.2
+    return max(len(piece) for cell in column for word in cell.split(" ") for piece in parts(word)) + 1.2
