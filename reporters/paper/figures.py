@@ -36,7 +36,7 @@ TALL = 16
 """Most cells or contrasts in a figure of one column: with more it would be longer than a page."""
 LINES = 8
 """Most cells in one panel of curves."""
-LETTERS = 60
+LETTERS = 56
 """Most characters of `SMALL` in a line over the width of a figure."""
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#7f7f7f")
 """Colours of Okabe and Ito, safe for colour-blind readers; each also has its own line pattern."""

@@ -15,7 +15,7 @@ from repro.record.store import Record
 from ..tables.rows import origins_of, summaries
 from ..tables.values import plain
 from .latex_text import escaped
-from .shown import Shown
+from .shown import Shown, shown_of
 from .words import name, rounded
 
 DIGITS = ("Zero", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
@@ -61,7 +61,8 @@ def _hashed(identity: str) -> str:
 
 def macros(record: Record, part: Shown) -> list[Macro]:
     """Return the macros: of the record, the declared contrast, every contrast, main effect and cell that is shown."""
-    return [*_of_record(record), *_of_contrasts(part), *_of_cells(record, part)]
+    whole = part if part.whole else shown_of(record)  # names do not depend on what is shown
+    return [*_of_record(record), *_of_contrasts(whole, part), *_of_cells(record, part)]
 
 
 def _of_record(record: Record) -> Iterator[Macro]:
@@ -79,18 +80,20 @@ def _of_record(record: Record) -> Iterator[Macro]:
         yield Macro(f"repro{key}", escaped(value), meaning)
 
 
-def _of_contrasts(part: Shown) -> Iterator[Macro]:
+def _of_contrasts(whole: Shown, part: Shown) -> Iterator[Macro]:
     named = [(f"{item.candidate_label} versus {item.baseline_label}", f"{item.candidate} {item.baseline}")
-             for item in part.comparisons]
+             for item in whole.comparisons]
     named += [(f"effect {item.factor} {item.level} versus {item.reference}", f"{item.factor} {item.level} "
-               f"{item.reference}") for item in part.effects]
+               f"{item.reference}") for item in whole.effects]
     found = keys(named)
-    for item, key in zip(part.comparisons, found, strict=False):
+    for item, key in zip(whole.comparisons, found, strict=False):
+        if not part.whole and not item.primary:
+            continue
         sentence = _sentence(item, f"{item.candidate_label} against {item.baseline_label}")
         if item.primary:
             yield from _of_verdict(item, "Primary", f"declared contrast: {sentence}")
         yield from _of_verdict(item, key, sentence)
-    for effect, key in zip(part.effects, found[len(part.comparisons):], strict=True):
+    for effect, key in zip(part.effects, found[len(whole.comparisons):] if part.whole else (), strict=True):
         yield from _of_verdict(effect.pooled, key, _sentence(
             effect.pooled, f"main effect of {effect.factor}: {effect.level} against {effect.reference}"))
 
@@ -117,9 +120,11 @@ def _of_verdict(item: Comparison, key: str, sentence: str) -> Iterator[Macro]:
 
 def _of_cells(record: Record, part: Shown) -> Iterator[Macro]:
     metric = record.plan.suite.metric
-    found = [item for item in summaries(record, metric) if part.has(item.cell_id)]
+    found = summaries(record, metric)
     unit = f" in {METRICS[metric].unit}" if METRICS[metric].unit else ""
     for item, key in zip(found, keys([(item.label, item.cell_id) for item in found]), strict=True):
+        if not part.has(item.cell_id):
+            continue
         bounds = item.interval
         for field, value, meaning in (
             ("Median", _number(item.median), f"median {METRICS[metric].noun}{unit}"),
