@@ -10,9 +10,9 @@ from repro.core.files import write_text
 from repro.record.store import Record
 from repro.reporting import Reporter
 
+from .latex_report import escaped_after, figure_file, latex_files
 from .paper.brief import brief
 from .paper.figures import ROWS, draw, figures
-from .paper.latex_report import escaped_after, figure_file, latex_files
 from .paper.latex_table import compact, latex_table
 from .paper.latex_text import SPECIAL, escaped
 from .paper.shown import shown_of

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from reporters import markdown
+from reporters.latex_report import latex_files
 from reporters.paper import brief
-from reporters.paper.latex_report import latex_files
 from reporters.paper.shown import shown_of
 from reporters.tables.rows import tables
 from reporters.tracking.metric_points import cell_metrics, cell_points, result_points

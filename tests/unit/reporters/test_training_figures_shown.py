@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from reporters import markdown
+from reporters.latex_report import latex_files
 from reporters.page.figures import figures
 from reporters.paper.brief import brief
-from reporters.paper.latex_report import latex_files
 from reporters.paper.shown import shown_of
 from reporters.tables.rows import tables
 from reporters.tracking.metric_points import cell_metrics, cell_points, result_points

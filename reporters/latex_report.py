@@ -9,15 +9,15 @@ from repro.compare import Comparison
 from repro.compare.effect import MainEffect
 from repro.record.store import Record
 
-from ..page.citation import bibtex
-from ..tables.values import plain
-from .brief import FOOTNOTE, Brief
-from .figures import FOLDER, Drawing
-from .latex_numbers import macros, numbers_file
-from .latex_table import compact, latex_table
-from .latex_text import escaped
-from .shown import Shown
-from .words import TextTable, VerdictText
+from .page.citation import bibtex
+from .paper.brief import FOOTNOTE, Brief
+from .paper.figures import FOLDER, Drawing
+from .paper.latex_numbers import macros, numbers_file
+from .paper.latex_table import compact, latex_table
+from .paper.latex_text import escaped
+from .paper.shown import Shown
+from .paper.words import TextTable, VerdictText
+from .tables.values import plain
 
 TABLES = "tables"
 PACKAGES = r"\usepackage{array,booktabs,longtable,graphicx}"
