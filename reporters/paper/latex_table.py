@@ -26,15 +26,17 @@ class Compact:
 
     table: TextTable
     said: str
-    """What they say: `Figures: measured.`; "" if nothing was left out."""
+    """What they say: `Figures: measured.`, and which columns have no value; "" if nothing was left out."""
 
 
 def compact(table: TextTable) -> Compact:
     """Move what every row repeats into words, and drop the columns in which no row has a value."""
-    keep, said, headers = [], [], list(table.headers)
+    keep, said, blank, headers = [], [], [], list(table.headers)
     rows = [list(row) for row in table.rows]
     for place, header in enumerate(table.headers):
         values = {row[place] for row in rows}
+        if values == {NOTHING}:
+            blank.append(header)
         if values == {NOTHING} or header in LEFT_OUT:
             continue
         if header in SAID_ONCE and len({value.removesuffix(" *") for value in values}) == 1:
@@ -50,6 +52,7 @@ def compact(table: TextTable) -> Compact:
             for row in rows:
                 row[place] = row[place].rpartition(" (")[0] or row[place]
         keep.append(place)
+    said += [f"Without a value in any row: {', '.join(dict.fromkeys(blank))}."] if blank else []
     return Compact(TextTable(
         table.title, tuple(headers[place] for place in keep), tuple(table.numeric[place] for place in keep),
         tuple(tuple(row[place] for place in keep) for row in rows)), " ".join(said))
@@ -80,7 +83,8 @@ def latex_table(table: TextTable, caption: str, label: str = "") -> str:
             r"\bottomrule", r"\endfoot", body, r"\end{longtable}", r"\endgroup",
         ])
     return "\n".join([
-        r"\begin{table*}[htbp]", r"\centering\small\setlength{\tabcolsep}{3pt}", f"\\caption{{{caption}}}{name}",
+        r"\begin{table*}[htbp]",
+        r"\centering\small\setlength{\tabcolsep}{3pt}\setlength{\belowcaptionskip}{4pt}", f"\\caption{{{caption}}}{name}",
         f"\\begin{{tabular}}{{@{{}}{spec}@{{}}}}", r"\toprule", head, r"\midrule", body, r"\bottomrule",
         r"\end{tabular}", r"\end{table*}",
     ])
