@@ -84,7 +84,8 @@ def latex_table(table: TextTable, caption: str, label: str = "") -> str:
         ])
     return "\n".join([
         r"\begin{table*}[htbp]",
-        r"\centering\small\setlength{\tabcolsep}{3pt}\setlength{\belowcaptionskip}{4pt}", f"\\caption{{{caption}}}{name}",
+        r"\centering\small\setlength{\tabcolsep}{3pt}\setlength{\belowcaptionskip}{4pt}",
+        f"\\caption{{{caption}}}{name}",
         f"\\begin{{tabular}}{{@{{}}{spec}@{{}}}}", r"\toprule", head, r"\midrule", body, r"\bottomrule",
         r"\end{tabular}", r"\end{table*}",
     ])
