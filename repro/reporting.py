@@ -21,6 +21,9 @@ class Reporter(Plugin):
     unpublishable: ClassVar[str] = ""
     """Reason why it writes no published results; "": it defines `write_published`."""
 
+    narrows: ClassVar[bool] = False
+    """True: it has an option `only`, whose value "primary" leaves out what does not belong to the declared contrast."""
+
     of_each_phase: ClassVar[bool] = False
     """True: a run that was tuned is written as two records, its tuning first; False: as the scored one, which shows it.
     """

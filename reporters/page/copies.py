@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..tex_text import escaped
+from ..paper.latex_text import escaped
 from ..text import visible, without_paths
 from .speedup import Ratio
 

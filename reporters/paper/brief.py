@@ -19,6 +19,7 @@ from .claims import claims_table
 from .effects import effect_sentence, effects_table
 from .operations import checks_table, operations_table
 from .scores import score_times_table, scores_table
+from .shown import Shown, shown_of
 from .training import training_table
 from .tuning import tuning_table
 from .words import TextTable, VerdictText, interval, name, rounded
@@ -54,24 +55,36 @@ class Brief:
     @property
     def tables(self) -> tuple[TextTable, ...]:
         """The tables that have rows, main effects first."""
-        found = (self.effects, self.claims, *self.scores, self.tuning, self.cells, *self.operations, self.training,
-                 self.comparisons, self.factors)
-        return tuple(table for table in found if table.rows)
+        return tuple(table for _, table in self.named_tables)
+
+    @property
+    def named_tables(self) -> tuple[tuple[str, TextTable], ...]:
+        """(name of a file, table) of those that have rows."""
+        (scores, times), (operations, checks) = self.scores, self.operations
+        found = (("effects", self.effects), ("claims", self.claims), ("scores", scores), ("score-times", times),
+                 ("tuning", self.tuning), ("cells", self.cells), ("operations", operations), ("checks", checks),
+                 ("training", self.training), ("comparisons", self.comparisons), ("convergence", self.factors))
+        return tuple((key, table) for key, table in found if table.rows)
 
 
-def brief(record: Record) -> Brief:
-    """Summarize a record; every figure comes from `repro.reporters.tables.rows`, rounded."""
-    row = about(record)
-    found, of_factors, ranked = comparisons(record), effects(record), scores_of(record)
+def brief(record: Record, shown: Shown | None = None) -> Brief:
+    """Summarize a record, or the part of it that is `shown`.
+
+    Every figure comes from `repro.reporters.tables.rows`, rounded. Doubts, facts and error budget are the record's.
+    """
+    row, part = about(record), shown or shown_of(record)
+    found, of_factors = part.comparisons, part.effects
+    ranked = scores_of(record) if part.whole else None
+    spent = errors(record, found, of_factors) if part.whole else errors(record, comparisons(record), effects(record))
     return Brief(
         title=name(str(row["title"] or row["suite"])), origins=origins_of(record.plan.cells),
         facts=tuple(_facts(record, row)), doubts=tuple(_doubts(record, row)),
-        verdicts=tuple(_verdicts(found, of_factors)), errors=errors(record, found, of_factors), cells=_cells(record),
-        training=training_table(record),
+        verdicts=tuple(_verdicts(found, of_factors)), errors=spent, cells=_cells(record, part),
+        training=training_table(record, part.cells),
         effects=effects_table(record, of_factors), comparisons=_comparisons(record, found),
-        factors=_factors(record, found), claims=claims_table(record),
-        tuning=tuning_table(record), scores=(scores_table(ranked), score_times_table(ranked)),
-        operations=(operations_table(record), checks_table(record)),
+        factors=_factors(record, found), claims=claims_table(record, part.cells),
+        tuning=tuning_table(record, part.whole), scores=(scores_table(ranked), score_times_table(ranked)),
+        operations=(operations_table(record, part.cells), checks_table(record, part.cells)),
     )
 
 
@@ -141,23 +154,24 @@ def _sentence(item: Comparison) -> VerdictText:
     )
 
 
-def _cells(record: Record) -> TextTable:
+def _cells(record: Record, part: Shown) -> TextTable:
     metric = record.plan.suite.metric
     scale = METRICS[metric]
     unit = f" ({scale.unit})" if scale.unit else ""
+    found = [item for item in summaries(record, metric) if part.has(item.cell_id)]
     reached = "At its end" if record.plan.is_contest else "Reached"
     return TextTable(
         title=f"Cells: {scale.noun}",
         headers=("Cell", "Figures", reached, f"Median {scale.noun}{unit}", "Interval", "Epochs", "Samples/s",
                  "Final quality"),
         numeric=(False, False, True, True, True, True, True, True),
-        rows=tuple(_cell(record, item) for item in summaries(record, metric)),
+        rows=tuple(_cell(record, item) for item in found),
     ) if record.plan.has_target else TextTable(
         title=f"Cells: {scale.noun}" if record.plan.measures else
         f"Cells: {scale.noun} over a fixed number of steps; no accuracy was asked for",
         headers=("Cell", "Figures", "Ended well", f"Median {scale.noun}{unit}", "Interval"),
         numeric=(False, False, True, True, True),
-        rows=tuple(_cell(record, item)[:5] for item in summaries(record, metric)),
+        rows=tuple(_cell(record, item)[:5] for item in found),
     )
 
 
@@ -171,7 +185,7 @@ def _cell(record: Record, item: Summary) -> tuple[str, ...]:
     )
 
 
-def _comparisons(record: Record, found: list[Comparison]) -> TextTable:
+def _comparisons(record: Record, found: Sequence[Comparison]) -> TextTable:
     return TextTable(
         title="Comparisons: candidate / baseline",
         headers=("Candidate", "Baseline", "Figures", "Ratio of", "Ratio", "Interval", "n", "p", "Verdict"),
@@ -184,7 +198,7 @@ def _comparisons(record: Record, found: list[Comparison]) -> TextTable:
     )
 
 
-def _factors(record: Record, found: list[Comparison]) -> TextTable:
+def _factors(record: Record, found: Sequence[Comparison]) -> TextTable:
     """Three ratios of a contrast side by side: a protocol that is faster and worse, or slower and better, shows."""
     return TextTable(
         title="Convergence beside speed: time to the target = samples to the target / samples a second",

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from repro.compare.contest import claims
 from repro.record.store import Record
+from repro.suite.cell import Cell
 
 from .words import NOTHING, TextTable, name
 
 
-def claims_table(record: Record) -> TextTable:
+def claims_table(record: Record, cells: Sequence[Cell]) -> TextTable:
     """Return one row a cell; none if the run is no contest."""
-    found = claims(record.plan, record.results)
+    shown = {cell.cell_id for cell in cells}
+    found = [item for item in claims(record.plan, record.results) if item.cell_id in shown]
     return TextTable(
         title=f"Claims of quality: {name(found[0].statement)}" if found else "",
         headers=("Cell", "Figures", "Runs", "Mean", "Standard deviation", "p, one-sided", "alpha", "Claim"),

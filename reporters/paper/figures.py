@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repro.compare import METRICS, Comparison
 from repro.compare.score_figures import Scores
@@ -22,28 +23,34 @@ from repro.core.files import write_bytes
 from repro.record.store import Record
 from repro.suite.cell import Cell
 
-from ..tables.rows import comparisons, origins_of, pair_origin, pair_origins, summaries
-from ..text import plural
+from ..tables.rows import origins_of, pair_origin, pair_origins, summaries
+from ..text import plural, shortened
+from .shown import Shown, shown_of
 from .words import name
-
-if TYPE_CHECKING:
-    pass
 
 FOLDER = "figures"
 FORMATS = ("pdf", "svg")
 ROWS = 40
-"""Most cells or contrasts in one figure that are readable in print; the caption says how many are omitted."""
+"""Most rows in a figure over the width of the text that are readable in print; the caption counts the others."""
+TALL = 16
+"""Most cells or contrasts in a figure of one column: with more it would be longer than a page."""
 LINES = 8
 """Most cells in one panel of curves."""
+LETTERS = 56
+"""Most characters of `SMALL` in a line over the width of a figure."""
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#7f7f7f")
 """Colours of Okabe and Ito, safe for colour-blind readers; each also has its own line pattern."""
 PATTERNS = ("-", "--", ":", "-.", (0, (6, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)), (0, (5, 4)))
 TAUS = (1, 1.2, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Labelled factors of a profile."""
-WIDTH = 6.5
-"""Inches; the width of the text."""
+WIDTH = 3.3
+"""Inches; the width of a column of a paper with two. The font sizes are those of the printed figure."""
+WIDE = 6.5
+"""Inches; the width of a text in one column."""
+SMALL = 6.5
+"""Points; row labels and legends."""
 SETTINGS: dict[str, Any] = {
-    "font.family": "DejaVu Sans", "font.size": 8.0, "axes.spines.top": False, "axes.spines.right": False,
+    "font.family": "DejaVu Sans", "font.size": 7.5, "axes.spines.top": False, "axes.spines.right": False,
     "axes.grid": True, "grid.color": "#dddddd", "grid.linewidth": 0.5, "axes.axisbelow": True,
     "text.parse_math": False, "text.usetex": False, "svg.hashsalt": "repro", "svg.fonttype": "path",
     "pdf.fonttype": 42, "pdf.use14corefonts": False, "savefig.bbox": "standard", "legend.frameon": False,
@@ -63,11 +70,15 @@ class Drawing:
     height: float
     """Inches."""
     into: Callable[[Any], None]
+    width: float = WIDTH
+    """Inches."""
 
 
-def figures(record: Record) -> list[Drawing]:
-    """Return the figures of a record; none if no trial has run."""
-    return [*_curves(record), *_times(record), *_forest(record), *_profiles(record)]
+def figures(record: Record, shown: Shown | None = None) -> list[Drawing]:
+    """Return the figures of a record, or of the part of it that is `shown`; none if no trial has run."""
+    part = shown or shown_of(record)
+    profiles = _profiles(record) if part.whole else []
+    return [*_curves(record, part), *_times(record, part), *_forest(record, part), *profiles]
 
 
 def draw(found: Sequence[Drawing], out: Path) -> list[str]:
@@ -95,7 +106,7 @@ def _rendered(item: Drawing, kind: str) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH, item.height), layout="constrained")
+    figure = Figure(figsize=(item.width, item.height), layout="constrained")
     FigureCanvasAgg(figure)
     item.into(figure)
     stream = io.BytesIO()
@@ -103,10 +114,10 @@ def _rendered(item: Drawing, kind: str) -> bytes:
     return stream.getvalue()
 
 
-def _curves(record: Record) -> list[Drawing]:
+def _curves(record: Record, part: Shown) -> list[Drawing]:
     """Make the figures of quality against wall clock and epochs, one for each workload, metric and target."""
     grouped: dict[tuple[str, str, float], list[Cell]] = {}
-    for cell in record.plan.cells:
+    for cell in part.cells:
         if any(point.value is not None for item in record.of_cell(cell.cell_id) for point in item.curve):
             stop = cell.choices.stop
             assert stop.target is not None, "it was evaluated"
@@ -118,13 +129,13 @@ def _curves(record: Record) -> list[Drawing]:
                    f"grey line is the target {target:g}. Figures: {_origins(shown)}.{left_out(shown, cells, 'cell')}")
         drawn.append(Drawing(
             name="quality" if len(grouped) == 1 else f"quality-{number}", caption=caption,
-            height=2.6 + 0.17 * len(shown), into=partial(_draw_curves, record, shown, metric, target),
+            height=3.6 + 0.13 * len(shown), into=partial(_draw_curves, record, shown, metric, target),
         ))
     return drawn
 
 
 def _draw_curves(record: Record, cells: Sequence[Cell], metric: str, target: float, figure: Any) -> None:
-    panes = figure.subplots(1, 2, sharey=True)
+    panes = figure.subplots(2, 1, sharey=True)
     for pane, (clock, words) in zip(panes, (("wall_seconds", "wall clock (s)"), ("epochs", "epochs")), strict=True):
         pane.axhline(target, color="#888888", linewidth=0.8)
         for index, cell in enumerate(cells):
@@ -134,52 +145,55 @@ def _draw_curves(record: Record, cells: Sequence[Cell], metric: str, target: flo
                           linestyle=PATTERNS[index], label=None if number else shown_text(cell.label))
         pane.set_xlabel(words)
         pane.set_xlim(left=0)
-    panes[0].set_ylabel(shown_text(f"{metric} [{_origins(cells)}]"))
+    for pane in panes:
+        pane.set_ylabel(shown_text(f"{metric} [{_origins(cells)}]"))
     handles, labels = panes[0].get_legend_handles_labels()
     if handles:
-        figure.legend(handles, labels, loc="outside lower left", ncols=1, fontsize=7)
+        figure.legend(handles, [folded(label, LETTERS - 6) for label in labels], loc="outside lower left", ncols=1,
+                      fontsize=SMALL)
 
 
-def _times(record: Record) -> list[Drawing]:
+def _times(record: Record, part: Shown) -> list[Drawing]:
     """Make the figure of every trial's value by cell, with median and interval."""
     metric = record.plan.suite.metric
     scale = METRICS[metric]
-    found = [item for item in summaries(record, metric) if item.n]
+    found = [item for item in summaries(record, metric) if item.n and part.has(item.cell_id)]
     if not found:
         return []
-    shown = found[:ROWS]
+    shown = found[:TALL]
     cells = [record.cell(item.cell_id) for item in shown]
 
     def into(figure: Any) -> None:
         pane = figure.subplots()
         for place, item in enumerate(shown):
             color = COLORS[place % len(COLORS)]
-            spread = [place + 0.12 * (index % 3 - 1) for index in range(len(item.values))]
+            spread = [place + 0.08 * (index % 3) for index in range(len(item.values))]
             pane.plot(item.values, spread, "o", markersize=3, color=color, alpha=0.7, linewidth=0)
             if item.interval is not None:
                 pane.plot([item.interval.low, item.interval.high], [place + 0.3] * 2, color=color, linewidth=1.5)
             if item.median is not None:
                 pane.plot([item.median], [place + 0.3], "|", color=color, markersize=8, markeredgewidth=1.5)
             if item.ok < item.n and scale.to_target:
-                pane.annotate(f"{item.n - item.ok} of {item.n} missing", (1.0, place), fontsize=6, ha="right",
+                pane.annotate(f"{item.n - item.ok} of {item.n} missing", (1.0, place), fontsize=SMALL, ha="right",
                               va="center", xycoords=("axes fraction", "data"))
-        rows(pane, [f"{name(cell.label)} [{cell.choices.origin}]" for cell in cells])
+        several = len({cell.choices.origin for cell in cells}) > 1
+        head_rows(pane, [f"{name(cell.label)} [{cell.choices.origin}]" if several else name(cell.label)
+                         for cell in cells])
         pane.set_xlim(left=0)
-        pane.set_xlabel(scale.title)
+        pane.set_xlabel(scale.title if several else f"{scale.title} [{_origins(cells)}]")
 
     caption = (f"{scale.noun.capitalize()} of every trial by cell; bars: median with its order-statistic interval, "
                f"if every trial reached the target. Figures: {_origins(cells)}."
                f"{left_out(shown, found, 'cell')}")
-    return [Drawing("times", caption, 0.7 + 0.34 * len(shown), into)]
+    return [Drawing("times", caption, 0.6 + 0.42 * len(shown), into)]
 
 
-def _forest(record: Record) -> list[Drawing]:
+def _forest(record: Record, part: Shown) -> list[Drawing]:
     """Make the figure of all ratios with intervals and pairs; the declared contrast is on top."""
-    everything = comparisons(record)
-    found = [item for item in everything if item.ratio is not None and item.ratio > 0]
+    found = [item for item in part.comparisons if item.ratio is not None and item.ratio > 0]
     if not found:
         return []
-    shown = found[:ROWS]
+    shown = found[:TALL]
 
     def into(figure: Any) -> None:
         pane = figure.subplots()
@@ -191,20 +205,18 @@ def _forest(record: Record) -> list[Drawing]:
             if item.interval is not None:
                 pane.plot([item.interval.low, item.interval.high], [place, place], color=color, linewidth=1.2)
             pane.plot([item.ratio], [place], "D" if item.primary else "s", color=color, markersize=4)
-            pane.annotate(item.verdict, (1.01, place), fontsize=6, va="center", xycoords=("axes fraction", "data"),
-                          annotation_clip=False)
-        rows(pane, [_contrast(record, item) for item in shown])
+        head_rows(pane, [f"{item.verdict}: {_contrast(record, item)}" for item in shown])
         pane.set_xscale("log")
         _plain_ticks(pane, shown)
         pane.set_xlabel(f"ratio of {METRICS[shown[0].metric].noun}, candidate / baseline")
 
     origins = " and ".join(dict.fromkeys(word for item in shown for word in pair_origins(record, item)))
-    without = len(everything) - len(found)
+    without = len(part.comparisons) - len(found)
     none = f" {plural(without, 'contrast')} without a ratio: not drawn." if without else ""
     caption = (f"Ratios of {METRICS[shown[0].metric].noun} with 95 % intervals; points are pairs with one seed. The "
                f"declared contrast is blue with a diamond. Verdicts are corrected for the number of contrasts, "
                f"intervals are not.{none} Figures: {origins}.{left_out(shown, found, 'contrast')}")
-    return [Drawing("ratios", caption, 0.8 + 0.42 * len(shown), into)]
+    return [Drawing("ratios", caption, 0.7 + 0.44 * len(shown), into)]
 
 
 def _profiles(record: Record) -> list[Drawing]:
@@ -239,7 +251,7 @@ def _draw_profiles(found: Scores, figure: Any) -> None:
     pane.set_ylim(-0.03, 1.05)
     pane.set_xlabel(f"factor of the best {METRICS[found.metric].noun}")
     pane.set_ylabel(shown_text(f"share of workloads [{' and '.join(found.origins)}]"))
-    figure.legend(loc="outside lower left", ncols=1, fontsize=7)
+    figure.legend(loc="outside lower left", ncols=1, fontsize=SMALL)
 
 
 def _contrast(record: Record, item: Comparison) -> str:
@@ -251,6 +263,26 @@ def rows(pane: Any, labels: Sequence[str]) -> None:
     pane.set_yticks(range(len(labels)), ["\n".join(shown_text(line) for line in label.split("\n")) for label in labels])
     pane.tick_params(axis="y", labelsize=6, length=0)
     pane.set_ylim(len(labels) - 0.4, -0.6)
+
+
+def head_rows(pane: Any, labels: Sequence[str]) -> None:
+    """Make one row for each label, the first on top; the label stands above its row, over the width of the figure."""
+    pane.set_yticks(range(len(labels)), [])
+    pane.tick_params(axis="y", length=0)
+    for place, label in enumerate(labels):
+        lines = label.split("\n") if "\n" in label else folded(label).split("\n")
+        text = "\n".join(shown_text(shortened(line, LETTERS - 20, 15)) for line in lines)
+        pane.annotate(text, (0, place - 0.16), fontsize=SMALL, va="bottom", ha="left",
+                      xycoords=("axes fraction", "data"), linespacing=1.0)
+    pane.set_ylim(len(labels) - 0.5, -0.85)
+
+
+def folded(text: str, letters: int = 0) -> str:
+    """Fold a label into at most two lines that fit the width of a figure."""
+    lines = textwrap.wrap(text, letters or LETTERS) or [""]
+    if len(lines) <= 2:
+        return "\n".join(lines)
+    return f"{lines[0]}\n{lines[1][:(letters or LETTERS) - 22].rstrip()} ... {text[-17:].lstrip()}"
 
 
 def _plain_ticks(pane: Any, shown: Sequence[Comparison]) -> None:
@@ -299,5 +331,5 @@ def _glyphs() -> set[int]:
     return set(get_font(findfont("DejaVu Sans")).get_charmap())
 
 
-__all__ = ["FOLDER", "Drawing", "draw", "figures", "left_out", "rendered_figure", "rows",
+__all__ = ["FOLDER", "WIDE", "Drawing", "draw", "figures", "left_out", "rendered_figure", "rows",
            "shown_text"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from repro.compare.cell_figures import cell_figures
 from repro.record.store import Record
+from repro.suite.cell import Cell
 
 from .words import TextTable, name, rounded
 
@@ -15,13 +18,13 @@ COLUMNS = (
 """(path, header) of the figures; a column without any value is left out."""
 
 
-def training_table(record: Record) -> TextTable:
-    """Return the medians of every cell; no row without figures."""
-    found = {cell.cell_id: cell_figures(record.of_cell(cell.cell_id)) for cell in record.plan.cells}
+def training_table(record: Record, cells: Sequence[Cell]) -> TextTable:
+    """Return the medians of each of the cells; no row without figures."""
+    found = {cell.cell_id: cell_figures(record.of_cell(cell.cell_id)) for cell in cells}
     columns = [item for item in COLUMNS if any(item[0] in values for values in found.values())]
     return TextTable(
         title="Training alone: medians, not tested; memory of the largest rank",
         headers=("Cell", *(header for _, header in columns)), numeric=(False, *(True for _ in columns)),
         rows=tuple((name(cell.label), *(rounded(found[cell.cell_id].get(path)) for path, _ in columns))
-                   for cell in record.plan.cells) if columns else (),
+                   for cell in cells) if columns else (),
     )

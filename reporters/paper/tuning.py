@@ -10,9 +10,9 @@ from ..tables.values import origins_of
 from .words import NOTHING, TextTable, name, rounded
 
 
-def tuning_table(record: Record) -> TextTable:
-    """Return one row a contender; no row if nothing was tuned."""
-    found = check_tuning(record)
+def tuning_table(record: Record, wanted: bool = True) -> TextTable:
+    """Return one row a contender; no row if nothing was tuned or it is not wanted."""
+    found = check_tuning(record) if wanted else None
     headers = ("Contender", "Figures", "Settings x seeds", "Trials", "Abandoned", "Wall time (s)", "Processor time (s)",
                "Best setting", "Its figure", "Space", "Origin of the space")
     numeric = (False, False, True, True, True, True, True, False, True, False, False)

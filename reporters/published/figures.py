@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -11,7 +12,7 @@ from repro.published.cells import BatchCost, batch_costs
 from repro.published.record import PublishedCell, PublishedResult
 from repro.published.store import Published
 
-from ..paper.figures import COLORS, ROWS, Drawing, left_out, rows, shown_text
+from ..paper.figures import COLORS, ROWS, WIDE, Drawing, left_out, rows, shown_text
 from ..paper.words import name
 from ..text import plural
 from .charts import SPAN, batch_ticks
@@ -23,7 +24,8 @@ MARKERS = "osD^vPX*"
 def published_figures(imports: Sequence[Published]) -> list[Drawing]:
     """Return all figures; none if no run has a time."""
     scored = [item for item in imports if item.record.contest is None]
-    return [*_scores(scored), *_batches(imports), *claim_figures(imports)]
+    found = [*_scores(scored), *_batches(imports), *claim_figures(imports)]
+    return [replace(item, width=WIDE) for item in found]
 
 
 def _scores(imports: Sequence[Published]) -> list[Drawing]:

@@ -109,7 +109,7 @@ def test_page_tables_and_tags_have_the_claims_and_no_time_to_a_target(ran: Path)
         rows = list(csv.DictReader(lines))
     assert [row["verdict"] for row in rows] == ["supported", "not supported"]
     assert 3.269 < float(rows[0]["mean"]) < 3.271 and float(rows[0]["p"]) < 0.01
-    for name in ("report.md", "report.tex"):
+    for name in ("report.md", "tables/claims.tex"):
         assert "Claims of quality" in (reports / name).read_text()
     record = read_record(ran / "run")
     tags = cell_view(record, "r", record.plan.cells[1], [(0, 1)], [], False, False).tags

@@ -11,8 +11,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from reporters import latex, markdown
+from reporters import markdown
+from reporters.latex_report import latex_files
 from reporters.paper import brief
+from reporters.paper.shown import shown_of
 from reporters.tables.rows import tables
 from reporters.tracking.metric_points import cell_metrics, cell_points, result_points
 from repro.cli.commands.compare import compare
@@ -77,7 +79,9 @@ def test_tables_show_it(record: Record) -> None:
     assert {row["metric"] for row in found["cells"].rows} == {STEP.name}
     text = brief.brief(record)
     assert "median step time" in markdown.render(text).lower()
-    assert "median step time" in latex.render(text, []).lower()
+    part = shown_of(record)
+    paper = "".join(latex_files(record, brief.brief(record, part), part, []).values())
+    assert "median step time" in paper.lower()
 
 
 def test_a_tracking_store_shows_it(record: Record) -> None:

@@ -20,7 +20,11 @@ from repro.core.registry import BUILT_IN
 @click.option("--out", type=PlaceParam(path_type=Path), help="Folder for the files; the links of the page to trials "
               "work only from the default. For several runs: a new folder into which they are copied.  "
               "[default: RUN/report; for a bundle, which is never changed, BUNDLE-report in the working directory]")
-def report(runs: tuple[Path, ...], experiment: str | None, targets: str, out: Path | None) -> None:
+@click.option("--only", type=click.Choice(["primary"]), help="Write only what belongs to the declared primary contrast "
+              "(latex).")
+def report(
+    runs: tuple[Path, ...], experiment: str | None, targets: str, out: Path | None, only: str | None
+) -> None:
     """Write the report of a run again.
 
     Writes any format, or replays the run to MLflow.
@@ -35,20 +39,28 @@ def report(runs: tuple[Path, ...], experiment: str | None, targets: str, out: Pa
     Example: repro report published/v4.0 runs/quickstart-20260101-120000
     """
     from repro.bundle.source import open_records
-    from repro.cli.workflows.report import rebuild_and_report, report_place, report_runs
+    from repro.cli.workflows.report import rebuild_and_report, report_place, report_runs, whole_reporters
     from repro.cli.workflows.run import write_published_reports
     from repro.published.comparison.compare import any_published
 
     if bool(runs) == (experiment is not None):
         raise click.UsageError("give one or more RUN, or --from-mlflow EXPERIMENT")
     names = targets.split(",")
+    if only:
+        for whole in whole_reporters(names):
+            say(f"--only {only} does not apply to {whole}: it is written in full", err=True)
     if experiment is not None:
-        places, older = rebuild_and_report(experiment, names, out)
+        places, older = rebuild_and_report(experiment, names, out, only)
         if older:
             say(f"newest record of {experiment!r}; the experiment holds {older} older ones", err=True)
     else:
-        write = write_published_reports if any_published(runs) else report_runs
+        folder = out or report_place(runs)
         with open_records(runs) as folders:
-            places = write(folders, names, out or report_place(runs))
+            if any_published(runs):
+                if only:
+                    raise click.UsageError("--only is of runs; published results declare no contrast")
+                places = write_published_reports(folders, names, folder)
+            else:
+                places = report_runs(folders, names, folder, only)
     for place in places:
         say(place)

@@ -16,7 +16,9 @@ from repro.core.files import write_text
 INDEX = "index.md"
 
 
-def rebuild_and_report(experiment: str, targets: Sequence[str], out: Path | None) -> tuple[list[str], int]:
+def rebuild_and_report(
+    experiment: str, targets: Sequence[str], out: Path | None, only: str | None = None
+) -> tuple[list[str], int]:
     """Fetch the newest record of an MLflow experiment into the new folder `out`, and report it like any run.
 
     Returns:
@@ -31,7 +33,7 @@ def rebuild_and_report(experiment: str, targets: Sequence[str], out: Path | None
         raise UsageError("--from-mlflow creates a run folder; name it with --out")
     found: Any = registry.load("reporter", "mlflow")()
     folder, older = found.rebuild(experiment, out)
-    return write_reports(folder, list(targets), None), older
+    return write_reports(folder, list(targets), None, only), older
 
 
 def report_place(runs: Sequence[Path]) -> Path | None:
@@ -39,7 +41,14 @@ def report_place(runs: Sequence[Path]) -> Path | None:
     return Path(f"{runs[0].stem}-report") if len(runs) == 1 and is_bundle(runs[0]) else None
 
 
-def report_runs(runs: Sequence[Path], targets: Sequence[str], out: Path | None) -> list[str]:
+def whole_reporters(targets: Sequence[str]) -> list[str]:
+    """Return which of the reporters always write all of a record."""
+    return [name.strip() for name in targets if name.strip() and not reporter(name.strip()).narrows]
+
+
+def report_runs(
+    runs: Sequence[Path], targets: Sequence[str], out: Path | None, only: str | None = None
+) -> list[str]:
     """Write the runs with each of the reporters `targets`; return the paths and URLs written.
 
     Raises:
@@ -49,7 +58,7 @@ def report_runs(runs: Sequence[Path], targets: Sequence[str], out: Path | None) 
         TrackingError: a tracking server rejected the run.
     """
     if len(runs) == 1:
-        return write_reports(runs[0], list(targets), out)
+        return write_reports(runs[0], list(targets), out, only)
     names = [name.strip() for name in targets if name.strip()]
     for name in names:
         reporter(name)
@@ -60,7 +69,7 @@ def report_runs(runs: Sequence[Path], targets: Sequence[str], out: Path | None) 
     if out is None:
         raise UsageError(f"{len(runs)} runs are copied into one folder; name it with --out")
     found = sections(runs, out)
-    paths = [place for section in found for place in write_reports(section.record.folder.root, names, None)]
+    paths = [place for section in found for place in write_reports(section.record.folder.root, names, None, only)]
     joined = [place for name in names for place in reporter(name).write_sections(found, out)] if len(found) > 1 else []
     write_text(out / INDEX, index(found))
     return [*joined, str(out / INDEX), *paths]

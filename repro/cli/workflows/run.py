@@ -291,7 +291,7 @@ def _summarize(record: Record, code: Exit, paths: list[str], tracking: TrackingE
     )
 
 
-def write_reports(run: Path, targets: list[str], out: Path | None) -> list[str]:
+def write_reports(run: Path, targets: list[str], out: Path | None, only: str | None = None) -> list[str]:
     """Write the record of `run` with each of the reporters `targets`; return the paths and URLs written.
 
     Raises:
@@ -299,7 +299,7 @@ def write_reports(run: Path, targets: list[str], out: Path | None) -> list[str]:
         OutputError: `run` is no run folder, or `out` cannot be written.
         TrackingError: a tracking server rejected the record.
     """
-    reporters = [reporter(name.strip()) for name in targets if name.strip()]
+    reporters = [reporter(name.strip(), only) for name in targets if name.strip()]
     if not reporters:
         raise UsageError("--to names no reporter; see `repro list reporters`")
     record = read_inside(run)
@@ -337,8 +337,9 @@ def write_published_reports(folders: Sequence[Path], targets: list[str], out: Pa
     return [written for item in named.values() for written in item.write_published(imports, own, place)]
 
 
-def reporter(name: str) -> Reporter:
-    """Load a reporter with its default options."""
-    found = registry.load("reporter", name)()
+def reporter(name: str, only: str | None = None) -> Reporter:
+    """Load a reporter with its default options, and with `only` if it knows that option."""
+    kind: Any = registry.load("reporter", name)
+    found = kind(only=only) if only and kind.narrows else kind()
     assert isinstance(found, Reporter)
     return found

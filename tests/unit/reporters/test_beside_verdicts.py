@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from repro.reporters.latex import render
-from repro.reporters.paper.brief import brief
 from repro.reporters.tracking.run_view import cell_view
 
 from repro.cli.main import cli
@@ -57,7 +55,7 @@ def test_every_format_has_what_stands_beside_a_verdict(record: Record, kind: str
         arguments = ["compare", str(record.folder.root), *(["--json"] if kind == "json" else [])]
         text = CliRunner().invoke(cli, arguments).output
     else:
-        text = render(brief(record), []) if kind == "latex" else written(record, kind, tmp_path / "out")
+        text = written(record, kind, tmp_path / "out")
     plain = " ".join(text.replace("{-}", "-").replace("\\%", "%").replace("<wbr>", "").replace("\\_", "_").replace(
         "\\textquotesingle{}", "'").replace("&#39;", "'").replace("\N{NO-BREAK SPACE}", " ").split())
     assert "overlap off against on" in plain or '"name": "overlap"' in plain

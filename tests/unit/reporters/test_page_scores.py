@@ -89,7 +89,7 @@ def test_papers_have_the_tables(ranked: Record, tmp_path: Path) -> None:
         registry.load("reporter", name)().write(ranked, tmp_path)
     markdown = (tmp_path / "report.md").read_text()
     assert "## Scores over 3 workloads by the time to the target" in markdown and "missed (2/6)" in markdown
-    assert "Scores over 3 workloads" in (tmp_path / "report.tex").read_text()
+    assert "Scores over 3 workloads" in (tmp_path / "tables/scores.tex").read_text()
     wanted = scores_json(ranked)
     lines = (tmp_path / "csv" / "scores.csv").read_text().splitlines()
     assert len(lines) == 4 and repr(wanted["contenders"][0]["score"]["value"]) in lines[1]

@@ -25,7 +25,7 @@ from tests.records import make_record
 
 csv_tables = importlib.import_module("repro.reporters.csv_files")
 markdown_page = importlib.import_module("repro.reporters.markdown")
-tex_text = importlib.import_module("repro.reporters.tex_text")
+latex_paper = importlib.import_module("repro.reporters.latex")
 tables = importlib.import_module("repro.reporters.tables.rows")
 HOSTILE = [
     '<script>alert(1)</script>', "</script><img src=x onerror=alert(1)>", 'a "quoted" \'name\'', "a|b|c", "`code`",
@@ -77,8 +77,8 @@ def unescaped(html: str) -> str:
 def test_latex_reads_back_as_the_text(text: str) -> None:
     """Every command in the outcome is one of the few that set a character."""
     clean = tables.plain(text)
-    escaped, found, place = tex_text.escaped(clean), "", 0
-    back = {code: character for character, code in tex_text.SPECIAL.items()}
+    escaped, found, place = latex_paper.escaped(clean), "", 0
+    back = {code: character for character, code in latex_paper.SPECIAL.items()}
     token = re.compile("|".join([*map(re.escape, sorted(back, key=len, reverse=True)),
                                  r"\\texttt\{U\+([0-9A-F]{4,6})\}", r"[^\\{}$&#%_^~<>|\"'`\-\[\]*]"]))
     while place < len(escaped):
@@ -154,9 +154,10 @@ def test_pdflatex_sets_a_hostile_record(hostile: Record, tmp_path: Path) -> None
     registry.load("reporter", "latex")().write(hostile, tmp_path)
     (tmp_path / "paper.tex").write_text(
         "\\documentclass{article}\\usepackage[T1]{fontenc}\\usepackage[utf8]{inputenc}\\usepackage{textcomp}"
-        "\\usepackage{booktabs}\\usepackage{graphicx}\\begin{document}\\input{report}\n\n"
-        + "\n\n".join(tex_text.escaped(tables.plain(text)) for text in HOSTILE) + "\\end{document}")
-    ended = subprocess.run([tool, "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "paper.tex"],
-                           cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=300)
-    assert ended.returncode == 0, ended.stdout[-2000:]
-    assert "Missing character" not in (tmp_path / "paper.log").read_text(errors="replace")
+        "\\usepackage{array,booktabs,longtable,graphicx}\\begin{document}"
+        + "\n\n".join(latex_paper.escaped(tables.plain(text)) for text in HOSTILE) + "\\end{document}")
+    for name in ("paper", "report"):
+        ended = subprocess.run([tool, "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", f"{name}.tex"],
+                               cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=300)
+        assert ended.returncode == 0, ended.stdout[-2000:]
+        assert "Missing character" not in (tmp_path / f"{name}.log").read_text(errors="replace")

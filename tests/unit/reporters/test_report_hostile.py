@@ -164,7 +164,7 @@ def test_pdflatex_sets_hostile_published_names(foreign: Published, tmp_path: Pat
     registry.load("reporter", "latex")().write_published([foreign], [], tmp_path)
     (tmp_path / "paper.tex").write_text(
         "\\documentclass{article}\\usepackage[T1]{fontenc}\\usepackage[utf8]{inputenc}\\usepackage{textcomp}"
-        "\\usepackage{booktabs}\\usepackage{graphicx}\\begin{document}\\input{published}\\end{document}")
+        "\\usepackage{array,booktabs,longtable,graphicx}\\begin{document}\\input{published}\\end{document}")
     ended = subprocess.run([tool, "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "paper.tex"],
                            cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=300)
     assert ended.returncode == 0, ended.stdout[-2000:]

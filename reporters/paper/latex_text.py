@@ -1,4 +1,4 @@
-"""Text for LaTeX."""
+"""Text that TeX sets as it is, whatever it contains."""
 
 from __future__ import annotations
 
@@ -30,3 +30,20 @@ def _character(character: str) -> str:
     if " " <= character <= "~" or "\u00c0" <= character <= "\u00ff":
         return character
     return f"\\texttt{{U+{ord(character):04X}}}"
+
+
+def breakable(text: str) -> str:
+    """Escape `text` for a narrow column: a word longer than `WORD` may be broken after a mark, else anywhere."""
+    return " ".join(r"\allowbreak{}".join(escaped(part) for part in parts(word)) for word in _line(text).split(" "))
+
+
+def parts(word: str) -> list[str]:
+    """Return the pieces between which a long word may be broken."""
+    if len(word) <= WORD:
+        return [word]
+    pieces = re.findall(r"[^=,;:/_.+-]*[=,;:/_.+-]+|[^=,;:/_.+-]+", word)
+    return [piece[start:start + WORD] for piece in pieces for start in range(0, len(piece), WORD)]
+
+
+WORD = 11
+"""Most characters of a word that a column of a table keeps together."""

@@ -1,0 +1,138 @@
+"""The small files of a LaTeX report: one a table, one a figure, the numbers, the references, and what inputs them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from repro.compare import Comparison
+from repro.compare.effect import MainEffect
+from repro.record.store import Record
+
+from .page.citation import bibtex
+from .paper.brief import FOOTNOTE, Brief
+from .paper.figures import FOLDER, Drawing
+from .paper.latex_numbers import macros, numbers_file
+from .paper.latex_table import compact, latex_table
+from .paper.latex_text import escaped
+from .paper.shown import Shown
+from .paper.words import TextTable, VerdictText
+from .tables.values import plain
+
+TABLES = "tables"
+PACKAGES = r"\usepackage{array,booktabs,longtable,graphicx}"
+PREAMBLE = f"""\
+\\documentclass[10pt,a4paper]{{article}}
+\\usepackage[T1]{{fontenc}}
+\\usepackage[utf8]{{inputenc}}
+\\usepackage{{textcomp}}
+\\usepackage[margin=25mm]{{geometry}}
+{PACKAGES}
+\\setlength{{\\emergencystretch}}{{6em}}
+\\renewcommand{{\\topfraction}}{{0.95}}
+\\renewcommand{{\\bottomfraction}}{{0.9}}
+\\renewcommand{{\\textfraction}}{{0.05}}
+\\renewcommand{{\\floatpagefraction}}{{0.9}}
+\\input{{numbers}}
+\\begin{{document}}
+"""
+LONGEST = 240
+"""Most characters of one warning in a paper; the page has all of it."""
+
+
+def latex_files(record: Record, found: Brief, part: Shown, drawn: Sequence[Drawing]) -> dict[str, str]:
+    """Return path -> text of every file but the pictures."""
+    tables = {f"{TABLES}/{name}.tex": _table(name, table, found) for name, table in found.named_tables}
+    figures = {f"{FOLDER}/{item.name}.tex": figure_file(item.name, item.caption) for item in drawn}
+    return {"report.tex": _report(record, found, part, [*tables, *figures]), **tables, **figures,
+            "numbers.tex": numbers_file(macros(record, part)), "references.bib": bibtex(record)}
+
+
+def _table(name: str, table: TextTable, found: Brief) -> str:
+    short, foot = compact(table), f" {FOOTNOTE}" if table is found.comparisons else ""
+    origins = " and ".join(found.origins)
+    said = short.said.replace(f"Figures: {origins}.", "").strip()
+    caption = f"{escaped(table.title)}. All figures \\emph{{{escaped(origins)}}}." \
+              f"{escaped_after(said)}{escaped_after(foot)}"
+    return f"% Written by repro; in the preamble: {PACKAGES}\n" \
+           "% A longtable needs a page of one column.\n" \
+           f"{latex_table(short.table, caption, f'tab:repro-{name}')}\n"
+
+
+def escaped_after(text: str) -> str:
+    """Escape words that follow others, with the space between."""
+    return f" {escaped(text)}" if text.strip() else ""
+
+
+def figure_file(name: str, caption: str) -> str:
+    """Return a figure of one column; its picture stands in the same folder."""
+    return "\n".join([
+        "% Written by repro; in the preamble: \\usepackage{graphicx}, and \\graphicspath{{FOLDER/}} from elsewhere",
+        r"\begin{figure}[htbp]", r"\centering", r"\ifdim\columnwidth>3.5in",
+        f"\\includegraphics{{{FOLDER}/{name}.pdf}}", r"\else",
+        f"\\includegraphics[width=\\columnwidth]{{{FOLDER}/{name}.pdf}}", r"\fi",
+        f"\\caption{{{escaped(caption)}}}\\label{{fig:repro-{name}}}", r"\end{figure}",
+    ]) + "\n"
+
+
+def _report(record: Record, found: Brief, part: Shown, inputs: Sequence[str]) -> str:
+    only = "" if part.whole else " (the declared contrast only)"
+    facts = "; ".join(f"{key}: {value}" for key, value in found.facts)
+    blocks = [f"% Written by repro. {' and '.join(found.origins)} figures\n{PREAMBLE}",
+              f"\\section*{{{escaped(found.title + only)}}}",
+              *(_verdict(item) for item in _leading(found, part)),
+              *([f"Errors: {escaped(found.errors)}."] if found.errors else []),
+              *_list("Warnings", found.doubts), *_list("Cautions of verdicts", _cautions(part)),
+              f"\\paragraph{{Record}} {escaped(facts)}.",
+              *(f"\\input{{{path.removesuffix('.tex')}}}" for path in inputs),
+              "\\raggedright\n\\nocite{*}\n\\bibliographystyle{plain}\n\\bibliography{references}\n\\end{document}"]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _leading(found: Brief, part: Shown) -> Iterator[VerdictText]:
+    """Yield the sentences of the verdicts `_led` by."""
+    yield from found.verdicts[:len(_led(part))]
+
+
+def _verdict(item: VerdictText) -> str:
+    return f"\\noindent\\textbf{{{escaped(item.verdict)}}}: {escaped(item.contrast)}: {escaped(item.why)}\n"
+
+
+def _led(part: Shown) -> Sequence[Comparison | MainEffect]:
+    """Return the declared contrast; without one the main effects, or the only verdict."""
+    primary = [item for item in part.comparisons if item.primary]
+    return primary or part.effects or (part.comparisons if len(part.comparisons) == 1 else ())
+
+
+def _cautions(part: Shown) -> list[str]:
+    """Return what stands beside the verdicts of the tables: further differences and cautions, each once."""
+    told: list[tuple[str, str]] = []
+    leading = _led(part)
+    for item in part.comparisons:
+        if item not in leading:
+            words = [f"it {item.also}"] if item.also else []
+            told += [(f"{item.candidate_label} against {item.baseline_label}", text)
+                     for text in (*words, *item.cautions)]
+    for effect in (item for item in part.effects if item not in leading):
+        words = [f"it {other.words}" for other in effect.flagged] + ([f"it {effect.pooled.also}"]
+                                                                     if effect.pooled.also else [])
+        told += [(f"main effect of {effect.factor}, {effect.level} against {effect.reference}", text)
+                 for text in (*words, *effect.pooled.cautions)]
+    alike: dict[str, list[tuple[str, str]]] = {}
+    for subject, text in told:
+        alike.setdefault(re.sub(r"[\d.]+", "#", text), []).append((subject, text))
+    return [f"{plain(same[0][0])}: {plain(same[0][1])}{_others(len(same) - 1)}" for same in alike.values()]
+
+
+def _others(count: int) -> str:
+    return f" (and {count} other verdict{'' if count == 1 else 's'} alike)" if count else ""
+
+
+def _list(title: str, texts: Iterable[str]) -> list[str]:
+    found = [text if len(text) <= LONGEST else f"{text[:LONGEST].rstrip()} ... (in full on the HTML page)"
+             for text in texts]
+    if not found:
+        return []
+    items = "\n".join(f"  \\item {escaped(text)}" for text in found)
+    return [f"\\paragraph{{{title}}}\n\\begin{{itemize}}\\setlength{{\\itemsep}}{{0pt}}\\sloppy\n{items}\n"
+            "\\end{itemize}"]
