@@ -30,9 +30,17 @@ const Page = (() => {
     const packed = document.getElementById("plotly");
     if (!packed) return;
     const bytes = Uint8Array.from(atob(packed.textContent), (letter) => letter.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const unzip = new DecompressionStream("gzip");
+    const writer = unzip.writable.getWriter();
+    writer.write(bytes);
+    writer.close();
+    // Part by part: `new Response(...).text()` now and then never ends in headless Chromium.
+    const reader = unzip.readable.getReader();
+    const decoder = new TextDecoder();
     const script = document.createElement("script");
-    script.textContent = await new Response(stream).text();
+    let text = "";
+    for (let part = await reader.read(); !part.done; part = await reader.read()) text += decoder.decode(part.value, { stream: true });
+    script.textContent = text + decoder.decode();
     document.head.append(script);
   };
   const ready = unpack();
