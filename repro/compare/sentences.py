@@ -10,6 +10,7 @@ from repro.compare.evidence import EXACT_PAIRS, Evidence
 from repro.compare.family import ALPHA, LEAST, FamilyShare
 from repro.compare.figures import Restricted
 from repro.compare.missed import Missed
+from repro.suite.contest import CONTEST
 
 VISIBLE = 0.005
 """Relative distance between evaluations below which it is not worth a word."""
@@ -152,7 +153,7 @@ def amount(value: float) -> str:
 def cautions(item: Evidence) -> list[str]:
     """Return the cautions that no interval shows."""
     found = [*dict.fromkeys(_ungated(item.candidate, item.baseline)), *describe_resumed_trials(item),
-             *_order_cautions(item)]
+             *_missed_cautions(item), *_order_cautions(item)]
     found += _grid_cautions(item) if item.grid is not None else []
     found += _drift_cautions(item)
     if item.missed is not None and item.missed.restricted is not None and not item.missed.restricted.declared:
@@ -162,6 +163,19 @@ def cautions(item: Evidence) -> list[str]:
     if item.interval is not None and item.interval.high > 4 * item.interval.low:
         found.append("the interval spans more than a factor of 4: the size of the difference is hardly known")
     return found
+
+
+def _missed_cautions(item: Evidence) -> list[str]:
+    """Return a caution for each side whose trials missed their target, if the figure is a speed that does not ask."""
+    scale = item.asked.scale
+    if item.ratio is None or not scale.speed or scale.to_target or scale.at_end:
+        return []
+    sides = ((item.candidate, item.ours), (item.baseline, item.theirs))
+    missed = [(cell, sum(each.samples_to_target is None for each in side.results.values()), side.n)
+              for cell, side in sides
+              if (stop := getattr(cell.choices, "stop", None)) and stop.has_target and item.design != CONTEST]
+    return [f"{cell.label}: {count} of {n} trials missed the target; {scale.noun} says nothing about the time to it"
+            for cell, count, n in missed if count]
 
 
 def _ungated(*cells: ComparedCell) -> Iterator[str]:
