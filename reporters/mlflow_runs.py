@@ -36,7 +36,6 @@ from repro.suite.cell import Cell
 from repro.suite.kinds import AnyTrialConfig
 
 from .tracking.address import experiment_place
-from .tracking.figures import digest as figure_digest
 from .tracking.metric_points import (
     MetricPoint,
     cell_metrics,
@@ -259,10 +258,6 @@ class _Replay:
             digest = hashlib.sha256(text.encode()).hexdigest()
             if sent.files.get(name) != digest:
                 self._file(sent, name, digest, partial(self.server.upload_text, image, name, text))
-        for name, figure in view.figures.items():
-            digest = figure_digest(figure)
-            if sent.files.get(name) != digest:
-                self._file(sent, name, digest, partial(self.server.log_figure, image, name, figure))
         self.server.set_status(image, view)
 
     def _file(self, sent: Sent, name: str, digest: str, send: Callable[[], None]) -> None:

@@ -29,7 +29,7 @@ from .. import markdown as markdown_page
 from ..page.cells import marks
 from ..paper.brief import brief
 from ..tables import rows as tables
-from . import figures as run_figures
+from .colors import color_of
 from .metric_points import cell_metrics, levels
 
 NOT_A_KEY = r"[^\w\-. :/]"
@@ -55,7 +55,6 @@ class RunView:
     """Artifact path -> file; missing files are omitted."""
     texts: Mapping[str, str] = field(default_factory=dict)
     """Artifact path -> content, for artifacts that are not files of the record."""
-    figures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Artifact path -> plotly figure in plain data."""
     status: str = "RUNNING"
     end_ms: int | None = None
@@ -189,6 +188,7 @@ def cell_view(
     tags = common_tags(record, run, cell_key(cell), "cell", cell) | {
         "mlflow.runName": f"tuning: {cell.label}" if record.plan.kind == "tuning" else cell.label}
     tags |= _verdict_tags(comparisons) | _claim_tags(record, cell)
+    tags["mlflow.note.content"] = "\n\n".join(filter(None, (tags.get("mlflow.note.content"), _where(record, report))))
     warnings = "; ".join(item.line for item in run_warnings(record))
     tags |= {"repro.run_warnings": warnings} if warnings else {}
     tags |= {f"repro.factor.{re.sub(NOT_A_KEY, '_', key)}": value for key, value in cell.factors.items()}
@@ -206,9 +206,16 @@ def cell_view(
     return RunView(
         key=cell_key(cell), start_ms=min(start for start, _ in spans), tags=_cut(tags), params=params_texts[0],
         data=data_of(record, cell.choices), files=files, texts=params_texts[1] | (_tables(record) if report else {}),
-        figures=run_figures.figures(record) if report else {},
         status="RUNNING" if running else ended, end_ms=None if running else max(end for _, end in spans),
     )
+
+
+def _where(record: Record, report: bool) -> str:
+    """Say where the report of the run is; "" while it has none."""
+    if not (record.folder.reports / "report.html").is_file():
+        return ""
+    return ("Report of the whole run: artifact `report.html` of this run." if report else
+            f"Report of the whole run: artifact `report.html` of run *{record.plan.cells[0].label}*.")
 
 
 def _of_cell(results: Sequence[Result]) -> str:
@@ -265,7 +272,7 @@ def common_tags(record: Record, run: str, key: str, level: str, cell: Cell) -> d
         "repro.run": run, "repro.key": key, "repro.level": level, "repro.suite": record.plan.suite.suite,
         "repro.suite_digest": record.plan.digest, "repro.cell": cell.cell_id, "repro.method": record.plan.method,
         "repro.version": environment.repro_version, "mlflow.source.name": "repro",
-        "repro.label": cell.choices.origin, "mlflow.runColor": run_figures.color_of(marks(record)[cell.cell_id]),
+        "repro.label": cell.choices.origin, "mlflow.runColor": color_of(marks(record)[cell.cell_id]),
     }
     data = data_of(record, cell.choices)
     if data:

@@ -17,7 +17,6 @@ from repro.core.errors import TrackingError
 from repro.core.redact import redacted
 from repro.record.environment import DataSet
 
-from . import figures
 from .access import check_scheme, exclusive_access
 from .address import artifact_root
 from .failures import advice, diagnose
@@ -27,6 +26,13 @@ from .run_view import RunView
 
 DIGEST_LIMIT = 36
 PAGE = 1000
+NOTE = """Runs of `repro`, a benchmark of time to accuracy.
+
+- One run a cell (a combination of settings) with its medians and its verdict in the note; below each, one run a trial.
+- The note of every cell names the run whose artifact `report.html` is the report of all cells: verdicts, intervals,
+  figures, environment.
+- To compare cells: group by parameter `Cell`, or select their runs and press Compare."""
+"""The description of an experiment."""
 
 
 @dataclass(slots=True)
@@ -157,7 +163,8 @@ class Server:
         from mlflow.exceptions import MlflowException
 
         try:
-            return str(self._client.create_experiment(name, artifact_root(self.uri, name)))
+            tags = {"mlflow.note.content": NOTE}
+            return str(self._client.create_experiment(name, artifact_root(self.uri, name), tags))
         except MlflowException:
             found = self._client.get_experiment_by_name(name)  # another run may have created it first
             if found is None:
@@ -259,9 +266,6 @@ class Server:
             path = Path(folder) / name
             path.write_text(text, encoding="utf-8")
             self.upload(image, path)
-
-    def log_figure(self, image: StoredRun, name: str, figure: Mapping[str, Any]) -> None:
-        figures.log(self._client, image.run_id, name, figure)
 
     def set_status(self, image: StoredRun, view: RunView) -> None:
         """Set the status, and the end if the run has ended."""

@@ -86,13 +86,13 @@ def test_the_store_has_tables_and_factors(sent: Record, server: str, tmp_path: P
     artifacts = {item.path for run in cells for item in client.list_artifacts(run.info.run_id)}
     assert {"cells.csv", "comparisons.csv", "pairs.csv", "trials.csv", "report.md", "report.html"} <= artifacts
     first = next(run for run in cells if run.data.tags["repro.cell"] == sent.plan.cells[0].cell_id)
-    figures = {item.path: item for item in client.list_artifacts(first.info.run_id, "figures")}
-    assert figures.keys() == {"figures/accuracy.html"}  # one pair has no ratio that could be drawn
-    assert all(4e6 < item.file_size < 6e6 for item in figures.values())  # plotly.js is inside
-    drawn = Path(client.download_artifacts(first.info.run_id, "figures/accuracy.html", str(tmp_path)))
-    assert '"showSendToCloud": false' in drawn.read_text(encoding="utf-8")  # no button for plotly's cloud
-    assert not any(item.path == "figures" for run in cells if run is not first
-                   for item in client.list_artifacts(run.info.run_id))
+    with_report = [run for run in cells for item in client.list_artifacts(run.info.run_id)
+                   if item.path == "report.html" and item.file_size < 1.5e6]
+    assert with_report == [first], "one copy, which the notes of all cells name"
+    notes = {run.info.run_id: run.data.tags["mlflow.note.content"] for run in cells}
+    assert notes[first.info.run_id].endswith("artifact `report.html` of this run.")
+    assert all(sent.plan.cells[0].label in note for name, note in notes.items() if name != first.info.run_id)
+    assert "one run a trial" in experiment.tags["mlflow.note.content"]
 
 
 @pytest.mark.parametrize(("arguments", "text"), [
