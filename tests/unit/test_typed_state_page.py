@@ -23,7 +23,6 @@ from tests.records import SUITE, make_record
 
 cells = importlib.import_module("repro.reporters.page.cells")
 notices = importlib.import_module("repro.reporters.page.notices").notices
-figures = importlib.import_module("repro.reporters.tracking.figures")
 
 OLD = Path(__file__).parents[1] / "data" / "records-0.1.0"
 OTHER_WORDS = "Quite another sentence."
@@ -86,13 +85,6 @@ def test_origins_are_several_words_and_not_one_text() -> None:
     mark = cells.CellMark(1, "c", "cell", "cell", 0, "solid", "circle", "measured")
     assert cells.origins([mark, replace(mark, origin="emulated"), mark]) == ("measured", "emulated")
     assert cells.origins([]) == ("measured",)
-
-
-def test_what_lies_behind_the_lines_is_known_whatever_its_id() -> None:
-    shown: set[str] = set()
-    behind = figures._placed({"uid": "x", "legendgroup": "1", "showlegend": False}, "", {}, shown)
-    line = figures._placed({"uid": "band-1", "legendgroup": "1"}, "", {}, shown)
-    assert (behind["showlegend"], line["showlegend"]) == (False, True)
 
 
 # ---- what plug-ins can do

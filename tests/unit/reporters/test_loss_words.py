@@ -20,7 +20,6 @@ from tests.records import SUITE, make_record
 from tests.unit.reporters.parsed_page import Page, figures, render, trials_of
 
 points = importlib.import_module("repro.reporters.tracking.metric_points")
-sheets = importlib.import_module("repro.reporters.tracking.figures")
 TEXT = (SUITE.replace("workload: digits", "workload: text").replace("evaluate_every: 1437", "evaluate_every: 1600")
         .replace("metric: top1, target: 0.9", "metric: val_loss, target: 2.2"))
 FORBIDDEN = re.compile(r"(?i)accurac|\bimages?\b|top-?1")
@@ -102,8 +101,6 @@ def test_mlflow_gets_the_perplexity_of_every_evaluation(loss: Record) -> None:
     assert values
     ended = {item.key: item.value for item in points.result_points(trial, 0, quality)}
     assert ended["final_perplexity"] == pytest.approx(math.exp(2.19))
-    assert [name for name in sheets.figures(loss) if "loss" in name]
-    assert not [name for name in sheets.figures(loss) if "accuracy" in name]
 
 
 def test_the_terminal_shows_perplexity_and_tokens_a_second(loss: Record) -> None:
