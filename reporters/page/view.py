@@ -74,8 +74,9 @@ def view(record: Record) -> dict[str, Any]:
         "trust": trust(record), "energy": energy(record), "phases": phases(record),
         "traffic": traffic(record), "layers": layer_rows(record), "servers": servers(record),
         "scaling": (scaled := scaling(record)), "controller": controller(record, scaled), "networks": networks(record),
-        # A suite that varies the number of processes asks about scaling: that is its first picture.
-        "scaling_leads": not plan.measures and "processes" in plan.suite.matrix and bool(scaled.same or scaled.larger),
+        # A suite of three numbers of processes or more asks about scaling: that is its first picture.
+        "scaling_leads": not plan.measures and len(plan.suite.matrix.get("processes", ())) > 2
+        and bool(scaled.same or scaled.larger),
         "duplicates": duplicates(record),
         "settings": settings(record), "effective": effective(record), "machine": machine(record),
         "rank_settings": rank_settings(record), "attempts": attempts(record), "trials": of_trials,
