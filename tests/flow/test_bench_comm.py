@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from repro.bench.comm.bench import PRELOAD, measure
+from repro.bench.comm.mpi import compile_program
 from repro.bench.comm.options import CommOptions, read_algorithms, read_launcher
 from repro.cli.main import cli
 from repro.comm.algorithms.ring import Ring
@@ -117,14 +118,23 @@ def test_exceeding_the_budget_is_reported() -> None:
     assert "not measured: ring at 64 MiB: modelled" in done.stdout
 
 
-@pytest.mark.skipif(shutil.which("mpicc") is None or shutil.which("mpirun") is None, reason="Open MPI is not installed")
-def test_mpi_appears_in_addition() -> None:
+@pytest.fixture(scope="module")
+def beside() -> dict[str, Any]:
+    """What a run with `--with-mpi` records about MPI."""
     done = invoke("-a", "ring", "--sizes", "4k", "--world", "2", "--repetitions", "2", "--with-mpi", "--json")
-    (beside,) = json.loads(done.stdout)["mpi"]
-    assert (beside["problem"], beside["version"][:8], len(beside["seconds"]["4096"])) == ("", "Open MPI", 2)
+    (found,) = json.loads(done.stdout)["mpi"]
+    assert isinstance(found, dict)
+    return found
 
 
-@pytest.mark.skipif(shutil.which("mpicc") is not None, reason="Open MPI is installed")
-def test_missing_mpi_is_reported() -> None:
-    done = invoke("-a", "ring", "--sizes", "4k", "--world", "2", "--repetitions", "2", "--with-mpi")
-    assert "MPI_Allreduce over TCP: not measured: mpicc" in done.stdout
+def test_mpi_appears_in_addition(beside: dict[str, Any], tmp_path: Path) -> None:
+    if shutil.which("mpicc") is None or shutil.which("mpirun") is None or compile_program(tmp_path):
+        pytest.skip("Open MPI or its headers are not installed")
+    assert beside["problem"] == ""
+    assert (beside["version"][:8], len(beside["seconds"]["4096"])) == ("Open MPI", 2)
+
+
+def test_mpi_that_cannot_be_measured_is_reported(beside: dict[str, Any], tmp_path: Path) -> None:
+    if shutil.which("mpicc") is not None and not compile_program(tmp_path):
+        pytest.skip("Open MPI is installed")
+    assert beside["seconds"] == {} and beside["problem"].startswith("mpicc") and "libopenmpi-dev" in beside["problem"]

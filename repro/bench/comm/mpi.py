@@ -22,6 +22,7 @@ from repro.seams.launching import Launcher, LaunchRequest
 ENTRY = "repro.bench.comm.mpi_rank:serve_rank"
 FOUND, PROGRAM = "mpi.txt", "allreduce"
 COMPILE_SECONDS = 120.0
+PACKAGES = "Debian: openmpi-bin, libopenmpi-dev"
 
 
 def measure(
@@ -29,8 +30,7 @@ def measure(
 ) -> MpiResult:
     """Time MPI_Allreduce at every size; the result names the problem if MPI is missing or fails."""
     if missing := [name for name in ("mpicc", "mpirun") if shutil.which(name) is None]:
-        return MpiResult(world=world, problem=f"{' and '.join(missing)} not installed (Debian: openmpi-bin, "
-                                              "libopenmpi-dev)")
+        return MpiResult(world=world, problem=f"{' and '.join(missing)} not installed ({PACKAGES})")
     show(f"{world} ranks: MPI_Allreduce")
     with tempfile.TemporaryDirectory(prefix="repro-mpi-") as scratch:
         folder = Path(scratch)
@@ -47,12 +47,19 @@ def measure(
 
 
 def compile_program(folder: Path) -> str:
-    """Build the C program in `folder`; return the error, "" if there is none."""
+    """Build the C program in `folder`; return the error, "" if there is none.
+
+    Debian's openmpi-bin has mpicc without its headers, so the compiler's first error is the one that matters.
+    """
     source = folder / f"{PROGRAM}.c"
     source.write_text(files("repro.bench.comm").joinpath("allreduce.c").read_text(encoding="utf-8"), encoding="utf-8")
     command = ["mpicc", "-O2", "-o", str(folder / PROGRAM), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False)
-    return f"mpicc failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}" if done.returncode else ""
+    if not done.returncode:
+        return ""
+    lines = done.stderr.strip().splitlines() or ["no message"]
+    error = next((line for line in lines if "error:" in line), lines[-1]).removeprefix(str(folder) + "/")
+    return f"mpicc failed: {error} ({PACKAGES})"
 
 
 def version() -> str:
