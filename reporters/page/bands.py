@@ -102,19 +102,45 @@ def brackets(mark: CellMark, results: Sequence[Result], where: Where) -> dict[st
     """Return the trace of each line from the last evaluation that missed the target to the first that reached it."""
     x: list[float | None] = []
     y: list[float | None] = []
-    for item in results:
-        ends = _ends(item)
-        if ends is None:
-            continue
-        miss, hit = ends
-        x += [_short(where(miss)) if miss else 0.0, _short(where(hit)), None]
-        y += [miss.value if miss else hit.value, hit.value, None]
+    for miss, hit in filter(None, map(_ends, results)):
+        if miss is not None:
+            x += [_short(where(miss)), _short(where(hit)), None]
+            y += [miss.value, hit.value, None]
     if not x:
         return None
     return {
         "type": "scatter", "mode": "lines", "uid": f"bracket-{mark.number}", "name": f"crossings of cell {mark.number}",
         "legendgroup": str(mark.number), "x": x, "y": y, "opacity": 0.28, "hoverinfo": "skip",
         "showlegend": False, "line": {"width": 7, "color": f"--c{mark.color}"},
+    }
+
+
+def first_hits(mark: CellMark, results: Sequence[Result], where: Where) -> dict[str, Any] | None:
+    """Return the trace of trials that reached the target at their first evaluation: left-censored.
+
+    A dotted line runs from the beginning to an open triangle at the evaluation, because the crossing is somewhere in
+    between. None if there is no such trial.
+    """
+    x: list[float | None] = []
+    y: list[float | None] = []
+    seeds: list[int | None] = []
+    for item in results:
+        ends = _ends(item)
+        if ends and ends[0] is None:
+            x += [0.0, _short(where(ends[1])), None]
+            y += [ends[1].value, ends[1].value, None]
+            seeds += [None, item.repeat, None]
+    if not x:
+        return None
+    return {
+        "type": "scatter", "mode": "lines+markers", "uid": f"first-{mark.number}",
+        "name": f"first hits of cell {mark.number}", "legendgroup": str(mark.number), "x": x, "y": y,
+        "showlegend": False, "line": {"width": 1.2, "dash": "2px,3px", "color": f"--c{mark.color}"},
+        "marker": {"symbol": "triangle-left-open", "size": [0, 10, 0] * (len(x) // 3), "color": f"--c{mark.color}",
+                   "line": {"width": 1.5, "color": f"--c{mark.color}"}},
+        "customdata": seeds,
+        "hovertemplate": f"<b>{mark.number}</b> seed %{{customdata}} reached the target by its first evaluation, "
+                         "%{x:.4~g}, or earlier<extra></extra>",
     }
 
 

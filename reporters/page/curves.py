@@ -16,7 +16,7 @@ from repro.suite.program import ProgramConfig
 from repro.suite.quality import Quality
 
 from ..text import Number, number, plural, seconds, significant, wrapped
-from .bands import LEAST_TRIALS, band, brackets, middle, misses, thinned
+from .bands import LEAST_TRIALS, band, brackets, first_hits, middle, misses, thinned
 from .cells import CellMark, goal, marks, origins
 
 DASHES = {
@@ -94,6 +94,8 @@ class Panel:
     """True if every cell has enough trials for a median: single trials are then drawn on demand."""
     without: int
     """Trials without an evaluation."""
+    first: int
+    """Trials that reached the target at their first evaluation."""
 
 
 def panels(record: Record) -> list[Panel]:
@@ -131,6 +133,7 @@ def _panel(record: Record, index: int, key: tuple[str, str], cells: Sequence[Cel
         bands=len(cells) <= BANDS_UP_TO,
         medians=all(len(record.of_cell(cell.cell_id)) >= LEAST_TRIALS for cell in cells),
         without=len(trials) - len(drawn),
+        first=sum(result.bracket is not None and not result.bracket.miss_samples for _, result in drawn),
     )
 
 
@@ -187,7 +190,7 @@ def layout(x: str, y: str) -> dict[str, Any]:
 
 
 def _behind(clock: str, drawn: Sequence[tuple[CellMark, Result]], most: int) -> list[dict[str, Any]]:
-    """Return the traces of whole cells: ranges, brackets, medians, misses."""
+    """Return the traces of whole cells: ranges, brackets, medians, first hits, misses."""
     cells: dict[CellMark, list[Result]] = {}
     for mark, result in drawn:
         cells.setdefault(mark, []).append(result)
@@ -198,6 +201,7 @@ def _behind(clock: str, drawn: Sequence[tuple[CellMark, Result]], most: int) -> 
     found = [*(band(mark, results, where, most) for mark, results in cells.items()),
              *(brackets(mark, results, where) for mark, results in cells.items()),
              *(middle(mark, results, where, DASHES[mark.dash], most) for mark, results in cells.items()),
+             *(first_hits(mark, results, where) for mark, results in cells.items()),
              *(misses(mark, results, where) for mark, results in cells.items())]
     return [trace for trace in found if trace is not None]
 

@@ -94,6 +94,8 @@ class Forest:
     """Not declared in advance, so corrected for multiple testing."""
     what: str
     """The quantity of the ratios: `times`."""
+    relative: str
+    """The title of the axis: `relative time`."""
     sides: tuple[str, str]
     """Words for a candidate left and right of 1."""
     drawn: bool
@@ -126,7 +128,8 @@ def forest(record: Record) -> Forest:
     built = [_ratio(record, index, item, known, axis) for index, item in enumerate(found)]
     return Forest(
         axis=axis, one=axis.at(1.0), primary=next((item for item in built if item.primary), None),
-        others=tuple(item for item in built if not item.primary), what=_what(found), sides=_sides(found),
+        others=tuple(item for item in built if not item.primary),
+        what=_what(found), relative=_relative(found), sides=_sides(found),
         drawn=any(item.pairs or item.factors for item in built),
         level=next((item.level for item in built if item.level), ""), errors=errors(record, found, effects(record)),
     )
@@ -135,6 +138,11 @@ def forest(record: Record) -> Forest:
 def _what(found: Sequence[Comparison]) -> str:
     scale = METRICS[found[0].metric if found else DEFAULT]
     return "times" if scale.clock else scale.noun
+
+
+def _relative(found: Sequence[Comparison]) -> str:
+    scale = METRICS[found[0].metric if found else DEFAULT]
+    return f"relative {'time' if scale.clock else scale.noun}"
 
 
 def _sides(found: Sequence[Comparison]) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Probability of having reached the target by a time, by cell, if some trials missed it (Kaplan-Meier)."""
+"""Share of trials at the target by a time, by cell; its Kaplan-Meier estimate if some trials missed the target."""
 
 from __future__ import annotations
 
@@ -46,15 +46,21 @@ class SurvivalPanel:
     goal: str
     charts: tuple[Chart, ...]
     rows: tuple[SurvivalRow, ...]
+    missed: bool
+    """True if a trial did not reach the target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survivals:
-    """The section; it has no panel if every trial reached its target."""
+    """The section; it has no panel without a target."""
 
     metric: Metric
     noun: str
     panels: tuple[SurvivalPanel, ...]
+
+    @property
+    def missed(self) -> bool:
+        return any(panel.missed for panel in self.panels)
 
     @property
     def charts(self) -> tuple[Chart, ...]:
@@ -69,31 +75,30 @@ def survival(record: Record) -> Survivals:
     for cell in record.plan.cells if record.plan.has_target and not record.plan.is_contest else ():
         groups.setdefault((cell.choices.task, goal(cell.choices)), []).append(cell)
     panels = [_panel(record, index, key, cells, scale) for index, (key, cells) in enumerate(groups.items())]
-    return Survivals(scale.name, scale.noun, tuple(panel for panel in panels if panel))
+    return Survivals(scale.name, scale.noun, tuple(panels))
 
 
 def _panel(
     record: Record, number_: int, key: tuple[str, str], cells: Sequence[Cell], scale: MetricSpec
-) -> SurvivalPanel | None:
-    """Return None if no trial missed."""
+) -> SurvivalPanel:
     known = marks(record)
     order = [cell.cell_id for cell in record.plan.cells]
     horizon = horizon_of(record, scale.name)
     found = [(known[cell.cell_id], order.index(cell.cell_id), _observations(record.of_cell(cell.cell_id), scale),
               summarize(cell, record.of_cell(cell.cell_id), scale.name, horizon)) for cell in cells]
-    if all(item.kind == "reached" for _, _, observed, _ in found for item in observed):
-        return None
+    missed = any(item.kind != "reached" for _, _, observed, _ in found for item in observed)
+    noun = "probability of having reached" if missed else "share of trials at"
     traces = [trace for mark, _, observed, summary in found if (trace := _trace(mark, observed, summary, scale))]
     unit = "seconds" if scale.timed else scale.unit
-    looks = layout(unit, "probability of having reached it")
+    looks = layout(unit, f"{noun} the target")
     looks["yaxis"] |= {"range": [-0.03, 1.05], "tickformat": ".0%"}
     figure = {"data": traces, "layout": looks}
     chart = Chart(
         f"survival-{number_}", f"{key[1]} on {key[0]}", f"against the {scale.noun}", figure,
-        f"probability of having reached {key[1]} against the {scale.noun}; {plural(len(traces), 'line')}, one per cell",
+        f"{noun} {key[1]} against the {scale.noun}; {plural(len(traces), 'line')}, one per cell",
     )
     return SurvivalPanel(
-        title=key[0], goal=key[1], charts=(chart,) if traces else (),
+        title=key[0], goal=key[1], charts=(chart,) if traces else (), missed=missed,
         rows=tuple(_row(mark, index, observed, summary, scale) for mark, index, observed, summary in found),
     )
 

@@ -148,10 +148,13 @@ def test_every_pair_names_its_two_trials(plain: Record) -> None:
             assert ours.tta_wall / theirs.tta_wall == pytest.approx(pair.ratio.value)
 
 
-def test_survival_is_shown_only_if_trials_missed(plain: Record, missed: Record, tmp_path: Path) -> None:
-    assert survivals.survival(plain).panels == ()
-    assert 'id="survival"' not in written(plain, tmp_path)
-    assert 'id="survival"' in written(missed, tmp_path)
+def test_the_share_at_the_target_is_a_probability_only_if_trials_missed(
+    plain: Record, missed: Record, tmp_path: Path,
+) -> None:
+    found = survivals.survival(plain)
+    assert not found.missed and all(trace["y"][-1] == 1.0 for trace in found.charts[0].figure["data"])
+    assert "Kaplan-Meier" not in written(plain, tmp_path) and 'id="survival"' in written(plain, tmp_path)
+    assert survivals.survival(missed).missed and "Kaplan-Meier" in written(missed, tmp_path)
 
 
 def test_survival_steps_are_those_of_compare_and_ticks_mark_the_missed(missed: Record) -> None:
@@ -198,6 +201,19 @@ def test_bands_end_where_the_first_trial_ended_and_brackets_hold_the_crossing(pl
         low, high = bracket["x"][3 * index], bracket["x"][3 * index + 1]
         assert low == pytest.approx(item.bracket.miss_wall_seconds, rel=1e-6)
         assert high == pytest.approx(item.bracket.hit_wall_seconds, rel=1e-6)
+
+
+def test_a_hit_at_the_first_evaluation_is_drawn_as_left_censored(plain: Record) -> None:
+    mark = next(iter(speedup.marks(plain).values()))
+    first, *others = plain.of_cell(plain.plan.cells[0].cell_id)
+    hit = first.curve[0]
+    bracket = Bracket(miss_samples=0, hit_samples=hit.samples, miss_wall_seconds=0, hit_wall_seconds=hit.wall_seconds)
+    results = [first.model_copy(update={"bracket": bracket}), *others]
+    drawn = bands.first_hits(mark, results, lambda point: point.wall_seconds)
+    assert drawn["x"] == [0.0, pytest.approx(hit.wall_seconds, rel=1e-6), None]
+    assert drawn["customdata"] == [None, first.repeat, None] and drawn["marker"]["symbol"] == "triangle-left-open"
+    assert bands.brackets(mark, results, lambda point: point.wall_seconds)["x"].count(None) == len(others)
+    assert bands.first_hits(mark, others, lambda point: point.wall_seconds) is None
 
 
 def test_a_long_curve_is_thinned_for_drawing_but_keeps_its_crossing(plain: Record) -> None:
