@@ -139,28 +139,33 @@ def cell_metrics(record: Record) -> list[Metric]:
 def cell_points(
     summaries: Sequence[Summary], comparisons: Sequence[Comparison], step: int, time_ms: int
 ) -> list[MetricPoint]:
-    """Return the figures of a cell; names of comparisons after the first one include the baseline.
+    """Return the figures of a cell.
 
-    The median of the first summary comes first, because MLflow's comparison draws the first logged metric.
+    MLflow draws a group (the name up to the slash) after the other in the order of the alphabet. So the headline is
+    the group `answer`: the median of the declared metric, the ratio, the final quality, how many trials reached the
+    target. Contrasts with further baselines, ends of intervals and medians of other metrics follow. The median of the
+    first summary is the first point, because MLflow's comparison draws the first logged metric.
 
     Args:
         step: see `trials_to_come`.
     """
-    first = summaries[0]
-    values: dict[str, Any] = {}
-    for item in summaries:
-        values |= {f"{item.metric}_median": item.median, **_bounds(item.metric, item.interval)}
-    for index, comparison in enumerate(comparisons):
-        baseline = f"_vs_{comparison.baseline}" if index else ""
-        values |= {f"ratio{baseline}": comparison.ratio, **_bounds(f"ratio{baseline}", comparison.interval),
-                   f"n_pairs{baseline}": comparison.n}
-    values |= {
-        "samples_per_second_median": first.median_samples_per_second, "epochs_median": first.median_epochs,
-        "final_median": first.median_final, "n": first.n, "reached": first.ok,
-        "success_probability": first.ok / first.n if first.n else None,
-        **_bounds("success_probability", first.success),
-    }
-    return list(_points(values, step, time_ms))
+    first, *others = summaries
+    ratios = {f"_vs_{item.baseline}" if index else "": item for index, item in enumerate(comparisons)}
+    answer = {f"answer/{first.metric}_median": first.median, "answer/final_median": first.median_final,
+              "answer/ratio": comparisons[0].ratio if comparisons else None,
+              "answer/reached": first.ok, "answer/trials": first.n}
+    contrasts: dict[str, Any] = {f"contrast/n_pairs{against}": item.n for against, item in ratios.items()}
+    contrasts |= {f"contrast/ratio{against}": item.ratio for against, item in ratios.items() if against}
+    bounds = _bounds(first.metric, first.interval)
+    for against, comparison in ratios.items():
+        bounds |= _bounds(f"ratio{against}", comparison.interval)
+    bounds |= _bounds("success_probability", first.success)
+    for item in others:
+        bounds |= _bounds(item.metric, item.interval)
+    medians = {f"median/{item.metric}": item.median for item in others} | {
+        "median/samples_per_second": first.median_samples_per_second, "median/epochs": first.median_epochs}
+    share = {"interval/success_probability": first.ok / first.n if first.n else None}
+    return list(_points({**answer, **contrasts, **share, **bounds, **medians}, step, time_ms))
 
 
 def tuning_points(tuned: TunedContender, step: int, time_ms: int) -> list[MetricPoint]:
@@ -189,7 +194,7 @@ def _key(name: str) -> str:
 
 
 def _bounds(name: str, bounds: Bounds | None) -> dict[str, float]:
-    return {f"{name}_low": bounds.low, f"{name}_high": bounds.high} if bounds else {}
+    return {f"interval/{name}_low": bounds.low, f"interval/{name}_high": bounds.high} if bounds else {}
 
 
 def _points(values: Mapping[str, Any], step: int, time_ms: int) -> Iterator[MetricPoint]:

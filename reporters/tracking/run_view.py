@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from repro.compare import Comparison, summarize
 from repro.compare.calibration import FILE as CALIBRATION
 from repro.compare.contest import claim_of
@@ -21,6 +23,7 @@ from repro.record.results import Result
 from repro.record.status import STARTED, meaning
 from repro.record.store import Record
 from repro.suite.cell import Cell
+from repro.suite.choice import Choice
 from repro.suite.kinds import AnyTrialConfig
 from repro.suite.model import Trial
 
@@ -37,6 +40,8 @@ NOT_A_KEY = r"[^\w\-. :/]"
 LABEL = "Cell"
 """Parameter with the full name of a cell. MLflow's comparison sorts names, capitals first, and draws the first ones:
 this one identifies the runs, and the list of runs can be grouped by it."""
+ALWAYS = ("kind", "processes", "device")
+"""Settings that are parameters also with their default."""
 PARAM_LIMIT, TAG_LIMIT, KEY_LIMIT = 6000, 8000, 250
 QUIET_SECONDS = 60.0
 """A running trial writes to its folder every second; after this many seconds without a change it counts as ended."""
@@ -289,12 +294,34 @@ def data_of(record: Record, choices: AnyTrialConfig) -> tuple[DataSet, ...]:
 
 
 def flat_params(cell: Cell, more: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return (parameters by dotted name, artifacts); params.json has the full values if MLflow's limit cuts any."""
-    flat = _flat(cell.choices.model_dump(mode="json", by_alias=True)) | dict(more)
+    """Return (parameters by dotted name, artifacts); params.json has the full values if MLflow's limit cuts any.
+
+    A setting that has its default is no parameter, so that the few that matter are seen; plan.json of the cell's run
+    has all of them. What the suite varies is always a parameter.
+    """
+    flat = _flat(_stated(cell.choices)) | dict(more)
     named = {LABEL: cell.label} | cell.factors | flat
     full = {re.sub(NOT_A_KEY, "_", key): _text(value) for key, value in named.items()}
     cut = {key[:KEY_LIMIT]: _shorter(value, PARAM_LIMIT) for key, value in full.items()}
     return cut, {} if cut == full else {"params.json": json.dumps(full, indent=1, sort_keys=True) + "\n"}
+
+
+def _stated(model: BaseModel) -> dict[str, Any]:
+    """Return the settings that differ from their defaults; of a plug-in its name in any case."""
+    whole = model.model_dump(mode="json", by_alias=True)
+    found: dict[str, Any] = {}
+    for name, field_ in type(model).model_fields.items():
+        key, value = field_.serialization_alias or field_.alias or name, getattr(model, name)
+        if key not in whole:
+            continue
+        if isinstance(value, Choice):
+            changed = value.plugin.model_dump(mode="json", exclude_defaults=True)
+            found[key] = {"kind": value.kind} | ({"code": value.code} if value.code else {}) | changed
+        elif isinstance(value, BaseModel):
+            found |= {key: stated} if (stated := _stated(value)) else {}
+        elif key in ALWAYS or value != field_.get_default(call_default_factory=True):
+            found[key] = whole[key]
+    return found
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

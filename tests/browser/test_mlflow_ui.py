@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -141,7 +142,7 @@ def test_two_engines_compared(site: Site, visit: Visit, tmp_path: Path) -> None:
     assert chart.locator("svg.main-svg").first.bounding_box()["width"] > 300
     drawn = [text for text in chart.locator(".axis-title").all_text_contents() if text]
     assert drawn[:2] == ["Cell", "engine"]  # the distinguishing column comes first
-    assert drawn[-1] == "tta_wall_median"  # the declared clock, not the first name of the alphabet
+    assert drawn[-1] == "answer/tta_wall_median"  # the declared clock, not the first name of the alphabet
     assert chart.locator(".y-axis, .axis").count() > 0
     page.get_by_role("switch").first.click()  # show diff only, of parameters
     rows = {cells[0]: cells[1:] for cells in _rows(page)}
@@ -150,7 +151,7 @@ def test_two_engines_compared(site: Site, visit: Visit, tmp_path: Path) -> None:
     assert "optimizer.lr" not in rows and "processes" not in rows  # equal in both
     wanted = [record.cell(item) for item in (comparison.baseline, comparison.candidate)]
     medians = [summarize(cell, record.of_cell(cell.cell_id)).median_epochs for cell in wanted]
-    shown = page.evaluate(VALUES, "epochs_median")
+    shown = page.evaluate(VALUES, "median/epochs")
     assert [float(value) for value in shown] == [round(value or 0.0, 3) for value in medians]
     page.screenshot(path=tmp_path / "compare.png")
     assert (visit.outside, visit.alerts) == ([], [])
@@ -167,10 +168,11 @@ def test_cells_have_the_colours_of_the_page_and_figures_as_bars(site: Site, visi
     page = visit.page
     page.goto(f"{site.url}/#/experiments/{experiment(site, 'sample')}/runs?workflowType=machine_learning"
               "&compareRunsMode=CHART")
-    page.get_by_text("final_median", exact=True).first.wait_for()
+    page.get_by_text("answer/final_median", exact=True).first.wait_for()
     page.locator(".js-plotly-plot .bars path").first.wait_for()
     page.wait_for_function("document.querySelectorAll('.js-plotly-plot .bars')[0].querySelectorAll('path').length >= 4")
-    assert page.get_by_text("Model metrics", exact=False).count() > 0
+    groups = re.findall(r"\b(answer|contrast|interval|median|Model metrics)\s*\(\d+\)", page.inner_text("body"))
+    assert groups[:2] == ["answer", "contrast"]  # the headline is first
     assert page.get_by_text("vs/", exact=False).count() == 0  # no separate section for every other baseline
     runs = cell_runs(site, "sample").values()
     assert len({run.data.tags["mlflow.runColor"] for run in runs}) == len(runs) == 4
@@ -195,12 +197,11 @@ def test_hostile_names_stay_text(site: Site, visit: Visit) -> None:
                   f"experiments/{number}/runs/{run.info.run_id}"):
         page.goto(f"{site.url}/#/{place}")
         page.get_by_text("<script>alert(1)</script>", exact=False).first.wait_for()
-    for name in ("accuracy", "speedups"):
-        page.goto(f"{site.url}/#/experiments/{number}/runs/{run.info.run_id}/artifacts/figures/{name}.html")
-        frame = page.frame_locator("iframe")
-        frame.locator("svg.main-svg").first.wait_for()
-        assert "<script>alert(1)</script>" in frame.locator("svg.main-svg").all_text_contents().__str__()
-        assert "\u202e" not in str(frame.locator("svg.main-svg").all_text_contents())
+    page.goto(f"{site.url}/#/experiments/{number}/runs/{run.info.run_id}/artifacts/report.html")
+    frame = page.frame_locator("iframe")
+    frame.locator("svg.main-svg").first.wait_for()
+    text = frame.locator("body").text_content() or ""
+    assert "<script>alert(1)</script>" in text and "\u202e" not in text
     assert (visit.outside, visit.alerts) == ([], [])
 
 

@@ -108,27 +108,29 @@ def check_cell(record: Record, cell_id: str, dumped: dict[str, Any]) -> None:
     last = {key: points[-1][2] for key, points in run["metrics"].items()}
     assert run["name"] == cell.label
     assert run["status"] == "FINISHED"
-    assert last["tta_wall_median"] == summary.median
-    assert last["n"] == last["reached"] == summary.n
+    assert last["answer/tta_wall_median"] == summary.median
+    assert last["answer/trials"] == last["answer/reached"] == summary.n
     assert summary.success is not None
-    assert last["success_probability_low"] == summary.success.low
+    assert last["interval/success_probability_low"] == summary.success.low
     assert run["tags"]["repro.interval.success_probability"] == f"{summary.success.level:g}"
-    assert last["epochs_median"] == summary.median_epochs
+    assert last["median/epochs"] == summary.median_epochs
     comparison = next((item for item in compare(record.plan, record.results) if item.candidate == cell_id), None)
     if comparison is not None and comparison.interval is not None:
-        assert last["ratio"] == comparison.ratio
-        assert (last["ratio_low"], last["ratio_high"]) == (comparison.interval.low, comparison.interval.high)
-        assert last["n_pairs"] == comparison.n
+        assert last["answer/ratio"] == comparison.ratio
+        bounds = comparison.interval
+        assert (last["interval/ratio_low"], last["interval/ratio_high"]) == (bounds.low, bounds.high)
+        assert last["contrast/n_pairs"] == comparison.n
         assert run["tags"]["repro.verdict"] == comparison.verdict
         assert run["tags"]["repro.because"] == comparison.because
         assert run["tags"]["repro.baseline"] == comparison.baseline
     assert run["tags"]["repro.suite_digest"] == record.plan.digest
     assert run["tags"]["repro.label"] == "measured"
     assert run["params"]["Cell"] == cell.label
-    assert next(iter(run["metrics"])) == "tta_wall_median"  # what MLflow's comparison draws first
+    assert next(iter(run["metrics"])) == "answer/tta_wall_median"  # what MLflow's comparison draws first
+    assert min(key.partition("/")[0] for key in last) == "answer"  # what MLflow's charts show first
     assert {point[0] for points in run["metrics"].values() for point in points} == {0}  # steps: drawn as bars
     assert run["params"]["batch.global"] == "64"
-    assert run["params"]["optimizer.momentum"] == "0.9"
+    assert "channels_last" not in run["params"] and "engine.offload" not in run["params"]  # their defaults
     assert run["params"]["engine"] == cell.factors["engine"]
     wanted = {"plan.json", "environment.json", "ledger.jsonl", "suite.yaml", "parity.json"}
     assert wanted <= {path for path, _ in run["artifacts"]}

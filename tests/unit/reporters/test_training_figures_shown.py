@@ -108,9 +108,9 @@ def test_a_tracking_store_has_them_under_clear_names(new: Record) -> None:
     cell = new.plan.cells[0]
     summaries = [summarize(cell, new.of_cell(cell.cell_id), name) for name in cell_metrics(new)]
     keys = {point.key for point in cell_points(summaries, [], 0, 0)}
-    assert {"step_time_median", "train_throughput_median", "tokens_median", "peak_memory_median", "mfu_median",
-            "energy_median"} <= keys
-    assert next(iter(cell_points(summaries, [], 0, 0))).key == "tta_wall_median"
+    assert {"median/step_time", "median/train_throughput", "median/tokens", "median/peak_memory", "median/mfu",
+            "median/energy"} <= keys
+    assert next(iter(cell_points(summaries, [], 0, 0))).key == "answer/tta_wall_median"
 
 
 def test_energy_that_is_modelled_is_no_metric(new: Record) -> None:
