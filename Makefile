@@ -9,7 +9,7 @@ export DO_NOT_TRACK = 1
 # Hundreds of processes start in a test run; if this is set, each compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart install test checks test-slow test-gpu defects lint types layers unit flow browser package chaos fuzz bench verdicts clean
+.PHONY: quickstart install test checks test-slow test-gpu defects lint types layers unit flow browser package chaos fuzz bench verdicts docs clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/repro run quickstart
@@ -68,6 +68,12 @@ package: $(VENV)/.test-installed
 test-slow: $(VENV)/.test-installed
 	$(PIP) install --quiet -c constraints.txt -e '.[test,accelerate,huggingface,lightning]'
 	$(BIN)/python -m pytest -m slow
+
+# The pages of docs/ as a site in site/, with the reference; dead links end it. Read it with: python3 -m http.server -d site
+docs: $(VENV)/.test-installed
+	$(PIP) install --quiet -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
 
 # Plants every defect of tests/plugins in DDP and ZeRO, in fp32 and bfloat16, and prints what stopped each: 20 minutes.
 defects: $(VENV)/.test-installed

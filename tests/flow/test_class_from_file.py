@@ -56,6 +56,14 @@ def test_two_ranks_train_a_class_from_a_file(tmp_path: Path) -> None:
     assert not [path for path in kept if str(tmp_path) in path.read_text(errors="replace")], "no path of the machine"
 
 
+def test_the_network_of_the_readme_is_trained_by_every_engine_of_its_suite(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples/digits", tmp_path / "own")
+    code, _, error = command(tmp_path, "run", "own/mine.yaml", "--seeds", "1", "--no-mlflow", "--out", "one")
+    assert code == 0, error
+    results = [json.loads(path.read_text()) for path in (tmp_path / "one").glob("trials/*/result.json")]
+    assert [item["status"] for item in results] == ["ok"] * 3
+
+
 @pytest.mark.slow
 def test_its_bundle_is_reproduced_without_the_file(tmp_path: Path) -> None:
     shutil.copytree(EXAMPLE, tmp_path / "own")

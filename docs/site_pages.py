@@ -1,0 +1,95 @@
+"""Pages of the documentation site that are made when it is built: the front page and the reference.
+
+Used by mkdocs (`hooks` in mkdocs.yml). The front page is the README; the reference follows from the commands, from the
+schema of suite files and from the docstrings of the classes that plug-ins fill in.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[1]
+SEAMS = ("workload", "training", "measurement", "comm", "preconditioner", "launching", "plugin", "batches")
+"""Modules of `repro.seams` whose classes a plug-in fills in or is given."""
+COMMANDS = """# Commands
+
+Every command with its options, generated from the program.
+
+::: mkdocs-click
+    :module: repro.cli.main
+    :command: cli
+    :prog_name: repro
+    :depth: 1
+    :style: table
+"""
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated pages."""
+    pages = {"index.md": front_page(), "reference/commands.md": COMMANDS, "reference/suite.md": suite_page(),
+             "reference/plugins.md": plugin_page()}
+    for name, text in pages.items():
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Replace links to files of the checkout, which the site does not have, by their text."""
+    return re.sub(r"\[([^\]]+)\]\((?:\.\./(?!\w+\.md)[^)]*|examples/[^)]*|[A-Z]+\.(?:cff|md))\)", r"\1", markdown)
+
+
+def front_page() -> str:
+    """Return the README with links that work from the folder of the documentation."""
+    return (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
+
+
+def suite_page() -> str:
+    """Return the fields of a suite file as tables."""
+    from repro.suite.schema import suite_schema
+
+    whole = suite_schema()
+    intro = "Every field, generated from the schema that `repro schema` prints. [Suites](../suites.md) explains them."
+    parts = ["# Suite file", intro, "## Top level", *_table(whole, whole["$defs"])]
+    for name, definition in sorted(whole["$defs"].items()):
+        if definition.get("properties"):
+            parts += [f"## {name}", definition.get("description", ""), *_table(definition, whole["$defs"])]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _table(definition: Mapping[str, Any], named: Mapping[str, Any]) -> Iterator[str]:
+    required = definition.get("required", ())
+    rows = ["| field | value | default | meaning |", "|---|---|---|---|"]
+    for name, field in definition.get("properties", {}).items():
+        default = "required" if name in required else f"`{json.dumps(field['default'])}`" if "default" in field else ""
+        cells = (f"`{name}`", _kind(field, named), default, field.get("description", ""))
+        rows.append("| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |")
+    yield "\n".join(rows)
+
+
+def _kind(field: Mapping[str, Any], named: Mapping[str, Any]) -> str:
+    """Return the values that a field takes, in words."""
+    if "$ref" in field:
+        name = field["$ref"].rpartition("/")[2]
+        if name.endswith("-choice"):
+            return f"name of {name.removesuffix('-choice')}, or a mapping with `kind`"
+        return f"[{name}](#{name.lower()})" if "properties" in named[name] else _kind(named[name], named)
+    if "const" in field or "enum" in field:
+        return ", ".join(f"`{json.dumps(item)}`" for item in field.get("enum", [field.get("const")]))
+    if choices := field.get("anyOf") or field.get("oneOf") or [field[key] for key in ("then", "else") if key in field]:
+        return " or ".join(dict.fromkeys(_kind(item, named) for item in choices))
+    if field.get("type") == "array":
+        return f"list of {_kind(field.get('items', {}), named) or 'values'}"
+    return str(field.get("type", ""))
+
+
+def plugin_page() -> str:
+    """Return the page of the classes that plug-ins fill in."""
+    intro = "Generated from the docstrings. [Extending](../extending.md) shows how they are used."
+    return "\n\n".join(["# Classes of plug-ins", intro, *(f"::: repro.seams.{name}" for name in SEAMS)]) + "\n"
