@@ -1,4 +1,4 @@
-"""README and docs: no dead link, every page in the contents of the site, the README's examples are those of examples/."""
+"""README and docs: no dead link, every page in the site, the README's examples are the files of examples/."""
 
 from __future__ import annotations
 
