@@ -49,6 +49,8 @@ class ArmRow:
     ratio: Number | None
     ratio_bounds: str
     time: str
+    against: str
+    """The arm that the ratio is to; empty: none."""
     time_style: str
     time_because: str
     cautions: tuple[str, ...]
@@ -114,11 +116,13 @@ def _track(name: str, track: str, items: Sequence[ArmClaim], numbers: dict[str, 
     targets = sorted({item.quality.target for item in items})
     chart = _progression(name, items)
     return TrackView(track, " or ".join(f"{target:g}" for target in targets),
-                     tuple(_row(item, numbers[item.cell_id]) for item in items), (chart,) if chart else ())
+                     tuple(_row(item, numbers, items) for item in items), (chart,) if chart else ())
 
 
-def _row(item: ArmClaim, at: int) -> ArmRow:
-    quality, time = item.quality, item.time
+def _row(item: ArmClaim, numbers: dict[str, int], items: Sequence[ArmClaim]) -> ArmRow:
+    quality, time, at = item.quality, item.time, numbers[item.cell_id]
+    against = next((f"{other.arm} of {other.record}" if other.record != item.record else other.arm
+                    for other in items if other.cell_id == time.against), "")
     return ArmRow(
         id=f"c-{item.cell_id}", number=at, record=item.record, arm=item.arm, date=item.date or "-",
         accelerators=item.accelerators or "not stated", runs=item.runs, lost=item.runs - quality.n,
@@ -127,7 +131,7 @@ def _row(item: ArmClaim, at: int) -> ArmRow:
         quality_because="" if quality.verdict == "supported" else quality.because,
         seconds=_decimals(item.seconds, 3), seconds_bounds=_bounds(item.seconds_interval, 3),
         ratio=_decimals(time.ratio, 4), ratio_bounds=_bounds(time.interval, 4), time=time.verdict,
-        time_style=WORDS.get(time.verdict, "b-exploratory"), time_because=time.because, cautions=time.cautions,
+        against=against, time_style=WORDS.get(time.verdict, "b-exploratory"), time_because=time.because, cautions=time.cautions,
     )
 
 

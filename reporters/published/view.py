@@ -72,6 +72,11 @@ class BenchmarkGroup:
     charts: tuple[Chart, ...]
     required: str
 
+    @property
+    def size(self) -> int:
+        """The number of systems."""
+        return len(self.rows)
+
 
 @dataclass(frozen=True, slots=True)
 class RunRow:

@@ -58,6 +58,15 @@ def test_every_score_is_exact_in_its_row(published: Published) -> None:
         assert cell.score.reason in unescape(row(page, cell.cell_id))
 
 
+def test_the_answer_is_the_lowest_valid_score_of_each_round(published: Published) -> None:
+    page = render([published])
+    answer = unescape(re.sub(r"<[^>]+>", "", page[page.index('id="h-answer"'):page.index('id="h-notices"')]))
+    valid = [cell.factors["system"] for cell in published.record.cells if cell.score.valid]
+    assert valid == ["quick", "slow"]  # four runs of `few` are too few
+    assert re.search(r"quick \(Acme.*\)\s+has the lowest score on resnet, training_v4.0", answer)
+    assert "No system has a valid score on resnet, training_v3.1" in answer
+
+
 def test_every_run_and_refused_file_is_there_with_its_reason(published: Published) -> None:
     page = render([published]).replace("<wbr>", "")
     for item in published.results:
