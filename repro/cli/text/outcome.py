@@ -12,32 +12,43 @@ from repro.cli.workflows.run import Ended
 from repro.compare import METRICS, Comparison, Summary
 from repro.compare.contest import Claim
 from repro.compare.effect import MainEffect
-from repro.core.errors import visible
+from repro.core.errors import Exit, visible
 from repro.core.invocation import command
 
 
 def ended_text(ended: Ended) -> str:
-    """Return the results of a run and the places of its files."""
+    """Return the results of a run; its last lines are the answer, its certainty, where to look and what is next."""
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(ended.trials.items())) or "none has ended"
-    lines = [outcome_text(ended.summaries, ended.comparisons, ended.effects, ended.claims),
-             calibration_text(ended.calibration),
+    lines = [*cell_lines(ended.summaries), f"trials: {statuses}",
              *(visible(f"warning: {text}") for text in ended.warnings),
              *(map(visible, tuning_lines(ended.tuning)) if ended.tuning else ()), "",
-             f"trials: {statuses}", f"run:    {ended.folder}", f"report: {ended.report}"]
+             *answer_lines(ended.comparisons, ended.effects, ended.claims), calibration_text(ended.calibration), "",
+             f"report: {ended.report}", f"run:    {ended.folder}"]
     if ended.tracking:
         shown = "not replayed, see the warning" if ended.warning() else f"open it with: {command('ui')}"
         lines.append(f"mlflow: {ended.tracking.uri}  ({shown})")
-    return "\n".join(lines)
+    return "\n".join([*lines, f"next:   {_next(ended)}"])
 
 
-def outcome_text(
-    summaries: Sequence[Summary], comparisons: Sequence[Comparison], effects: Sequence[MainEffect] = (),
-    claims: Sequence[Claim] = (),
-) -> str:
-    """Return the cells with their medians and claims, and the primary contrast and each main effect in one sentence."""
+def _next(ended: Ended) -> str:
+    """Return the one command that follows."""
+    if ended.exit_code in (Exit.INTERRUPTED, Exit.TRIAL_FAILED):
+        again = " --rerun-failed" if ended.exit_code == Exit.TRIAL_FAILED else ""
+        return f"{command('run')} --resume {ended.folder}{again}"
+    return f"{command('bundle')} {ended.folder}  (one file, which others verify and run again)"
+
+
+def cell_lines(summaries: Sequence[Summary]) -> list[str]:
+    """Return the cells with their medians."""
     width = max((len(item.label) for item in summaries), default=0)
-    lines = [f"{item.label:<{width}}  {item.ok} of {item.n} {item.done}, median {_median(item)}{_resumed(item)}"
-             for item in summaries]
+    return [f"{item.label:<{width}}  {item.ok} of {item.n} {item.done}, median {_median(item)}{_resumed(item)}"
+            for item in summaries]
+
+
+def answer_lines(
+    comparisons: Sequence[Comparison], effects: Sequence[MainEffect], claims: Sequence[Claim]
+) -> list[str]:
+    """Return claims, the primary contrast and each main effect, one sentence each."""
     primary = next((item for item in comparisons if item.primary), None)
     if primary is not None:
         answers = [comparison_sentence(primary), *([primary.also] if primary.also else []),
@@ -45,7 +56,7 @@ def outcome_text(
     else:
         answers = [] if effects else ["no primary contrast was declared"]
     qualities = map(visible, quality_lines(claims))
-    return "\n".join([*lines, "", *qualities, *answers, *(line for item in effects for line in effect_lines(item))])
+    return [*qualities, *answers, *(line for item in effects for line in effect_lines(item))]
 
 
 def _resumed(item: Summary) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from types import TracebackType
 
@@ -15,10 +16,17 @@ from repro.suite.cell import Cell
 from repro.suite.contest import CONTEST
 from repro.suite.model import Trial
 from repro.suite.quality import Quality
+from repro.suite.stop import Stop
+
+QUIET_SECONDS = 60.0
+"""Without a terminal, the least time between two lines of one trial: a short trial has the one of its end."""
 
 
 class TerminalWatcher:
-    """Shows on stderr the number of the trial, the current value, the throughput and the time left."""
+    """Shows on stderr the number of the trial, the current value, the throughput and the time left.
+
+    A warning that repeats is shown once, and counted at the end.
+    """
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
@@ -28,6 +36,10 @@ class TerminalWatcher:
         self._until = "target"
         self._quality: Quality | None = None
         self._spent: list[float] = []
+        self._warned: dict[str, list[str]] = {}
+        self._trial_started = self._shown_at = self._started
+        self._epochs: float | None = None
+        """Most epochs of the trial that runs; None: it has no such budget."""
         columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=20),
                    TextColumn("{task.fields[now]}", markup=False))
         # Two refreshes a second: drawing must not slow down what is being measured.
@@ -45,23 +57,36 @@ class TerminalWatcher:
     ) -> None:
         if self._live:
             self._bar.stop()
+        for first, *others in self._warned.values():
+            if others:
+                self.console.print(line(f"{first} (the first of {1 + len(others)} like it)"))
 
     def stage(self, text: str) -> None:
+        if text.startswith("warning: "):
+            alike = self._warned.setdefault(re.sub(r"[\d.,]+", "#", text), [])
+            alike.append(text)
+            if len(alike) > 1:
+                return
         self.console.print(line(text))
 
     def trial_started(self, number: int, count: int, trial: Trial, cell: Cell) -> None:
         self._number, self._count, self._label = number, count, f"{cell.label}, seed {trial.repeat}"
         self._metric, self._quality = trial.choices.stop.metric, trial.choices.quality
+        self._trial_started = self._shown_at = time.monotonic()
+        stop = trial.choices.stop
+        self._epochs = stop.max_epochs if isinstance(stop, Stop) else None
         self._until = "end" if trial.choices.stop.design == CONTEST else "target"
         self._bar.update(self._task, description=f"trial {number} of {count}: {self._label}", total=count,
                          completed=number - 1, now=self._left())
 
     def trial_ticked(self, value: float | None, epochs: float, samples_per_second: float | None) -> None:
         shown = "not finite" if value is None else self._shown(value)
-        text = f"{self._metric} {shown} at epoch {epochs:.1f}{self._rate(samples_per_second)}{self._left()}"
+        left = self._left() or self._most_left(epochs)
+        text = f"{self._metric} {shown} at epoch {epochs:.1f}{self._rate(samples_per_second)}{left}"
         if self._live:
             self._bar.update(self._task, now=text)
-        else:
+        elif time.monotonic() - self._shown_at > QUIET_SECONDS:
+            self._shown_at = time.monotonic()
             self.console.print(line(f"  {self._label}: {text}"))
 
     def trial_ended(self, result: Result, seconds: float) -> None:
@@ -94,6 +119,15 @@ class TerminalWatcher:
             return ""
         seconds = sum(self._spent) / len(self._spent) * remaining
         return f", about {duration(seconds)} left"
+
+
+    def _most_left(self, epochs: float) -> str:
+        """Return the time left before any trial has ended, if all use their whole budget at the rate of this one."""
+        if not self._epochs or epochs <= 0:
+            return ""
+        spent = time.monotonic() - self._trial_started
+        seconds = spent * self._epochs / epochs * self._count - spent
+        return f", at most about {duration(seconds)} left"
 
 
 def _speed(result: Result) -> str:

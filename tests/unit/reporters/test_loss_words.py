@@ -103,7 +103,8 @@ def test_mlflow_gets_the_perplexity_of_every_evaluation(loss: Record) -> None:
     assert ended["final_perplexity"] == pytest.approx(math.exp(2.19))
 
 
-def test_the_terminal_shows_perplexity_and_tokens_a_second(loss: Record) -> None:
+def test_the_terminal_shows_perplexity_and_tokens_a_second(loss: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("repro.cli.workflows.progress.QUIET_SECONDS", -1.0)
     out = io.StringIO()
     watcher = TerminalWatcher(Console(file=out, width=200))
     trial = next(iter(loss.plan.trials()))

@@ -1,0 +1,75 @@
+"""Lines of a run on a terminal and in a pipe: one a trial, warnings once with a count, the answer last."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from repro.cli.console import Console
+from repro.cli.text.outcome import ended_text
+from repro.cli.workflows import progress
+from repro.cli.workflows.progress import TerminalWatcher
+from repro.cli.workflows.run import _summarize
+from repro.core.errors import Exit
+from repro.record.store import Record
+from tests.records import make_record
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    return make_record(tmp_path_factory.mktemp("run") / "sample")
+
+
+def test_a_short_trial_has_one_line_in_a_pipe(record: Record) -> None:
+    out = io.StringIO()
+    watcher, trial = TerminalWatcher(Console(file=out, width=200)), next(iter(record.plan.trials()))
+    with watcher:
+        watcher.trial_started(1, 4, trial, record.plan.cells[0])
+        watcher.trial_ticked(0.5, 0.5, 100.0)
+        watcher.trial_ended(record.results[0], 3.0)
+    (line,) = out.getvalue().splitlines()
+    assert line.startswith("[1/4] ") and line.endswith("about 9 s left")
+
+
+def test_the_time_left_is_known_before_the_first_trial_ends(
+    record: Record, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(progress, "QUIET_SECONDS", -1.0)
+    out = io.StringIO()
+    watcher, trial = TerminalWatcher(Console(file=out, width=200)), next(iter(record.plan.trials()))
+    watcher.trial_started(1, 10, trial, record.plan.cells[0])
+    clock[0] += 3.0
+    watcher.trial_ticked(0.5, trial.choices.stop.max_epochs / 2, 100.0)  # half of the budget: 6 s a trial
+    assert "at most about 57 s left" in out.getvalue()
+
+
+def test_a_warning_that_repeats_is_shown_once_and_counted(record: Record) -> None:
+    out = io.StringIO()
+    with TerminalWatcher(Console(file=out, width=200)) as watcher:
+        for share in (3, 7, 2):
+            watcher.stage(f"warning: the hypervisor gave {share}% of the processors' time to others")
+        watcher.stage("warning: something else")
+        watcher.stage("parity gate: digits")
+        watcher.stage("parity gate: digits")
+    assert out.getvalue().splitlines() == [
+        "warning: the hypervisor gave 3% of the processors' time to others", "warning: something else",
+        "parity gate: digits", "parity gate: digits",
+        "warning: the hypervisor gave 3% of the processors' time to others (the first of 3 like it)",
+    ]
+
+
+@pytest.mark.parametrize(("code", "following"), [
+    (Exit.DONE, "bundle {run}  (one file, which others verify and run again)"),
+    (Exit.INTERRUPTED, "run --resume {run}"), (Exit.TRIAL_FAILED, "run --resume {run} --rerun-failed")])
+def test_the_last_lines_are_answer_certainty_places_and_the_next_step(
+    record: Record, code: Exit, following: str,
+) -> None:
+    lines = ended_text(_summarize(record, code, ["report.html"], None)).splitlines()
+    answer, places = lines[lines.index(""):], lines[-3:]
+    assert any(" against " in line and "95 % interval" in line for line in answer)
+    assert places[0] == "report: report.html" and places[1] == f"run:    {record.folder.root}"
+    assert places[2].endswith(following.format(run=record.folder.root))
+    assert not any(line.startswith("warning: ") for line in answer)
