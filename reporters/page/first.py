@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from repro.compare import METRICS
 from repro.record.store import Record
 from repro.record.tuning import cost_of
 
@@ -61,6 +62,8 @@ class FirstScreen:
     """Baseline and candidate of the primary contrast; without one, the first cells."""
     left_out: int
     """Cells that are not among `arms`."""
+    prices: dict[str, str]
+    """Cell id -> cost to the target: the declared price times its median. Empty without a price or a measured time."""
     cost: str
     cautions: tuple[str, ...]
     """Of the primary contrast."""
@@ -77,6 +80,7 @@ def first_screen(record: Record, forest: Forest, cells: Sequence[CellRow]) -> Fi
     shared = [text for text, count in often.items() if count > 1]
     return FirstScreen(
         lead=lead, rest=" ".join(rest), picture=_picture(primary), arms=arms, left_out=len(cells) - len(arms),
+        prices=_prices(record, arms),
         cost=_cost(record), cautions=tuple(dict.fromkeys(primary.cautions)) if primary else (),
         shared={text: _letter(place) for place, text in enumerate(shared)},
     )
@@ -127,10 +131,20 @@ def _slopes(primary: Ratio) -> tuple[tuple[Slope, ...], tuple[Number, Number] | 
     ), (high, low)
 
 
+def _prices(record: Record, arms: Sequence[CellRow]) -> dict[str, str]:
+    price, metric = record.environment.price, METRICS[record.plan.suite.metric]
+    if price is None or not (metric.timed and metric.to_target):
+        return {}
+    return {row.mark.cell_id: price.text(row.median.value) for row in arms
+            if row.median is not None and row.mark.origin == "measured"}
+
+
 def _cost(record: Record) -> str:
     """Say what the trials took."""
     spent = cost_of(record.attempts, record.results, record.plan.cells)
     text = f"{plural(spent.trials, 'trial')}, {duration(spent.wall_seconds)} on the clock"
+    if price := record.environment.price:
+        text += f" ({price.text(spent.wall_seconds)} at a declared {price.per_hour:g} {price.currency} an hour)"
     if spent.processor_seconds > 1.01 * spent.wall_seconds:
         text += f", {duration(spent.processor_seconds)} of processes"
     return text + (f"; {plural(spent.unknown, 'start')} without a recorded end" if spent.unknown else "")

@@ -131,7 +131,8 @@ def _row(item: ArmClaim, numbers: dict[str, int], items: Sequence[ArmClaim]) -> 
         quality_because="" if quality.verdict == "supported" else quality.because,
         seconds=_decimals(item.seconds, 3), seconds_bounds=_bounds(item.seconds_interval, 3),
         ratio=_decimals(time.ratio, 4), ratio_bounds=_bounds(time.interval, 4), time=time.verdict,
-        against=against, time_style=WORDS.get(time.verdict, "b-exploratory"), time_because=time.because, cautions=time.cautions,
+        against=against, time_style=WORDS.get(time.verdict, "b-exploratory"), time_because=time.because,
+        cautions=time.cautions,
     )
 
 

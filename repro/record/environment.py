@@ -26,9 +26,10 @@ from repro.core.machine import Machine
 from repro.core.redact import SECRET, Scrubber, secrets
 from repro.record.gpus import interconnect, used_gpus
 from repro.record.plugin_code import PluginCode
+from repro.record.price import Price, declared_price
 
 ALLOWED = re.compile(
-    r"^(REPRO_IMAGE|OMP_NUM_THREADS|MKL_(NUM_THREADS|CBWR)|KMP_AFFINITY|CUDA_VISIBLE_DEVICES|CUBLAS_WORKSPACE_CONFIG|PYTHONHASHSEED"
+    r"^(REPRO_IMAGE|REPRO_TIMING_LOCK|OMP_NUM_THREADS|MKL_(NUM_THREADS|CBWR)|KMP_AFFINITY|CUDA_VISIBLE_DEVICES|CUBLAS_WORKSPACE_CONFIG|PYTHONHASHSEED"
     r"|NVIDIA_TF32_OVERRIDE|CUDA_(LAUNCH_BLOCKING|DEVICE_MAX_CONNECTIONS|DEVICE_ORDER|MODULE_LOADING)|CUDNN_[A-Z0-9_]+"
     r"|UCX_(TLS|NET_DEVICES|RNDV_[A-Z_]+|MAX_[A-Z_]+)|FI_(PROVIDER|EFA_[A-Z_]+)"
     r"|SLURM_(JOB_NUM_NODES|NTASKS|NTASKS_PER_NODE|CPUS_PER_TASK|GPUS|GPUS_PER_(NODE|TASK)|CPU_BIND_TYPE)"
@@ -43,7 +44,7 @@ NCCL = re.compile(
 """Variables of NCCL whose values are recorded: they tune it. Others name files, hosts and plug-ins; a hash of each is
 recorded, which shows that two runs differed."""
 FLEETING = re.compile(r"^(_|PWD|OLDPWD|SHLVL|PS1|TERM.*|COLUMNS|LINES|COLORTERM|LS_COLORS|SSH_.*|DISPLAY|XDG_.*|DBUS_.*"
-                      r"|WINDOWID|HISTFILE|PYTEST_.*|TMUX.*|STY)$")
+                      r"|WINDOWID|HISTFILE|REPRO_PRICE_PER_HOUR|PYTEST_.*|TMUX.*|STY)$")
 """Variables of a terminal or session: they differ between runs and have no effect on training."""
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 CGROUP = Path("/sys/fs/cgroup")
@@ -105,6 +106,8 @@ class Environment(Frozen):
     """Hash of the uncommitted changes to the code; None: there are none, or no checkout."""
     plugins: tuple[PluginCode, ...] = ()
     """The code of the plan's plug-ins that are not of this package."""
+    price: Price | None = None
+    """Declared price of all machines of the run; None: none was declared."""
 
 
 def take(machine: Machine, data: tuple[DataSet, ...], plugins: tuple[PluginCode, ...] = ()) -> Environment:
@@ -123,7 +126,7 @@ def take(machine: Machine, data: tuple[DataSet, ...], plugins: tuple[PluginCode,
         load_1min=round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None, data=data,
         started_ms=time.time_ns() // 1_000_000, governor=_first_line(GOVERNOR), limits=_limits(),
         others_sha256=others_sha256(os.environ), diff_sha256=_diff_sha256(),
-        plugins=plugins,
+        plugins=plugins, price=declared_price(os.environ),
     )
 
 

@@ -31,6 +31,7 @@ from repro.runner.looks import Looks
 from repro.runner.machine_watch import MachineWatch
 from repro.runner.reopening import Findings, record_edits, record_start, unsealed
 from repro.runner.replays import Replays, Tracking
+from repro.runner.timing_lock import only_run_that_times
 from repro.runner.trials import Trials
 from repro.suite.model import Trial
 from repro.suite.plan import Plan
@@ -66,8 +67,9 @@ class Run:
             GuardError: strict, and the machine would spoil the figures.
         """
         context = RunContext(self.plan, self.folder, self.watcher)
-        self.watcher.stage("checking data and starting processes")
         with ExitStack() as stack:
+            stack.enter_context(only_run_that_times(self.watcher.stage))
+            self.watcher.stage("checking data and starting processes")
             meter = stack.enter_context(closing(EnergyMeter())) if self.options.energy else None
             checked = preflight.check(self.plan, self.machine, self.folder, self.options)
             damage = damaged.find(self.folder, self.plan)
