@@ -32,7 +32,7 @@ def build(folder: Path) -> list[Path]:
             out = Path(scratch, "report")
             places = [str(RECORDS / record) for record in records]
             cli.main(["report", *places, "--out", str(out)], standalone_mode=False)
-            (page,) = out.rglob("*.html")
+            page = min(out.rglob("*.html"), key=lambda path: len(path.parts))
             found.append(Path(shutil.copyfile(page, folder / f"{name}.html")))
     return found
 

@@ -24,6 +24,7 @@ COMMANDS = {
     "agent": "agent:agent",
     "audit": "audit:audit",
     "bench": "bench:bench",
+    "board": "board:board",
     "bundle": "bundle:bundle",
     "calibrate": "calibrate:calibrate",
     "compare": "compare:compare",

@@ -1,0 +1,1 @@
+"""A board: records of many people as a static site."""

@@ -1,0 +1,60 @@
+"""Read all records of a folder side by side in several processes, and write their pages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+
+from repro.board.entry import Entry
+from repro.board.read import find_records, read_entry
+from repro.core.errors import UsageError
+from repro.core.files import write_text
+from repro.record.index import file_sha256
+
+Render = Callable[[Path], str]
+"""Path of a record -> its page; a function at the top of a module, so that other processes can call it."""
+CACHE = "read"
+
+
+def read_records(folder: Path, out: Path, render: Render, version: str) -> list[Entry]:
+    """Return the entries of all records below `folder`, and write the page of each to `out`/pages.
+
+    What was read before, by the same version from a bundle of the same hash, is taken from `out`/read.
+
+    Raises:
+        UsageError: the folder holds no record.
+        OutputError: `out` cannot be written.
+    """
+    paths = find_records(folder)
+    if not paths:
+        raise UsageError(f"{folder}: holds no bundle (.zip), run folder or published results")
+    work = partial(_read, top=folder, out=out, render=render, version=version)
+    if len(paths) == 1:
+        return [work(paths[0])]
+    with ProcessPoolExecutor(max_workers=min(len(paths), len(os.sched_getaffinity(0)))) as pool:
+        return list(pool.map(work, paths, chunksize=4))
+
+
+def page_name(place: str) -> str:
+    """Return the name of a record's page: its path in words, and a hash that keeps two apart."""
+    words = "".join(letter if letter.isalnum() else "-" for letter in place.removesuffix(".zip"))
+    return f"{words[:60].strip('-')}-{sha256(place.encode()).hexdigest()[:8]}.html"
+
+
+def _read(path: Path, top: Path, out: Path, render: Render, version: str) -> Entry:
+    place = path.relative_to(top).as_posix()
+    page = out / "pages" / page_name(place)
+    known = out / CACHE / f"{file_sha256(path)}-{version}-{page.stem}.json" if path.is_file() else None
+    if known is not None and known.is_file() and page.is_file():
+        return Entry.model_validate_json(known.read_text(encoding="utf-8"))
+    entry = read_entry(path, top)
+    if entry.version or entry.kind == "published":  # it could be read
+        write_text(page, render(path))
+    if known is not None:
+        write_text(known, entry.model_dump_json())
+    return entry
+

@@ -1,0 +1,100 @@
+"""A bundle, a run folder or published results -> the entry of a board."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime, timezone
+from pathlib import Path
+
+from repro.board.entry import Answer, Arm, Entry, Standing
+from repro.bundle.source import is_bundle, open_record
+from repro.bundle.verify import verify
+from repro.compare import METRICS, compare, summarize
+from repro.compare.calibration import machine_of
+from repro.core.errors import ReproError
+from repro.published.store import Published, read_published
+from repro.record.index import file_sha256
+from repro.record.store import Record
+from repro.record.untrusted import read_inside
+from repro.suite.identity import rules_of
+
+DAMAGED = "cannot be read"
+
+
+def find_records(folder: Path) -> list[Path]:
+    """Return all bundles, run folders and published results below `folder`, in the order of their paths."""
+    found = [path for path in folder.rglob("*.zip") if is_bundle(path)]
+    found += [path.parent for name in ("plan.json", "published.json") for path in folder.rglob(name)
+              if path.is_file() and not _inside_a_run(path.parent, folder)]
+    return sorted(found)
+
+
+def _inside_a_run(place: Path, top: Path) -> bool:
+    """Return True for a folder below a run, such as its tuning."""
+    return any((parent / "plan.json").is_file() for parent in place.parents if parent.is_relative_to(top))
+
+
+def read_entry(path: Path, top: Path) -> Entry:
+    """Read one record; what cannot be read is an entry that says so."""
+    place = path.relative_to(top).as_posix()
+    try:
+        if (path / "published.json").is_file():
+            return _of_published(read_published(path), place)
+        standing, why = _standing(path)
+        with open_record(path) as folder:
+            return _of_run(read_inside(folder), place, file_sha256(path) if path.is_file() else "", standing, why)
+    except ReproError as error:
+        return Entry(place=place, sha256="", kind="run", standing="modified", why=str(error), suite=DAMAGED,
+                     title=place, question=DAMAGED, goal="", system="", engines=(), version="", day="", origin="",
+                     arms=(), answer=None)
+
+
+def _standing(path: Path) -> tuple[Standing, str]:
+    if path.is_dir():
+        return "not verified", "a run folder, which its owner can change: pack it with `repro bundle`"
+    found = verify(path)
+    problems = [item.text() for item in found.problems]
+    return ("verified", "") if found.sound else ("modified", "; ".join(problems[:2]))
+
+
+def _of_run(record: Record, place: str, sha256: str, standing: Standing, why: str) -> Entry:
+    plan, environment = record.plan, record.environment
+    metric = METRICS[plan.suite.metric]
+    timed = metric.timed and metric.to_target
+    found = compare(plan, record.results, started_ms=record.started_ms)
+    primary = next((item for item in found if item.primary), None)
+    summaries = [summarize(cell, record.of_cell(cell.cell_id), metric.name, plan.suite.horizon) for cell in plan.cells]
+    goals = sorted({f"{cell.choices.stop.metric} {cell.choices.stop.target:g}" for cell in plan.cells
+                    if cell.choices.stop.target is not None})
+    return Entry(
+        place=place, sha256=sha256, kind="run", standing=standing, why=why, suite=plan.suite.suite,
+        title=plan.suite.title or plan.suite.suite, question=f"{plan.digest} {rules_of(plan.method)}",
+        goal=f"{metric.noun} to {' or '.join(goals)}" if goals and timed else metric.noun,
+        system=machine_of(environment), version=environment.repro_version,
+        engines=tuple(sorted({cell.label for cell in plan.cells})),
+        day=datetime.fromtimestamp(environment.started_ms / 1e3, timezone.utc).date().isoformat(),
+        origin=" and ".join(sorted({cell.choices.origin for cell in plan.cells})),
+        arms=tuple(Arm(label=item.label, median=item.median if timed else None, reached=item.ok, trials=item.n)
+                   for item in summaries),
+        answer=None if primary is None else Answer(
+            candidate=primary.candidate_label, baseline=primary.baseline_label, verdict=primary.verdict,
+            ratio=primary.ratio, low=primary.interval.low if primary.interval else None,
+            high=primary.interval.high if primary.interval else None, because=primary.because),
+    )
+
+
+def _of_published(found: Published, place: str) -> Entry:
+    cells = sorted(found.record.cells, key=lambda cell: (cell.score.minutes is None, cell.score.minutes or 0.0))
+    named = sorted({f"{cell.factors.get('round', '')} {cell.factors.get('benchmark', '')}".strip() for cell in cells})
+    digest = hashlib.sha256((found.folder / "results.jsonl").read_bytes()).hexdigest()
+    return Entry(
+        place=place, sha256=digest, kind="published", standing="not verified",
+        why="published by others: their logs were read, nothing was run here", suite=found.record.program,
+        title=", ".join(named) or place, question=f"published {digest}", goal="the program's own score",
+        system=f"{len({cell.factors.get('system') for cell in cells})} systems", version="", day="",
+        engines=tuple(sorted({cell.factors["framework"] for cell in cells if "framework" in cell.factors})),
+        origin="published",
+        arms=tuple(Arm(label=cell.label, median=None if cell.score.minutes is None else 60 * cell.score.minutes,
+                       reached=cell.ok, trials=cell.score.runs) for cell in cells),
+        answer=None,
+    )
