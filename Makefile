@@ -9,7 +9,7 @@ export DO_NOT_TRACK = 1
 # Hundreds of processes start in a test run; if this is set, each compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart install test checks test-slow test-gpu defects lint types layers unit flow browser package chaos fuzz bench verdicts docs clean
+.PHONY: quickstart install test checks test-slow test-gpu defects lint types layers unit flow browser package chaos fuzz bench verdicts docs gallery clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/repro run quickstart
@@ -70,10 +70,15 @@ test-slow: $(VENV)/.test-installed
 	$(BIN)/python -m pytest -m slow
 
 # The pages of docs/ as a site in site/, with the reference; dead links end it. Read it with: python3 -m http.server -d site
-docs: $(VENV)/.test-installed
+docs: gallery
 	$(PIP) install --quiet -c constraints.txt -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html"
+
+# Ten pages from the small records in docs/gallery/records.
+gallery: $(VENV)/.test-installed
+	$(BIN)/python docs/gallery/build.py > /dev/null
+	@ls docs/gallery/*.html
 
 # Plants every defect of tests/plugins in DDP and ZeRO, in fp32 and bfloat16, and prints what stopped each: 20 minutes.
 defects: $(VENV)/.test-installed

@@ -5,14 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from repro.board.build import page_name
 from repro.board.entry import Entry
 from repro.board.groups import Group
-from repro.bundle.source import open_record
-from repro.published.store import read_published
-from repro.record.untrusted import read_inside
+from repro.published.store import Published
+from repro.record.store import Record
 
 from ..html_page import render as render_run
 from ..page.axis import Axis, from_zero
@@ -73,12 +71,9 @@ class GroupView:
     progressions: tuple[Progression, ...]
 
 
-def render_record(path: Path) -> str:
-    """Return the report of one bundle, run folder or folder of published results."""
-    if (path / "published.json").is_file():
-        return render_published([read_published(path)])
-    with open_record(path) as folder:
-        return render_run(read_inside(folder))
+def render_record(record: Record | Published) -> str:
+    """Return the page of one record."""
+    return render_published([record]) if isinstance(record, Published) else render_run(record)
 
 
 def render_board(groups: Sequence[Group], title: str) -> str:

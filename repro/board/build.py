@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
 from repro.board.entry import Entry
-from repro.board.read import find_records, read_entry
+from repro.board.read import Render, find_records, read_entry
 from repro.core.errors import UsageError
 from repro.core.files import write_text
 from repro.record.index import file_sha256
 
-Render = Callable[[Path], str]
-"""Path of a record -> its page; a function at the top of a module, so that other processes can call it."""
 CACHE = "read"
 
 
@@ -51,9 +48,9 @@ def _read(path: Path, top: Path, out: Path, render: Render, version: str) -> Ent
     known = out / CACHE / f"{file_sha256(path)}-{version}-{page.stem}.json" if path.is_file() else None
     if known is not None and known.is_file() and page.is_file():
         return Entry.model_validate_json(known.read_text(encoding="utf-8"))
-    entry = read_entry(path, top)
-    if entry.version or entry.kind == "published":  # it could be read
-        write_text(page, render(path))
+    entry, text = read_entry(path, top, render)
+    if text:
+        write_text(page, text)
     if known is not None:
         write_text(known, entry.model_dump_json())
     return entry

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
 from repro.board.entry import Answer, Arm, Entry, Standing
 from repro.bundle.source import is_bundle, open_record
-from repro.bundle.verify import verify
+from repro.bundle.verify import verify_opened
 from repro.compare import METRICS, compare, summarize
 from repro.compare.calibration import machine_of
 from repro.core.errors import ReproError
@@ -19,6 +20,8 @@ from repro.record.untrusted import read_inside
 from repro.suite.identity import rules_of
 
 DAMAGED = "cannot be read"
+Render = Callable[[Record | Published], str]
+"""A record -> its page; a function at the top of a module, so that other processes can call it."""
 
 
 def find_records(folder: Path) -> list[Path]:
@@ -34,25 +37,28 @@ def _inside_a_run(place: Path, top: Path) -> bool:
     return any((parent / "plan.json").is_file() for parent in place.parents if parent.is_relative_to(top))
 
 
-def read_entry(path: Path, top: Path) -> Entry:
-    """Read one record; what cannot be read is an entry that says so."""
+def read_entry(path: Path, top: Path, render: Render) -> tuple[Entry, str]:
+    """Return the entry of one record and its page; what cannot be read is an entry that says so, without a page."""
     place = path.relative_to(top).as_posix()
     try:
         if (path / "published.json").is_file():
-            return _of_published(read_published(path), place)
-        standing, why = _standing(path)
+            published = read_published(path)
+            return _of_published(published, place), render(published)
         with open_record(path) as folder:
-            return _of_run(read_inside(folder), place, file_sha256(path) if path.is_file() else "", standing, why)
+            standing, why = _standing(folder, path)
+            record = read_inside(folder)
+            sha256 = file_sha256(path) if path.is_file() else ""
+            return _of_run(record, place, sha256, standing, why), render(record)
     except ReproError as error:
         return Entry(place=place, sha256="", kind="run", standing="modified", why=str(error), suite=DAMAGED,
                      title=place, question=DAMAGED, goal="", system="", engines=(), version="", day="", origin="",
-                     arms=(), answer=None)
+                     arms=(), answer=None), ""
 
 
-def _standing(path: Path) -> tuple[Standing, str]:
+def _standing(folder: Path, path: Path) -> tuple[Standing, str]:
     if path.is_dir():
         return "not verified", "a run folder, which its owner can change: pack it with `repro bundle`"
-    found = verify(path)
+    found = verify_opened(folder, path)
     problems = [item.text() for item in found.problems]
     return ("verified", "") if found.sound else ("modified", "; ".join(problems[:2]))
 

@@ -46,17 +46,26 @@ def verify(path: Path) -> Verification:
         OutputError: there is neither, or the bundle cannot be unpacked safely.
     """
     with open_record(path) as root:
-        found = Verification(str(path))
-        if not (root / "plan.json").is_file() and not (root / record_index.NAME).is_file():
-            hint = f"; its tuning has not ended, but {path}/{FOLDER} can be verified" if (
-                root / FOLDER / "plan.json").is_file() else ""
-            raise OutputError(f"{path}: neither a run folder nor a bundle (it holds no plan.json){hint}")
-        check_index(root, found, packed=not path.is_dir())
-        plan = _check_record(RunFolder(root), found)
-        if plan is not None and plan.kind == "tuning":
-            found.extend(wrong_bars(root))
-        elif plan is not None and (has_tuning(root) or plan.suite.tuned is not None):
-            _check_tuning(root, plan, found)
+        return verify_opened(root, path)
+
+
+def verify_opened(root: Path, path: Path) -> Verification:
+    """Check the run folder `root`, which is `path` or was unpacked from the bundle `path`.
+
+    Raises:
+        OutputError: it is no run folder.
+    """
+    found = Verification(str(path))
+    if not (root / "plan.json").is_file() and not (root / record_index.NAME).is_file():
+        hint = f"; its tuning has not ended, but {path}/{FOLDER} can be verified" if (
+            root / FOLDER / "plan.json").is_file() else ""
+        raise OutputError(f"{path}: neither a run folder nor a bundle (it holds no plan.json){hint}")
+    check_index(root, found, packed=not path.is_dir())
+    plan = _check_record(RunFolder(root), found)
+    if plan is not None and plan.kind == "tuning":
+        found.extend(wrong_bars(root))
+    elif plan is not None and (has_tuning(root) or plan.suite.tuned is not None):
+        _check_tuning(root, plan, found)
     return found
 
 

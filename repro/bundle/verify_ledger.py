@@ -84,12 +84,13 @@ def early_ends(plan: Plan, attempts: Sequence[Attempt]) -> Iterator[Problem]:
 
 def unlisted_logs(folder: RunFolder, trial: Trial, attempts: Sequence[Attempt]) -> Iterator[Problem]:
     """Find logs of attempts that the ledger does not list."""
-    known = {item.attempt for item in attempts if item.trial_id == trial.trial_id}
-    place = folder.trial(trial.trial_id)
-    for path in (place / name for name in fence.names(place, "result_*.txt")):
+    name = trial.trial_id  # a hash, computed at each use
+    known = {item.attempt for item in attempts if item.trial_id == name}
+    place = folder.trial(name)
+    for path in (place / log for log in fence.names(place, "result_*.txt")):
         number = path.stem.rpartition("_")[2]
         if number.isdecimal() and int(number) not in known:
-            yield Problem(f"trials/{trial.trial_id}/{path.name}", "is the log of an attempt that the ledger does not "
+            yield Problem(f"trials/{name}/{path.name}", "is the log of an attempt that the ledger does not "
                           "list", "ledger")
 
 

@@ -27,19 +27,20 @@ def verified_result(folder: RunFolder, trial: Trial, code: str, found: Verificat
     Returns:
         The result, if there is one that belongs to this trial.
     """
-    directory = folder.trial(trial.trial_id)
+    name = trial.trial_id  # a hash, computed at each use
+    directory = folder.trial(name)
     if not directory.exists() or all(path.match(".*.tmp") for path in directory.iterdir()):
         return None  # not started, or ended before its description was written
-    place = f"trials/{trial.trial_id}"
-    description = verified_model(folder.trial_file(trial.trial_id), Trial, folder.root, found)
+    place = f"trials/{name}"
+    description = verified_model(folder.trial_file(name), Trial, folder.root, found)
     if description is not None and canonical(description) != canonical(trial):
         found.add(f"{place}/trial.json", "describes another trial than the plan", "plan")
-    if not folder.result(trial.trial_id).exists():
+    if not folder.result(name).exists():
         return None
-    result: Result | None = verified_model(folder.result(trial.trial_id), Result, folder.root, found)
+    result: Result | None = verified_model(folder.result(name), Result, folder.root, found)
     if result is None:
         return None
-    if (result.trial_id, result.cell_id, result.repeat) != (trial.trial_id, trial.cell_id, trial.repeat):
+    if (result.trial_id, result.cell_id, result.repeat) != (name, trial.cell_id, trial.repeat):
         found.add(f"{place}/result.json", "is the result of another trial", "result")
         return None
     _check_figures(folder, trial, result, code, found)

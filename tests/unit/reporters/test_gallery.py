@@ -1,0 +1,45 @@
+"""The gallery: its records are sound, and each page shows what its name promises."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from repro.bundle.verify import verify
+
+GALLERY = Path(__file__).parents[3] / "docs/gallery"
+SHOWN = {
+    "settled": "settled at look 1 of 4", "same": "inside the margin of 0.1 declared beforehand",
+    "inconclusive": "Undecided between nesterov True and nesterov False", "missed": "No ratio of batch 256 to batch 64",
+    "factorial": "over all 2 combinations of the other factors", "scaling": "4 processes, parameter-server (shards=1)",
+    "published": "has the lowest score on resnet", "speedrun": "0.9594 \N{MULTIPLICATION SIGN} as long as",
+    "several": "2 runs in 2 sections", "resumed": "1 further attempt",
+}
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    spec = importlib.util.spec_from_file_location("gallery_build", GALLERY / "build.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    written = module.build(tmp_path_factory.mktemp("gallery"))
+    return {path.stem: path.read_text(encoding="utf-8") for path in written}
+
+
+def test_every_page_shows_what_its_name_promises(pages: dict[str, str]) -> None:
+    assert list(pages) == list(SHOWN)
+    for name, promised in SHOWN.items():
+        words = " ".join(unescape(re.sub(r"<[^>]+>", " ", pages[name])).replace("\N{NO-BREAK SPACE}", " ").split())
+        assert promised in words, name
+        assert (GALLERY / f"{name}.png").stat().st_size > 20_000
+
+
+@pytest.mark.parametrize("path", sorted((GALLERY / "records").glob("*.zip")), ids=lambda path: path.stem)
+def test_its_records_are_sound(path: Path) -> None:
+    found = verify(path)
+    assert found.sound, found.text()
