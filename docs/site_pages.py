@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,12 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-SEAMS = ("workload", "training", "measurement", "comm", "preconditioner", "launching", "plugin", "batches")
-"""Modules of `repro.seams` whose classes a plug-in fills in or is given."""
+PLUGINS = ("repro.seams.workload", "repro.seams.training", "repro.seams.measurement", "repro.seams.comm", "repro.comm.algorithm",
+           "repro.seams.preconditioner", "repro.seams.launching", "repro.reporting", "repro.seams.plugin", "repro.seams.batches",
+           "repro.core.random_streams")
+"""Modules whose classes a plug-in fills in or is given."""
+PROGRAMS = ("repro.watch", "repro.callbacks.huggingface", "repro.callbacks.accelerate", "repro.callbacks.lightning")
+"""Modules that a program of a user imports."""
 COMMANDS = """# Commands
 
 Every command with its options, generated from the program.
@@ -34,7 +38,8 @@ Every command with its options, generated from the program.
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages."""
     pages = {"index.md": front_page(), "reference/commands.md": COMMANDS, "reference/suite.md": suite_page(),
-             "reference/plugins.md": plugin_page()}
+             "reference/plugins.md": docstrings("Classes of plug-ins", "[Extending](../extending.md)", PLUGINS),
+             "reference/programs.md": docstrings("Calls in your program", "[The page on your loop](../watch.md)", PROGRAMS)}
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     return files
@@ -89,7 +94,7 @@ def _kind(field: Mapping[str, Any], named: Mapping[str, Any]) -> str:
     return str(field.get("type", ""))
 
 
-def plugin_page() -> str:
-    """Return the page of the classes that plug-ins fill in."""
-    intro = "Generated from the docstrings. [Extending](../extending.md) shows how they are used."
-    return "\n\n".join(["# Classes of plug-ins", intro, *(f"::: repro.seams.{name}" for name in SEAMS)]) + "\n"
+def docstrings(title: str, explained: str, modules: Iterable[str]) -> str:
+    """Return a page of the docstrings of some modules; `explained` links to the page that shows how they are used."""
+    intro = f"Generated from the docstrings. {explained} shows how they are used."
+    return "\n\n".join([f"# {title}", intro, *(f"::: {name}" for name in modules)]) + "\n"
