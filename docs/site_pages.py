@@ -16,9 +16,9 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-PLUGINS = ("repro.seams.workload", "repro.seams.training", "repro.seams.measurement", "repro.seams.comm", "repro.comm.algorithm",
-           "repro.seams.preconditioner", "repro.seams.launching", "repro.reporting", "repro.seams.plugin", "repro.seams.batches",
-           "repro.core.random_streams")
+PLUGINS = ("repro.seams.workload", "repro.seams.training", "repro.seams.measurement", "repro.seams.comm",
+           "repro.comm.algorithm", "repro.seams.preconditioner", "repro.seams.launching", "repro.reporting",
+           "repro.seams.plugin", "repro.seams.batches", "repro.core.random_streams")
 """Modules whose classes a plug-in fills in or is given."""
 PROGRAMS = ("repro.watch", "repro.callbacks.huggingface", "repro.callbacks.accelerate", "repro.callbacks.lightning")
 """Modules that a program of a user imports."""
@@ -37,9 +37,11 @@ Every command with its options, generated from the program.
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages."""
-    pages = {"index.md": front_page(), "reference/commands.md": COMMANDS, "reference/suite.md": suite_page(),
+    pages = {"index.md": front_page(),
+             "reference/commands.md": COMMANDS,
+             "reference/suite.md": suite_page(),
              "reference/plugins.md": docstrings("Classes of plug-ins", "[Extending](../extending.md)", PLUGINS),
-             "reference/programs.md": docstrings("Calls in your program", "[The page on your loop](../watch.md)", PROGRAMS)}
+             "reference/programs.md": docstrings("Calls in your program", "[Your own loop](../watch.md)", PROGRAMS)}
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     return files
