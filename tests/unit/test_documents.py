@@ -51,7 +51,7 @@ def test_no_link_is_dead(page: Path) -> None:
 
 def test_dead_links_are_found() -> None:
     text = "# A title\n[a](missing.md) [b](#a-title) [c](#no-title) [d](https://example.org) `[e](code.md)`\n" \
-           '[f](docs/start.md#no-title) ![g](docs/no.png "h") <img alt="i" src="docs/none.png"> [j](docs/start.md "k")\n'
+           '[f](docs/start.md#no-title) ![g](docs/no.png "h") <img alt="i" src="docs/none.png"> [j](LICENSE "k")\n'
     assert dead_links(ROOT / "README.md", text) == ["missing.md", "#no-title", "docs/start.md#no-title", "docs/no.png",
                                                    "docs/none.png"]
 
