@@ -68,7 +68,7 @@ def _command(context: click.Context, depth: int) -> Iterator[str]:
         yield _plain(paragraph) if kept == paragraph else f"```text\n{kept}\n```"
     yield f"```text\n{context.command_path} {usage}\n```"
     records = filter(None, (item.get_help_record(context) for item in command.get_params(context)))
-    rows = (f"| `{name}` | {_plain(text)} |" for name, text in records if text)  # arguments without a text are in the usage
+    rows = (f"| `{name}` | {_plain(text)} |" for name, text in records if text)  # arguments have none
     yield "\n".join(["| option | meaning |", "|---|---|", *rows])
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
