@@ -6,35 +6,33 @@ schema of suite files and from the docstrings of the classes that plug-ins fill 
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import click
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-SEAMS = ("workload", "training", "measurement", "comm", "preconditioner", "launching", "plugin", "batches")
-"""Modules of `repro.seams` whose classes a plug-in fills in or is given."""
-COMMANDS = """# Commands
-
-Every command with its options, generated from the program.
-
-::: mkdocs-click
-    :module: repro.cli.main
-    :command: cli
-    :prog_name: repro
-    :depth: 1
-    :style: table
-"""
+PLUGINS = ("repro.seams.workload", "repro.seams.training", "repro.seams.measurement", "repro.seams.comm",
+           "repro.comm.algorithm", "repro.seams.preconditioner", "repro.seams.launching", "repro.reporting",
+           "repro.seams.plugin", "repro.seams.batches", "repro.core.random_streams")
+"""Modules whose classes a plug-in fills in or is given."""
+PROGRAMS = ("repro.watch", "repro.callbacks.huggingface", "repro.callbacks.accelerate", "repro.callbacks.lightning")
+"""Modules that a program of a user imports."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages."""
-    pages = {"index.md": front_page(), "reference/commands.md": COMMANDS, "reference/suite.md": suite_page(),
-             "reference/plugins.md": plugin_page()}
+    pages = {"index.md": front_page(),
+             "reference/commands.md": command_page(),
+             "reference/suite.md": suite_page(),
+             "reference/plugins.md": docstrings("Classes of plug-ins", "[Extending](../extending.md)", PLUGINS),
+             "reference/programs.md": docstrings("Calls in your program", "[Your own loop](../watch.md)", PROGRAMS)}
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     return files
@@ -48,6 +46,41 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def front_page() -> str:
     """Return the README with links that work from the folder of the documentation."""
     return (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
+
+
+def command_page() -> str:
+    """Return every command with its usage, help text and options, as `--help` prints them."""
+    from repro.cli.main import CONTEXT, cli
+
+    root = click.Context(cli, info_name="repro", **CONTEXT)
+    intro = "Every command with its options, generated from the program."
+    return "\n\n".join(["# Commands", intro, *_command(root, 2)]) + "\n"
+
+
+def _command(context: click.Context, depth: int) -> Iterator[str]:
+    command = context.command
+    if command.hidden:
+        return
+    usage = " ".join(command.collect_usage_pieces(context))
+    yield f"{'#' * depth} {context.command_path}"
+    for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
+        kept = paragraph.removeprefix("\b\n")
+        yield _plain(paragraph) if kept == paragraph else f"```text\n{kept}\n```"
+    yield f"```text\n{context.command_path} {usage}\n```"
+    records = filter(None, (item.get_help_record(context) for item in command.get_params(context)))
+    rows = (f"| `{name}` | {_plain(text)} |" for name, text in records if text)  # arguments have none
+    yield "\n".join(["| option | meaning |", "|---|---|", *rows])
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            if found := command.get_command(context, name):
+                yield from _command(click.Context(found, parent=context, info_name=name), depth + 1)
+
+
+def _plain(text: str) -> str:
+    """Return text of a help page, in which only backticks mean anything, as Markdown on one line."""
+    parts = re.split(r"(`[^`]*`)", " ".join(text.split()).replace("|", "\\|"))
+    return "".join(part if part.startswith("`") else re.sub(r"([*_\[\]])", r"\\\1", part.replace("<", "&lt;"))
+                   for part in parts)
 
 
 def suite_page() -> str:
@@ -89,7 +122,7 @@ def _kind(field: Mapping[str, Any], named: Mapping[str, Any]) -> str:
     return str(field.get("type", ""))
 
 
-def plugin_page() -> str:
-    """Return the page of the classes that plug-ins fill in."""
-    intro = "Generated from the docstrings. [Extending](../extending.md) shows how they are used."
-    return "\n\n".join(["# Classes of plug-ins", intro, *(f"::: repro.seams.{name}" for name in SEAMS)]) + "\n"
+def docstrings(title: str, explained: str, modules: Iterable[str]) -> str:
+    """Return a page of the docstrings of some modules; `explained` links to the page that shows how they are used."""
+    intro = f"Generated from the docstrings. {explained} shows how they are used."
+    return "\n\n".join([f"# {title}", intro, *(f"::: {name}" for name in modules)]) + "\n"

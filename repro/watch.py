@@ -1,6 +1,6 @@
 """Tell `repro` how a training goes, from the loop that trains.
 
-::
+For example:
 
     from repro import watch
 

@@ -1,15 +1,24 @@
-"""README and docs: no dead link, every page in the site, the README's examples are the files of examples/."""
+"""README and docs: no dead link, every page in the site, the site builds, examples are tested and planned."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from repro.core.machine import Machine
+from repro.suite.file import read_suite
+from repro.suite.plan import make_plan
+
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
-LINK = re.compile(r"(?<!\\)\[[^\]]*\]\(([^)\s]+)\)")
+LINK = re.compile(r'(?<!\\)\[[^\]]*\]\(([^)\s]+)(?: +"[^"]*")?\)|<[^>]* (?:src|srcset|href)="([^"]+)"')
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -23,7 +32,7 @@ def anchors(text: str) -> set[str]:
 def dead_links(page: Path, text: str) -> list[str]:
     """Return the relative links of a page that lead to no file or to no heading."""
     found = []
-    for target in LINK.findall(re.sub(r"`[^`\n]*`", "", FENCE.sub("", text))):
+    for target in map("".join, LINK.findall(re.sub(r"`[^`\n]*`", "", FENCE.sub("", text)))):
         if re.match(r"[a-z]+:", target):
             continue
         path, _, anchor = target.partition("#")
@@ -41,14 +50,16 @@ def test_no_link_is_dead(page: Path) -> None:
 
 
 def test_dead_links_are_found() -> None:
-    text = "# A title\n[a](missing.md) [b](#a-title) [c](#no-title) [d](https://example.org) `[e](code.md)`\n"
-    assert dead_links(ROOT / "README.md", text) == ["missing.md", "#no-title"]
+    text = "# A title\n[a](missing.md) [b](#a-title) [c](#no-title) [d](https://example.org) `[e](code.md)`\n" \
+           '[f](docs/start.md#no-title) ![g](docs/no.png "h") <img alt="i" src="docs/none.png"> [j](LICENSE "k")\n'
+    assert dead_links(ROOT / "README.md", text) == ["missing.md", "#no-title", "docs/start.md#no-title", "docs/no.png",
+                                                   "docs/none.png"]
 
 
 def test_every_page_is_in_the_contents_of_the_site() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     listed = set(re.findall(r"[\w/-]+\.md", text[text.index("\nnav:"):]))
-    made = {"index.md", "reference/commands.md", "reference/suite.md", "reference/plugins.md"}
+    made = {"index.md", *(f"reference/{name}.md" for name in ("commands", "suite", "plugins", "programs"))}
     assert listed - made == {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
 
 
@@ -58,3 +69,31 @@ def test_the_examples_of_the_readme_are_those_that_are_tested() -> None:
         (shown,) = re.findall(rf"^```{kind}\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
         assert shown == (ROOT / "examples" / "digits" / name).read_text(encoding="utf-8")
         assert shown.count("\n") <= 20
+
+
+@pytest.mark.parametrize(("page", "suite", "example"), [
+    ("README.md", "mine", "digits"), ("docs/programs.md", "torchrun-spirals", "torchrun"),
+    ("docs/extending.md", "spirals", "spirals"), ("docs/extending.md", "allreduce", "allreduce")])
+def test_a_suite_of_a_page_is_planned_with_every_cell(page: str, suite: str, example: str, tmp_path: Path,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(ROOT / "examples" / example, tmp_path / "own")
+    monkeypatch.chdir(tmp_path / "own")
+    shown = re.findall(r"^```yaml\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    (text,) = (block for block in shown if block.startswith(f"suite: {suite}\n"))
+    Path("shown.yaml").write_text(text, encoding="utf-8")
+    source = read_suite("./shown.yaml")
+    plan = make_plan(source.suite, Machine("cpu", 0, 2), source.problem, folder=source.folder)
+    assert plan.cells and not plan.skipped
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("mkdocs") is None, reason="mkdocs is not installed: pip install -e '.[docs]'")
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    built = subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
+                           cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True)
+    assert built.returncode == 0 and "WARNING" not in built.stderr, built.stderr
+    pages = list((tmp_path / "site").rglob("*.html"))
+    assert len(pages) > len(list((ROOT / "docs").rglob("*.md")))
+    outside = {found for page in pages for found in re.findall(
+        r'<(?:script|img|link|iframe)[^>]*(?:src|href)="?(https?:[^" >]+)', page.read_text(encoding="utf-8"))}
+    assert not outside, "a page loads these from a network"
