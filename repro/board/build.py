@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from hashlib import sha256
@@ -12,6 +11,7 @@ from repro.board.entry import Entry
 from repro.board.read import Render, find_records, read_entry
 from repro.core.errors import UsageError
 from repro.core.files import write_text
+from repro.core.machine import count_cores
 from repro.record.index import file_sha256
 
 CACHE = "read"
@@ -32,7 +32,7 @@ def read_records(folder: Path, out: Path, render: Render, version: str) -> list[
     work = partial(_read, top=folder, out=out, render=render, version=version)
     if len(paths) == 1:
         return [work(paths[0])]
-    with ProcessPoolExecutor(max_workers=min(len(paths), len(os.sched_getaffinity(0)))) as pool:
+    with ProcessPoolExecutor(max_workers=min(len(paths), count_cores())) as pool:
         return list(pool.map(work, paths, chunksize=4))
 
 

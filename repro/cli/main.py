@@ -50,6 +50,8 @@ COMMANDS = {
     "volume": "volume:volume",
 }
 """Command name -> "module:object" in `repro.cli.commands`."""
+ON_LINUX = ("agent", "bench", "calibrate", "gate", "reproduce", "run", "track", "volume")
+"""Commands that start trials or measure: they use /proc, fork servers and, on an emulated cluster, namespaces."""
 
 
 class LazyGroup(click.Group):
@@ -80,10 +82,17 @@ def cli() -> None:
       repro run quickstart        compare DDP with DeepSpeed on real data, about a minute on two cores
       repro ui                    open the same runs in MLflow
     """
+    name = click.get_current_context().invoked_subcommand
+    if name in ON_LINUX and not sys.platform.startswith("linux") and not {"-h", "--help"} & set(sys.argv):
+        raise UsageError(f"repro {name} needs Linux, for its trials; run it in a container or a virtual machine; "
+                         "repro report, compare, verify, audit and board read records here too")
 
 
 def main() -> None:
     """Run the command line: every failure becomes one line on stderr and an exit code."""
+    if sys.platform == "win32":
+        click.echo("error: repro needs Linux; on Windows, run it in WSL 2 or in a container", err=True)
+        sys.exit(Exit.USAGE)
     try:
         _end_on_signals()
         _require_working_directory()

@@ -24,11 +24,15 @@ class Machine:
     """A C++ compiler is installed."""
 
 
+def count_cores() -> int:
+    """Return how many CPU cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def detect() -> Machine:
     """Detect the devices of this machine from environment, driver and installed torch build."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     gpus = 0 if _torch_is_cpu_only() else _visible_gpus()
-    return Machine("cuda" if gpus else "cpu", gpus, cores, _cpp_compiler() is not None)
+    return Machine("cuda" if gpus else "cpu", gpus, count_cores(), _cpp_compiler() is not None)
 
 
 def _cpp_compiler() -> str | None:
