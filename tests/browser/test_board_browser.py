@@ -1,0 +1,73 @@
+"""A board in a real browser: silent, as wide as its window, accessible, filtered by keyboard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from repro.cli.main import cli
+from tests.browser.test_page_tables import axe
+from tests.unit.board.test_board import RECORDS
+
+__all__ = ["axe"]  # a fixture
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("board") / "site"
+    done = CliRunner().invoke(cli, ["board", str(RECORDS), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    return out / "index.html"
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")])
+def test_it_opens_in_silence_fits_and_is_accessible(
+    browser: Any, place: Path, axe: str, width: int, scheme: str,
+) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    told: list[str] = []
+    page.on("console", lambda message: told.append(message.text))
+    page.on("pageerror", lambda error: told.append(str(error)))
+    page.goto(place.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.evaluate(axe)
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    page.close()
+    assert told == []
+    assert [item["id"] for item in found["violations"] if item["impact"] in ("serious", "critical")] == []
+
+
+def test_the_filters_work_by_keyboard_alone(browser: Any, place: Path) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(place.as_uri())
+    rows = page.locator("tr[data-words]")
+    assert rows.count() == 11
+    for _ in range(6):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.name") == "words":
+            break
+    page.keyboard.type("gallery-several")
+    assert page.locator("tr[data-words]:visible").count() == 2
+    assert page.locator("#filtered").text_content() == "2 of 11 records"
+    assert page.locator("section[data-group]:visible").count() == 1
+    page.keyboard.press("Control+a")
+    page.keyboard.press("Delete")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.name") == "suite"
+    page.keyboard.type("quickstart")
+    assert page.locator("tr[data-words]:visible").count() == 1
+    page.locator("tr[data-words]:visible th a").click()
+    page.wait_for_selector("#verdicts")
+    page.close()
+
+
+def test_without_scripts_every_record_is_there(browser: Any, place: Path) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(place.as_uri())
+    assert page.locator("tr[data-words]:visible").count() == 11 and not page.locator("#filters").is_visible()
+    context.close()
