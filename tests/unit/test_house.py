@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CODE = sorted(path for folder in ("repro", "reporters") for path in (ROOT / folder).rglob("*.py"))
-MOST_ENTRIES = 28
+MOST_ENTRIES = 29
 MOST_PARAMETERS = 6
 MOST_LINES = 400
 TEMPLATES = sorted(path for path in (ROOT / "templates").rglob("*") if path.suffix in (".j2", ".css", ".js"))

@@ -91,7 +91,7 @@ def test_a_tracking_store_shows_it(record: Record) -> None:
     names = cell_metrics(record)
     assert names[0] == STEP.name
     summaries = [summarize(cell, record.of_cell(cell.cell_id), name) for name in names]
-    assert f"{STEP.name}_median" in {point.key for point in cell_points(summaries, [], 0, 0)}
+    assert f"answer/{STEP.name}_median" in {point.key for point in cell_points(summaries, [], 0, 0)}
 
 
 @pytest.mark.parametrize("name", METRICS)
