@@ -7,8 +7,8 @@ import shutil
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,9 +18,8 @@ from repro.runner.timing_lock import VARIABLE, only_run_that_times
 
 HOLD = """
 import sys
-from pathlib import Path
 from repro.runner import timing_lock
-timing_lock.PLACE = timing_lock.ELSEWHERE = Path(sys.argv[1])
+timing_lock.NAME = chr(0) + sys.argv[1]
 with timing_lock.only_run_that_times(lambda text: print(text, flush=True)):
     print("holds", flush=True)
     sys.stdin.readline()
@@ -28,16 +27,15 @@ with timing_lock.only_run_that_times(lambda text: print(text, flush=True)):
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "timing.lock"
+def name(monkeypatch: pytest.MonkeyPatch) -> str:
+    found = f"repro-timing-test-{uuid.uuid4().hex}"
     monkeypatch.delenv(VARIABLE)
-    monkeypatch.setattr(timing_lock, "PLACE", path)
-    monkeypatch.setattr(timing_lock, "ELSEWHERE", path)
-    return path
+    monkeypatch.setattr(timing_lock, "NAME", f"\0{found}")
+    return found
 
 
 @pytest.fixture
-def holders(place: Path) -> Iterator[list[subprocess.Popen[str]]]:
+def holders() -> Iterator[list[subprocess.Popen[str]]]:
     found: list[subprocess.Popen[str]] = []
     yield found
     for child in found:
@@ -45,10 +43,10 @@ def holders(place: Path) -> Iterator[list[subprocess.Popen[str]]]:
         child.communicate()
 
 
-def start(place: Path, holders: list[subprocess.Popen[str]], user: str = "") -> subprocess.Popen[str]:
+def start(name: str, holders: list[subprocess.Popen[str]], user: str = "") -> subprocess.Popen[str]:
     prefix = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user else []
-    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    child = subprocess.Popen([*prefix, sys.executable, "-c", HOLD, str(place)], env=environment, text=True,
+    environment = {key: value for key, value in os.environ.items() if key != VARIABLE}
+    child = subprocess.Popen([*prefix, sys.executable, "-c", HOLD, name], env=environment, text=True,
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     holders.append(child)
     return child
@@ -59,37 +57,33 @@ def line(child: subprocess.Popen[str]) -> str:
     return child.stdout.readline().strip()
 
 
-def test_the_second_run_waits_and_names_the_first(place: Path, holders: list[subprocess.Popen[str]]) -> None:
-    first = start(place, holders)
+def test_the_second_run_waits_and_names_the_first(name: str, holders: list[subprocess.Popen[str]]) -> None:
+    first = start(name, holders)
     assert line(first) == "holds"
-    second = start(place, holders)
+    second = start(name, holders)
     said = line(second)
     assert said.startswith("waiting for another run that times its trials on this machine (pid ")
     assert f"(pid {first.pid} of " in said
-    first.kill()  # the kernel frees the lock, whatever the end
+    first.kill()  # the kernel frees the name, whatever the end
     assert line(second) == "holds"
 
 
 @pytest.mark.skipif(os.getuid() != 0 or shutil.which("setpriv") is None, reason="only root can be two users")
 def test_runs_of_two_users_exclude_each_other(
-    place: Path, holders: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch,
+    name: str, holders: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    place.touch(mode=0o644)  # another user may read it only
-    place.parent.chmod(0o1777)
-    for folder in place.parents[:-2]:
-        folder.chmod(folder.stat().st_mode | 0o055)
-    first = start(place, holders, "65534")
+    first = start(name, holders, "65534")
     assert line(first) == "holds"
     shown: list[str] = []
     begun = time.monotonic()
     monkeypatch.setattr(timing_lock.time, "sleep", lambda seconds: first.kill())
     with only_run_that_times(shown.append):
-        assert len(shown) == 1 and time.monotonic() - begun < 30
+        assert len(shown) == 1 and f"(pid {first.pid} of nobody)" in shown[0] and time.monotonic() - begun < 30
     with only_run_that_times(shown.append):
         assert len(shown) == 1, "a free lock is taken without a word"
 
 
-def test_off_and_a_job_do_without(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_off_and_a_job_do_without(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with only_run_that_times(print):
         monkeypatch.setenv("SLURM_JOB_ID", "7")
         with only_run_that_times(pytest.fail):

@@ -12,7 +12,7 @@ from repro.cli.workflows.run import Ended
 from repro.compare import METRICS, Comparison, Summary
 from repro.compare.contest import Claim
 from repro.compare.effect import MainEffect
-from repro.core.errors import Exit, visible
+from repro.core.errors import visible
 from repro.core.invocation import command
 
 
@@ -27,15 +27,7 @@ def ended_text(ended: Ended) -> str:
     if ended.tracking:
         shown = "not replayed, see the warning" if ended.warning() else f"open it with: {command('ui')}"
         lines.append(f"mlflow: {ended.tracking.uri}  ({shown})")
-    return "\n".join([*lines, f"next:   {_next(ended)}"])
-
-
-def _next(ended: Ended) -> str:
-    """Return the one command that follows."""
-    if ended.exit_code in (Exit.INTERRUPTED, Exit.TRIAL_FAILED):
-        again = " --rerun-failed" if ended.exit_code == Exit.TRIAL_FAILED else ""
-        return f"{command('run')} --resume {ended.folder}{again}"
-    return f"{command('bundle')} {ended.folder}  (one file, which others verify and run again)"
+    return "\n".join([*lines, f"next:   {ended.next_step}"])
 
 
 def cell_lines(summaries: Sequence[Summary]) -> list[str]:

@@ -122,12 +122,12 @@ class TerminalWatcher:
 
 
     def _most_left(self, epochs: float) -> str:
-        """Return the time left before any trial has ended, if all use their whole budget at the rate of this one."""
+        """Return the time left before any trial has ended: the others like this one, each with its whole budget."""
         if not self._epochs or epochs <= 0:
             return ""
         spent = time.monotonic() - self._trial_started
-        seconds = spent * self._epochs / epochs * self._count - spent
-        return f", at most about {duration(seconds)} left"
+        seconds = spent * self._epochs / epochs * (self._count - self._number + 1) - spent
+        return f", about {duration(seconds)} left if all use their whole budget"
 
 
 def _speed(result: Result) -> str:

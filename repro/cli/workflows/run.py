@@ -50,6 +50,8 @@ class Ended:
     """The end of a run: its exit code, results and files."""
 
     exit_code: Exit
+    next_step: str
+    """The command that follows."""
     folder: Path
     report: str
     tracking: TrackingEnd | None
@@ -218,10 +220,22 @@ def _check_budget(plan: Plan, budget_seconds: float | None) -> None:
 
 
 def _messages(folder: RunFolder, plan: Plan) -> Messages:
-    again = command(f"run --resume {shlex.quote(str(folder.root))}{permissions(plan.cells)}"
-                    f"{code_permission(plan.cells, plan.base)}")
-    return Messages(kept="reporting the completed trials", next_step=f"resume with: {again}",
-                    closing="the report is being written")
+    return Messages(kept="reporting the completed trials", closing="the report is being written",
+                    next_step=f"resume with: {_resume_command(folder.root, plan)}")
+
+
+def _resume_command(root: Path, plan: Plan) -> str:
+    return command(f"run --resume {shlex.quote(str(root))}{permissions(plan.cells)}"
+                   f"{code_permission(plan.cells, plan.base)}")
+
+
+def _next_step(record: Record, code: Exit) -> str:
+    """Return the command that follows, with a word on what it does."""
+    if code == Exit.INTERRUPTED:
+        return _resume_command(record.folder.root, record.plan)
+    if code == Exit.TRIAL_FAILED and not record.plan.is_contest and record.plan.suite.tune is None:
+        return f"{_resume_command(record.folder.root, record.plan)} --rerun-failed"
+    return f"{command(f'bundle {shlex.quote(str(record.folder.root))}')}  (one file, which others verify and run again)"
 
 
 def _carry_out(run: Run, session: RunSession, track: bool) -> Ended:
@@ -278,7 +292,8 @@ def _summarize(record: Record, code: Exit, paths: list[str], tracking: TrackingE
     for result in record.results:
         trials[result.status] = trials.get(result.status, 0) + 1
     return Ended(
-        exit_code=code, folder=record.folder.root, report=paths[0], tracking=tracking, trials=trials,
+        exit_code=code, next_step=_next_step(record, code), folder=record.folder.root,
+        report=paths[0], tracking=tracking, trials=trials,
         summaries=[summarize(cell, record.of_cell(cell.cell_id), metric, record.plan.suite.horizon)
                    for cell in record.plan.cells],
         figures=[cell_figures(record.of_cell(cell.cell_id)) for cell in record.plan.cells],

@@ -35,7 +35,6 @@ ELSEWHERE = {
     "repro/launchers/processes/rank.py": "a report in the fork server's own folder in TMPDIR",
     "repro/launchers/slurm.py": "the folder in which the user wants the run",
     "repro/runner/energy_process.py": "a folder of its own in TMPDIR",
-    "repro/runner/timing_lock.py": "one file of the machine, in /run/lock or /tmp",
     "repro/runner/run.py": "removes the whole run folder that it made",
 }
 

@@ -43,7 +43,11 @@ def test_the_time_left_is_known_before_the_first_trial_ends(
     watcher.trial_started(1, 10, trial, record.plan.cells[0])
     clock[0] += 3.0
     watcher.trial_ticked(0.5, trial.choices.stop.max_epochs / 2, 100.0)  # half of the budget: 6 s a trial
-    assert "at most about 57 s left" in out.getvalue()
+    assert "about 57 s left if all use their whole budget" in out.getvalue()
+    watcher.trial_started(9, 10, trial, record.plan.cells[0])  # of a resumed run: two are left
+    clock[0] += 3.0
+    watcher.trial_ticked(0.5, trial.choices.stop.max_epochs / 2, 100.0)
+    assert "about 9 s left if all use their whole budget" in out.getvalue()
 
 
 def test_a_warning_that_repeats_is_shown_once_and_counted(record: Record) -> None:
