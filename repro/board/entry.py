@@ -39,6 +39,8 @@ class Entry(Frozen):
     """Path below the folder of the board."""
     sha256: str
     """Of the bundle, or of a published record's results; "" for a folder."""
+    identity: str
+    """sha256 of the record's index, which two bundles of one run share; "" if there is none."""
     kind: Literal["run", "published"]
     standing: Standing
     why: str
@@ -46,13 +48,15 @@ class Entry(Frozen):
     suite: str
     title: str
     question: str
-    """Key of the group of records that answer one question: digest of the suite and rules of the method."""
+    """Key of the records that answer one question: digest of the suite, rules of the method, hash of the data."""
     goal: str
     system: str
     engines: tuple[str, ...]
     version: str
     day: str
     """Date of the start, ISO; "" if it is unknown."""
+    started_ms: int
+    """The same in milliseconds since 1970; 0 if it is unknown."""
     origin: str
     """measured, emulated, simulated or published."""
     arms: tuple[Arm, ...]

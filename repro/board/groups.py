@@ -23,7 +23,7 @@ class Group:
 
     question: str
     entries: tuple[Entry, ...]
-    """By day, then by path."""
+    """By start, then by path."""
 
     @property
     def first(self) -> Entry:
@@ -46,11 +46,11 @@ class Group:
 
 
 def without_copies(entries: Sequence[Entry]) -> list[Entry]:
-    """Return the entries; a second file of one content no longer counts as verified, and names the first."""
+    """Return the entries; a second bundle of one record no longer counts as verified, and names the first."""
     first: dict[str, Entry] = {}
     found = []
     for item in sorted(entries, key=lambda item: item.place):
-        original = first.setdefault(item.sha256, item) if item.sha256 else item
+        original = first.setdefault(item.identity, item) if item.identity else item
         found.append(item if original is item else item.model_copy(
             update={"standing": "not verified", "why": f"a copy of {original.place}"}))
     return found
@@ -59,7 +59,7 @@ def without_copies(entries: Sequence[Entry]) -> list[Entry]:
 def grouped(entries: Sequence[Entry]) -> list[Group]:
     """Return the groups, those with most verified records first; published results and unreadable files come last."""
     found: dict[str, list[Entry]] = {}
-    for item in sorted(entries, key=lambda item: (item.day, item.place)):
+    for item in sorted(entries, key=lambda item: (item.started_ms, item.place)):
         found.setdefault(item.question, []).append(item)
     groups = [Group(question, tuple(items)) for question, items in found.items()]
     return sorted(groups, key=lambda group: (

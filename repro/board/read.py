@@ -45,36 +45,41 @@ def read_entry(path: Path, top: Path, render: Render) -> tuple[Entry, str]:
             published = read_published(path)
             return _of_published(published, place), render(published)
         with open_record(path) as folder:
-            standing, why = _standing(folder, path)
+            standing, why, identity = _standing(folder, path)
             record = read_inside(folder)
             sha256 = file_sha256(path) if path.is_file() else ""
-            return _of_run(record, place, sha256, standing, why), render(record)
+            return _of_run(record, place, (sha256, identity), standing, why), render(record)
     except ReproError as error:
-        return Entry(place=place, sha256="", kind="run", standing="modified", why=str(error), suite=DAMAGED,
-                     title=place, question=DAMAGED, goal="", system="", engines=(), version="", day="", origin="",
-                     arms=(), answer=None), ""
+        return Entry(
+            place=place, sha256="", identity="", started_ms=0, kind="run", standing="modified", why=str(error),
+            suite=DAMAGED, title=place, question=DAMAGED, goal="", system="", engines=(), version="", day="", origin="",
+            arms=(), answer=None), ""
 
 
-def _standing(folder: Path, path: Path) -> tuple[Standing, str]:
+def _standing(folder: Path, path: Path) -> tuple[Standing, str, str]:
+    """Return standing, reason and identity."""
     if path.is_dir():
-        return "not verified", "a run folder, which its owner can change: pack it with `repro bundle`"
+        return "not verified", "a run folder, which its owner can change: pack it with `repro bundle`", ""
     found = verify_opened(folder, path)
     problems = [item.text() for item in found.problems]
-    return ("verified", "") if found.sound else ("modified", "; ".join(problems[:2]))
+    return ("verified", "", found.identity or "") if found.sound else ("modified", "; ".join(problems[:2]), "")
 
 
-def _of_run(record: Record, place: str, sha256: str, standing: Standing, why: str) -> Entry:
+def _of_run(record: Record, place: str, hashes: tuple[str, str], standing: Standing, why: str) -> Entry:
     plan, environment = record.plan, record.environment
     metric = METRICS[plan.suite.metric]
     timed = metric.timed and metric.to_target
+    data = hashlib.sha256(" ".join(sorted(item.sha256 for item in environment.data)).encode()).hexdigest()
     found = compare(plan, record.results, started_ms=record.started_ms)
     primary = next((item for item in found if item.primary), None)
     summaries = [summarize(cell, record.of_cell(cell.cell_id), metric.name, plan.suite.horizon) for cell in plan.cells]
     goals = sorted({f"{cell.choices.stop.metric} {cell.choices.stop.target:g}" for cell in plan.cells
                     if cell.choices.stop.target is not None})
     return Entry(
-        place=place, sha256=sha256, kind="run", standing=standing, why=why, suite=plan.suite.suite,
-        title=plan.suite.title or plan.suite.suite, question=f"{plan.digest} {rules_of(plan.method)}",
+        place=place, sha256=hashes[0], identity=hashes[1], kind="run", standing=standing,
+        why=why, suite=plan.suite.suite,
+        title=plan.suite.title or plan.suite.suite, started_ms=environment.started_ms,
+        question=f"{plan.digest} {rules_of(plan.method)} {data[:16]}",
         goal=f"{metric.noun} to {' or '.join(goals)}" if goals and timed else metric.noun,
         system=machine_of(environment), version=environment.repro_version,
         engines=tuple(sorted({cell.label for cell in plan.cells})),
@@ -94,7 +99,7 @@ def _of_published(found: Published, place: str) -> Entry:
     named = sorted({f"{cell.factors.get('round', '')} {cell.factors.get('benchmark', '')}".strip() for cell in cells})
     digest = hashlib.sha256((found.folder / "results.jsonl").read_bytes()).hexdigest()
     return Entry(
-        place=place, sha256=digest, kind="published", standing="not verified",
+        place=place, sha256=digest, identity=digest, started_ms=0, kind="published", standing="not verified",
         why="published by others: their logs were read, nothing was run here", suite=found.record.program,
         title=", ".join(named) or place, question=f"published {digest}", goal="the program's own score",
         system=f"{len({cell.factors.get('system') for cell in cells})} systems", version="", day="",

@@ -87,6 +87,17 @@ def test_a_second_build_reads_no_bundle_again_and_gives_the_same_bytes(
     assert {path: path.stat().st_mtime_ns for path in (site[0] / "pages").glob("several*")} == stamps
 
 
+def test_pages_of_records_that_are_gone_are_removed(records: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "records"
+    folder.mkdir()
+    for name in ("several-1", "several-2"):
+        shutil.copy(records / f"{name}.zip", folder)
+    for count in (2, 1):
+        assert CliRunner().invoke(cli, ["board", str(folder), "--out", str(tmp_path / "site")]).exit_code == 0
+        assert len(list((tmp_path / "site/pages").iterdir())) == count
+        (folder / "several-2.zip").unlink(missing_ok=True)
+
+
 def test_a_folder_without_records_is_refused_in_one_line(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["board", str(tmp_path)])
     assert done.exit_code != 0 and "holds no bundle (.zip), run folder or published results" in str(done.exception)
@@ -94,7 +105,8 @@ def test_a_folder_without_records_is_refused_in_one_line(tmp_path: Path) -> None
 
 
 def entry(place: str, day: str, seconds: float, **more: object) -> Entry:
-    fields = {"place": place, "sha256": place, "kind": "run", "standing": "verified", "why": "", "suite": "s",
+    fields = {"place": place, "sha256": place, "identity": place, "started_ms": int(day.replace("-", "")),
+              "kind": "run", "standing": "verified", "why": "", "suite": "s",
               "title": "t", "question": "q", "goal": "", "system": "box", "engines": ("ddp",), "version": "1",
               "day": day,
               "origin": "measured", "arms": (Arm(label="ddp", median=seconds, reached=5, trials=5),), "answer": None}
@@ -113,6 +125,6 @@ def test_only_verified_records_that_were_better_are_in_the_progression() -> None
 
 
 def test_a_copy_counts_once() -> None:
-    first, second = without_copies([entry(name, "2026-01-01", 1.0, sha256="x") for name in ("b", "a")])
+    first, second = without_copies([entry(name, "2026-01-01", 1.0, identity="x") for name in ("b", "a")])
     assert (first.place, first.standing) == ("a", "verified")
     assert (second.standing, second.why) == ("not verified", "a copy of a")
