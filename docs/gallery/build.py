@@ -38,7 +38,8 @@ def build(folder: Path) -> list[Path]:
 
 
 def take_pictures(pages: list[Path], out: Path = HERE) -> None:
-    """Write the first screen of each page, 1280 by 900, light."""
+    """Write the first screen of each page, 1280 by 900, light, in 64 colours: a third of the size."""
+    from PIL import Image
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -47,7 +48,11 @@ def take_pictures(pages: list[Path], out: Path = HERE) -> None:
             page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
             page.goto(path.as_uri())
             page.wait_for_timeout(1500)  # figures are drawn by then
-            page.screenshot(path=out / f"{path.stem}.png")
+            picture = out / f"{path.stem}.png"
+            page.screenshot(path=picture)
+            with Image.open(picture) as whole:
+                few = whole.convert("RGB").quantize(64, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+            few.save(picture, optimize=True)
             page.close()
         browser.close()
 

@@ -18,6 +18,7 @@ from ..paper.brief import FOOTNOTE, Brief, brief
 from ..paper.figures import figures, rendered_figure
 from ..text import plural
 from .document import rendered
+from .section_answers import section_answers
 
 if TYPE_CHECKING:
     from repro.compare.merge import Section
@@ -63,7 +64,8 @@ def render(sections: Sequence[Section]) -> str:
     parts = [_part(number, section) for number, section in enumerate(sections, 1)]
     runs = plural(sum(len(part.sources) for part in parts), "run")
     lead = f"{runs} in {plural(len(parts), 'section')}"
-    return rendered("sections.html.j2", {"parts": parts, "lead": lead, "footnote": FOOTNOTE})
+    values = {"parts": parts, "lead": lead, "footnote": FOOTNOTE, "answers": section_answers(sections)}
+    return rendered("sections.html.j2", values)
 
 
 def _part(number: int, section: Section) -> SectionView:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from repro.reporters.page.section_answers import section_answers
 
 from repro.bundle.verify import verify
 from repro.cli.main import cli
@@ -26,6 +27,12 @@ from tests.records import SUITE, Course, make_record
 def quick(trial: Any) -> Course:
     """Ten times as fast as the default course."""
     return Course(step_seconds=0.001)
+
+
+def uneven(trial: Any) -> Course:
+    """Each seed is a little slower than the one before, DeepSpeed always."""
+    slow = 0.001 * trial.repeat * (2 if trial.trial_id.startswith("deepspeed") else 1)
+    return Course(step_seconds=0.01 + slow)
 
 
 def contents(root: Path) -> dict[str, bytes]:
@@ -221,3 +228,30 @@ def test_separate_runs_are_one_page_and_one_document(early: Record, late: Record
         assert f'href="{section.name}/report/report.html"' in page
     assert "<script" not in page and "http" not in page.replace("http-equiv", "") and page.count("<img") >= 5
     assert len(page) < 3e6
+
+
+def test_the_page_opens_with_the_primary_contrast_of_each_section(tmp_path: Path) -> None:
+    """Each section has its own ratio and interval on a common axis; a suite without a contrast says so."""
+    text = SUITE.replace("lr: 0.1", "lr: 0.2")
+    declared = make_record(tmp_path / "declared", text, course=uneven)
+    without = make_record(tmp_path / "without", text.partition("primary:")[0])
+    slow = make_record(tmp_path / "slow", course=uneven)
+    roots = [slow.folder.root, declared.folder.root, without.folder.root]
+    found = sections(roots, tmp_path / "out")
+    shown = section_answers(found)
+    assert [item.number for item in shown.rows] == [1, 2, 3] and shown.axis is not None
+    for item, section in zip(shown.rows, found, strict=True):
+        compared = compare(section.record.plan, section.record.results, started_ms=section.record.started_ms)
+        primary = next((row for row in compared if row.primary), None)
+        if primary is None:
+            assert item.row is None and item.dot is None and item.contrasts == len(compared)
+            continue
+        assert primary.ratio and primary.interval and item.row is not None and item.bar is not None
+        assert item.row.verdict == primary.verdict
+        assert item.dot == shown.axis.at(primary.ratio)
+        assert item.bar == (shown.axis.at(primary.interval.low), shown.axis.at(primary.interval.high))
+        assert item.bar[0] < item.dot < item.bar[1]
+    assert [item.row is None for item in shown.rows].count(True) == 1
+    (place,) = registry.load("reporter", "html")().write_sections(found, tmp_path / "page")
+    first = Path(place).read_text().split("<nav")[0]
+    assert first.count('<svg class="whisker') == 2 and "No primary contrast is declared" in first
