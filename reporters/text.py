@@ -29,7 +29,7 @@ class Number:
     text: str
 
     def __html__(self) -> Markup:
-        return Markup('<data value="{}">{}</data>').format(repr(self.value), self.text)
+        return Markup(f'<data value="{self.value!r}">{escape(self.text)}</data>')
 
     def __str__(self) -> str:
         return self.text

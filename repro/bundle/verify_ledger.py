@@ -84,7 +84,7 @@ def early_ends(plan: Plan, attempts: Sequence[Attempt]) -> Iterator[Problem]:
 
 def unlisted_logs(folder: RunFolder, trial: Trial, attempts: Sequence[Attempt]) -> Iterator[Problem]:
     """Find logs of attempts that the ledger does not list."""
-    name = trial.trial_id  # a hash, computed at each use
+    name = trial.trial_id
     known = {item.attempt for item in attempts if item.trial_id == name}
     place = folder.trial(name)
     for path in (place / log for log in fence.names(place, "result_*.txt")):

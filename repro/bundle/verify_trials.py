@@ -27,7 +27,7 @@ def verified_result(folder: RunFolder, trial: Trial, code: str, found: Verificat
     Returns:
         The result, if there is one that belongs to this trial.
     """
-    name = trial.trial_id  # a hash, computed at each use
+    name = trial.trial_id
     directory = folder.trial(name)
     if not directory.exists() or all(path.match(".*.tmp") for path in directory.iterdir()):
         return None  # not started, or ended before its description was written

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic_core import PydanticSerializationError
+from typing_extensions import Self
 
 
 def fail_fast(schema: Any) -> Any:
@@ -33,6 +35,13 @@ class Frozen(BaseModel):
             if isinstance(error.__cause__, KeyboardInterrupt):
                 raise error.__cause__ from None
             raise
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy with other fields, as pydantic does, without the cached properties of this object."""
+        copied = super().model_copy(update=update, deep=deep)
+        for name in copied.__dict__.keys() - type(self).model_fields.keys():
+            del copied.__dict__[name]
+        return copied
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:

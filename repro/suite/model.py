@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
@@ -48,11 +49,11 @@ class Trial(Frozen):
         assert isinstance(self.choices, TrainingConfig)
         return self.choices
 
-    @property
+    @cached_property
     def cell_id(self) -> str:
         return cell_name(self.choices, self.side)
 
-    @property
+    @cached_property
     def trial_id(self) -> str:
         """The cell's slug, the repeat and 8 hex digits of the trial's canonical JSON."""
         return f"{self.cell_id[:-9]}-s{self.repeat}-{digest(self)[:8]}"

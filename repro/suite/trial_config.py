@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import Self
@@ -124,7 +125,7 @@ class TrialConfig(SuitePart):
             return f"{value} process{'es' if value != '1' else ''}"
         return value if field in cls.plugin_fields else f"{field.split('.')[-1].replace('_', ' ')} {value}"
 
-    @property
+    @cached_property
     def cell_id(self) -> str:
         """The slug and 8 hex digits of the canonical JSON."""
         return f"{re.sub('[^a-z0-9-]+', '-', self.slug.lower())}-{digest(self)[:8]}"

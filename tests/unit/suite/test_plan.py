@@ -133,6 +133,18 @@ def test_names_are_unique_readable_and_those_of_every_earlier_version(tmp_path: 
     assert old.trial(old.cells[0], 3).trial_id == "ddp-p1-b64-fp32-s3-bff066db"
 
 
+def test_a_copy_with_other_fields_has_another_name(tmp_path: Path) -> None:
+    """Names are computed once for each object; a copy must not keep that of the original."""
+    found = plan(tmp_path)
+    trial = found.trial(found.cells[0], 0)
+    cell_id, trial_id = trial.choices.cell_id, trial.trial_id
+    longer = trial.choices.model_copy(update={"timeout_seconds": trial.choices.timeout_seconds + 1})
+    again = trial.model_copy(update={"repeat": 1}, deep=True)
+    assert longer.cell_id != cell_id and again.trial_id != trial_id and again.cell_id == trial.cell_id
+    assert trial.model_copy() == trial and trial.model_copy().trial_id == trial_id
+    assert "trial_id" not in trial.model_dump()
+
+
 def test_fields_at_their_default_name_the_same_cell(tmp_path: Path) -> None:
     ids = [cell.cell_id for cell in plan(tmp_path).cells]
     spelt = plan(tmp_path, "{kind: sgd, lr: 0.1}", "{lr: 0.10, momentum: 0.9, kind: sgd}")
