@@ -24,6 +24,8 @@ class Notice:
     title: str
     text: str
     link: str = ""
+    consequence: str = ""
+    """What it means for the figures; "": the text says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +106,14 @@ def _failed_trials(record: Record) -> Iterator[Notice]:
 
 
 def _doubts(record: Record) -> Iterator[Notice]:
-    found = run_warnings(record)
-    yield from (Notice("warn", item.title, item.text, f"#{item.about}") for item in found if item.about != "trials")
+    found = [(item.about, Notice("warn", item.title, item.text, f"#{item.about}", item.consequence))
+             for item in run_warnings(record)]
+    yield from (notice for about, notice in found if about != "trials")
     if record.missing():
         yield Notice("warn", "Partial record", f"{progress(record)}; all figures can still change", "#trials")
     for note in record.plan.remarks:
         yield Notice("warn", "Smoke test" if note == record.plan.smoke_note else "Plan", note)
-    yield from (Notice("warn", item.title, item.text, "#trials") for item in found if item.about == "trials")
+    yield from (notice for about, notice in found if about == "trials")
     for line in effective(record):
         if not line.steady:
             text = f"{line.name} differs between seeds of cell {line.cells}: {line.found}"

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from repro.record.results import Result
 from repro.record.store import Record
 
 BUSY = 0.25
@@ -20,9 +21,18 @@ TITLES = {
     "resumed": "Resumed", "difference": "Resumed in another environment", "lock": "Stale lock", "machine": "Machine",
     "clock": "Clock", "lost": "Result lost", "rerun": "Started again", "stopped": "Stopped", "budget": "Budget spent",
     "calibration": "Calibration", "checkpoint": "Checkpoint skipped", "throttled": "Throttled", "energy": "Energy",
-    "edited": "Plug-in edited", "nodes": "Nodes",
+    "edited": "Plug-in edited", "nodes": "Nodes", "waited": "Waited",
 }
 """Kind of an incident -> its title."""
+CONSEQUENCES = {
+    "resumed": "a seed that the pause divided has trials from before and after it",
+    "difference": "trials before and after it are compared as if it had no effect",
+    "lock": "no figure is affected", "waited": "no figure is affected",
+    "clock": "durations are from the monotonic clock and stand; dates may be wrong",
+    "throttled": "the ratios of these seeds may be wrong", "rerun": "the first attempt that ended counts",
+    "energy": "times are not affected", "edited": "trials of one cell may have run different code: run the suite again",
+}
+"""Kind of an incident -> what it means for the figures, where that follows from the kind alone."""
 Subject = Literal["machine", "attempts", "trials"]
 
 
@@ -33,11 +43,13 @@ class RunWarning:
     title: str
     text: str
     about: Subject
+    consequence: str = ""
+    """What it means for the figures; "": the text says it."""
 
     @property
     def line(self) -> str:
-        """`Throttled: the hypervisor gave 12 % of the processors' time to others`."""
-        return f"{self.title}: {self.text}"
+        """`Waited: 12.3 s for another run that timed its trials on this machine; no figure is affected`."""
+        return f"{self.title}: {self.text}{'; ' if self.consequence else ''}{self.consequence}"
 
 
 def run_warnings(record: Record) -> tuple[RunWarning, ...]:
@@ -49,8 +61,9 @@ def _busy(record: Record) -> Iterator[RunWarning]:
     load, cores = record.environment.load_1min, record.environment.cores
     if load is not None and load > BUSY * cores:
         many = f"{cores} cores" if cores != 1 else "1 core"
-        yield RunWarning("Busy machine", f"the load was {load:g} on {many} before the run ({load / cores:.2g} per "
-                         "core): other work slows trials down, some more than others", "machine")
+        text = f"the load was {load:g} on {many} before the run ({load / cores:.2g} per core)"
+        yield RunWarning("Busy machine", text, "machine", "other work slows trials down, some more than others: repeat "
+                         "the run on a quiet machine before you quote its times")
 
 
 def _incidents(record: Record) -> Iterator[RunWarning]:
@@ -59,19 +72,32 @@ def _incidents(record: Record) -> Iterator[RunWarning]:
     for item in record.incidents:
         by_kind.setdefault(item.kind, []).append(f"{item.trial_id}: {item.text}" if item.trial_id else item.text)
     for kind, texts in by_kind.items():
-        yield RunWarning(TITLES.get(kind, kind), _listed(texts), "attempts")
+        yield RunWarning(TITLES.get(kind, kind), _listed(texts), "attempts", CONSEQUENCES.get(kind, ""))
 
 
 def _trials(record: Record) -> Iterator[RunWarning]:
     """Yield the warnings of trials; those that differ only in their numbers as one."""
-    alike: dict[str, list[str]] = {}
+    alike: dict[str, list[tuple[Result, str]]] = {}
     for result in record.results:
         for text in result.warnings:
-            alike.setdefault(re.sub(r"[\d.]+", "#", text), []).append(f"{result.trial_id}: {text}")
-    for texts in alike.values():
-        others = len(texts) - 1
+            alike.setdefault(re.sub(r"[\d.]+", "#", text), []).append((result, text))
+    for found in alike.values():
+        (first, text), others = found[0], len(found) - 1
         more = f" (and {others} other trial{'s' if others > 1 else ''})" if others else ""
-        yield RunWarning("Trial", f"{texts[0]}{more}", "trials")
+        yield RunWarning("Trial", f"{first.trial_id}: {text}{more}", "trials",
+                         _where(record, {result.cell_id for result, _ in found}))
+
+
+def _where(record: Record, cells: set[str]) -> str:
+    """Return whose figures contain what the trials of `cells` are warned of."""
+    every = {item.cell_id for item in record.results}
+    if len(every) == 1:
+        return ""
+    if cells == every:
+        return "trials of every cell have it"
+    if len(cells) > 1:
+        return f"trials of {len(cells)} of {len(every)} cells have it: ratios to the others contain it"
+    return f"only trials of {record.cell(cells.pop()).label} have it: every ratio of that cell contains it"
 
 
 def _listed(texts: Iterable[str]) -> str:

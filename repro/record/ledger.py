@@ -52,7 +52,7 @@ class Attempt(Frozen):
 
 IncidentKind = Literal["resumed", "difference", "lock", "lost", "machine", "clock", "throttled", "energy", "rerun",
                        "stopped", "budget", "calibration", "checkpoint", "edited",
-                       "nodes"]
+                       "nodes", "waited"]
 
 
 class Incident(Frozen):

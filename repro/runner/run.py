@@ -68,7 +68,7 @@ class Run:
         """
         context = RunContext(self.plan, self.folder, self.watcher)
         with ExitStack() as stack:
-            stack.enter_context(only_run_that_times(self.watcher.stage))
+            waited = stack.enter_context(only_run_that_times(self.watcher.stage))
             self.watcher.stage("checking data and starting processes")
             meter = stack.enter_context(closing(EnergyMeter())) if self.options.energy else None
             checked = preflight.check(self.plan, self.machine, self.folder, self.options)
@@ -76,6 +76,9 @@ class Run:
             self.has_written = True
             stack.enter_context(unsealed(context, damage))
             record_start(context, findings or Findings(), checked)
+            if waited:
+                text = f"{waited:.1f} s for another run that timed its trials on this machine"
+                self.folder.append_incident("waited", text)
             stack.callback(record_edits, context, checked.environment.plugins)  # before the folder is sealed
             record = read_record(self.folder.root)
             trials = trials_to_run(record, self.options.again)

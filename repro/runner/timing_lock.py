@@ -25,8 +25,8 @@ PAUSE_SECONDS = 0.2
 
 
 @contextmanager
-def only_run_that_times(show: Callable[[str], None]) -> Iterator[None]:
-    """Hold the machine's timing lock; while another run holds it, say so once and wait.
+def only_run_that_times(show: Callable[[str], None]) -> Iterator[float]:
+    """Hold the machine's timing lock; while another run holds it, say so once and wait. Gives the seconds waited.
 
     `REPRO_TIMING_LOCK=off` does without, which the record shows among the settings.
 
@@ -41,16 +41,18 @@ def only_run_that_times(show: Callable[[str], None]) -> Iterator[None]:
     if stated not in ("", "off"):
         raise UsageError(f"{VARIABLE}={stated}: must be `off`, or not set")
     if stated or any(name in os.environ for name in JOBS):
-        yield
+        yield 0.0
         return
+    begun = time.monotonic()
     with socket.socket(socket.AF_UNIX) as lock:
-        if not _taken(lock):
+        waits = not _taken(lock)
+        if waits:
             show(f"waiting for another run that times its trials on this machine{_owner()}; Ctrl-C ends the wait, "
                  f"{VARIABLE}=off does without")
             while not _taken(lock):
                 time.sleep(PAUSE_SECONDS)
         lock.listen()  # so that others can ask who holds it
-        yield
+        yield time.monotonic() - begun if waits else 0.0
 
 
 def _taken(lock: socket.socket) -> bool:

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -130,8 +131,12 @@ class Plan(Frozen):
 
     def trials(self) -> Iterator[Trial]:
         """Yield every trial in order of execution."""
-        for index, repeat in self.order:
-            yield self.trial(self.cells[index], repeat)
+        return iter(self.listed_trials)
+
+    @cached_property
+    def listed_trials(self) -> tuple[Trial, ...]:
+        """Every trial in order of execution: made once, because its name is a hash."""
+        return tuple(self.trial(self.cells[index], repeat) for index, repeat in self.order)
 
     def trial(self, cell: Cell, repeat: int) -> Trial:
         """Return the trial of one cell and one repeat."""

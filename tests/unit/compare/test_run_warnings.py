@@ -1,0 +1,49 @@
+"""Warnings of a run: each states what it means for the figures, and whose figures contain it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from repro.compare.run_warnings import run_warnings
+from repro.record.ledger import Incident
+from repro.record.store import Record
+from tests.records import make_record
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    return make_record(tmp_path_factory.mktemp("warned") / "run", only=8)
+
+
+def warned(record: Record, cells: set[str]) -> Record:
+    """Return the record with a warning of another figure in each trial of `cells`."""
+    results = tuple(
+        item.model_copy(update={"warnings": (f"logging took 0.{6 + number}% of the run",)})
+        if item.cell_id in cells else item.model_copy(update={"warnings": ()})
+        for number, item in enumerate(record.results))
+    return replace(record, results=results)
+
+
+def test_a_warning_of_trials_says_whose_figures_contain_it(record: Record) -> None:
+    cells = [cell.cell_id for cell in record.plan.cells]
+    labels = {cell.cell_id: cell.label for cell in record.plan.cells}
+    for some, said in (
+        (cells, "trials of every cell have it"),
+        (cells[:3], "trials of 3 of 4 cells have it: ratios to the others contain it"),
+        (cells[:1], f"only trials of {labels[cells[0]]} have it: every ratio of that cell contains it"),
+    ):
+        (found,) = [item for item in run_warnings(warned(record, set(some))) if item.about == "trials"]
+        assert found.consequence == said and found.line.endswith(f"; {said}")
+        assert f"(and {2 * len(some) - 1} other trial" in found.text
+
+
+@pytest.mark.parametrize(("kind", "words"), [
+    ("waited", "no figure is affected"), ("edited", "run the suite again"), ("clock", "durations are"),
+    ("throttled", "the ratios of these seeds may be wrong"),
+])
+def test_an_incident_says_what_it_means(record: Record, kind: str, words: str) -> None:
+    incident = Incident(at_ms=1.0, kind=kind, text="something happened")
+    (found,) = [item for item in run_warnings(replace(record, incidents=(incident,))) if item.about == "attempts"]
+    assert words in found.consequence and "something happened" in found.line and found.consequence in found.line
