@@ -55,7 +55,6 @@ def _table(name: str, table: TextTable, found: Brief) -> str:
     caption = f"{escaped(table.title)}. All figures \\emph{{{escaped(origins)}}}." \
               f"{escaped_after(said)}{escaped_after(foot)}"
     return f"% Written by repro; in the preamble: {PACKAGES}\n" \
-           "% A longtable needs a page of one column.\n" \
            f"{latex_table(short.table, caption, f'tab:repro-{name}')}\n"
 
 

@@ -77,10 +77,12 @@ def latex_table(table: TextTable, caption: str, label: str = "") -> str:
     name = f"\\label{{{label}}}" if label else ""
     if lines > LONG:
         return "\n".join([
+            # A longtable needs a page of one column: in two columns it gets pages of its own.
+            r"\csname if@twocolumn\endcsname\onecolumn\def\reproAfter{\twocolumn}\else\def\reproAfter{}\fi",
             r"\begingroup\small\setlength{\tabcolsep}{3pt}\setlength{\LTcapwidth}{\linewidth}",
             f"\\begin{{longtable}}{{@{{}}{spec}@{{}}}}", f"\\caption{{{caption}}}{name} \\\\",
             r"\toprule", head, r"\midrule", r"\endfirsthead", r"\toprule", head, r"\midrule", r"\endhead",
-            r"\bottomrule", r"\endfoot", body, r"\end{longtable}", r"\endgroup",
+            r"\bottomrule", r"\endfoot", body, r"\end{longtable}", r"\endgroup\reproAfter",
         ])
     return "\n".join([
         r"\begin{table*}[htbp]",

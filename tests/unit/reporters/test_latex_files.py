@@ -120,19 +120,38 @@ def test_a_long_table_is_a_longtable_and_what_all_rows_say_is_said_once() -> Non
     assert r"\begin{table*}" in table.latex_table(words.TextTable("t", ("a",), (False,), (("b",),)), "c")
 
 
+def typeset(document: Path) -> str:
+    """Set a document; return TeX's log."""
+    assert TOOL is not None
+    options = ["--keep-logs"] if "tectonic" in TOOL else ["-interaction=nonstopmode", "-halt-on-error",
+                                                         "-no-shell-escape"]
+    ended = subprocess.run([TOOL, *options, document.name], cwd=document.parent, capture_output=True, text=True,
+                           errors="replace", timeout=300)
+    assert ended.returncode == 0, ended.stdout[-2000:]
+    return document.with_suffix(".log").read_text(errors="replace")
+
+
+@pytest.mark.skipif(TOOL is None, reason="neither pdflatex nor tectonic is installed")
+@pytest.mark.parametrize("option", ["twocolumn", "onecolumn"])
+def test_a_longtable_is_set_in_a_paper_of_either_form(option: str, tmp_path: Path) -> None:
+    """In two columns it has pages of its own, and the text after it has two columns again."""
+    long = words.TextTable("t", ("Cell", "n"), (False, True), tuple((f"cell {place}", "6") for place in range(90)))
+    (tmp_path / "long.tex").write_text(table.latex_table(long, "c"))
+    (tmp_path / "paper.tex").write_text(
+        f"\\documentclass[{option}]{{article}}\\usepackage{{array,booktabs,longtable}}\\begin{{document}}before\n"
+        "\\input{long}after \\typeout{width \\the\\columnwidth\\space of \\the\\textwidth}\\end{document}\n")
+    log = typeset(tmp_path / "paper.tex")
+    (column, text), = re.findall(r"width ([\d.]+)pt of ([\d.]+)pt", log)
+    assert (float(column) < 0.5 * float(text)) == (option == "twocolumn")
+
+
 @pytest.mark.skipif(TOOL is None, reason="neither pdflatex nor tectonic is installed")
 @pytest.mark.parametrize("folder", ["whole", "two columns"])
 def test_tex_sets_the_report_without_overfull_lines(out: Path, folder: str, tmp_path: Path) -> None:
-    assert TOOL is not None
     shutil.copytree(out, tmp_path / "copy")
     report = tmp_path / "copy" / "report.tex"
     if folder == "two columns":
         report.write_text(report.read_text().replace("[10pt,a4paper]", "[10pt,a4paper,twocolumn]"))
-    options = ["--keep-logs"] if "tectonic" in TOOL else ["-interaction=nonstopmode", "-halt-on-error",
-                                                         "-no-shell-escape"]
-    ended = subprocess.run([TOOL, *options, report.name], cwd=report.parent, capture_output=True, text=True,
-                           errors="replace", timeout=300)
-    assert ended.returncode == 0, ended.stdout[-2000:]
-    log = report.with_suffix(".log").read_text(errors="replace")
+    log = typeset(report)
     assert [float(width) for width in re.findall(r"Overfull \\hbox \(([\d.]+)pt", log) if float(width) > 2] == []
     assert "Missing character" not in log and "Float too large" not in log
