@@ -13,6 +13,7 @@ from repro.suite.metrics import DEFAULT
 from ..tables.effect_rows import effects
 from ..text import Number, number, plural, ratios
 from .axis import Axis, around_one
+from .cells import goal
 
 COLORS = 8
 """Colours of report.css: all levels of a factor have one."""
@@ -79,6 +80,8 @@ class Effects:
     what: str
     sides: tuple[str, str]
     drawn: bool
+    goal: str
+    """` to reach top1 of at least 0.96`; "" if the metric asks for no target, or cells have different ones."""
     few: int = FEW
     """Contrasts of single cells above which they are folded."""
 
@@ -97,8 +100,13 @@ def page_effects(record: Record) -> Effects:
     return Effects(
         rows=tuple(_row(index, item, axis, factors.index(item.factor) % COLORS) for index, item in enumerate(found)),
         axis=axis, one=axis.at(1.0), what="times" if scale.clock else scale.noun, sides=(scale.below, scale.above),
-        drawn=any(item.pooled.ratio is not None for item in found),
+        drawn=any(item.pooled.ratio is not None for item in found), goal=_goal(record) if scale.to_target else "",
     )
+
+
+def _goal(record: Record) -> str:
+    goals = {goal(cell.choices) for cell in record.plan.cells}
+    return f" to reach {goals.pop()}" if len(goals) == 1 else ""
 
 
 def _extent(found: Sequence[MainEffect]) -> list[float]:

@@ -46,6 +46,10 @@ class Picture:
     slopes: tuple[Slope, ...]
     ends: tuple[Number, Number] | None
     """Figures at the top and bottom of the slopes."""
+    margin: tuple[float, float]
+    """Ends of the band within which two count as the same."""
+    percent: str
+    """The margin in words: `10 %`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,8 @@ def first_screen(record: Record, forest: Forest, cells: Sequence[CellRow]) -> Fi
     often = Counter(text for row in forest.others for text in dict.fromkeys(row.cautions))
     shared = [text for text, count in often.items() if count > 1]
     return FirstScreen(
-        lead=lead, rest=" ".join(rest), picture=_picture(primary), arms=arms, left_out=len(cells) - len(arms),
+        lead=lead, rest=" ".join(rest), picture=_picture(primary, record.plan.suite.margin), arms=arms,
+        left_out=len(cells) - len(arms),
         prices=_prices(record, arms),
         cost=_cost(record), cautions=tuple(dict.fromkeys(primary.cautions)) if primary else (),
         shared={text: _letter(place) for place, text in enumerate(shared)},
@@ -98,17 +103,19 @@ def _arms(primary: Ratio | None, cells: Sequence[CellRow]) -> tuple[CellRow, ...
     return by_cell[primary.baseline.cell_id], by_cell[primary.candidate.cell_id]
 
 
-def _picture(primary: Ratio | None) -> Picture | None:
+def _picture(primary: Ratio | None, margin: float) -> Picture | None:
     if primary is None or primary.ratio is None:
         return None
     ends = tuple(item.value for item in primary.interval) if primary.interval else ()
-    axis = around_one([primary.ratio.value, *ends, *(row.ratio.value for row in primary.trials)])
-    slopes, limits = _slopes(primary)
+    limits = (1 / (1 + margin), 1 + margin)
+    axis = around_one([primary.ratio.value, *ends, *limits, *(row.ratio.value for row in primary.trials)])
+    slopes, extremes = _slopes(primary)
     return Picture(
         axis=axis, one=axis.at(1.0), dot=axis.at(primary.ratio.value),
         bar=(axis.at(ends[0]), axis.at(ends[1])) if ends else None,
         pairs=tuple((axis.at(row.ratio.value), f"seed {row.repeat}: ratio {row.ratio}") for row in primary.trials),
-        slopes=slopes, ends=limits,
+        slopes=slopes, ends=extremes, margin=(axis.at(limits[0]), axis.at(limits[1])),
+        percent=f"{100 * margin:.3g}\N{NO-BREAK SPACE}%",
     )
 
 

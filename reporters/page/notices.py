@@ -95,7 +95,7 @@ def _failed_trials(record: Record) -> Iterator[Notice]:
             by_status.setdefault(result.status, []).append(result)
     for status, results in by_status.items():
         reasons = list(dict.fromkeys(reason for result in results if (reason := legacy.bare_reason(result))))
-        more = f" (and {len(reasons) - 2} other reasons)" if len(reasons) > 2 else ""
+        more = f" (and {len(reasons) - 2} others)" if len(reasons) > 2 else ""
         text = f": {'; '.join(reasons[:2])}{more}" if reasons else ""
         end = meaning(status)
         yield Notice(end.level, end.page_word.capitalize(), plural(len(results), "trial") + text, "#trials")

@@ -51,6 +51,8 @@ class ScalingView:
     models: tuple[str, ...]
     """Descriptions of the fitted cost models, one for each network."""
     emulated: bool
+    sleeps: bool
+    """Computation is a sleep, which processes do side by side."""
 
     @property
     def charts(self) -> tuple[Chart, ...]:
@@ -60,12 +62,13 @@ class ScalingView:
 def scaling(record: Record) -> ScalingView:
     """Make all panels; none if the plan does not vary the number of processes, or trains nothing."""
     if record.plan.measures:
-        return ScalingView((), (), (), emulated=False)
+        return ScalingView((), (), (), emulated=False, sleeps=False)
     models, known = fits(record), marks(record)
     return ScalingView(
         same=_same_batch(record, known, models), larger=_larger_batch(record, known, models),
         models=tuple(_model_words(model) for model in models.values()),
         emulated=any(mark.origin == "emulated" for mark in known.values()),
+        sleeps=all(getattr(config.workload, "sleep_ms", 0.0) > 0 for config in record.plan.trainings()),
     )
 
 

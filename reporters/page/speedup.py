@@ -38,6 +38,8 @@ class Ratio:
     to_target: bool
     goal: str
     n: int
+    reached: tuple[str, str]
+    """Trials of the candidate and of the baseline that reached the target, of those that ran: `7 of 8 trials`."""
     ratio: Number | None
     interval: tuple[Number, Number] | None
     level: str
@@ -174,6 +176,7 @@ def _ratio(
         by_clock=bool(scale.clock) and scale.name != DEFAULT, amount="time" if scale.timed else scale.unit,
         said=scale.says,
         to_target=scale.to_target, goal=goal(record.cell(item.candidate).choices), n=item.n,
+        reached=(_reached(record, item.candidate), _reached(record, item.baseline)),
         ratio=texts[0] if texts else None, interval=(texts[1], texts[2]) if len(texts) == 3 else None,
         level=_level(item),
         speedup=number(item.speedup), base_median=_figure(base.median, item), verdict=item.verdict,
@@ -195,6 +198,11 @@ def _ratio(
     )
 
 
+def _reached(record: Record, cell_id: str) -> str:
+    found = record.of_cell(cell_id)
+    return f"{sum(result.status == 'ok' for result in found)} of {plural(len(found), 'trial')}"
+
+
 def _level(item: Comparison) -> str:
     """Return the coverage of the interval; at a look of a sequential design that of all looks together."""
     if item.interval is None:
@@ -207,7 +215,7 @@ def _level(item: Comparison) -> str:
 def _unsettled(item: Comparison) -> str:
     if item.verdict not in ("inconclusive", "exploratory") or item.settles or item.refused or item.ratio is not None:
         return ""
-    return "What would settle it is unknown: it depends on how many further trials miss the target"
+    return "Next: give the trials a larger budget (stop.max_epochs), so that more of them reach the target"
 
 
 def _pair_rows(record: Record, item: Comparison) -> tuple[PairRow, ...]:

@@ -12,17 +12,17 @@ from repro.compare.family import FamilyShare
 from repro.suite.contest import CONTEST
 
 TESTED = (
-    "undecided is the answer of this experiment; adding pairs, or running it again, until a verdict appears errs in "
-    "more than 5 %. Another question that may take more pairs is declared as the primary contrast of a sequential "
-    "design before its first run")
+    "the answer of this experiment is: undecided. Do not add pairs until a verdict appears, which errs in more than "
+    "5 % of cases; to ask again with more pairs, start a new run that declares this contrast as the primary one of a "
+    "sequential design")
 
 TESTED_IN_A_CONTEST = (
-    "undecided is the answer of this contest; adding runs, or running it again, until a verdict appears errs in more "
-    "than 5 %. A contest that can show less declares more seeds before its first run")
+    "the answer of this contest is: undecided. Do not add runs until a verdict appears, which errs in more than 5 % of "
+    "cases; to show a smaller difference, start a new contest that declares more seeds")
 
 OVER = (
-    "undecided is the answer of this experiment; its looks are used up, and running it again until a verdict appears "
-    "errs in more than 5 %")
+    "the answer of this experiment is: undecided. Its looks are used up, and running it again until a verdict appears "
+    "errs in more than 5 % of cases")
 
 
 def what_settles(item: Evidence, share: FamilyShare) -> str:

@@ -137,7 +137,7 @@ def _cautions(
                     "the others of their seed, so pairs do not share the drift")
             found.append(Caution(cell, "refuse", text))
         else:
-            found.append(Caution(cell, "warn", f"{labels[cell]}: {trend}"))
+            found.append(Caution(cell, "warn", f"{labels[cell]}: {trend}; a ratio is an average over this change"))
     return found
 
 

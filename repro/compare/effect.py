@@ -74,15 +74,15 @@ class MainEffect(Frozen):
 
     @property
     def scope(self) -> str:
-        """`over 16 of 32 combinations of the other factors (16 have only one of the two levels)`."""
+        """`averaged over 16 of 32 combinations of the other factors (16 have only one of the two levels)`."""
         every = self.combinations + self.incomplete + self.failed
         if every <= 1:
             return "no other factor varies"
         reasons = [f"{count} {words}" for count, words in (
             (self.incomplete, "without one of the two levels"), (self.failed, "with a failed trial")) if count]
         if not reasons:
-            return f"over all {every} combinations of the other factors"
-        return f"over {self.combinations} of {every} combinations of the other factors ({', '.join(reasons)})"
+            return f"averaged over all {every} combinations of the other factors"
+        return f"averaged over {self.combinations} of {every} combinations of the other factors ({', '.join(reasons)})"
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields, and the figures that follow from them."""

@@ -31,6 +31,8 @@ class Estimate(Frozen):
 
     value: float
     interval: Bounds | None = None
+    steady: bool = False
+    """All pairs have this value, so that it has no interval."""
 
 
 class Pair(Frozen):

@@ -31,8 +31,12 @@ def why_different(item: Evidence, share: FamilyShare, word: str) -> str:
 def _small(item: Evidence) -> str:
     if item.equivalence is None or not item.equivalence.equivalent:
         return ""
-    return (f"; the {item.equivalence.interval.level:.0%} interval is inside the margin of {item.asked.margin:.2g}, "
-            "which the suite calls too small to matter").replace("% interval", " % interval")
+    return (f"; the {100 * item.equivalence.interval.level:.3g} % interval is inside the margin of {_margin(item)}, "
+            "which the suite calls too small to matter")
+
+
+def _margin(item: Evidence) -> str:
+    return f"{100 * item.asked.margin:.3g} %"
 
 
 def _interval_name(item: Evidence) -> str:
@@ -59,7 +63,7 @@ def why_same(item: Evidence, share: FamilyShare) -> str:
     inside = item.equivalence.interval
     p = share.equivalence_p if item.asked.stage is None else item.equivalence.p
     return (f"the {100 * inside.level:.3g} % interval {inside.low:.3f} to {inside.high:.3f} is inside the margin of "
-            f"{item.asked.margin:.2g} declared beforehand (two one-sided tests, p = {p:.3g}{holm})")
+            f"{_margin(item)} declared beforehand (two one-sided tests, p = {p:.3g}{holm})")
 
 
 def why_open(item: Evidence, share: FamilyShare) -> str:
@@ -100,11 +104,11 @@ def _why_no_spread(item: Evidence, share: FamilyShare) -> str:
 def too_coarse(item: Evidence) -> str:
     """Return why crossings cannot be shown to be the same on this evaluation grid."""
     assert item.grid is not None
-    share, margin = item.grid.share, item.asked.margin
-    if share is not None and share < margin / 2:
+    share = item.grid.share
+    if share is not None and share < item.asked.margin / 2:
         return (f"{_apart_words(share)}, and {item.n} pairs are too few to show the crossings within the margin of "
-                f"{margin:.2g} in addition")
-    return f"{_apart_words(share)}, too far to resolve a margin of {margin:.2g}"
+                f"{_margin(item)} in addition")
+    return f"{_apart_words(share)}, too far to resolve a margin of {_margin(item)}"
 
 
 def grids_alone(item: Evidence) -> str:
@@ -125,6 +129,8 @@ def _apart_words(share: float | None) -> str:
 def missed_figures(item: Evidence, missed: Missed, share: FamilyShare, word: str) -> str:
     """Return the order of the pairs and the mean time, which follow how the trials ended."""
     counted = f"the candidate was first in {missed.first} of {missed.n} pairs, the baseline in {missed.second}"
+    if unknown := missed.n - missed.first - missed.second:
+        counted += f", {unknown} unknown (a trial ended before the other of its pair reached the target)"
     holm = f", {share.p:.3g} after Holm over {share.family} contrasts" if share.family > 1 else ""
     test = f"(exact sign test p = {item.p:.3g}{holm})"
     if missed.all_of:

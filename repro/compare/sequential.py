@@ -9,7 +9,7 @@ from repro.compare import drift
 from repro.compare.advice import OVER, TESTED
 from repro.compare.cells import CellIndex, primary_pair
 from repro.compare.evidence import ComparisonRequest, examine
-from repro.compare.figures import DECIDED, Comparison, Estimate, LookPlace, TimeSplit
+from repro.compare.figures import DECIDED, Comparison, LookPlace, TimeSplit
 from repro.compare.stage import Stage
 from repro.compare.verdict import judged
 from repro.record.looks import ENDS, Decision, Look
@@ -196,7 +196,8 @@ def _without_naive(last: TakenLook) -> dict[str, object]:
     """Return the figures next to the verdict without intervals that take no account of the looks."""
     split = last.found.split
     return {"welch": None, "probability_less": None, "split": split and TimeSplit(
-        samples=Estimate(value=split.samples.value), throughput=Estimate(value=split.throughput.value))}
+        samples=split.samples.model_copy(update={"interval": None}),
+        throughput=split.throughput.model_copy(update={"interval": None}))}
 
 
 def _words(last: TakenLook, following: int | None) -> tuple[str, str]:

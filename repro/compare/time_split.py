@@ -37,8 +37,8 @@ def in_words(split: TimeSplit) -> str:
 
 
 def _side(found: Estimate, what: str) -> str:
-    if found.interval is None:  # all pairs have one ratio, as on a coarse grid of evaluations
-        return f"{what} {found.value:.3g} x in every pair"
+    if found.interval is None:
+        return f"{what} {found.value:.3g} x {'in every pair' if found.steady else '(no interval at a look)'}"
     if found.interval.low > 1:
         return f"more {what}"
     return f"fewer {what}" if found.interval.high < 1 else f"{what} not told apart"
@@ -51,4 +51,4 @@ def _samples(found: CellTrials, repeat: int) -> int | None:
 def _estimate(candidate: Sequence[float], baseline: Sequence[float]) -> Estimate:
     ratio, interval = stats.paired_ratio(candidate, baseline)
     steady = math.isclose(interval.low, interval.high, rel_tol=1e-12)
-    return Estimate(value=ratio, interval=None if steady else bounds(interval))
+    return Estimate(value=ratio, interval=None if steady else bounds(interval), steady=steady)

@@ -11,7 +11,7 @@ from repro.core.errors import UsageError
 from repro.core.frozen import Frozen
 
 VARIABLE = "REPRO_PRICE_PER_HOUR"
-FORM = re.compile(r"(\d+(?:\.\d+)?) *([A-Z]{3})")
+FORM = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) *([A-Z]{3})")
 
 
 class Price(Frozen):

@@ -162,7 +162,9 @@ class Facts:
     contrasts: tuple[tuple[str, str], ...] | None = None
     """(candidate, baseline) cells of every stated speed-up; None: none is stated."""
     declared: bool | None = None
-    """One contrast was declared before the runs."""
+    """One contrast, or main effects, were declared before the runs."""
+    declared_effects: tuple[str, ...] = ()
+    """Factors whose main effects were declared before the runs."""
     data: tuple[DataFacts, ...] | None = None
     hardware: str | None = None
     without_hardware: tuple[str, ...] = ()

@@ -96,7 +96,7 @@ def test_a_coarse_evaluation_grid_withholds_reproduced(tmp_path: Path) -> None:
         found = answer(spread(tmp_path / f"{noise}", noise=noise, seed=1), other_weights(
             spread(tmp_path / f"{noise}-again", noise=noise, seed=2)))
         assert found.answer == "inconclusive", found.text()
-        assert "apart at the target, too far to resolve a margin of 0.05" in found.cells[0].because
+        assert "apart at the target, too far to resolve a margin of 5 %" in found.cells[0].because
     assert answer(first, spread(tmp_path / "b", noise=1e-4, seed=2)).answer == "reproduced"  # the same training
 
 

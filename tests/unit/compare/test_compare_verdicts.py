@@ -38,7 +38,7 @@ def test_same_only_if_the_interval_is_inside_the_margin() -> None:
     assert found.equivalence is not None
     assert found.equivalence.equivalent
     assert 1 / 1.05 < found.equivalence.interval.low < found.equivalence.interval.high < 1.05
-    assert "is inside the margin of 0.05 declared beforehand" in found.because
+    assert "is inside the margin of 5 % declared beforehand" in found.because
     assert of(1.0, 10, margin=0.001).verdict == "inconclusive"
 
 
@@ -47,7 +47,7 @@ def test_no_difference_found_is_not_the_same() -> None:
     found = against(trials(CANDIDATE, wide), trials(BASELINE, [10.0] * 8))
     assert found.verdict == "inconclusive"
     assert found.because.startswith("the 95 % interval contains 1; ")
-    assert found.settles.startswith("undecided is the answer of this experiment")
+    assert found.settles.startswith("the answer of this experiment is: undecided")
     assert found.settles.endswith("of a sequential design before its first run")
     assert "repro run" not in found.settles, "a command for the contrast that was just tested would inflate its errors"
     assert "--seeds" not in found.settles  # nothing invites a second test of the same contrast
@@ -63,7 +63,7 @@ def test_a_difference_inside_the_margin_says_so() -> None:
     found = of(1.02 / (math.prod(WAVE) ** 0.2), 20)
     assert found.verdict == "slower"
     assert found.because.endswith(
-        "; the 90 % interval is inside the margin of 0.05, which the suite calls too small to matter")
+        "; the 90 % interval is inside the margin of 5 %, which the suite calls too small to matter")
 
 
 def test_swapping_the_two_inverts_everything() -> None:
@@ -148,7 +148,7 @@ def test_counts_are_the_same_only_if_the_grid_is_fine_enough(step: int, verdict:
     assert found.equivalence is not None and found.equivalence.equivalent
     assert found.verdict == verdict
     if verdict == "inconclusive":
-        assert "too far to resolve a margin of 0.1" in found.because
+        assert "too far to resolve a margin of 10 %" in found.because
 
 
 # ---- bad input: its own sentence each, and no number

@@ -119,9 +119,10 @@ def test_only_combinations_with_both_levels_count(tmp_path: Path) -> None:
     found = by_level(main_effects(plan, trials(
         plan, lambda cell, repeat: known(cell, repeat) * (10 if cell.choices.processes == 1 else 1))))
     assert (found["ring"].combinations, found["ring"].incomplete) == (2, 2)
-    assert found["ring"].scope == "over 2 of 4 combinations of the other factors (2 without one of the two levels)"
+    assert found["ring"].scope == ("averaged over 2 of 4 combinations of the other factors "
+                                   "(2 without one of the two levels)")
     assert found["ring"].pooled.ratio == pytest.approx(0.8, rel=0.03)
-    assert found["butterfly"].scope == "over all 4 combinations of the other factors"
+    assert found["butterfly"].scope == "averaged over all 4 combinations of the other factors"
     assert (found["2 processes"].combinations, found["2 processes"].incomplete) == (4, 2)
 
 

@@ -87,7 +87,7 @@ def test_same_is_still_found_on_a_grid_that_resolves_the_margin() -> None:
 def test_a_coarse_grid_is_named_as_the_reason() -> None:
     found = both(1.0, (1.0, 1.0), 10, 3, "tta_wall", 0.01)
     assert found.verdict == "inconclusive"
-    assert "too far to resolve a margin of 0.05" in found.because
+    assert "too far to resolve a margin of 5 %" in found.because
 
 
 @pytest.mark.parametrize("metric", TIMES)

@@ -134,7 +134,7 @@ def test_an_open_run_takes_all_looks_and_only_the_primary_goes_on(open_run: Reco
     assert sorted(labels(open_run).values()) == [7, 11, 11]
     first, family = compare(open_run.plan, open_run.results, started_ms=open_run.started_ms)
     assert first.because.startswith("look 3 of 3 at 11 pairs, the last: ")
-    assert first.settles.startswith("undecided is the answer of this experiment; its looks are used up")
+    assert first.settles.startswith("the answer of this experiment is: undecided. Its looks are used up")
     assert (family.n, family.verdict) == (7, "slower")  # judged once, by the pairs of the first look
     assert verify(open_run.folder.root).problems == []
 
