@@ -33,8 +33,6 @@ PREAMBLE = f"""\
 \\renewcommand{{\\bottomfraction}}{{0.9}}
 \\renewcommand{{\\textfraction}}{{0.05}}
 \\renewcommand{{\\floatpagefraction}}{{0.9}}
-\\input{{numbers}}
-\\begin{{document}}
 """
 LONGEST = 240
 """Most characters of one warning in a paper; the page has all of it."""
@@ -54,8 +52,12 @@ def _table(name: str, table: TextTable, found: Brief) -> str:
     said = short.said.replace(f"Figures: {origins}.", "").strip()
     caption = f"{escaped(table.title)}. All figures \\emph{{{escaped(origins)}}}." \
               f"{escaped_after(said)}{escaped_after(foot)}"
-    return f"% Written by repro; in the preamble: {PACKAGES}\n" \
-           f"{latex_table(short.table, caption, f'tab:repro-{name}')}\n"
+    return table_file(short.table, caption, name)
+
+
+def table_file(table: TextTable, caption: str, name: str) -> str:
+    """Return the file of one table; the caption is already LaTeX."""
+    return f"% Written by repro; in the preamble: {PACKAGES}\n{latex_table(table, caption, f'tab:repro-{name}')}\n"
 
 
 def escaped_after(text: str) -> str:
@@ -77,11 +79,12 @@ def figure_file(name: str, caption: str) -> str:
 def _report(record: Record, found: Brief, part: Shown, inputs: Sequence[str]) -> str:
     only = "" if part.whole else " (the declared contrast only)"
     facts = "; ".join(f"{key}: {value}" for key, value in found.facts)
-    blocks = [f"% Written by repro. {' and '.join(found.origins)} figures\n{PREAMBLE}",
+    blocks = [f"% Written by repro. {' and '.join(found.origins)} figures\n{PREAMBLE}\\input{{numbers}}\n"
+              "\\begin{document}\n",
               f"\\section*{{{escaped(found.title + only)}}}",
               *(_verdict(item) for item in _leading(found, part)),
               *([f"Errors: {escaped(found.errors)}."] if found.errors else []),
-              *_list("Warnings", found.doubts), *_list("Cautions of verdicts", _cautions(part)),
+              *text_list("Warnings", found.doubts), *text_list("Cautions of verdicts", _cautions(part)),
               f"\\paragraph{{Record}} {escaped(facts)}.",
               *(f"\\input{{{path.removesuffix('.tex')}}}" for path in inputs),
               "\\raggedright\n\\nocite{*}\n\\bibliographystyle{plain}\n\\bibliography{references}\n\\end{document}"]
@@ -127,7 +130,8 @@ def _others(count: int) -> str:
     return f" (and {count} other verdict{'' if count == 1 else 's'} alike)" if count else ""
 
 
-def _list(title: str, texts: Iterable[str]) -> list[str]:
+def text_list(title: str, texts: Iterable[str]) -> list[str]:
+    """Return a paragraph with a list of texts, long ones cut; nothing without a text."""
     found = [text if len(text) <= LONGEST else f"{text[:LONGEST].rstrip()} ... (in full on the HTML page)"
              for text in texts]
     if not found:

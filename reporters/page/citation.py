@@ -27,8 +27,8 @@ def citation(record: Record) -> str:
 def bibtex(record: Record) -> str:
     """Return the BibTeX entry.
 
-    It is `@misc`, which every style knows. The note has the digits of the digest that the reports show, because a line of
-    a column cannot hold all 64; the field `digest`, which styles ignore, has all.
+    It is `@misc`, which every style knows. The note has the digits of the digest that the reports show, because no line
+    of a column holds all 64; the field `digest`, which styles ignore, has all.
     """
     version = record.environment.repro_version
     year = f"  year = {{{RELEASED[:4]}}},\n" if version == repro.__version__ else ""
