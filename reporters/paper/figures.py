@@ -30,7 +30,7 @@ from .words import name
 
 FOLDER = "figures"
 FORMATS = ("pdf", "svg")
-TALL = 16
+TALL = 12
 """Most cells or contrasts in a figure of one column: with more it would be longer than a page."""
 LINES = 8
 """Most cells in one panel of curves."""

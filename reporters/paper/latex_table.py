@@ -97,7 +97,8 @@ def _column(width: float, flush: bool, wraps: bool) -> str:
     if not wraps:
         return "r" if flush else "l"
     side = r"\raggedleft" if flush else r"\raggedright"
-    return f">{{{side}\\arraybackslash}}p{{{math.floor(1000 * width / LETTERS) / 1000:.3f}\\linewidth}}"
+    # A word after \hspace{0pt} may be hyphenated although it is the first of its cell.
+    return f">{{{side}\\arraybackslash\\hspace{{0pt}}}}p{{{math.floor(1000 * width / LETTERS) / 1000:.3f}\\linewidth}}"
 
 
 def _widths(columns: list[tuple[str, ...]], numeric: tuple[bool, ...]) -> list[float]:
