@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from repro.core.digits import spelled
 from repro.core.files import write_text
 from repro.record.store import Record
 from repro.reporting import Reporter
 
-from .latex_report import PREAMBLE, TABLES, escaped_after, figure_file, latex_files, table_file, text_list
+from .latex_report import PREAMBLE, TABLES, escaped_after, figure_file, joined, latex_files, table_file, text_list
 from .paper.brief import brief
 from .paper.figures import FOLDER, draw, figures
 from .paper.latex_table import compact
@@ -35,6 +37,8 @@ class LatexPaper(Reporter):
     narrows: ClassVar[bool] = True
     only: Literal["all", "primary"] = "all"
     """primary: only what belongs to the declared contrast."""
+    prefix: str = ""
+    """Letters after `repro` in the names of macros, labels and pictures: a paper can hold several runs."""
 
     def write(self, record: Record, out: Path) -> list[str]:
         """Write `report.tex`, `numbers.tex`, `references.bib`, `tables/` and `figures/` into `out`.
@@ -44,8 +48,8 @@ class LatexPaper(Reporter):
             OutputError: `out` cannot be written.
         """
         part = shown_of(record, self.only == "primary")
-        drawn = figures(record, part)
-        found = latex_files(record, brief(record, part), part, drawn)
+        drawn = [replace(item, name=joined(self.prefix, item.name)) for item in figures(record, part)]
+        found = latex_files(record, brief(record, part), part, drawn, self.prefix)
         for name, text in found.items():
             write_text(out / name, text)
         return [*(str(out / name) for name in found), *draw(drawn, out)]
@@ -58,13 +62,16 @@ class LatexPaper(Reporter):
         """
         from .published.brief import published_brief
         from .published.figures import published_figures
-        from .published.tables import write_own
+        from .published.tables import own_folders
 
         drawn = published_figures(imports)
         found = published_files(published_brief(imports), [(item.name, item.caption) for item in drawn])
         for name, text in found.items():
             write_text(out / name, text)
-        return [*(str(out / name) for name in found), *draw(drawn, out), *write_own(self, own, out)]
+        runs = [place for number, (folder, record) in enumerate(zip(own_folders(own), own, strict=True), 1)
+                for place in LatexPaper(only=self.only, prefix=spelled(number) if len(own) > 1 else "").write(
+                    record, out / folder)]
+        return [*(str(out / name) for name in found), *draw(drawn, out), *runs]
 
 
 def published_files(found: PublishedBrief, drawn: Sequence[tuple[str, str]]) -> dict[str, str]:

@@ -38,12 +38,19 @@ LONGEST = 240
 """Most characters of one warning in a paper; the page has all of it."""
 
 
-def latex_files(record: Record, found: Brief, part: Shown, drawn: Sequence[Drawing]) -> dict[str, str]:
-    """Return path -> text of every file but the pictures."""
-    tables = {f"{TABLES}/{name}.tex": _table(name, table, found) for name, table in found.named_tables}
+def latex_files(
+    record: Record, found: Brief, part: Shown, drawn: Sequence[Drawing], prefix: str = ""
+) -> dict[str, str]:
+    """Return path -> text of every file but the pictures; the names of `drawn` have the prefix already."""
+    tables = {f"{TABLES}/{name}.tex": _table(joined(prefix, name), table, found) for name, table in found.named_tables}
     figures = {f"{FOLDER}/{item.name}.tex": figure_file(item.name, item.caption) for item in drawn}
     return {"report.tex": _report(record, found, part, [*tables, *figures]), **tables, **figures,
-            "numbers.tex": numbers_file(macros(record, part)), "references.bib": bibtex(record)}
+            "numbers.tex": numbers_file(macros(record, part), prefix), "references.bib": bibtex(record)}
+
+
+def joined(prefix: str, name: str) -> str:
+    """Return the name of a label or a picture: `cells`, or `Large-cells` with a prefix."""
+    return f"{prefix}-{name}" if prefix else name
 
 
 def _table(name: str, table: TextTable, found: Brief) -> str:

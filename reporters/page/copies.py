@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..paper.latex_text import breakable
+from ..paper.latex_text import breakable_text
 from ..text import visible, without_paths
 from .speedup import Ratio
 
@@ -26,4 +26,4 @@ def sentence(row: Ratio) -> str:
 
 def latex(row: Ratio) -> str:
     """Return the same sentence for LaTeX; a long word of a label may be broken after a mark."""
-    return breakable(sentence(row))
+    return breakable_text(sentence(row))

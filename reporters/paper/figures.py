@@ -168,18 +168,17 @@ def _times(record: Record, part: Shown) -> list[Drawing]:
                 pane.plot([item.interval.low, item.interval.high], [place + 0.3] * 2, color=color, linewidth=1.5)
             if item.median is not None:
                 pane.plot([item.median], [place + 0.3], "|", color=color, markersize=8, markeredgewidth=1.5)
-            if item.ok < item.n and scale.to_target:
-                pane.annotate(f"{item.n - item.ok} of {item.n} missing", (1.0, place), fontsize=SMALL, ha="right",
-                              va="center", xycoords=("axes fraction", "data"))
         several = len({cell.choices.origin for cell in cells}) > 1
-        head_rows(pane, [f"{name(cell.label)} [{cell.choices.origin}]" if several else name(cell.label)
-                         for cell in cells])
+        missing = [f": {item.n - item.ok} of {item.n} missing" if item.ok < item.n and scale.to_target else ""
+                   for item in shown]
+        head_rows(pane, [f"{name(cell.label)}{f' [{cell.choices.origin}]' if several else ''}{words}"
+                         for cell, words in zip(cells, missing, strict=True)])
         pane.set_xlim(left=0)
         pane.set_xlabel(scale.title if several else f"{scale.title} [{_origins(cells)}]")
 
     levels = interval_levels([item.interval for item in shown])
-    bars = f"; bars: median with its order-statistic interval ({levels})" if levels else ""
-    bars += ", if every trial reached the target" if bars and scale.to_target else ""
+    bars = f"; bars: median with its order-statistic interval ({levels})" if levels else "; bars: median"
+    bars += ", if every trial reached the target" if levels and scale.to_target else ""
     caption = (f"{scale.noun.capitalize()} of every trial by cell, {_counted([item.n for item in shown])}{bars}. "
                f"Figures: {_origins(cells)}.{left_out(shown, found, 'cell')}")
     return [Drawing("times", caption, 0.6 + 0.42 * len(shown), into)]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from .latex_text import breakable, escaped, parts
 from .words import NOTHING, TextTable
 
-LETTERS = 86.0
-"""Average characters of `\\small` in a line of 6.3 in; a table never needs more."""
+LETTERS = 88.0
+"""Average characters of `\\small` in a line of 5.5 in; a table never needs more."""
 GAP = 1.6
 """Characters that the space between two columns takes."""
 LONG = 36

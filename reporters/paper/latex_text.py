@@ -66,12 +66,25 @@ def breakable(text: str) -> str:
     return " ".join(r"\allowbreak{}".join(escaped(part) for part in parts(word)) for word in _line(text).split(" "))
 
 
+def breakable_text(text: str) -> str:
+    """Escape `text` for a paragraph: a word longer than `WORD` may be broken after `=`, `_`, `:` or `/` within it."""
+    return " ".join(r"\allowbreak{}".join(escaped(part) for part in (
+        re.split(r"(?<=[=_:/])(?=\w)", word) if len(word) > WORD else [word])) for word in _line(text).split(" "))
+
+
 def parts(word: str) -> list[str]:
-    """Return the pieces between which a long word may be broken."""
+    """Return the pieces between which a long word may be broken: after a mark, not before one or within a number."""
     if len(word) <= WORD:
         return [word]
-    pieces = re.findall(r"[^=,;:/_.+-]*[=,;:/_.+-]+|[^=,;:/_.+-]+", word)
-    return [piece[start:start + WORD] for piece in pieces for start in range(0, len(piece), WORD)]
+    pieces = re.split(r"(?<=[=,;:/_+-])(?=[^=,;:/_.+-])|(?<=\.)(?=[^=,;:/_.+\d-])", word)
+    return [part for piece in pieces for part in _cut(piece)]
+
+
+def _cut(piece: str) -> list[str]:
+    """Cut what is too long after `WORD` characters; a mark stays at the end of its word."""
+    if len(piece) <= WORD or (len(piece) == WORD + 1 and not piece[-1].isalnum()):
+        return [piece]
+    return [piece[start:start + WORD] for start in range(0, len(piece), WORD)]
 
 
 WORD = 12
