@@ -63,8 +63,8 @@ class Axis:
         return tuple(Tick(self.at(value), texts[value], self._anchor(value)) for value in self.values)
 
     def _anchor(self, value: float) -> str:
-        place = self.at(value)
-        return "start" if place < 6 else "end" if place > 94 else "middle"
+        place, half = self.at(value), len(tick_text(value, self.digits)) * self.letter / 2
+        return "start" if place < half else "end" if place > 100 - half else "middle"
 
     def _span(self, value: float) -> tuple[float, float]:
         """Return the ends of the label of `value`, with one letter of space."""

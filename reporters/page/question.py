@@ -68,12 +68,12 @@ def _panel(scaled: ScalingView, primary: Ratio | None) -> ScalingPanel | None:
 
 def _growth(panel: ScalingPanel) -> tuple[Sketch, ...]:
     time = _against_processes(
-        panel, "Step time, ms", "median over trials; dotted: no step on these links can be shorter (modelled)",
+        panel, "Step time, ms", "logarithmic; dotted: the modelled bound, which no step on these links can undercut",
         lambda point: None if point.bounds.step is None else 1e3 * point.bounds.step,
         lambda point: None if point.bounds.overlapped is None else 1e3 * point.bounds.overlapped)
     sent = _against_processes(
         panel, "Sent by the busiest rank, MB per epoch",
-        "counted, median over trials; dotted: the least of any all-reduce, 2(p \N{MINUS SIGN} 1)/p |W| (modelled)",
+        "logarithmic; dotted: the modelled bound, the least of any all-reduce",
         lambda point: point.bytes_per_epoch and point.bytes_per_epoch / 1e6,
         lambda point: point.least_bytes_per_epoch and point.least_bytes_per_epoch / 1e6)
     return tuple(item for item in (time, sent) if item)
@@ -95,7 +95,7 @@ def _against_processes(
     if not any(not trace.thin for trace in traces):
         return None
     if not any(trace.thin for trace in traces):
-        counted = counted.split("; dotted")[0]
+        counted = counted.split("; dotted", maxsplit=1)[0]
     ticks = sorted({float(point.processes) for line in panel.lines for point in line.points})
     heights = [y for trace in traces for _, y in trace.points]
     return sketch(title, counted, "processes", traces, Axis(ticks[0], ticks[-1], True, 3, 97, tuple(ticks)),
