@@ -70,7 +70,6 @@ def view(record: Record) -> dict[str, Any]:
         "effects": page_effects(record), "looks": looks(record),
         "claims": page_claims(record), "scores": page_scores(record),
         "tuning": page_tuning(record),
-        "margin": f"{100 * plan.suite.margin:.3g}\N{NO-BREAK SPACE}%",
         "until": "the end" if plan.is_contest else "target",
         "verdicts": verdicts(record, comparisons), "checklist": checklist(record), "panels": panels(record),
         "survival": survival(record), "training": figures(record),

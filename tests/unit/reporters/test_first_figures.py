@@ -17,6 +17,7 @@ question = importlib.import_module("repro.reporters.page.question")
 scaling = importlib.import_module("repro.reporters.page.scaling")
 speedup = importlib.import_module("repro.reporters.page.speedup")
 sketches = importlib.import_module("repro.reporters.page.sketch")
+copies = importlib.import_module("repro.reporters.page.copies")
 axis = importlib.import_module("repro.reporters.page.axis")
 GALLERY = Path(__file__).parents[3] / "docs/gallery/records"
 
@@ -117,3 +118,16 @@ def test_marks_of_a_linear_axis_are_told_apart(values: list[float], texts: list[
     found = [axis.tick_text(value, axis.linear(values).digits) for value in axis.linear(values).values]
     assert len(set(found)) == len(found) >= 2
     assert texts is None or found == texts
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("same", "ddp (bucket_mib=50.0) takes 1.01 times as long for a step as ddp (16 pairs, 95 % interval 0.99 to 1.04; "
+             "measured): same within 10 %."),
+    ("missed", "batch 256 reached top1 of at least 0.96 in 0 of 8 trials, batch 64 in 8 of 8 trials (8 pairs; measured). "
+               "The ratio of their times is unknown: inconclusive."),
+    ("inconclusive", "Undecided between nesterov True and nesterov False to reach top1 of at least 0.96: ratio 0.920 "
+                     "(6 pairs, 95 % interval 0.844 to 1.002; measured), inconclusive."),
+])
+def test_the_copied_sentence_says_what_the_page_says(name: str, text: str, tmp_path: Path) -> None:
+    primary = speedup.forest(gallery(name, tmp_path)).primary
+    assert copies.sentence(primary).replace("\N{NO-BREAK SPACE}", " ") == text
