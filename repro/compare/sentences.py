@@ -10,6 +10,7 @@ from repro.compare.evidence import EXACT_PAIRS, Evidence
 from repro.compare.family import ALPHA, LEAST, FamilyShare
 from repro.compare.figures import Restricted
 from repro.compare.missed import Missed
+from repro.core.sums import plain_sum
 from repro.suite.contest import CONTEST
 
 VISIBLE = 0.005
@@ -243,7 +244,7 @@ def describe_resumed_trials(item: Evidence) -> list[str]:
     """Return a caution for each side with resumed trials: their clocks include the time lost."""
     found = []
     for cell, side in ((item.candidate, item.ours), (item.baseline, item.theirs)):
-        lost = [sum(part.lost_seconds for part in each.resumed) for each in side.results.values() if each.resumed]
+        lost = [plain_sum(part.lost_seconds for part in each.resumed) for each in side.results.values() if each.resumed]
         if lost and item.asked.scale.has_lost_time:
             found.append(f"{cell.label}: {len(lost)} of {side.n} trials were resumed from a checkpoint; their clocks "
                          f"include the time lost, up to {max(lost):.1f} s")
