@@ -9,7 +9,7 @@ export DO_NOT_TRACK = 1
 # Hundreds of processes start in a test run; if this is set, each compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart install test checks test-slow test-gpu defects lint types layers unit flow browser package chaos fuzz bench verdicts docs gallery clean
+.PHONY: quickstart install test checks test-slow test-pythons test-gpu defects lint types layers unit flow browser package chaos fuzz bench verdicts docs gallery clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/repro run quickstart
@@ -68,6 +68,17 @@ package: $(VENV)/.test-installed
 test-slow: $(VENV)/.test-installed
 	$(PIP) install --quiet -c constraints.txt -e '.[test,accelerate,huggingface,lightning]'
 	$(BIN)/python -m pytest -m slow
+
+# Unit tests on every Python of PYTHONS that is installed, each in its own environment. Elsewhere than on 3.11 pip may find
+# only the build of PyTorch with CUDA, several gigabytes each.
+PYTHONS ?= python3.10 python3.11 python3.12 python3.13
+test-pythons:
+	@for python in $(PYTHONS); do \
+	  version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) \
+	    || { echo "$$python: not installed, left out"; continue; }; \
+	  $(MAKE) --no-print-directory PYTHON=$$python VENV=$(VENV)-$$version unit package || exit 1; \
+	  echo "unit and package tests passed on Python $$version"; \
+	done
 
 # The pages of docs/ as a site in site/, with the reference; dead links end it. Not --quiet: mkdocs then counts no warnings, and
 # strict lets them pass. Read the site with: python3 -m http.server -d site

@@ -54,10 +54,11 @@ def number(value: float | None, digits: int = 3, unit: str = "") -> Number | Non
 
 
 def seconds(value: float | None) -> Number | None:
-    """Format seconds; less than half a nanosecond (rounding of a subtraction) becomes 0."""
-    if value is not None and abs(value) < 5e-10:
-        return Number(value, "0\N{NO-BREAK SPACE}s")
-    return number(value, 3, "s")
+    """Format seconds, below 0.1 s in milliseconds; under half a nanosecond (rounding of a subtraction) becomes 0."""
+    if value is None or abs(value) >= 0.1:
+        return number(value, 3, "s")
+    text = "0\N{NO-BREAK SPACE}s" if abs(value) < 5e-10 else f"{significant(1e3 * value)}\N{NO-BREAK SPACE}ms"
+    return Number(value, text)
 
 
 def duration(value: float) -> str:

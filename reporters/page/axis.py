@@ -32,6 +32,8 @@ class Axis:
     values: tuple[float, ...] = ()
     letter: float = 2.2
     """Width of a letter, per cent of the drawing: labels that would overlap lose their text and keep their mark."""
+    digits: int = 3
+    """Significant digits of the labels."""
 
     def holds(self, value: float) -> bool:
         """Return True if `value` is within the axis."""
@@ -54,25 +56,26 @@ class Axis:
         texts: dict[float, str] = {}
         for value in sorted(self.values, key=lambda value: (value != 1, value not in ends, value)):
             left, right = self._span(value)
-            texts[value] = tick_text(value) if all(right < low or left > high for low, high in taken) else ""
+            free = all(right < low or left > high for low, high in taken)
+            texts[value] = tick_text(value, self.digits) if free else ""
             if texts[value]:
                 taken.append((left, right))
         return tuple(Tick(self.at(value), texts[value], self._anchor(value)) for value in self.values)
 
     def _anchor(self, value: float) -> str:
-        place = self.at(value)
-        return "start" if place < 6 else "end" if place > 94 else "middle"
+        place, half = self.at(value), len(tick_text(value, self.digits)) * self.letter / 2
+        return "start" if place < half else "end" if place > 100 - half else "middle"
 
     def _span(self, value: float) -> tuple[float, float]:
         """Return the ends of the label of `value`, with one letter of space."""
-        place, wide = self.at(value), (len(tick_text(value)) + 1) * self.letter
+        place, wide = self.at(value), (len(tick_text(value, self.digits)) + 1) * self.letter
         before = {"start": 0.0, "middle": wide / 2, "end": wide}[self._anchor(value)]
         return place - before, place - before + wide
 
 
-def tick_text(value: float) -> str:
+def tick_text(value: float, digits: int = 3) -> str:
     """Format a round number without trailing zeros."""
-    text = significant(value, 3)
+    text = significant(value, digits)
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 
 
@@ -91,6 +94,18 @@ def from_zero(values: Sequence[float], right: float = 98.0, letter: float = 2.2)
     step = round_step(top / 5)
     marks = tuple(step * count for count in range(int(top / step) + 1))
     return Axis(0.0, top * 1.03, False, right=right, values=marks, letter=letter)
+
+
+def linear(values: Sequence[float]) -> Axis:
+    """Make a linear axis from 0 to 100 per cent around `values`, with about four marks."""
+    low, high = min(values), max(values)
+    room = (high - low) * 0.12 or abs(high) * 0.01 or 1.0
+    low, high = low - room, high + room
+    step = round_step((high - low) / 5)
+    first = int(low // step) + 1
+    marks = tuple(value for index in range(6) if (value := round(step * (first + index), 10)) <= high)
+    largest = max(abs(low), abs(high))
+    return Axis(low, high, False, 0, 100, marks, digits=max(3, 2 + math.ceil(math.log10(largest / step))))
 
 
 def around_one(values: Sequence[float]) -> Axis:

@@ -18,6 +18,8 @@ from .speedup import Forest, Ratio
 
 MOST_ARMS = 6
 """Rows of the short table where no contrast is declared."""
+SHOWN = ("torch", "deepspeed", "accelerate", "lightning")
+"""Libraries named on the first screen if the record has their version."""
 SENTENCE = re.compile(r"(?<=[.?!])\s+(?=[A-Z])")
 
 
@@ -28,8 +30,6 @@ class Slope:
     left: float
     """Per cent of the height from the top, as is `right`."""
     right: float
-    less: bool
-    """The candidate's figure is the smaller one."""
     words: str
 
 
@@ -48,8 +48,6 @@ class Picture:
     """Figures at the top and bottom of the slopes."""
     margin: tuple[float, float]
     """Ends of the band within which two count as the same."""
-    percent: str
-    """The margin in words: `10 %`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +67,8 @@ class FirstScreen:
     prices: dict[str, str]
     """Cell id -> cost to the target: the declared price times its median. Empty without a price or a measured time."""
     cost: str
+    machine: str
+    """Processor or devices, and the versions of what trained."""
     cautions: tuple[str, ...]
     """Of the primary contrast."""
     shared: dict[str, str]
@@ -86,7 +86,8 @@ def first_screen(record: Record, forest: Forest, cells: Sequence[CellRow]) -> Fi
         lead=lead, rest=" ".join(rest), picture=_picture(primary, record.plan.suite.margin), arms=arms,
         left_out=len(cells) - len(arms),
         prices=_prices(record, arms),
-        cost=_cost(record), cautions=tuple(dict.fromkeys(primary.cautions)) if primary else (),
+        cost=_cost(record), machine=_machine(record),
+        cautions=tuple(dict.fromkeys(primary.cautions)) if primary else (),
         shared={text: _letter(place) for place, text in enumerate(shared)},
     )
 
@@ -115,7 +116,6 @@ def _picture(primary: Ratio | None, margin: float) -> Picture | None:
         bar=(axis.at(ends[0]), axis.at(ends[1])) if ends else None,
         pairs=tuple((axis.at(row.ratio.value), f"seed {row.repeat}: ratio {row.ratio}") for row in primary.trials),
         slopes=slopes, ends=extremes, margin=(axis.at(limits[0]), axis.at(limits[1])),
-        percent=f"{100 * margin:.3g}\N{NO-BREAK SPACE}%",
     )
 
 
@@ -133,8 +133,8 @@ def _slopes(primary: Ratio) -> tuple[tuple[Slope, ...], tuple[Number, Number] | 
         return round(94.0 - 88.0 * (item.value - low.value) / span, 2)
 
     return tuple(
-        Slope(place(left), place(right), right.value < left.value,
-              f"seed {row.repeat}: {left} to {right}, ratio {row.ratio}") for row, left, right in known
+        Slope(place(left), place(right), f"seed {row.repeat}: {left} to {right}, ratio {row.ratio}")
+        for row, left, right in known
     ), (high, low)
 
 
@@ -144,6 +144,14 @@ def _prices(record: Record, arms: Sequence[CellRow]) -> dict[str, str]:
         return {}
     return {row.mark.cell_id: price.text(row.median.value) for row in arms
             if row.median is not None and row.mark.origin == "measured"}
+
+
+def _machine(record: Record) -> str:
+    environment = record.environment
+    where = ", ".join(dict.fromkeys(environment.devices)) or f"{plural(environment.cores, 'core')} of {environment.cpu}"
+    nodes = f"{len(record.nodes.nodes)} nodes, the first with " if len(record.nodes.nodes) > 1 else ""
+    versions = [f"{name} {version}" for name in SHOWN if (version := environment.libraries.get(name))]
+    return ", ".join([nodes + where, *versions])
 
 
 def _cost(record: Record) -> str:

@@ -102,7 +102,7 @@ def _failed_trials(record: Record) -> Iterator[Notice]:
     again = len(record.attempts) - len({attempt.trial_id for attempt in record.attempts})
     if again > 0:
         yield Notice("warn", "Repeated attempts", f"{plural(again, 'further attempt')}; the ledger lists all attempts",
-                     "#attempts")
+                     "#attempts", "each trial counts once, with the attempt that ended")
 
 
 def _doubts(record: Record) -> Iterator[Notice]:

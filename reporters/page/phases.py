@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from repro.compare import summarize
+from repro.core.sums import plain_sum
 from repro.record.results import LOST, PHASES, Result
 from repro.record.store import Record
 
@@ -59,7 +60,7 @@ def phases(record: Record) -> Phases:
     known = marks(record)
     ended = {cell_id: [item for item in record.of_cell(cell_id) if item.phases] for cell_id in known}
     names = (*PHASES, LOST) if any(LOST in item.phases for items in ended.values() for item in items) else PHASES
-    totals = [sum(value or 0.0 for value in _medians(items, names)) for items in ended.values()]
+    totals = [plain_sum(value or 0.0 for value in _medians(items, names)) for items in ended.values()]
     top = max(totals, default=0.0)
     scale = from_zero([top] if top else [])
     rows = tuple(_row(record, known[cell_id], items, names, scale) for cell_id, items in ended.items())

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from statistics import median
 
 from repro.compare import METRICS, Bounds, Comparison, Metric, contrast, summarize
-from repro.record.results import Result
+from repro.record.results import Result, Traffic
 from repro.record.store import Record
 from repro.suite.cell import Cell
 
 from ..text import Number, number, ratios, seconds, shortened, without_paths
 from .bounds import CostModel, StepBounds, bounds, ended, network_of
 from .cells import COLORS, DASHES, SYMBOLS, CellMark
-from .traffic import counted, kibibytes, milliseconds
+from .traffic import NEGLIGIBLE, counted, kibibytes, milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,9 @@ class ScalingPoint:
     epochs: Number | None
     final: Number | None
     bytes_per_epoch: float | None
+    least_bytes_per_epoch: float | None
+    """The least that the busiest rank of any all-reduce can send, 2 (p - 1) / p |W| a step (Patarasuk and Yuan, 2009);
+    None: other operations ran as well."""
     exposed_per_epoch: float | None
 
     @property
@@ -116,8 +119,22 @@ def _point(
         baseline=known[single.cell_id] if single else None, epochs=number(summary.median_epochs),
         final=number(summary.median_final, 4),
         bytes_per_epoch=_median([steps * moved.busiest_sent_bytes / count for moved, count in moves]),
+        least_bytes_per_epoch=_median([_least(moved, choices.processes, steps / count) for moved, count in moves]),
         exposed_per_epoch=_median([steps * moved.steps.exposed_seconds / count for moved, count in moves]),
     )
+
+
+def _least(moved: Traffic, processes: int, share: float) -> float | None:
+    """Return the bound on the bytes of an epoch.
+
+    Args:
+        share: steps of an epoch over those of the trial.
+    """
+    lines = moved.ranks[moved.busiest_rank].lines
+    payload = sum(line.payload_bytes for line in lines if line.operation == "all_reduce")
+    if payload < (1 - NEGLIGIBLE) * sum(line.payload_bytes for line in lines):
+        return None
+    return 2 * (processes - 1) / processes * payload * share
 
 
 def _epoch(item: Result, train: int) -> float | None:

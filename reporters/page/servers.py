@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
+from repro.core.sums import plain_sum
 from repro.record.protocol import Protocol
 from repro.record.store import Record
 
@@ -94,7 +95,7 @@ def _mode(item: Protocol) -> str:
 
 def _mean(counts: Counter[int]) -> Number | None:
     total = sum(counts.values())
-    return number(sum(value * times for value, times in counts.items()) / total, 3) if total else None
+    return number(plain_sum(value * times for value, times in counts.items()) / total, 3) if total else None
 
 
 def _bars(counts: Counter[int]) -> tuple[Bar, ...]:

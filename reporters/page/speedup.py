@@ -40,6 +40,8 @@ class Ratio:
     n: int
     reached: tuple[str, str]
     """Trials of the candidate and of the baseline that reached the target, of those that ran: `7 of 8 trials`."""
+    margin: str
+    """Largest difference that counts as the same: `5 %`."""
     ratio: Number | None
     interval: tuple[Number, Number] | None
     level: str
@@ -176,6 +178,7 @@ def _ratio(
         by_clock=bool(scale.clock) and scale.name != DEFAULT, amount="time" if scale.timed else scale.unit,
         said=scale.says,
         to_target=scale.to_target, goal=goal(record.cell(item.candidate).choices), n=item.n,
+        margin=f"{100 * record.plan.suite.margin:.3g}\N{NO-BREAK SPACE}%",
         reached=(_reached(record, item.candidate), _reached(record, item.baseline)),
         ratio=texts[0] if texts else None, interval=(texts[1], texts[2]) if len(texts) == 3 else None,
         level=_level(item),

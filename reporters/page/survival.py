@@ -84,7 +84,7 @@ def _panel(
     known = marks(record)
     order = [cell.cell_id for cell in record.plan.cells]
     horizon = horizon_of(record, scale.name)
-    found = [(known[cell.cell_id], order.index(cell.cell_id), _observations(record.of_cell(cell.cell_id), scale),
+    found = [(known[cell.cell_id], order.index(cell.cell_id), observations(record.of_cell(cell.cell_id), scale),
               summarize(cell, record.of_cell(cell.cell_id), scale.name, horizon)) for cell in cells]
     missed = any(item.kind != "reached" for _, _, observed, _ in found for item in observed)
     noun = "probability of having reached" if missed else "share of trials at"
@@ -103,7 +103,7 @@ def _panel(
     )
 
 
-def _observations(results: Sequence[Result], scale: MetricSpec) -> list[Observation]:
+def observations(results: Sequence[Result], scale: MetricSpec) -> list[Observation]:
     """Return how long each trial was observed; crashed and invalid trials give no information on the cell."""
     return [observe(item, scale) for item in results if meaning(item.status).counts]
 

@@ -28,6 +28,7 @@ from .network import networks
 from .notices import notices, parity, progress
 from .operations import operations
 from .phases import phases
+from .question import question
 from .scaling import scaling
 from .scores import page_scores
 from .servers import servers
@@ -51,7 +52,7 @@ def view(record: Record) -> dict[str, Any]:
     plan, environment = record.plan, record.environment
     known = list(marks(record).values())
     cells, axis = rows(record)
-    of_trials, comparisons = trials(record), forest(record)
+    of_trials, comparisons, scaled = trials(record), forest(record), scaling(record)
     noun = common_noun(cell.choices.quality for cell in plan.cells)
     return {
         "noun": noun, "quality": "loss" if noun == "loss" else "quality",
@@ -64,6 +65,7 @@ def view(record: Record) -> dict[str, Any]:
         "notices": notices(record), "parity": parity(record), "marks": known, "origins": origins(known),
         "copies": {row.index: (sentence(row), latex(row)) for row in comparisons.rows},
         "first": first_screen(record, comparisons, cells),
+        "asked": (asked := question(record, comparisons.primary, scaled)), "scaling_leads": asked.scaling,
         "cells": cells, "cell_axis": axis, "cell_heading": heading(record), "forest": comparisons,
         "effects": page_effects(record), "looks": looks(record),
         "claims": page_claims(record), "scores": page_scores(record),
@@ -73,10 +75,7 @@ def view(record: Record) -> dict[str, Any]:
         "survival": survival(record), "training": figures(record),
         "trust": trust(record), "energy": energy(record), "phases": phases(record),
         "traffic": traffic(record), "layers": layer_rows(record), "servers": servers(record),
-        "scaling": (scaled := scaling(record)), "controller": controller(record, scaled), "networks": networks(record),
-        # A suite of three numbers of processes or more asks about scaling: that is its first picture.
-        "scaling_leads": not plan.measures and len(plan.suite.matrix.get("processes", ())) > 2
-        and bool(scaled.same or scaled.larger),
+        "scaling": scaled, "controller": controller(record, scaled), "networks": networks(record),
         "duplicates": duplicates(record),
         "settings": settings(record), "effective": effective(record), "machine": machine(record),
         "rank_settings": rank_settings(record), "attempts": attempts(record), "trials": of_trials,

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from repro.core.errors import visible
+from repro.published.record import PublishedResult
 from repro.published.speedrun.claims import ArmClaim, Claims, judge_claims
 from repro.published.store import Published
 
 from ..page.axis import log_ticks, tick_text
 from ..page.curves import Chart
+from ..page.sketch import Sketch
 from ..text import Number, number, plural, wrapped
 from .charts import axes
+from .claim_sketches import claim_sketches
 
 MARKS = {
     "supported": ("--good", "circle"), "not supported": ("--bad", "x"), "cannot be tested": ("--muted", "circle-open"),
@@ -51,9 +54,14 @@ class ArmRow:
     time: str
     against: str
     """The arm that the ratio is to; empty: none."""
+    against_number: int
+    """Its number and its runs; 0: none."""
+    against_runs: int
     time_style: str
     time_because: str
     cautions: tuple[str, ...]
+    sketches: tuple[Sketch, ...]
+    """Time and loss next to those of `against`; () without a ratio."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +95,15 @@ def contest_view(name: str, published: Published) -> ContestView | None:
         return None
     claims = judge_claims(published)
     numbers = {cell.cell_id: at for at, cell in enumerate(published.record.cells, 1)}
+    runs: dict[str, list[PublishedResult]] = {}
+    for result in published.results:
+        runs.setdefault(result.cell_id, []).append(result)
     tracks: dict[str, list[ArmClaim]] = {}
     for item in claims.arms:
         tracks.setdefault(item.benchmark, []).append(item)
     return ContestView(
         id=f"{name}-contest", alpha=f"{claims.rules.alpha:g}", margin=f"{100 * claims.rules.margin:g} %",
-        tracks=tuple(_track(f"{name}-t{at}", track, items, numbers)
+        tracks=tuple(_track(f"{name}-t{at}", track, items, numbers, runs)
                      for at, (track, items) in enumerate(
                          sorted(tracks.items(), key=lambda pair: -len(pair[1])), 1)),
         unsupported=(*_open(claims, "not supported"), *(item.because for item in claims.stated)),
@@ -112,17 +123,21 @@ def _counts(claims: Claims) -> str:
         ("cannot be tested", "that cannot be tested")))
 
 
-def _track(name: str, track: str, items: Sequence[ArmClaim], numbers: dict[str, int]) -> TrackView:
+def _track(
+    name: str, track: str, items: Sequence[ArmClaim], numbers: dict[str, int], runs: dict[str, list[PublishedResult]],
+) -> TrackView:
     targets = sorted({item.quality.target for item in items})
     chart = _progression(name, items)
     return TrackView(track, " or ".join(f"{target:g}" for target in targets),
-                     tuple(_row(item, numbers, items) for item in items), (chart,) if chart else ())
+                     tuple(_row(item, numbers, items, runs) for item in items), (chart,) if chart else ())
 
 
-def _row(item: ArmClaim, numbers: dict[str, int], items: Sequence[ArmClaim]) -> ArmRow:
+def _row(
+    item: ArmClaim, numbers: dict[str, int], items: Sequence[ArmClaim], runs: dict[str, list[PublishedResult]],
+) -> ArmRow:
     quality, time, at = item.quality, item.time, numbers[item.cell_id]
-    against = next((f"{other.arm} of {other.record}" if other.record != item.record else other.arm
-                    for other in items if other.cell_id == time.against), "")
+    other = next((other for other in items if other.cell_id == time.against), None)
+    against = "" if other is None else f"{other.arm} of {other.record}" if other.record != item.record else other.arm
     return ArmRow(
         id=f"c-{item.cell_id}", number=at, record=item.record, arm=item.arm, date=item.date or "-",
         accelerators=item.accelerators or "not stated", runs=item.runs, lost=item.runs - quality.n,
@@ -131,8 +146,10 @@ def _row(item: ArmClaim, numbers: dict[str, int], items: Sequence[ArmClaim]) -> 
         quality_because="" if quality.verdict == "supported" else quality.because,
         seconds=_decimals(item.seconds, 3), seconds_bounds=_bounds(item.seconds_interval, 3),
         ratio=_decimals(time.ratio, 4), ratio_bounds=_bounds(time.interval, 4), time=time.verdict,
-        against=against, time_style=WORDS.get(time.verdict, "b-exploratory"), time_because=time.because,
+        against=against, against_number=numbers[other.cell_id] if other else 0, against_runs=other.runs if other else 0,
+        time_style=WORDS.get(time.verdict, "b-exploratory"), time_because=time.because,
         cautions=time.cautions,
+        sketches=claim_sketches(item, other, numbers, runs) if other is not None and time.ratio is not None else (),
     )
 
 

@@ -12,17 +12,16 @@ from repro.compare.family import FamilyShare
 from repro.suite.contest import CONTEST
 
 TESTED = (
-    "the answer of this experiment is: undecided. Do not add pairs until a verdict appears, which errs in more than "
-    "5 % of cases; to ask again with more pairs, start a new run that declares this contrast as the primary one of a "
-    "sequential design")
+    "report it as undecided. Adding pairs until a verdict appears would err in more than 5 % of cases; to ask again "
+    "with more pairs, start a new run that declares this contrast as the primary one of a sequential design")
 
 TESTED_IN_A_CONTEST = (
-    "the answer of this contest is: undecided. Do not add runs until a verdict appears, which errs in more than 5 % of "
-    "cases; to show a smaller difference, start a new contest that declares more seeds")
+    "report it as undecided. Adding runs until a verdict appears would err in more than 5 % of cases; to show a "
+    "smaller difference, start a new contest that declares more seeds")
 
 OVER = (
-    "the answer of this experiment is: undecided. Its looks are used up, and running it again until a verdict appears "
-    "errs in more than 5 % of cases")
+    "report it as undecided. Its looks are used up, and running it again until a verdict appears would err in more "
+    "than 5 % of cases")
 
 
 def what_settles(item: Evidence, share: FamilyShare) -> str:

@@ -48,7 +48,8 @@ class Interaction(Frozen):
         """`depends on processes: 1.310 at 2 processes, 0.980 at 1 process (ratio of the two 1.337, p = 0.002 ...)`."""
         turned = ", on the other side of 1" if self.reverses else ""
         return (f"depends on {self.factor}: {self.ratio_here:.3f} at {self.level}, {self.ratio_there:.3f} at "
-                f"{self.reference}{turned} (ratio of the two {self.ratio:.3f}, p = {self.p_adjusted:.2g} after Holm)")
+                f"{self.reference}{turned} (ratio of the two {self.ratio:.3f}, t test over seeds, "
+                f"p = {self.p_adjusted:.2g} after Holm)")
 
 
 class MainEffect(Frozen):
@@ -81,7 +82,8 @@ class MainEffect(Frozen):
         reasons = [f"{count} {words}" for count, words in (
             (self.incomplete, "without one of the two levels"), (self.failed, "with a failed trial")) if count]
         if not reasons:
-            return f"averaged over all {every} combinations of the other factors"
+            return "averaged over both levels of the other factor" if every == 2 else (  # two levels have one factor
+                f"averaged over all {every} combinations of the other factors")
         return f"averaged over {self.combinations} of {every} combinations of the other factors ({', '.join(reasons)})"
 
     def as_json(self) -> dict[str, Any]:

@@ -27,12 +27,12 @@ def error_budget(
     if not families:
         return ""
     per_cent = f"{100 * ALPHA:g} %"
-    every = "" if len(families) == 1 else (
-        f"; with {len(families)} such families, up to {100 * ALPHA * len(families):g} % for a wrong verdict anywhere")
+    every = "" if len(families) == 1 else f"; so at most {100 * ALPHA * len(families):g} % in any of them"
+    each = "" if len(families) == 1 else "each of: "
     qualities = "" if not claims else (
         f"; {100 * claims[0].alpha:g} % for each of {len(claims)} claims of quality, tested alone")
-    return (f"{per_cent} each for: {'; '.join(families)}{every}{qualities}. Looking at a further metric, baseline or "
-            f"run spends another {per_cent}")
+    return (f"the chance of a wrong verdict is at most {per_cent} for {each}{'; '.join(families)}{every}{qualities}. "
+            f"Every further metric, baseline or run that you look at adds {per_cent}")
 
 
 def _families(found: Sequence[Comparison], effects: Sequence[MainEffect]) -> Iterator[str]:

@@ -202,7 +202,8 @@ class Comparison(Frozen):
         """One line on what else differs; "" if nothing that was read back does."""
         if not self.differs:
             return ""
-        return f"also differs between the two, as read back: {'; '.join(item.words for item in self.differs)}"
+        return (f"also differs between the two, as read back: {'; '.join(item.words for item in self.differs)}; the "
+                "ratio includes its effect")
 
     @property
     def judged_ratios(self) -> list[float]:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from repro.core.sums import plain_sum
 from repro.record.metric_values import figure
 from repro.record.results import Result
 from repro.record.status import meaning
@@ -55,7 +56,7 @@ def watched_until(result: Result, spec: MetricSpec) -> float | None:
         return wall + (result.init_seconds or 0.0)
     if result.run_seconds is None:
         return result.curve[-1].train_seconds
-    return wall - sum(result.phases.get(name, 0.0) for name in OFF_TRAINING_CLOCK)
+    return wall - plain_sum(result.phases.get(name, 0.0) for name in OFF_TRAINING_CLOCK)
 
 
 def _wall(result: Result) -> float | None:

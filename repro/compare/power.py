@@ -16,6 +16,7 @@ from repro.compare import Comparison, Metric, compare
 from repro.compare.figures import Bounds
 from repro.core.errors import UsageError
 from repro.core.frozen import Frozen
+from repro.core.sums import plain_sum
 from repro.record.store import Record
 from repro.suite.model import MOST_SEEDS
 from repro.suite.plan import Plan
@@ -136,7 +137,7 @@ def _contrast(found: Comparison, plan: Plan, contrasts: int, seconds: dict[str, 
     base = {
         "candidate_label": found.candidate_label, "baseline_label": found.baseline_label, "primary": found.primary,
         "contrasts": contrasts, "pilot_pairs": len(found.pairs),
-        "seconds_per_pair": None if None in lengths else sum(value for value in lengths if value is not None),
+        "seconds_per_pair": None if None in lengths else plain_sum(value for value in lengths if value is not None),
     }
     nothing = {"sd_log": None, "sd_log_interval": None, "detectable": None, "needed_pairs": None}
     why = _why_not(found)

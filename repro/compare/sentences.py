@@ -10,6 +10,7 @@ from repro.compare.evidence import EXACT_PAIRS, Evidence
 from repro.compare.family import ALPHA, LEAST, FamilyShare
 from repro.compare.figures import Restricted
 from repro.compare.missed import Missed
+from repro.core.sums import plain_sum
 from repro.suite.contest import CONTEST
 
 VISIBLE = 0.005
@@ -52,8 +53,13 @@ def p_words(item: Evidence, share: FamilyShare) -> str:
     """`exact sign-flip p = 0.0312, 0.0312 after Holm over 3 contrasts`."""
     name = "Welch" if not item.asked.paired else "exact sign-flip" if item.n <= EXACT_PAIRS else "paired t"
     name = "e-process" if item.asked.stage is not None and item.asked.stage.anytime else name
+    least = f" (the least of {item.n} pairs)" if name == "exact sign-flip" and _at_the_least(item) else ""
     holm = f", {share.p:.3g} after Holm over {share.family} contrasts" if share.family > 1 else ""
-    return f"{name} p = {item.p:.3g}{holm}"
+    return f"{name} p = {item.p:.3g}{least}{holm}"
+
+
+def _at_the_least(item: Evidence) -> bool:
+    return item.p is not None and math.isclose(item.p, 2 / 2**item.n, rel_tol=1e-9)
 
 
 def why_same(item: Evidence, share: FamilyShare) -> str:
@@ -62,8 +68,8 @@ def why_same(item: Evidence, share: FamilyShare) -> str:
     holm = f" after Holm over {share.family} contrasts" if share.family > 1 else ""
     inside = item.equivalence.interval
     p = share.equivalence_p if item.asked.stage is None else item.equivalence.p
-    return (f"the {100 * inside.level:.3g} % interval {inside.low:.3f} to {inside.high:.3f} is inside the margin of "
-            f"{_margin(item)} declared beforehand (two one-sided tests, p = {p:.3g}{holm})")
+    return (f"the {100 * inside.level:.3g} % interval {inside.low:.3f} to {inside.high:.3f}, that of two one-sided "
+            f"tests, is inside the margin of {_margin(item)} declared beforehand (p = {p:.3g}{holm})")
 
 
 def why_open(item: Evidence, share: FamilyShare) -> str:
@@ -84,7 +90,7 @@ def why_open(item: Evidence, share: FamilyShare) -> str:
             and not item.is_fine(1 - 2 * share.same_level):
         return too_coarse(item)
     if contains:
-        return f"{_interval_name(item)} contains 1; {counted}"
+        return f"{_interval_name(item)} contains 1, {p_words(item, share)}; {counted}"
     if share.family > 1 and item.p is not None and item.p <= ALPHA:
         return f"the 95 % interval excludes 1, but not after correction ({p_words(item, share)}); {counted}"
     if not item.asked.paired:
@@ -128,9 +134,10 @@ def _apart_words(share: float | None) -> str:
 
 def missed_figures(item: Evidence, missed: Missed, share: FamilyShare, word: str) -> str:
     """Return the order of the pairs and the mean time, which follow how the trials ended."""
-    counted = f"the candidate was first in {missed.first} of {missed.n} pairs, the baseline in {missed.second}"
+    counted = f"the candidate was first in {missed.first} of {missed.n} pairs and the baseline in {missed.second}"
     if unknown := missed.n - missed.first - missed.second:
-        counted += f", {unknown} unknown (a trial ended before the other of its pair reached the target)"
+        counted += (f"; the order of {unknown} is unknown, because one trial ended without the target before the other "
+                    "reached it")
     holm = f", {share.p:.3g} after Holm over {share.family} contrasts" if share.family > 1 else ""
     test = f"(exact sign test p = {item.p:.3g}{holm})"
     if missed.all_of:
@@ -237,7 +244,7 @@ def describe_resumed_trials(item: Evidence) -> list[str]:
     """Return a caution for each side with resumed trials: their clocks include the time lost."""
     found = []
     for cell, side in ((item.candidate, item.ours), (item.baseline, item.theirs)):
-        lost = [sum(part.lost_seconds for part in each.resumed) for each in side.results.values() if each.resumed]
+        lost = [plain_sum(part.lost_seconds for part in each.resumed) for each in side.results.values() if each.resumed]
         if lost and item.asked.scale.has_lost_time:
             found.append(f"{cell.label}: {len(lost)} of {side.n} trials were resumed from a checkpoint; their clocks "
                          f"include the time lost, up to {max(lost):.1f} s")

@@ -206,7 +206,7 @@ def _words(last: TakenLook, following: int | None) -> tuple[str, str]:
     at = f"after {stage.n} pairs" if stage.anytime else f"look {stage.number} of {stage.of} at {stage.n} pairs"
     if last.decision == "settled":
         nominal = stage.same if found.verdict == "same" else stage.difference
-        where = at if stage.anytime else f"at {at} (nominal p {nominal:.3g})"
+        where = at if stage.anytime else f"at {at} (a p of at most {nominal:.3g} is needed)"
         return f"settled {where}: {found.because}", ""
     if following is not None:
         return f"{at}: goes on; {found.because}", f"the next look is at {following} pairs"

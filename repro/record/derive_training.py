@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from repro.core.events import EVALUATION_KEYS, Event
+from repro.core.sums import plain_sum
 from repro.record.compiled import describe_late, read_seconds
 from repro.record.derive_controller import derive_controller
 from repro.record.effective import mismatches
@@ -139,7 +140,7 @@ def _measured(trial: Trial, log: TrialLog, points: Sequence[Point]) -> dict[str,
         "samples_per_second": samples / wall if wall > 0 else None,
         "train_samples_per_second": per_second,
         **training_figures(trial, log.events, per_second),
-        "conservation_error": abs(sum(phases.values()) - wall) / wall if wall > 0 else None,
+        "conservation_error": abs(plain_sum(phases.values()) - wall) / wall if wall > 0 else None,
         "observer_effect": phases.get("logging", 0.0) / wall if wall > 0 else None,
     }
     return found
@@ -220,4 +221,5 @@ def _block_gap(log: TrialLog) -> float:
 
 def _stepped(log: TrialLog) -> float:
     """Return the seconds of all steps and their input."""
-    return float(sum(sum(block.value["seconds"]) + sum(block.value["input_seconds"]) for block in log.all("x_steps")))
+    return plain_sum(plain_sum(block.value["seconds"]) + plain_sum(block.value["input_seconds"])
+                     for block in log.all("x_steps"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import ConfigDict, Field
 
 from repro.core.frozen import Frozen
+from repro.core.sums import plain_sum
 
 
 class GroupLag(Frozen):
@@ -79,7 +80,7 @@ class Protocol(Frozen):
 
 def _mean(counts: dict[int, int]) -> float | None:
     total = sum(counts.values())
-    return sum(value * times for value, times in counts.items()) / total if total else None
+    return plain_sum(value * times for value, times in counts.items()) / total if total else None
 
 
 def describe_lost(protocol: Protocol | None) -> list[str]:

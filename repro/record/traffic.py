@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from repro.core.sums import plain_sum
 from repro.record.results import Formula, RankTraffic, Spent, Traffic
 from repro.record.trial_log import TrialLog
 
@@ -15,7 +16,7 @@ def read_traffic(log: TrialLog) -> Traffic | None:
         return None
     ranks = tuple(RankTraffic.model_validate(rank) for rank in event.value if rank)
     sent = [rank.sent_bytes for rank in ranks]
-    means = {part: sum(getattr(rank, part) for rank in ranks) / len(ranks)
+    means = {part: plain_sum(getattr(rank, part) for rank in ranks) / len(ranks)
              for part in ("exposed_seconds", "overlapped_seconds", "busy_seconds")}
     return Traffic(
         ranks=ranks, busiest_rank=sent.index(max(sent)), busiest_sent_bytes=max(sent),
@@ -30,7 +31,8 @@ def _training(ranks: Sequence[RankTraffic]) -> Spent | None:
     known = [rank.training for rank in ranks if rank.training]
     if len(known) < len(ranks):
         return None
-    return Spent(**{name: sum(getattr(spent, name) for spent in known) / len(known) for name in Spent.model_fields})
+    return Spent(**{name: plain_sum(getattr(spent, name) for spent in known) / len(known)
+                    for name in Spent.model_fields})
 
 
 def _formula(log: TrialLog) -> Formula | None:

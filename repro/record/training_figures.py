@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from repro.core.events import Event
+from repro.core.sums import plain_sum
 from repro.record.results import Model, Steps
 from repro.suite.model import Trial
 
@@ -53,7 +54,7 @@ def samples_per_second(trial: Trial, events: Sequence[Event], samples: int, trai
     if left_out:
         seconds = [step + waited for event in events if event.key == "x_steps"
                    for step, waited in zip(event.value["seconds"], event.value["input_seconds"], strict=True)]
-        train_seconds, samples = sum(seconds[left_out:]), samples - left_out * trial.training.batch.global_
+        train_seconds, samples = plain_sum(seconds[left_out:]), samples - left_out * trial.training.batch.global_
     return samples / train_seconds if train_seconds > 0 else None
 
 
@@ -91,7 +92,7 @@ def memory_figures(events: Sequence[Event]) -> dict[str, Any]:
     if not training:
         return {}
     return {"memory": event.value["kind"], "init_peak_mib": max(init, default=None),
-            "training_peak_mib": max(training), "training_peak_mib_sum": sum(training)}
+            "training_peak_mib": max(training), "training_peak_mib_sum": plain_sum(training)}
 
 
 def _last(events: Sequence[Event], key: str) -> Event | None:

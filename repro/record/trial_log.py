@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from repro.core.events import EVALUATION_KEYS, Event
 from repro.core.out_of_memory import says_out_of_memory
+from repro.core.sums import plain_sum
 from repro.record.compiled import read_filling
 from repro.record.final_facts import FinalFacts, read_facts
 from repro.record.outcome import read_outcome
@@ -98,7 +99,7 @@ def read_curve(log: TrialLog) -> tuple[Point, ...]:
             Point(
                 samples=int(data["samples_count"]), epochs=float(data["epoch_num"]), wall_seconds=wall,
                 train_seconds=data["own_seconds"] if "own_seconds" in data else (
-                    wall - sum(phases.get(name, 0.0) for name in ("eval", "checkpoint", "logging"))),
+                    wall - plain_sum(phases.get(name, 0.0) for name in ("eval", "checkpoint", "logging"))),
                 value=event.value, train_loss=data.get("train_loss"),
             )
         )

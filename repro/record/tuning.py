@@ -38,6 +38,7 @@ from pydantic import Field
 from repro.core.errors import OutputError, SuiteError
 from repro.core.files import read_model
 from repro.core.frozen import Frozen
+from repro.core.sums import plain_sum
 from repro.record.ledger import Attempt
 from repro.record.metric_values import figure
 from repro.record.results import Result
@@ -306,8 +307,8 @@ def cost_of(attempts: Sequence[Attempt], results: Sequence[Result], cells: Seque
     known = [(item.known_seconds, processes[item.cell_id]) for item in starts if item.known_seconds is not None]
     return TuningCost(
         trials=len(ended), starts=len(starts), abandoned=sum(item.status == "abandoned" for item in ended),
-        wall_seconds=round(sum(seconds for seconds, _ in known), 3),
-        processor_seconds=round(sum(seconds * count for seconds, count in known), 3),
+        wall_seconds=round(plain_sum(seconds for seconds, _ in known), 3),
+        processor_seconds=round(plain_sum(seconds * count for seconds, count in known), 3),
         unknown=len(starts) - len(known))
 
 

@@ -160,7 +160,7 @@ def bracket_welch(candidate: Sequence[Bracket], baseline: Sequence[Bracket], lev
     halves = [(np.log(high) - np.log(low)) / 2 for low, high in sides]
     error = math.hypot(*(_largest_error(middle, half) for middle, half in zip(middles, halves, strict=True)))
     freedom = min(len(middle) for middle in middles) - 1
-    reach = sum(mean(half) for half in halves) + t_quantile(0.5 + check_level(level) / 2, freedom) * error
+    reach = mean(halves[0]) + mean(halves[1]) + t_quantile(0.5 + check_level(level) / 2, freedom) * error
     centre = mean(middles[0]) - mean(middles[1])
     return Interval(from_log(centre - reach), from_log(centre + reach), level)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from repro.core.frozen import Frozen
+from repro.core.sums import plain_sum
 from repro.suite.plan import Plan
 
 SETUP_SECONDS = 15.0
@@ -38,5 +39,5 @@ def over_time_limits(plan: Plan) -> list[str]:
 def estimate(plan: Plan) -> Cost:
     """Return a plan's time if every trial uses its whole budget."""
     per_cell = [cell.choices.full_budget_seconds(plan.cores) for cell in plan.cells]
-    total = sum(per_cell[index] for index, _ in plan.order)
+    total = plain_sum(per_cell[index] for index, _ in plan.order)
     return Cost(trials=len(plan.order), full_budget_seconds=round(total + SETUP_SECONDS, 1))

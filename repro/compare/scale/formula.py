@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 from repro.comm.model import fit_parameters
+from repro.core.sums import plain_sum
 
 
 def expected_maximum(draws: Sequence[float], times: float) -> float:
@@ -20,7 +21,7 @@ def expected_maximum(draws: Sequence[float], times: float) -> float:
     """
     ordered, count = sorted(draws), len(draws)
     shares = ((at / count) ** times - ((at - 1) / count) ** times for at in range(1, count + 1))
-    return float(sum(value * share for value, share in zip(ordered, shares, strict=True)))
+    return float(plain_sum(value * share for value, share in zip(ordered, shares, strict=True)))
 
 
 def computation_ratio(measured: Mapping[int, float], samples: float, base: int) -> float:

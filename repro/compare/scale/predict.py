@@ -24,6 +24,7 @@ from repro.compare.scale.observed import Family, Observed, families_in
 from repro.compare.scale.prediction import LinkFit, ScaleLine, ScaleModel, ScaleRow, Scaling
 from repro.compare.scale.target import Target
 from repro.core.errors import UsageError
+from repro.core.sums import plain_sum
 from repro.record.store import Record
 
 LEAST_SECONDS = 1e-6
@@ -198,7 +199,7 @@ class _Line:
         return self._compute(count, model) + self._exchange_seconds(count, model) + model.input_seconds
 
     def _exchange_seconds(self, count: int, model: _Seed) -> float:
-        return sum(a * b for a, b in zip(self._columns(count), model.links, strict=True)) if count > 1 else 0.0
+        return plain_sum(a * b for a, b in zip(self._columns(count), model.links, strict=True)) if count > 1 else 0.0
 
     # ---- what a number of processes needs
 

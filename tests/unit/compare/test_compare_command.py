@@ -54,11 +54,11 @@ def test_one_run_as_a_table(old: Record) -> None:
     assert ended.exit_code == 0, ended.output
     assert "primary  slower" in ended.output
     assert "6/6" in ended.output
-    assert "1. slower: the 95 % interval excludes 1, exact sign-flip p = 0.0312; 6 of 6 pairs were slower" in \
-        ended.output
+    assert ("1. slower: the 95 % interval excludes 1, exact sign-flip p = 0.0312 (the least of 6 pairs); "
+            "6 of 6 pairs were slower") in ended.output
     assert "2. exploratory: 6 pairs cannot be significant after Holm over the 3 contrasts shown; 7 can" in ended.output
     assert "not calibrated" in ended.output
-    assert "the samples to the target of 3 cells together (Holm); with 3 such families, up to 15 %" in ended.output
+    assert "the samples to the target of 3 cells together (Holm); so at most 15 % in any of them" in ended.output
 
 
 def test_the_same_figures_as_json(old: Record) -> None:
@@ -70,7 +70,8 @@ def test_the_same_figures_as_json(old: Record) -> None:
     assert first["speedup"] == pytest.approx(1 / first["ratio"])
     assert len(data["cells"]) == 4
     assert data["calibration"] is None
-    assert data["error_budget"].startswith("5 % each for: the primary contrast, tested alone; the 3 other contrasts")
+    assert data["error_budget"].startswith(
+        "the chance of a wrong verdict is at most 5 % for each of: the primary contrast, tested alone; the 3 other")
     assert data["suite_digest"] == old.plan.digest
 
 

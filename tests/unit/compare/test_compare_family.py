@@ -49,7 +49,7 @@ def test_holm_is_over_shown_contrasts_without_the_primary(tmp_path: Path) -> Non
     assert [item.p for item in found] == [2 / 2**8] * 4
     assert [item.p_adjusted for item in found[1:]] == [3 * 2 / 2**8] * 3
     assert [item.verdict for item in found] == ["slower", "slower", "faster", "faster"]
-    assert "p = 0.00781, 0.0234 after Holm over 3 contrasts" in found[1].because
+    assert "p = 0.00781 (the least of 8 pairs), 0.0234 after Holm over 3 contrasts" in found[1].because
 
 
 def test_contrasts_are_exploratory_if_holm_cannot_reach_significance(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_a_clear_difference_is_seen_through_missed_runs() -> None:
     assert found.p == pytest.approx(2 / 2**10)
     assert found.log_rank_p is not None and found.log_rank_p < 0.001
     assert found.because.startswith("the baseline missed the target in 3 of 10 trials, so there is no ratio of times; ")
-    assert "the candidate was first in 10 of 10 pairs, the baseline in 0" in found.because
+    assert "the candidate was first in 10 of 10 pairs and the baseline in 0" in found.because
     assert any("declares no horizon" in text for text in found.cautions)
 
 
@@ -94,7 +94,7 @@ def test_a_budget_that_ended_early_proves_nothing() -> None:
     # The baseline's misses were watched for 5 s only: which would have been first is unknown.
     found = against(trials(CANDIDATE, [10.0 + k / 10 for k in range(8)]), some_missed(8, 8, 0.0, 5.0))
     assert found.verdict == "inconclusive"
-    assert "the candidate was first in 0 of 8 pairs, the baseline in 0" in found.because
+    assert "the candidate was first in 0 of 8 pairs and the baseline in 0" in found.because
 
 
 def test_a_diverged_run_never_arrives_and_an_exhausted_one_might_have() -> None:

@@ -63,7 +63,7 @@ def test_the_answer_is_the_lowest_valid_score_of_each_round(published: Published
     answer = unescape(re.sub(r"<[^>]+>", "", page[page.index('id="h-answer"'):page.index('id="h-notices"')]))
     valid = [cell.factors["system"] for cell in published.record.cells if cell.score.valid]
     assert valid == ["quick", "slow"]  # four runs of `few` are too few
-    assert re.search(r"quick \(Acme.*\)\s+has the lowest score on resnet, training_v4.0", answer)
+    assert re.search(r"quick \(submitted by Acme.*\)\s+has the shortest time on resnet, training_v4.0", answer)
     assert "No system has a valid score on resnet, training_v3.1" in answer
 
 

@@ -61,7 +61,7 @@ def test_every_format_has_what_stands_beside_a_verdict(record: Record, kind: str
     assert "overlap off against on" in plain or '"name": "overlap"' in plain
     assert "hypervisor gave 50 % of the processors' time" in plain
     assert "first evaluation" in plain
-    assert "5 % each for: " in plain and "(Holm)" in plain
+    assert "the chance of a wrong verdict is at most 5 % for each of: " in plain and "(Holm)" in plain
     if record.plan.suite.contrasts:
         assert "depends on processes" in plain or "depends_on" in plain or '"flagged": true' in plain
 
@@ -69,7 +69,7 @@ def test_every_format_has_what_stands_beside_a_verdict(record: Record, kind: str
 def test_main_effects_lead_where_no_primary_is_declared(record: Record, tmp_path: Path) -> None:
     text = CliRunner().invoke(cli, ["compare", str(record.folder.root)]).output
     ended = ended_text(_summarize(record, Exit.DONE, [""], None))
-    assert ("main effect" in ended or "over all 2 combinations" in ended) is bool(record.plan.suite.contrasts)
+    assert ("main effect" in ended or "over both levels" in ended) is bool(record.plan.suite.contrasts)
     assert STOLEN in ended
     page = written(record, "html", tmp_path / "out")
     if not record.plan.suite.contrasts:

@@ -16,9 +16,9 @@ SHOWN = {
     "settled": "settled at look 1 of 4", "same": "inside the margin of 10 % declared beforehand",
     "inconclusive": "Undecided between nesterov True and nesterov False",
     "missed": "in 0 of 8 trials, batch 64 in 8 of 8 trials",
-    "factorial": "averaged over all 2 combinations of the other factors",
+    "factorial": "averaged over both levels of the other factor",
     "scaling": "4 processes, parameter-server (shards=1)",
-    "published": "has the lowest score on resnet", "speedrun": "0.9594 \N{MULTIPLICATION SIGN} as long as",
+    "published": "has the shortest time on resnet", "speedrun": "0.9594 \N{MULTIPLICATION SIGN} as long as",
     "several": "2 runs in 2 sections", "resumed": "1 further attempt",
 }
 

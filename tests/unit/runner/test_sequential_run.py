@@ -95,7 +95,7 @@ def test_a_settled_run_stops_and_misses_nothing(settled: Record) -> None:
     assert len(settled.results) == 21 < len(settled.plan.order)
     assert (settled.missing(), settled.planned) == ([], 21)
     found = compare(settled.plan, settled.results, started_ms=settled.started_ms)
-    assert found[0].because.startswith("settled at look 1 of 3 at 7 pairs (nominal p 0.0318)")
+    assert found[0].because.startswith("settled at look 1 of 3 at 7 pairs (a p of at most 0.0318 is needed)")
     assert found[0].look is not None and found[0].look.next_n is None
     assert found[0].interval is not None and found[0].interval.level == pytest.approx(1 - 0.0318, abs=1e-4)
     assert found[0].welch is None and found[0].split is not None and found[0].split.samples.interval is None
@@ -134,7 +134,7 @@ def test_an_open_run_takes_all_looks_and_only_the_primary_goes_on(open_run: Reco
     assert sorted(labels(open_run).values()) == [7, 11, 11]
     first, family = compare(open_run.plan, open_run.results, started_ms=open_run.started_ms)
     assert first.because.startswith("look 3 of 3 at 11 pairs, the last: ")
-    assert first.settles.startswith("the answer of this experiment is: undecided. Its looks are used up")
+    assert first.settles.startswith("report it as undecided. Its looks are used up")
     assert (family.n, family.verdict) == (7, "slower")  # judged once, by the pairs of the first look
     assert verify(open_run.folder.root).problems == []
 
