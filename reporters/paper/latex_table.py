@@ -104,22 +104,25 @@ def _column(width: float, flush: bool, wraps: bool) -> str:
 def _widths(columns: list[tuple[str, ...]], numeric: tuple[bool, ...]) -> list[float]:
     """Return characters for each column: all that it asks for, or its longest word and a share of what is left.
 
-    Of numbers only the header wraps, where there is room.
+    Of numbers only the header wraps if there is room; those that need least come first.
     """
     asked = [max(len(cell) for cell in column) + 1.0 for column in columns]
-    words = [_longest(column) for column in columns]
-    whole = [max(most, *(len(cell) + 1.0 for cell in column[1:])) if flush else most
-             for most, column, flush in zip(words, columns, numeric, strict=True)]
+    least = [_longest(column) for column in columns]
     room = LETTERS - GAP * (len(columns) - 1)
-    least = whole if sum(whole) <= room else words
     if sum(asked) <= room:
         return asked
     if sum(least) >= room:
         return [width * room / sum(least) for width in least]
+    spare = room - sum(least)
+    missing = [max(len(cell) + 1.0 for cell in column[1:]) - need if flush else 0.0
+               for column, need, flush in zip(columns, least, numeric, strict=True)]
+    for place in sorted(range(len(columns)), key=missing.__getitem__):
+        if 0.0 < missing[place] <= spare:
+            least[place] += missing[place]
+            spare -= missing[place]
     more = [max(want - need, 0.0) * (0.1 if flush else 1.0)
             for want, need, flush in zip(asked, least, numeric, strict=True)]
-    spare = room - sum(least)
-    return [need + spare * extra / sum(more) for need, extra in zip(least, more, strict=True)]
+    return [need + spare * extra / (sum(more) or 1.0) for need, extra in zip(least, more, strict=True)]
 
 
 def _longest(column: tuple[str, ...]) -> float:
