@@ -131,3 +131,8 @@ def test_marks_of_a_linear_axis_are_told_apart(values: list[float], texts: list[
 def test_the_copied_sentence_says_what_the_page_says(name: str, text: str, tmp_path: Path) -> None:
     primary = speedup.forest(gallery(name, tmp_path)).primary
     assert copies.sentence(primary).replace("\N{NO-BREAK SPACE}", " ") == text
+
+
+@pytest.mark.parametrize(("name", "sleeps"), [("scaling", True), ("settled", False)])
+def test_a_sleep_for_computation_is_recognised(name: str, sleeps: bool, tmp_path: Path) -> None:
+    assert scaling.scaling(gallery(name, tmp_path)).sleeps is sleeps
