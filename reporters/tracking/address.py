@@ -7,7 +7,9 @@ from urllib.parse import unquote, urlsplit
 
 from repro.core.redact import redacted
 
-RUNS = "/runs?workflowType=machine_learning"
+VIEW = "repro"
+"""Key of the view of an experiment's runs that `table_view` writes."""
+TRAINING = "workflowType=machine_learning"
 """Without it MLflow (at least 3.17) opens an experiment on a page about language models."""
 
 
@@ -16,9 +18,16 @@ def is_server(uri: str) -> bool:
 
 
 def experiment_place(uri: str, experiment_id: str) -> str:
-    """Return where to look at an experiment: its page on a server, or its store."""
+    """Return where to look at an experiment: the table of its runs on a server, or its store."""
     place = redacted(uri)
-    return f"{place.rstrip('/')}/#/experiments/{experiment_id}{RUNS}" if is_server(uri) else place
+    if not is_server(uri):
+        return place
+    return f"{place.rstrip('/')}/#/experiments/{experiment_id}/runs?viewStateShareKey={VIEW}&{TRAINING}"
+
+
+def run_place(experiment_id: str, run_id: str, artifact: str = "") -> str:
+    """Return the address of a run inside MLflow's pages, or of one of its artifacts, wherever the server is."""
+    return f"#/experiments/{experiment_id}/runs/{run_id}{f'/artifacts/{artifact}' if artifact else ''}?{TRAINING}"
 
 
 def artifact_root(uri: str, experiment: str) -> str | None:
