@@ -202,7 +202,7 @@ class _Replay:
             if cell.cell_id in begun:
                 self._cell(cell, begun[cell.cell_id])
         note = experiment_note(self.record, found, self._links())
-        self.server.describe(experiment_tags(self.record, note, self.server.tags, EARLIER_NOTE))
+        self.server.describe(lambda present: experiment_tags(self.record, note, present, EARLIER_NOTE))
 
     def _links(self, parent: str = "") -> Links:
         first = self.images.get(cell_key(self.record.plan.cells[0]))

@@ -6,11 +6,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from repro.core.redact import redacted
-
-VIEW = "repro"
-"""Key of the view of an experiment's runs that `table_view` writes."""
-TRAINING = "workflowType=machine_learning"
-"""Without it MLflow (at least 3.17) opens an experiment on a page about language models."""
+from repro.runner.mlflow_ui import TRAINING, Shown, page
 
 
 def is_server(uri: str) -> bool:
@@ -20,9 +16,7 @@ def is_server(uri: str) -> bool:
 def experiment_place(uri: str, experiment_id: str) -> str:
     """Return where to look at an experiment: the table of its runs on a server, or its store."""
     place = redacted(uri)
-    if not is_server(uri):
-        return place
-    return f"{place.rstrip('/')}/#/experiments/{experiment_id}/runs?viewStateShareKey={VIEW}&{TRAINING}"
+    return page(place, Shown(experiment_id, has_view=True)) if is_server(uri) else place
 
 
 def run_place(experiment_id: str, run_id: str, artifact: str = "") -> str:

@@ -12,6 +12,7 @@ from repro.compare import METRICS, Comparison, Summary
 from repro.compare.contest import claim_of
 from repro.compare.run_warnings import run_warnings
 from repro.core.markdown import escaped
+from repro.record.metric_values import figure
 from repro.record.results import Result
 from repro.record.status import meaning
 from repro.record.store import Record
@@ -84,10 +85,13 @@ def trial_note(record: Record, cell: Cell, result: Result | None, reason: str, l
         words = meaning(result.status).words
         if meaning(result.status).reached and (record.plan.is_contest or not record.plan.has_target):
             words = "ran to its end"
-        value = result.at(spec.path)
-        parts = [words, f"{spec.noun} {rounded(float(value))} {spec.unit}".rstrip() if value is not None else "",
-                 f"final {_text(quality.metric or 'quality')} {rounded(result.final, 4)}" if result.final else ""]
-        found.append(_capital("; ".join(filter(None, parts))))
+        value = figure(result, spec)
+        shown = "" if value is None else f"{rounded(value)} {spec.unit}".rstrip()
+        parts = [f"{words} in {shown}" if shown and (spec.to_target or spec.at_end) else
+                 f"{words}; {spec.noun} {shown}" if shown else words]
+        if result.final is not None:
+            parts.append(f"final {_text(quality.metric or 'quality')} {rounded(result.final, 4)}")
+        found.append(_capital("; ".join(parts)))
     found += [f"Reason: {_text(reason)}"] if reason else []
     places = [f"[cell {_text(cell.label)}]({run_place(links.experiment, links.parent)})" if links.parent else "",
               f"the [report of all cells]({report_place(links)})" if links.report else ""]

@@ -8,7 +8,7 @@ import math
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -136,8 +136,8 @@ class Server:
         self._tally = tally or RequestTally()
         self.uri = uri or os.environ.get("MLFLOW_TRACKING_URI", "")
         check_scheme(self.uri)
-        self.tags: dict[str, str] = {}
-        """Those of the experiment."""
+        self._tags: dict[str, str] = {}
+        """Those of the experiment, as far as this process knows."""
         with translated(self.uri):
             from mlflow import get_tracking_uri
 
@@ -161,16 +161,23 @@ class Server:
                 f"{redacted(self.uri)}: experiment {name!r} was deleted there; restore it with "
                 f"`mlflow experiments restore -x {found.experiment_id}`"
             )
-        self.tags = dict(found.tags)
+        self._tags = dict(found.tags)
         return str(found.experiment_id)
 
-    def describe(self, tags: Mapping[str, str]) -> None:
-        """Set the tags of the experiment that differ."""
-        for key, value in tags.items():
-            if self.tags.get(key) != value:
+    def describe(self, wanted: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
+        """Set the tags of the experiment that differ.
+
+        Args:
+            wanted: returns the tags for those that the experiment has; another record may have set some.
+        """
+        if all(self._tags.get(key) == value for key, value in wanted(self._tags).items()):
+            return
+        self._tags = dict(self._client.get_experiment(self.experiment_id).tags)
+        for key, value in wanted(self._tags).items():
+            if self._tags.get(key) != value:
                 self._client.set_experiment_tag(self.experiment_id, key, value)
                 self._tally.count()
-                self.tags[key] = value
+                self._tags[key] = value
 
     def _create_experiment(self, name: str) -> str:
         from mlflow.exceptions import MlflowException

@@ -13,19 +13,18 @@ from collections.abc import Mapping
 from pydantic import BaseModel, Field, ValidationError
 
 from repro.record.store import Record
+from repro.runner.mlflow_ui import VIEW_TAG
 
-from .address import VIEW
 from .metric_names import ANSWER, column_of
 
 NAME = "repro"
 """The name in the menu."""
-TAG = f"mlflow.sharedViewState.{VIEW}"
 NOTE = "mlflow.note.content"
 KIND = {"mlflow.experimentKind": "custom_model_development"}
 """Keeps MLflow from guessing that an experiment is about language models."""
 FACTORS = 4
 """Most factors with a column."""
-LABEL_WIDTH, NOTE_WIDTH, LETTER_WIDTH, MARGIN_WIDTH = 270, 300, 7, 28
+LABEL_WIDTH, NOTE_WIDTH, LETTER_WIDTH, MARGIN_WIDTH = 290, 300, 7, 28
 """Pixels."""
 
 
@@ -46,7 +45,7 @@ def experiment_tags(record: Record, note: str, present: Mapping[str, str], earli
         earlier: the description that earlier versions gave to every experiment.
     """
     try:
-        stored = _Stored.model_validate_json(present.get(TAG, "{}"))
+        stored = _Stored.model_validate_json(present.get(VIEW_TAG, "{}"))
     except ValidationError:
         return {}
     started = record.environment.started_ms
@@ -56,13 +55,13 @@ def experiment_tags(record: Record, note: str, present: Mapping[str, str], earli
     own = old in ("", earlier) or _sha256(old) == stored.note_sha256
     view = {"name": NAME, "createdAt": started, "updatedAt": started, "state": json.dumps(_state(record)),
             "note_sha256": _sha256(note if own else "")}
-    return {TAG: json.dumps(view), **KIND} | ({NOTE: note} if own else {})
+    return {VIEW_TAG: json.dumps(view), **KIND} | ({NOTE: note} if own else {})
 
 
 def _state(record: Record) -> dict[str, object]:
     declared = column_of(record.plan.suite.metric)
-    metrics = [f"median_{declared}", "ratio", "ratio_low", "ratio_high", "pairs", "quality",
-               "reached" if record.plan.has_target and not record.plan.is_contest else "ended_well", declared]
+    metrics = [f"median_{declared}", declared, "ratio", "ratio_low", "ratio_high", "pairs", "quality",
+               "reached" if record.plan.has_target and not record.plan.is_contest else "ended_well"]
     factors = list(record.plan.cells[0].factors)[:FACTORS]
     columns = ["attributes.`Description`", *(f"metrics.`{ANSWER}/{name}`" for name in metrics),
                *(f"params.`{name}`" for name in factors)]
