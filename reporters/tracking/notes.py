@@ -52,11 +52,11 @@ def experiment_note(record: Record, comparisons: Sequence[Comparison], links: Li
     suite = record.plan.suite
     title = _text(suite.title or suite.suite)
     primary = next((item for item in comparisons if item.primary), None) if not record.missing() else None
-    answer = f"{_text(primary.candidate_label)}: {_verdict(primary)}." if primary else ""
+    answer = f"{_text(primary.candidate_label)}: {_verdict(primary)}" if primary else ""
     began = f"Newest run: started {moment(record.environment.started_ms)}, {plural(len(record.plan.order), 'trial')} " \
             "planned."
     return "\n\n".join(filter(None, (
-        " ".join(filter(None, (f"{title}.", _report(record, links), answer))),
+        " ".join(text if text[-1] in ".?!" else f"{text}." for text in (title, _report(record, links), answer) if text),
         f"{began} {_text(suite.description)}".strip(), HOW_TO_READ)))
 
 
@@ -70,7 +70,7 @@ def cell_note(
     beside = [*(_claim(record, cell)), *([first.also] if first and first.also else []),
               *(f"caution: {text}" for text in (first.cautions if first else ())),
               *(f"warning of the run: {item.line}" for item in run_warnings(record))]
-    why = f"{'Declared in advance' if first.primary else 'Not declared in advance'}: {_text(first.because)}." \
+    why = f"Why: {_text(first.because)}. This contrast was {'' if first.primary else 'not '}declared in advance." \
         if first else ""
     return "\n\n".join(filter(None, (
         head, _report(record, links), f"{_capital(figures)}." if first and figures else "", why,

@@ -125,7 +125,7 @@ def check_cell(record: Record, cell_id: str, dumped: dict[str, Any]) -> None:
         assert (last["answer/ratio_low"], last["answer/ratio_high"]) == (bounds.low, bounds.high)
         assert last["answer/pairs"] == comparison.n
         assert run["tags"]["repro.verdict"] == comparison.verdict
-        assert f"Declared in advance: {escaped(comparison.because)}" in run["tags"]["mlflow.note.content"]
+        assert f"Why: {escaped(comparison.because)}." in run["tags"]["mlflow.note.content"]
         assert run["tags"]["repro.baseline"] == comparison.baseline
     assert run["tags"]["repro.suite_digest"] == record.plan.digest
     assert run["tags"]["repro.label"] == "measured"
