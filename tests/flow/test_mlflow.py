@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import sqlite3
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,20 @@ from repro.core.markdown import escaped
 from repro.record.ledger import Attempt
 from repro.record.store import Record, read_record
 from repro.runner import tracking as tracking
-from tests.flow.mlflow_stores import SMALL, empty_store, later, local, named, reporter, served, server, store
+from tests.flow.mlflow_stores import (
+    NARROW,
+    SMALL,
+    dump,
+    dump_run,
+    empty_store,
+    later,
+    local,
+    named,
+    reporter,
+    served,
+    server,
+    store,
+)
 from tests.records import Course, default_course, make_record, write_log
 from tests.tracking_server import Site
 
@@ -30,8 +41,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # MLflow's and SQLAlchemy's own
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # MLflow keeps its database connections open
 ]
-NARROW = SMALL.replace("processes: [1, 2]", "processes: [2]")
-"""A server takes long to answer for every metric."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -40,33 +49,6 @@ def tables(site: Site) -> dict[str, list[Any]]:
     names = ("experiments", "runs", "tags", "params", "metrics", "latest_metrics", "datasets", "inputs", "input_tags")
     with closing(sqlite3.connect(site.database)) as database:
         return {name: sorted(map(repr, database.execute(f"SELECT * FROM {name}"))) for name in names}
-
-
-def dump(uri: str, experiment: str, only: Sequence[str] = ()) -> dict[str, Any]:
-    """The content of an experiment in MLflow's client, or of some of its runs, with every point of every metric."""
-    from mlflow import MlflowClient
-
-    client = MlflowClient(uri)
-    found = client.get_experiment_by_name(experiment)
-    assert found is not None
-    runs = {run.data.tags["repro.key"]: run for run in client.search_runs([found.experiment_id])}
-    return {key: _dump_run(client, run) for key, run in runs.items() if not only or key in only}
-
-
-def _dump_run(client: Any, run: Any) -> dict[str, Any]:
-    history = {
-        key: sorted((item.step, item.timestamp, None if math.isnan(item.value) else item.value)
-                    for item in client.get_metric_history(run.info.run_id, key))
-        for key in run.data.metrics
-    }
-    info = run.info
-    return {
-        "id": info.run_id, "name": info.run_name, "status": info.status, "start": info.start_time,
-        "end": info.end_time, "params": run.data.params, "tags": run.data.tags, "metrics": history,
-        "data": [(item.dataset.name, item.dataset.digest, item.dataset.profile,
-                  {tag.key: tag.value for tag in item.tags}) for item in run.inputs.dataset_inputs],
-        "artifacts": sorted((item.path, item.file_size) for item in client.list_artifacts(info.run_id)),
-    }
 
 
 @pytest.mark.parametrize("kind", ["local", pytest.param("served", marks=pytest.mark.slow)])
@@ -340,7 +322,7 @@ def test_run_ids_that_a_record_claims_as_its_own_are_not_believed(store: str, tm
     from mlflow import MlflowClient
 
     client = MlflowClient(store)
-    assert {run["id"]: _dump_run(client, client.get_run(run["id"])) for run in before.values()} == {
+    assert {run["id"]: dump_run(client, client.get_run(run["id"])) for run in before.values()} == {
         run["id"]: run for run in before.values()}
     sent = json.loads(theirs.folder.tracking.read_text())["stores"]
     used = {run["run_id"] for place in sent.values() for run in place["runs"].values()}
