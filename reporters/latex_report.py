@@ -33,19 +33,24 @@ PREAMBLE = f"""\
 \\renewcommand{{\\bottomfraction}}{{0.9}}
 \\renewcommand{{\\textfraction}}{{0.05}}
 \\renewcommand{{\\floatpagefraction}}{{0.9}}
-\\input{{numbers}}
-\\begin{{document}}
 """
 LONGEST = 240
 """Most characters of one warning in a paper; the page has all of it."""
 
 
-def latex_files(record: Record, found: Brief, part: Shown, drawn: Sequence[Drawing]) -> dict[str, str]:
-    """Return path -> text of every file but the pictures."""
-    tables = {f"{TABLES}/{name}.tex": _table(name, table, found) for name, table in found.named_tables}
+def latex_files(
+    record: Record, found: Brief, part: Shown, drawn: Sequence[Drawing], prefix: str = ""
+) -> dict[str, str]:
+    """Return path -> text of every file but the pictures; the names of `drawn` have the prefix already."""
+    tables = {f"{TABLES}/{name}.tex": _table(joined(prefix, name), table, found) for name, table in found.named_tables}
     figures = {f"{FOLDER}/{item.name}.tex": figure_file(item.name, item.caption) for item in drawn}
     return {"report.tex": _report(record, found, part, [*tables, *figures]), **tables, **figures,
-            "numbers.tex": numbers_file(macros(record, part)), "references.bib": bibtex(record)}
+            "numbers.tex": numbers_file(macros(record, part), prefix), "references.bib": bibtex(record)}
+
+
+def joined(prefix: str, name: str) -> str:
+    """Return the name of a label or a picture: `cells`, or `Large-cells` with a prefix."""
+    return f"{prefix}-{name}" if prefix else name
 
 
 def _table(name: str, table: TextTable, found: Brief) -> str:
@@ -54,8 +59,12 @@ def _table(name: str, table: TextTable, found: Brief) -> str:
     said = short.said.replace(f"Figures: {origins}.", "").strip()
     caption = f"{escaped(table.title)}. All figures \\emph{{{escaped(origins)}}}." \
               f"{escaped_after(said)}{escaped_after(foot)}"
-    return f"% Written by repro; in the preamble: {PACKAGES}\n" \
-           f"{latex_table(short.table, caption, f'tab:repro-{name}')}\n"
+    return table_file(short.table, caption, name)
+
+
+def table_file(table: TextTable, caption: str, name: str) -> str:
+    """Return the file of one table; the caption is already LaTeX."""
+    return f"% Written by repro; in the preamble: {PACKAGES}\n{latex_table(table, caption, f'tab:repro-{name}')}\n"
 
 
 def escaped_after(text: str) -> str:
@@ -77,11 +86,12 @@ def figure_file(name: str, caption: str) -> str:
 def _report(record: Record, found: Brief, part: Shown, inputs: Sequence[str]) -> str:
     only = "" if part.whole else " (the declared contrast only)"
     facts = "; ".join(f"{key}: {value}" for key, value in found.facts)
-    blocks = [f"% Written by repro. {' and '.join(found.origins)} figures\n{PREAMBLE}",
+    blocks = [f"% Written by repro. {' and '.join(found.origins)} figures\n{PREAMBLE}\\input{{numbers}}\n"
+              "\\begin{document}\n",
               f"\\section*{{{escaped(found.title + only)}}}",
               *(_verdict(item) for item in _leading(found, part)),
               *([f"Errors: {escaped(found.errors)}."] if found.errors else []),
-              *_list("Warnings", found.doubts), *_list("Cautions of verdicts", _cautions(part)),
+              *text_list("Warnings", found.doubts), *text_list("Cautions of verdicts", _cautions(part)),
               f"\\paragraph{{Record}} {escaped(facts)}.",
               *(f"\\input{{{path.removesuffix('.tex')}}}" for path in inputs),
               "\\raggedright\n\\nocite{*}\n\\bibliographystyle{plain}\n\\bibliography{references}\n\\end{document}"]
@@ -127,7 +137,8 @@ def _others(count: int) -> str:
     return f" (and {count} other verdict{'' if count == 1 else 's'} alike)" if count else ""
 
 
-def _list(title: str, texts: Iterable[str]) -> list[str]:
+def text_list(title: str, texts: Iterable[str]) -> list[str]:
+    """Return a paragraph with a list of texts, long ones cut; nothing without a text."""
     found = [text if len(text) <= LONGEST else f"{text[:LONGEST].rstrip()} ... (in full on the HTML page)"
              for text in texts]
     if not found:

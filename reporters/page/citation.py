@@ -25,10 +25,17 @@ def citation(record: Record) -> str:
 
 
 def bibtex(record: Record) -> str:
-    """Return the BibTeX entry, with the digest of the suite."""
+    """Return the BibTeX entry.
+
+    It is `@misc`, which every style knows. The note has the digits of the digest that the reports show, because no line
+    of a column holds all 64; the field `digest`, which styles ignore, has all. Keys of two suites
+    differ: a paper may cite both.
+    """
     version = record.environment.repro_version
     year = f"  year = {{{RELEASED[:4]}}},\n" if version == repro.__version__ else ""
     key = re.sub("[^0-9A-Za-z.]", "", version)
-    return (f"@software{{repro-harness-{key},\n  title = {{{{{TITLE}}}}},\n  author = {{{{{AUTHOR}}}}},\n{year}"
+    return (f"@misc{{repro-harness-{key}-{record.plan.digest[:8]},\n"
+            f"  title = {{{{{TITLE}}}}},\n  author = {{{{{AUTHOR}}}}},\n{year}"
             f"  version = {{{version}}},\n  license = {{{LICENSE}}},\n"
-            f"  note = {{suite digest {record.plan.digest}, method {record.plan.method}}},\n}}\n")
+            f"  note = {{Suite digest {record.plan.digest[:16]}, method {record.plan.method}}},\n"
+            f"  digest = {{{record.plan.digest}}},\n}}\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..paper.latex_text import escaped
+from ..paper.latex_text import breakable_text
 from ..text import visible, without_paths
 from .speedup import Ratio
 
@@ -28,5 +28,5 @@ def sentence(row: Ratio) -> str:
 
 
 def latex(row: Ratio) -> str:
-    """Return the same sentence for LaTeX."""
-    return escaped(sentence(row)).replace("\N{NO-BREAK SPACE}", "~")
+    """Return the same sentence for LaTeX; a long word of a label may be broken after a mark."""
+    return breakable_text(sentence(row))

@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from repro.compare import METRICS, Comparison
+from repro.compare import METRICS, Bounds, Comparison
 from repro.compare.score_figures import Scores
 from repro.compare.scores import record_scores
 from repro.core.files import write_bytes
@@ -30,9 +30,7 @@ from .words import name
 
 FOLDER = "figures"
 FORMATS = ("pdf", "svg")
-ROWS = 40
-"""Most rows in a figure over the width of the text that are readable in print; the caption counts the others."""
-TALL = 16
+TALL = 12
 """Most cells or contrasts in a figure of one column: with more it would be longer than a page."""
 LINES = 8
 """Most cells in one panel of curves."""
@@ -45,8 +43,6 @@ TAUS = (1, 1.2, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Labelled factors of a profile."""
 WIDTH = 3.3
 """Inches; the width of a column of a paper with two. The font sizes are those of the printed figure."""
-WIDE = 6.5
-"""Inches; the width of a text in one column."""
 SMALL = 6.5
 """Points; row labels and legends."""
 SETTINGS: dict[str, Any] = {
@@ -70,8 +66,6 @@ class Drawing:
     height: float
     """Inches."""
     into: Callable[[Any], None]
-    width: float = WIDTH
-    """Inches."""
 
 
 def figures(record: Record, shown: Shown | None = None) -> list[Drawing]:
@@ -106,7 +100,7 @@ def _rendered(item: Drawing, kind: str) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(item.width, item.height), layout="constrained")
+    figure = Figure(figsize=(WIDTH, item.height), layout="constrained")
     FigureCanvasAgg(figure)
     item.into(figure)
     stream = io.BytesIO()
@@ -125,8 +119,9 @@ def _curves(record: Record, part: Shown) -> list[Drawing]:
     drawn = []
     for number, ((workload, metric, target), cells) in enumerate(grouped.items(), 1):
         shown = cells[:LINES]
-        caption = (f"{name(metric)} on {name(workload)} against the wall clock and epochs, one line per trial; the "
-                   f"grey line is the target {target:g}. Figures: {_origins(shown)}.{left_out(shown, cells, 'cell')}")
+        caption = (f"{name(metric)} on {name(workload)} against the wall clock and epochs, one line per trial, "
+                   f"{_counted([len(record.of_cell(cell.cell_id)) for cell in shown])}; the grey line is the target "
+                   f"{target:g}. Figures: {_origins(shown)}.{left_out(shown, cells, 'cell')}")
         drawn.append(Drawing(
             name="quality" if len(grouped) == 1 else f"quality-{number}", caption=caption,
             height=3.6 + 0.13 * len(shown), into=partial(_draw_curves, record, shown, metric, target),
@@ -173,18 +168,19 @@ def _times(record: Record, part: Shown) -> list[Drawing]:
                 pane.plot([item.interval.low, item.interval.high], [place + 0.3] * 2, color=color, linewidth=1.5)
             if item.median is not None:
                 pane.plot([item.median], [place + 0.3], "|", color=color, markersize=8, markeredgewidth=1.5)
-            if item.ok < item.n and scale.to_target:
-                pane.annotate(f"{item.n - item.ok} of {item.n} missing", (1.0, place), fontsize=SMALL, ha="right",
-                              va="center", xycoords=("axes fraction", "data"))
         several = len({cell.choices.origin for cell in cells}) > 1
-        head_rows(pane, [f"{name(cell.label)} [{cell.choices.origin}]" if several else name(cell.label)
-                         for cell in cells])
+        missing = [f": {item.n - item.ok} of {item.n} missing" if item.ok < item.n and scale.to_target else ""
+                   for item in shown]
+        head_rows(pane, [f"{name(cell.label)}{f' [{cell.choices.origin}]' if several else ''}{words}"
+                         for cell, words in zip(cells, missing, strict=True)])
         pane.set_xlim(left=0)
         pane.set_xlabel(scale.title if several else f"{scale.title} [{_origins(cells)}]")
 
-    caption = (f"{scale.noun.capitalize()} of every trial by cell; bars: median with its order-statistic interval, "
-               f"if every trial reached the target. Figures: {_origins(cells)}."
-               f"{left_out(shown, found, 'cell')}")
+    levels = interval_levels([item.interval for item in shown])
+    bars = f"; bars: median with its order-statistic interval ({levels})" if levels else "; bars: median"
+    bars += ", if every trial reached the target" if levels and scale.to_target else ""
+    caption = (f"{scale.noun.capitalize()} of every trial by cell, {_counted([item.n for item in shown])}{bars}. "
+               f"Figures: {_origins(cells)}.{left_out(shown, found, 'cell')}")
     return [Drawing("times", caption, 0.6 + 0.42 * len(shown), into)]
 
 
@@ -205,17 +201,26 @@ def _forest(record: Record, part: Shown) -> list[Drawing]:
             if item.interval is not None:
                 pane.plot([item.interval.low, item.interval.high], [place, place], color=color, linewidth=1.2)
             pane.plot([item.ratio], [place], "D" if item.primary else "s", color=color, markersize=4)
-        head_rows(pane, [f"{item.verdict}: {_contrast(record, item)}" for item in shown])
+        several = len(origins) > 1
+        head_rows(pane, [f"{item.verdict}: {_contrast(record, item, several)}" for item in shown])
         pane.set_xscale("log")
         _plain_ticks(pane, shown)
-        pane.set_xlabel(f"ratio of {METRICS[shown[0].metric].noun}, candidate / baseline")
+        words = f"ratio of {METRICS[shown[0].metric].noun}, candidate / baseline"
+        pane.set_xlabel(words if several else shown_text(f"{words} [{origins[0]}]"))
 
-    origins = " and ".join(dict.fromkeys(word for item in shown for word in pair_origins(record, item)))
+    origins = list(dict.fromkeys(word for item in shown for word in pair_origins(record, item)))
     without = len(part.comparisons) - len(found)
     none = f" {plural(without, 'contrast')} without a ratio: not drawn." if without else ""
-    caption = (f"Ratios of {METRICS[shown[0].metric].noun} with 95 % intervals; points are pairs with one seed. The "
-               f"declared contrast is blue with a diamond. Verdicts are corrected for the number of contrasts, "
-               f"intervals are not.{none} Figures: {origins}.{left_out(shown, found, 'contrast')}")
+    levels = interval_levels([item.interval for item in shown])
+    bars = f"; bars: intervals ({levels})" if levels else ""
+    paired = all(item.paired for item in shown)
+    counts = _counted([item.n for item in shown], "pair") if paired else \
+        f"n = {min(item.n for item in shown)} to {max(item.n for item in shown)} pairs or trials per side"
+    points = f"points: pairs with one seed{'' if paired else ', if paired'}"
+    blue = " The declared contrast is blue with a diamond." if any(item.primary for item in shown) else ""
+    corrected = " Verdicts are corrected for the number of contrasts, intervals are not." if len(found) > 1 else ""
+    caption = (f"Ratios of {METRICS[shown[0].metric].noun}, candidate / baseline, {counts}{bars}; {points}.{blue}"
+               f"{corrected}{none} Figures: {' and '.join(origins)}.{left_out(shown, found, 'contrast')}")
     return [Drawing("ratios", caption, 0.7 + 0.44 * len(shown), into)]
 
 
@@ -254,15 +259,21 @@ def _draw_profiles(found: Scores, figure: Any) -> None:
     figure.legend(loc="outside lower left", ncols=1, fontsize=SMALL)
 
 
-def _contrast(record: Record, item: Comparison) -> str:
-    return f"{name(item.candidate_label)}\nagainst {name(item.baseline_label)} [{pair_origin(record, item)}]"
+def _contrast(record: Record, item: Comparison, origin: bool) -> str:
+    words = f"{name(item.candidate_label)}\nagainst {name(item.baseline_label)}"
+    return f"{words} [{pair_origin(record, item)}]" if origin else words
 
 
-def rows(pane: Any, labels: Sequence[str]) -> None:
-    """Make one row for each label, the first on top."""
-    pane.set_yticks(range(len(labels)), ["\n".join(shown_text(line) for line in label.split("\n")) for label in labels])
-    pane.tick_params(axis="y", labelsize=6, length=0)
-    pane.set_ylim(len(labels) - 0.4, -0.6)
+def interval_levels(found: Sequence[Bounds | None]) -> str:
+    """Return the levels of intervals as `95 %` or `95 % to 98.2 %`; "" without an interval."""
+    levels = sorted({item.level for item in found if item is not None})
+    return " to ".join(f"{100 * level:.3g} %" for level in dict.fromkeys((*levels[:1], *levels[-1:])))
+
+
+def _counted(counts: Sequence[int], noun: str = "trial") -> str:
+    """Return `7 trials each` or `5 to 7 trials each`, of rows with so many."""
+    low, high = min(counts), max(counts)
+    return f"{plural(low, noun)} each" if low == high else f"{low} to {plural(high, noun)} each"
 
 
 def head_rows(pane: Any, labels: Sequence[str]) -> None:
@@ -272,8 +283,9 @@ def head_rows(pane: Any, labels: Sequence[str]) -> None:
     for place, label in enumerate(labels):
         lines = label.split("\n") if "\n" in label else folded(label).split("\n")
         text = "\n".join(shown_text(shortened(line, LETTERS - 20, 15)) for line in lines)
-        pane.annotate(text, (0, place - 0.16), fontsize=SMALL, va="bottom", ha="left",
-                      xycoords=("axes fraction", "data"), linespacing=1.0)
+        pane.annotate(text, (0, place - 0.16), (3, 0), fontsize=SMALL, va="bottom", ha="left",
+                      xycoords=("axes fraction", "data"), textcoords="offset points", linespacing=1.0, zorder=4,
+                      bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6})
     pane.set_ylim(len(labels) - 0.5, -0.85)
 
 
@@ -331,5 +343,5 @@ def _glyphs() -> set[int]:
     return set(get_font(findfont("DejaVu Sans")).get_charmap())
 
 
-__all__ = ["FOLDER", "WIDE", "Drawing", "draw", "figures", "left_out", "rendered_figure", "rows",
-           "shown_text"]
+__all__ = ["COLORS", "FOLDER", "SMALL", "TALL", "Drawing", "draw", "figures", "head_rows", "left_out",
+           "rendered_figure", "shown_text"]

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from repro.compare import METRICS, Comparison
+from repro.core.digits import DIGITS
 from repro.record.store import Record
 
 from ..tables.rows import origins_of, summaries
@@ -18,7 +19,6 @@ from .latex_text import escaped
 from .shown import Shown, shown_of
 from .words import name, rounded
 
-DIGITS = ("Zero", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
 LONGEST = 120
 """Most letters of the part of a name that a label gives."""
 MISSING = r"\reproMissing"
@@ -147,11 +147,18 @@ def _number(value: float | None, digits: int = 3) -> str:
     return text.replace(",", "{,}")
 
 
-def numbers_file(found: list[Macro]) -> str:
-    """Return `numbers.tex`; each macro follows a comment with the sentence it belongs to."""
-    lines = [r"% Written by repro. \input{numbers} in the preamble; then, in the text: a ratio of \reproRatioPrimary{}",
-             r"% (\reproLowPrimary{} to \reproHighPrimary{}). A number that the record has not prints as ??.",
+def numbers_file(found: list[Macro], prefix: str = "") -> str:
+    """Return `numbers.tex`; each macro follows a comment with the sentence it belongs to.
+
+    Args:
+        prefix: letters after `repro` in every name.
+    """
+    start = f"\\repro{prefix}"
+    lines = ["% Written by repro. \\input{numbers} in the preamble; then, in the text: a ratio of "
+             f"{start}RatioPrimary{{}}",
+             f"% ({start}LowPrimary{{}} to {start}HighPrimary{{}}). A number that the record has not prints as ??.",
              r"\providecommand{\reproMissing}{\textbf{??}}"]
     for item in found:
-        lines += [f"% {' '.join(plain(item.meaning).split())[:500]}", f"\\newcommand{{\\{item.name}}}{{{item.value}}}"]
+        lines += [f"% {' '.join(plain(item.meaning).split())[:500]}",
+                  f"\\newcommand{{{start}{item.name.removeprefix('repro')}}}{{{item.value}}}"]
     return "\n".join(lines) + "\n"

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from .latex_text import breakable, escaped, parts
 from .words import NOTHING, TextTable
 
-LETTERS = 86.0
-"""Average characters of `\\small` in a line of 6.3 in; a table never needs more."""
-GAP = 1.4
+LETTERS = 88.0
+"""Average characters of `\\small` in a line of 5.5 in; a table never needs more."""
+GAP = 1.6
 """Characters that the space between two columns takes."""
 LONG = 36
 """Lines above which a table may be longer than a page."""
 LEFT_OUT = ("Factors, exploratory",)
 """Headers of columns of sentences; the page and the CSV tables have them."""
-SAID_ONCE = ("Figures", "Ratio of")
-"""Headers of columns that become words of the caption where every row says the same."""
+SAID_ONCE = ("Figures", "Ratio of", "Division", "Record")
+"""Headers of columns that become words of the caption if every row says the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,8 @@ def _column(width: float, flush: bool, wraps: bool) -> str:
     if not wraps:
         return "r" if flush else "l"
     side = r"\raggedleft" if flush else r"\raggedright"
-    return f">{{{side}\\arraybackslash}}p{{{math.floor(1000 * width / LETTERS) / 1000:.3f}\\linewidth}}"
+    # A word after \hspace{0pt} may be hyphenated although it is the first of its cell.
+    return f">{{{side}\\arraybackslash\\hspace{{0pt}}}}p{{{math.floor(1000 * width / LETTERS) / 1000:.3f}\\linewidth}}"
 
 
 def _widths(columns: list[tuple[str, ...]], numeric: tuple[bool, ...]) -> list[float]:
@@ -109,8 +110,8 @@ def _widths(columns: list[tuple[str, ...]], numeric: tuple[bool, ...]) -> list[f
     words = [_longest(column) for column in columns]
     whole = [max(most, *(len(cell) + 1.0 for cell in column[1:])) if flush else most
              for most, column, flush in zip(words, columns, numeric, strict=True)]
-    least = whole if sum(whole) < 0.8 * (LETTERS - GAP * len(columns)) else words
-    room = LETTERS - GAP * len(columns)
+    room = LETTERS - GAP * (len(columns) - 1)
+    least = whole if sum(whole) <= room else words
     if sum(asked) <= room:
         return asked
     if sum(least) >= room:

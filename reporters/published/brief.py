@@ -101,7 +101,8 @@ def _scores(item: Published, several: bool) -> Iterator[TextTable]:
         groups.setdefault((cell.factors["round"], cell.factors["benchmark"]), []).append(cell)
     for (round_name, benchmark), cells in groups.items():
         yield TextTable(
-            title=f"{name(benchmark)}, {name(round_name)}" + (f" ({name(item.record.imported)})" if several else ""),
+            title=f"Scores of {name(benchmark)}, {name(round_name)}"
+                  + (f" ({name(item.record.imported)})" if several else ""),
             headers=SCORES, numeric=(False, False, False, False, True, True, True, True, True, False),
             rows=tuple(_score(cell, runs.get(cell.cell_id, ())) for cell in sorted(cells, key=_by_score)),
         )

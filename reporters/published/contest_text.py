@@ -10,7 +10,7 @@ from typing import Any
 from repro.published.speedrun.claims import ArmClaim, judge_claims
 from repro.published.store import Published
 
-from ..paper.figures import COLORS, Drawing
+from ..paper.figures import COLORS, SMALL, Drawing
 from ..paper.words import NOTHING, TextTable, name
 from ..tables.rows import Row, plain
 
@@ -22,7 +22,7 @@ def claim_tables(item: Published) -> Iterator[TextTable]:
     """Yield one table a track; nothing for an import that is no contest."""
     for track, claims in _tracks(item).items():
         targets = ", ".join(sorted({f"{claim.quality.target:g}" for claim in claims}))
-        yield TextTable(title=f"{name(track)}, target {targets}", headers=HEADERS,
+        yield TextTable(title=f"Claims of {name(track)}, target {targets}", headers=HEADERS,
                         numeric=(False, False, True, True, True, False, True, True, False),
                         rows=tuple(_text(claim) for claim in claims))
 
@@ -95,6 +95,7 @@ def _text(claim: ArmClaim) -> tuple[str, ...]:
 
 
 def _draw(claims: Sequence[ArmClaim], figure: Any) -> None:
+    from matplotlib.dates import AutoDateLocator
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     pane = figure.subplots()
@@ -114,4 +115,5 @@ def _draw(claims: Sequence[ArmClaim], figure: Any) -> None:
     pane.yaxis.set_minor_formatter(NullFormatter())
     pane.set_xlabel("date of the record")
     pane.set_ylabel("mean time, seconds (logarithmic) [published]")
-    pane.legend(fontsize=7)
+    pane.xaxis.set_major_locator(AutoDateLocator(maxticks=5))
+    figure.legend(loc="outside lower left", fontsize=SMALL)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -12,7 +11,7 @@ from repro.published.cells import BatchCost, batch_costs
 from repro.published.record import PublishedCell, PublishedResult
 from repro.published.store import Published
 
-from ..paper.figures import COLORS, ROWS, WIDE, Drawing, left_out, rows, shown_text
+from ..paper.figures import COLORS, SMALL, TALL, Drawing, head_rows, left_out, shown_text
 from ..paper.words import name
 from ..text import plural
 from .charts import SPAN, batch_ticks
@@ -24,8 +23,7 @@ MARKERS = "osD^vPX*"
 def published_figures(imports: Sequence[Published]) -> list[Drawing]:
     """Return all figures; none if no run has a time."""
     scored = [item for item in imports if item.record.contest is None]
-    found = [*_scores(scored), *_batches(imports), *claim_figures(imports)]
-    return [replace(item, width=WIDE) for item in found]
+    return [*_scores(scored), *_batches(imports), *claim_figures(imports)]
 
 
 def _scores(imports: Sequence[Published]) -> list[Drawing]:
@@ -41,11 +39,11 @@ def _scores(imports: Sequence[Published]) -> list[Drawing]:
             if minutes:
                 groups.setdefault((cell.factors["round"], cell.factors["benchmark"]), []).append((cell, minutes))
         for (round_name, benchmark), cells in groups.items():
-            kept = sorted(cells, key=_by_score)[:ROWS]
+            kept = sorted(cells, key=_by_score)[:TALL]
             caption = (f"Minutes to target of {name(benchmark)}, {name(round_name)}: each point is a run with a "
                        f"time, the vertical line a valid score. Figures: published by others."
                        f"{left_out(kept, cells, 'system')}")
-            drawn.append(Drawing(f"published-scores-{len(drawn) + 1}", caption, 0.7 + 0.26 * len(kept),
+            drawn.append(Drawing(f"published-scores-{len(drawn) + 1}", caption, 0.7 + 0.36 * len(kept),
                                  partial(_draw_scores, kept)))
     return drawn
 
@@ -65,7 +63,7 @@ def _draw_scores(cells: Sequence[tuple[PublishedCell, list[float]]], figure: Any
                   color=color, alpha=0.7, linewidth=0)
         if cell.score.valid and cell.score.minutes is not None:
             pane.plot([cell.score.minutes], [place], "|", color=color, markersize=9, markeredgewidth=1.4)
-    rows(pane, [f"{name(cell.factors['org'])} {name(cell.factors['system'])}" for cell, _ in cells])
+    head_rows(pane, [f"{name(cell.factors['org'])} {name(cell.factors['system'])}" for cell, _ in cells])
     everything = [value for _, minutes in cells for value in minutes]
     if min(everything) > 0 and max(everything) / min(everything) > SPAN:
         pane.set_xscale("log")
@@ -131,4 +129,4 @@ def _draw_batches(
     pane.set_ylim(bottom=0)
     pane.set_xlabel("global batch, samples (logarithmic)")
     pane.set_ylabel(f"{unit} to the target [published]")
-    pane.legend(fontsize=7)
+    figure.legend(loc="outside lower left", fontsize=SMALL)

@@ -55,4 +55,4 @@ def interaction_rows(record: Record, found: Sequence[MainEffect]) -> Iterable[Ro
 def warning_rows(record: Record) -> Iterable[Row]:
     """Yield one row per warning about the machine and the course of the run."""
     for item in run_warnings(record):
-        yield {"title": item.title, "about": item.about, "text": plain(item.text)}
+        yield {"title": item.title, "about": item.about, "text": plain(item.text), "means": plain(item.consequence)}

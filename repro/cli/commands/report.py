@@ -22,8 +22,10 @@ from repro.core.registry import BUILT_IN
               "[default: RUN/report; for a bundle, which is never changed, BUNDLE-report in the working directory]")
 @click.option("--only", type=click.Choice(["primary"]), help="Write only what belongs to the declared primary contrast "
               "(latex).")
+@click.option("--prefix", metavar="LETTERS", default="", help="Letters that start the names of macros, labels and "
+              "figures, for a paper with several runs (latex).")
 def report(
-    runs: tuple[Path, ...], experiment: str | None, targets: str, out: Path | None, only: str | None
+    runs: tuple[Path, ...], experiment: str | None, targets: str, out: Path | None, only: str | None, prefix: str
 ) -> None:
     """Write the report of a run again.
 
@@ -50,7 +52,7 @@ def report(
         for whole in whole_reporters(names):
             say(f"--only {only} does not apply to {whole}: it is written in full", err=True)
     if experiment is not None:
-        places, older = rebuild_and_report(experiment, names, out, only)
+        places, older = rebuild_and_report(experiment, names, out, only, prefix)
         if older:
             say(f"newest record of {experiment!r}; the experiment holds {older} older ones", err=True)
     else:
@@ -59,8 +61,10 @@ def report(
             if any_published(runs):
                 if only:
                     raise click.UsageError("--only is of runs; published results declare no contrast")
+                if prefix:
+                    raise click.UsageError("--prefix is of runs; published results have no macros")
                 places = write_published_reports(folders, names, folder)
             else:
-                places = report_runs(folders, names, folder, only)
+                places = report_runs(folders, names, folder, only, prefix)
     for place in places:
         say(place)

@@ -10,6 +10,7 @@ from repro.bundle.source import is_bundle
 from repro.cli.workflows.run import reporter, write_reports
 from repro.compare.merge import Section, sections
 from repro.core import registry
+from repro.core.digits import spelled
 from repro.core.errors import UsageError
 from repro.core.files import write_text
 
@@ -17,7 +18,7 @@ INDEX = "index.md"
 
 
 def rebuild_and_report(
-    experiment: str, targets: Sequence[str], out: Path | None, only: str | None = None
+    experiment: str, targets: Sequence[str], out: Path | None, only: str | None = None, prefix: str = ""
 ) -> tuple[list[str], int]:
     """Fetch the newest record of an MLflow experiment into the new folder `out`, and report it like any run.
 
@@ -33,7 +34,7 @@ def rebuild_and_report(
         raise UsageError("--from-mlflow creates a run folder; name it with --out")
     found: Any = registry.load("reporter", "mlflow")()
     folder, older = found.rebuild(experiment, out)
-    return write_reports(folder, list(targets), None, only), older
+    return write_reports(folder, list(targets), None, only, prefix), older
 
 
 def report_place(runs: Sequence[Path]) -> Path | None:
@@ -47,9 +48,11 @@ def whole_reporters(targets: Sequence[str]) -> list[str]:
 
 
 def report_runs(
-    runs: Sequence[Path], targets: Sequence[str], out: Path | None, only: str | None = None
+    runs: Sequence[Path], targets: Sequence[str], out: Path | None, only: str | None = None, prefix: str = ""
 ) -> list[str]:
     """Write the runs with each of the reporters `targets`; return the paths and URLs written.
+
+    Of several sections each has its number, spelled, after the `prefix`.
 
     Raises:
         UnknownName: no such reporter.
@@ -58,10 +61,10 @@ def report_runs(
         TrackingError: a tracking server rejected the run.
     """
     if len(runs) == 1:
-        return write_reports(runs[0], list(targets), out, only)
+        return write_reports(runs[0], list(targets), out, only, prefix)
     names = [name.strip() for name in targets if name.strip()]
     for name in names:
-        reporter(name)
+        reporter(name, prefix=prefix)
     if not names:
         raise UsageError("--to names no reporter; see `repro list reporters`")
     if "mlflow" in names:
@@ -69,7 +72,9 @@ def report_runs(
     if out is None:
         raise UsageError(f"{len(runs)} runs are copied into one folder; name it with --out")
     found = sections(runs, out)
-    paths = [place for section in found for place in write_reports(section.record.folder.root, names, None, only)]
+    prefixes = [prefix + spelled(number) for number, _ in enumerate(found, 1)] if len(found) > 1 else [prefix]
+    paths = [place for section, own in zip(found, prefixes, strict=True)
+             for place in write_reports(section.record.folder.root, names, None, only, own)]
     joined = [place for name in names for place in reporter(name).write_sections(found, out)] if len(found) > 1 else []
     write_text(out / INDEX, index(found))
     return [*joined, str(out / INDEX), *paths]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from collections.abc import Sequence
@@ -306,15 +307,21 @@ def _summarize(record: Record, code: Exit, paths: list[str], tracking: TrackingE
     )
 
 
-def write_reports(run: Path, targets: list[str], out: Path | None, only: str | None = None) -> list[str]:
+def write_reports(
+    run: Path, targets: list[str], out: Path | None, only: str | None = None, prefix: str = ""
+) -> list[str]:
     """Write the record of `run` with each of the reporters `targets`; return the paths and URLs written.
+
+    Args:
+        only: option of reporters that narrow.
+        prefix: letters for reporters with an option `prefix`, which keep the names of several records apart.
 
     Raises:
         UnknownName: there is no such reporter.
         OutputError: `run` is no run folder, or `out` cannot be written.
         TrackingError: a tracking server rejected the record.
     """
-    reporters = [reporter(name.strip(), only) for name in targets if name.strip()]
+    reporters = [reporter(name.strip(), only, prefix) for name in targets if name.strip()]
     if not reporters:
         raise UsageError("--to names no reporter; see `repro list reporters`")
     record = read_inside(run)
@@ -352,9 +359,17 @@ def write_published_reports(folders: Sequence[Path], targets: list[str], out: Pa
     return [written for item in named.values() for written in item.write_published(imports, own, place)]
 
 
-def reporter(name: str, only: str | None = None) -> Reporter:
-    """Load a reporter with its default options, and with `only` if it knows that option."""
+def reporter(name: str, only: str | None = None, prefix: str = "") -> Reporter:
+    """Load a reporter with its default options, and with `only` and `prefix` if it knows them.
+
+    Raises:
+        UsageError: the prefix has other characters than letters.
+    """
+    if prefix and not re.fullmatch("[A-Za-z]+", prefix):
+        raise UsageError(f"--prefix {prefix}: names of macros have letters only, as in --prefix Large")
     kind: Any = registry.load("reporter", name)
-    found = kind(only=only) if only and kind.narrows else kind()
+    options = {"only": only} if only and kind.narrows else {}
+    options |= {"prefix": prefix} if prefix and "prefix" in kind.model_fields else {}
+    found = kind(**options)
     assert isinstance(found, Reporter)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 
 import pytest
@@ -47,3 +48,10 @@ def test_an_incident_says_what_it_means(record: Record, kind: str, words: str) -
     incident = Incident(at_ms=1.0, kind=kind, text="something happened")
     (found,) = [item for item in run_warnings(replace(record, incidents=(incident,))) if item.about == "attempts"]
     assert words in found.consequence and "something happened" in found.line and found.consequence in found.line
+
+
+def test_the_table_of_warnings_has_what_each_means(record: Record) -> None:
+    """CSV, Parquet and JSON lines write this table."""
+    noted = replace(record, incidents=(Incident(at_ms=1.0, kind="waited", text="something happened"),))
+    rows = importlib.import_module("repro.reporters.tables.effect_rows").warning_rows(noted)
+    assert any("no figure is affected" in str(row["means"]) for row in rows)

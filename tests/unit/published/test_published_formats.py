@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +145,28 @@ def test_a_run_of_this_harness_is_in_a_separate_folder(published: Published, tmp
     text = (tmp_path / "out/published.md").read_text()
     assert "own-1/report.md" in text
     assert not [cell for cell in record.plan.cells if cell.label in text]
+
+
+def test_latex_is_a_file_a_table_and_a_figure(published: Published, tmp_path: Path) -> None:
+    ended = CliRunner().invoke(cli, ["report", str(published.folder), "--to", "latex", "--out", str(tmp_path)])
+    assert ended.exit_code == 0, ended.output
+    document = (tmp_path / "published.tex").read_text()
+    inputs = set(re.findall(r"\\input\{(.+?)\}", document))
+    written = {str(path.relative_to(tmp_path).with_suffix("")) for path in tmp_path.glob("*/*.tex")}
+    assert inputs == written and {"tables/published-scores-1", "tables/published-batch-1",
+                                  "figures/published-scores-1", "figures/published-batch-1"} <= written
+    assert "not run again here" in document and "results.jsonl" in document
+    assert all(f"{item.reason[:20]}" in document for item in published.refused)
+    for path in (tmp_path / "tables").iterdir():
+        text = path.read_text()
+        assert "\\emph{published} by others" in text and f"\\label{{tab:repro-{path.stem}}}" in text
+    for path in tmp_path.glob("figures/*.pdf"):
+        (width,) = re.findall(rb"/MediaBox \[ 0 0 ([\d.]+) ", path.read_bytes())
+        assert float(width) <= 72 * 3.33, "a column of a paper"
+    tool = shutil.which("pdflatex")
+    if tool is None:
+        pytest.skip("pdflatex is not installed")
+    typeset = subprocess.run([tool, "-interaction=nonstopmode", "-halt-on-error", "published.tex"], cwd=tmp_path,
+                             capture_output=True, text=True, errors="replace", timeout=300)
+    assert typeset.returncode == 0, typeset.stdout[-2000:]
+    assert "Overfull \\hbox" not in typeset.stdout

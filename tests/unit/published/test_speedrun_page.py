@@ -175,7 +175,7 @@ def test_audit_and_other_formats_read_them(published: Published, tmp_path: Path)
     assert [float(row["p"]) for row in rows if row["p"]] == [
         item.quality.p for item in claims if item.quality.p is not None]
     assert [path.name for path in sorted((tmp_path / "paper" / "figures").iterdir())] == [
-        "published-progression-1.pdf", "published-progression-1.svg"]
+        "published-progression-1.pdf", "published-progression-1.svg", "published-progression-1.tex"]
 
 
 @pytest.mark.parametrize(("name", "old", "new", "match"), [

@@ -46,7 +46,7 @@ def test_every_table_and_figure_is_a_file_that_the_report_inputs(out: Path) -> N
     inputs = set(re.findall(r"\\input\{(.+?)\}", report))
     written = {str(path.relative_to(out).with_suffix("")) for path in out.rglob("*.tex")} - {"report"}
     assert inputs == written and {"numbers", "tables/cells", "tables/comparisons", "figures/times"} <= written
-    assert (out / "references.bib").read_text().startswith("@software{")
+    assert (out / "references.bib").read_text().startswith("@misc{")
     for path in out.rglob("*.tex"):
         assert not re.search(r"resizebox|scriptsize|\\tiny", path.read_text())
 

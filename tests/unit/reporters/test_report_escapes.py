@@ -78,9 +78,10 @@ def test_latex_reads_back_as_the_text(text: str) -> None:
     """Every command in the outcome is one of the few that set a character."""
     clean = tables.plain(text)
     escaped, found, place = latex_paper.escaped(clean), "", 0
-    back = {code: character for character, code in latex_paper.SPECIAL.items()}
+    back = {code: sign for sign, code in latex_paper.SPECIAL.items()} | {f"{{{sign}}}": sign for sign in "-',"}
     token = re.compile("|".join([*map(re.escape, sorted(back, key=len, reverse=True)),
-                                 r"\\texttt\{U\+([0-9A-F]{4,6})\}", r"[^\\{}$&#%_^~<>|\"'`\-\[\]*]"]))
+                                 r"\\texttt\{U\+([0-9A-F]{4,6})\}", r"([-',])(?!\2)",
+                                 r"[^\\{}$&#%_^~<>|\"'`\-,\[\]*]"]))
     while place < len(escaped):
         match = token.match(escaped, place)
         assert match is not None, escaped[place:place + 20]

@@ -1,0 +1,223 @@
+"""The files of a LaTeX report in the papers of others: classes, several runs, names, widths, and copied snippets."""
+
+from __future__ import annotations
+
+import html
+import importlib
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from repro.cli.main import cli
+from repro.core import registry
+from repro.record.store import Record
+from tests.made_scores import SCORES, scores_course
+from tests.records import SUITE, default_course, make_record
+
+figures = importlib.import_module("repro.reporters.paper.figures")
+latex_text = importlib.import_module("repro.reporters.paper.latex_text")
+numbers = importlib.import_module("repro.reporters.paper.latex_numbers")
+shown = importlib.import_module("repro.reporters.paper.shown")
+rows = importlib.import_module("repro.reporters.tables.rows")
+table = importlib.import_module("repro.reporters.paper.latex_table")
+words = importlib.import_module("repro.reporters.paper.words")
+TEXT = r"\usepackage[T1]{fontenc}\usepackage[utf8]{inputenc}\usepackage{textcomp}"
+PACKAGES = r"\usepackage{array,booktabs,longtable,graphicx}"
+CLASSES = {
+    "one column": r"\documentclass{article}\usepackage[letterpaper,textwidth=5.5in,textheight=9in]{geometry}" + TEXT,
+    "two columns": r"\documentclass[twocolumn]{article}\usepackage[margin=20mm]{geometry}" + TEXT,
+    "IEEEtran": r"\documentclass[conference]{IEEEtran}" + TEXT,
+    "acmart": r"\documentclass[sigconf,nonacm]{acmart}",
+}
+STYLES = {"IEEEtran": "IEEEtran", "acmart": "ACM-Reference-Format"}
+TITLE = r"\title{T}\author{A}\affiliation{\institution{I}\country{C}}\maketitle"
+TITLE_OF_OTHERS = r"\providecommand{\affiliation}[1]{}"
+LABELS = ("it's 50% of $x_1^2$ & {y} ~ # \\ a_b", "\u03b21 \u2264 1, lr \u2192 \u00b10.5",
+          "Zo\u00eb \u0141ukasz \u65e5\u672c", "weight_decay=0.000512, parameter-server (shards=1)",
+          "'x' \"y\" --z-- ,,w''")
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    return make_record(tmp_path_factory.mktemp("papers") / "run")
+
+
+@pytest.fixture(scope="module")
+def out(record: Record, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("papers") / "out"
+    registry.load("reporter", "latex")().write(record, folder)
+    return folder
+
+
+def names(folder: Path) -> set[str]:
+    return set(re.findall(r"^\\newcommand\{\\([A-Za-z]+)\}", (folder / "numbers.tex").read_text(), re.M))
+
+
+def typeset(document: Path, runs: int = 1, bibliography: bool = False) -> str:
+    """Set a document with pdflatex; return the last log. Skip the test if its class or TeX is missing."""
+    if shutil.which("pdflatex") is None:
+        pytest.skip("pdflatex is not installed")
+    (name,) = re.findall(r"\\documentclass(?:\[.*?\])?\{(\w+)\}", document.read_text())
+    if subprocess.run(["kpsewhich", f"{name}.cls"], capture_output=True).returncode:
+        pytest.skip(f"the class {name} is not installed")
+    for turn in range(runs):
+        ended = subprocess.run(["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape",
+                                document.name], cwd=document.parent, capture_output=True, text=True, errors="replace",
+                               timeout=300)
+        assert ended.returncode == 0, ended.stdout[-2000:]
+        if bibliography and not turn:
+            told = subprocess.run(["bibtex", document.stem], cwd=document.parent, capture_output=True, text=True,
+                                  timeout=60)
+            assert told.returncode == 0 and "entry type" not in told.stdout, told.stdout
+    return document.with_suffix(".log").read_text(errors="replace")
+
+
+def labels_of(path: Path) -> list[str]:
+    return re.findall(r"\\label\{(.+?)\}", path.read_text())
+
+
+def too_wide(log: str) -> list[float]:
+    return [float(width) for width in re.findall(r"Overfull \\hbox \(([\d.]+)pt", log) if float(width) > 1]
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_a_paper_of_a_usual_class_sets_every_file(kind: str, record: Record, out: Path, tmp_path: Path) -> None:
+    """All tables and figures, every macro, and the BibTeX entry: no error, no line too wide, no unknown reference."""
+    shutil.copytree(out, tmp_path / "run")
+    files = sorted((tmp_path / "run").glob("*/*.tex"))
+    inputs = "".join(f"\\input{{run/{path.parent.name}/{path.stem}}}\n" for path in files)
+    used = " ".join(f"\\{name}{{}}," for name in sorted(names(out)))
+    labels = " ".join(f"\\ref{{{label}}}," for path in files for label in labels_of(path))
+    (key,) = re.findall(r"@misc\{(.+?),", (out / "references.bib").read_text())
+    (tmp_path / "paper.tex").write_text(
+        f"{CLASSES[kind]}{PACKAGES}\\graphicspath{{{{run/}}}}\\input{{run/numbers}}"
+        f"{TITLE_OF_OTHERS}\\begin{{document}}{TITLE}\\raggedright {used} {labels} \\cite{{{key}}}\n\n{inputs}"
+        f"\\clearpage x \\bibliographystyle{{{STYLES.get(kind, 'plain')}}}"
+        "\\bibliography{run/references}\\end{document}")
+    log = typeset(tmp_path / "paper.tex", 3, bibliography=True)
+    assert too_wide(log) == []
+    assert "undefined on input" not in log and "multiply" not in log and "Missing character" not in log
+    assert "Float too large" not in log
+
+
+@pytest.mark.parametrize("kind", ["IEEEtran", "acmart"])
+def test_a_long_table_is_set_in_conference_classes(kind: str, tmp_path: Path) -> None:
+    long = words.TextTable("t", ("Cell", "n"), (False, True), tuple((f"cell {place}", "6") for place in range(90)))
+    (tmp_path / "long.tex").write_text(table.latex_table(long, "c"))
+    (tmp_path / "paper.tex").write_text(
+        f"{CLASSES[kind]}{PACKAGES}{TITLE_OF_OTHERS}\\begin{{document}}{TITLE} before \\input{{long}}after "
+        "\\typeout{width \\the\\columnwidth\\space of \\the\\textwidth}\\end{document}")
+    log = typeset(tmp_path / "paper.tex", 2)
+    (column, text), = re.findall(r"width ([\d.]+)pt of ([\d.]+)pt", log)
+    assert float(column) < 0.5 * float(text), "the text after it has two columns again"
+    assert too_wide(log) == []
+
+
+def test_names_of_macros_do_not_depend_on_the_results(tmp_path: Path) -> None:
+    """The text of a paper compiles with the file of the next run of its suite, however that run ends."""
+    factors = SUITE.partition("baseline:")[0] + ("baseline: {engine: ddp, processes: 1}\n"
+                                                 "contrasts: [engine, processes]\n")
+    for name, text in (("declared", SUITE), ("factors", factors)):
+        found = []
+        for case, changes, only in (("all", {}, None), ("some", {}, 5), ("crashed", {"crash": True}, None),
+                                    ("missed", {"hits_at": None}, None), ("none", {}, 0)):
+            made = make_record(tmp_path / name / case / "run", text,
+                               lambda trial, changes=changes: replace(default_course(trial), **changes), only)  # type: ignore[misc]
+            found.append({item.name for item in numbers.macros(made, shown.shown_of(made))})
+        assert all(item == found[0] for item in found) and len(found[0]) > 30
+
+
+def test_two_runs_stand_in_one_paper(record: Record, tmp_path: Path) -> None:
+    """With a prefix no macro, label, picture or citation of one run is one of the other."""
+    other = make_record(tmp_path / "other", SCORES, scores_course)
+    for prefix, made in (("Small", record), ("Large", other)):
+        ended = CliRunner().invoke(cli, ["report", str(made.folder.root), "--to", "latex", "--prefix", prefix, "--out",
+                                         str(tmp_path / prefix)])
+        assert ended.exit_code == 0, ended.output
+    folders = [tmp_path / "Small", tmp_path / "Large"]
+    first, second = ({*names(folder), *(str(path.relative_to(folder)) for path in folder.glob("figures/*")),
+                      *(label for path in folder.rglob("*.tex") for label in labels_of(path)),
+                      *re.findall(r"@misc\{(.+?),", (folder / "references.bib").read_text())} for folder in folders)
+    assert not first & second
+    assert {"reproSmallRatioPrimary", "tab:repro-Small-cells", "figures/Small-times.pdf"} <= first
+    (tmp_path / "paper.tex").write_text(
+        f"{CLASSES['two columns']}{PACKAGES}\\graphicspath{{{{Small/}}{{Large/}}}}\\input{{Small/numbers}}"
+        "\\input{Large/numbers}\\begin{document}\\reproSmallRatioPrimary, \\reproLargeTrials\n"
+        + "".join(f"\\input{{{path.relative_to(tmp_path).with_suffix('')}}}\n" for folder in folders
+                  for path in sorted(folder.glob("*/*.tex")))
+        + "\\nocite{*}\\bibliographystyle{plain}\\bibliography{Small/references,Large/references}\\end{document}")
+    log = typeset(tmp_path / "paper.tex", 3, bibliography=True)
+    assert "multiply" not in log and "Large-times.pdf" in log and "Small-times.pdf" in log
+
+
+def test_a_prefix_has_letters_only(record: Record, tmp_path: Path) -> None:
+    ended = CliRunner().invoke(cli, ["report", str(record.folder.root), "--to", "latex", "--prefix", "run2", "--out",
+                                     str(tmp_path)])
+    assert ended.exit_code != 0 and "letters only" in str(ended.exception)
+
+
+def test_sections_of_several_runs_have_prefixes(record: Record, tmp_path: Path) -> None:
+    other = make_record(tmp_path / "other", SUITE.replace("suite: sample", "suite: another"))
+    ended = CliRunner().invoke(cli, ["report", str(record.folder.root), str(other.folder.root), "--to", "latex",
+                                     "--only", "primary", "--out", str(tmp_path / "out")])
+    assert ended.exit_code == 0, ended.output
+    one, two = (names(path.parent) for path in sorted((tmp_path / "out").rglob("numbers.tex")))
+    assert "reproOneRatioPrimary" in one and "reproTwoRatioPrimary" in two and not one & two
+    assert sum(name.startswith("reproOneMedian") for name in one) == 2
+
+
+def test_every_picture_fits_a_column(out: Path, tmp_path: Path) -> None:
+    many = make_record(tmp_path / "run", SUITE.replace(
+        "processes: [1, 2]", "processes: [1, 2]\n  batch.global: [32, 64, 128, 256]").replace(
+        "processes: 2}", "processes: 2, batch.global: 64}"))
+    registry.load("reporter", "latex")().write(many, tmp_path / "out")
+    for path in (*out.glob("figures/*.pdf"), *(tmp_path / "out").glob("figures/*.pdf")):
+        width, height = map(float, re.findall(rb"/MediaBox \[ 0 0 ([\d.]+) ([\d.]+)", path.read_bytes())[0])
+        assert width <= 72 * 3.33 and height <= 72 * 6.5, path
+        text = path.with_suffix(".tex").read_text()
+        assert "\\includegraphics[width=\\columnwidth]" in text and "resizebox" not in text
+
+
+def test_captions_say_n_the_levels_and_only_what_is_drawn(record: Record, tmp_path: Path) -> None:
+    drawn = {item.name: item.caption for item in figures.figures(record)}
+    assert "6 trials each" in drawn["quality"] and "6 trials each" in drawn["times"]
+    assert "6 pairs each; bars: intervals (95 %)" in drawn["ratios"] and "blue with a diamond" in drawn["ratios"]
+    none = make_record(tmp_path / "run", SUITE.partition("primary:")[0])
+    (ratios,) = [item.caption for item in figures.figures(none) if item.name == "ratios"]
+    assert "blue" not in ratios
+    intervals = [item.interval for item in rows.comparisons(record)]
+    intervals[0] = intervals[0].model_copy(update={"level": 0.9825})
+    assert figures.interval_levels(intervals) == "95 % to 98.2 %"
+
+
+def test_prose_stays_readable_and_numbers_complete() -> None:
+    assert latex_text.escaped("the baseline's sign-flip, n = 7") == "the baseline's sign-flip, n = 7"
+    assert latex_text.escaped("--x ''") == "-{-}x '{'}"
+    assert latex_text.breakable("inconclusive. 0.0000000005123") == r"inconclusive. 0.0000000005\allowbreak{}123"
+    assert latex_text.parts("Organisation") == ["Organisation"]
+    assert latex_text.breakable_text("inconclusive. weight_decay=0.0005, parameter-server") == (
+        r"inconclusive. weight\_\allowbreak{}decay=\allowbreak{}0.0005, parameter-server")
+
+
+@pytest.mark.parametrize("fonts", [TEXT, r"\usepackage[utf8]{inputenc}\usepackage{textcomp}"])
+def test_special_characters_are_set_with_and_without_t1_fonts(fonts: str, tmp_path: Path) -> None:
+    body = "\n\n".join(write(label) for label in LABELS for write in (latex_text.escaped, latex_text.breakable,
+                                                                      latex_text.breakable_text))
+    (tmp_path / "paper.tex").write_text(
+        f"\\documentclass{{article}}{fonts}\\begin{{document}}\n{body}\n\\end{{document}}", encoding="utf-8")
+    assert "Missing character" not in typeset(tmp_path / "paper.tex")
+
+
+def test_the_sentence_copied_for_latex_compiles_as_it_is(record: Record, tmp_path: Path) -> None:
+    registry.load("reporter", "html")().write(record, tmp_path)
+    page = html.unescape((tmp_path / "report.html").read_text())
+    texts = re.findall(r'data-copy="([^"]*)">as LaTeX', page)
+    assert len(texts) == 4 and all("measured" in text for text in texts)
+    (tmp_path / "paper.tex").write_text(
+        f"{CLASSES['IEEEtran']}\\begin{{document}}\\raggedright " + "\n\n".join(texts) + "\\end{document}")
+    assert too_wide(typeset(tmp_path / "paper.tex")) == []
