@@ -46,10 +46,12 @@ from .tracking.metric_points import (
     trials_to_come,
     tuning_points,
 )
+from .tracking.notes import Links, experiment_note
 from .tracking.retries import Backoff, RequestTally, TransientError
-from .tracking.run_view import AttemptRun, RunView, attempt_runs, cell_view, is_alive, trial_view
-from .tracking.server import Server, StoredRun, each_once, translated
+from .tracking.run_view import AttemptRun, RunView, attempt_runs, cell_key, cell_view, is_alive, trial_view
+from .tracking.server import EARLIER_NOTE, Server, StoredRun, each_once, translated
 from .tracking.state import Cursor, Sent, State, Store, own_state, remember
+from .tracking.table_view import experiment_tags
 
 
 class MlflowRuns(Reporter):
@@ -192,20 +194,30 @@ class _Replay:
 
     def all(self) -> None:
         begun = attempt_runs(self.record)
-        for comparison in compare(self.record.plan, self.record.results, started_ms=self.record.started_ms):
+        found = compare(self.record.plan, self.record.results, started_ms=self.record.started_ms)
+        for comparison in found:
             self.comparisons.setdefault(comparison.candidate, []).append(comparison)
         self.tuned = tuned_by(self.record)
         for cell in self.record.plan.cells:
             if cell.cell_id in begun:
-                self._cell(cell, begun[cell.cell_id], report=cell is self.record.plan.cells[0])
+                self._cell(cell, begun[cell.cell_id])
+        note = experiment_note(self.record, found, self._links())
+        self.server.describe(lambda present: experiment_tags(self.record, note, present, EARLIER_NOTE))
 
-    def _cell(self, cell: Cell, members: Sequence[AttemptRun], report: bool) -> None:
+    def _links(self, parent: str = "") -> Links:
+        first = self.images.get(cell_key(self.record.plan.cells[0]))
+        return Links(self.server.experiment_id, first.run_id if first else "", parent)
+
+    def _cell(self, cell: Cell, members: Sequence[AttemptRun]) -> None:
         timed = [(course, span) for course in members if (span := self._span(course))]
         if not timed:
             return
-        view = cell_view(self.record, self.run, cell, [span for _, span in timed],
-                         self.comparisons.get(cell.cell_id, []), self.alive, report)
+        spans = [span for _, span in timed]
+        view = self._cell_view(cell, spans)
+        links = self._links()
         parent, sent = self._opened(view, None)
+        if links != self._links():  # its new id is part of its own description
+            view = self._cell_view(cell, spans)
         for course, span in timed:
             self._trial(cell, course, span, parent.run_id)
         results = self.record.of_cell(cell.cell_id)
@@ -219,6 +231,10 @@ class _Replay:
         self.server.send(parent, view, (), figures)
         self._finish(parent, sent, view)
 
+    def _cell_view(self, cell: Cell, spans: Sequence[tuple[int, int]]) -> RunView:
+        return cell_view(self.record, self.run, cell, spans, self.comparisons.get(cell.cell_id, []), self.alive,
+                         cell is self.record.plan.cells[0], self._links())
+
     def _span(self, course: AttemptRun) -> tuple[int, int] | None:
         """Return start and end of an attempt; its log is not read again after all of it was sent."""
         sent = self.store.runs.get(course.key)
@@ -228,11 +244,12 @@ class _Replay:
         image, sent = self.images.get(course.key), self.store.runs.get(course.key)
         if image and sent and sent.done and course.ended:
             return
-        view = trial_view(self.record, self.run, cell, course, span, self.alive)
+        view = trial_view(self.record, self.run, cell, course, span, self.alive, self._links(parent))
         image, sent = self._opened(view, parent)
         training, cursor = _training(course.log, sent.logs.get(course.log.name, Cursor()), cell.choices)
         system, system_cursor = _system(course.system_log, sent.logs.get(course.system_log.name, Cursor()))
-        figures = result_points(course.result, span[1], cell.choices.quality) if course.result else []
+        figures = result_points(course.result, span[1], cell.choices.quality, self.record.plan.suite.metric) \
+            if course.result else []
         self.server.send(image, view, [*training, *system], figures)
         sent.logs = {course.log.name: cursor, course.system_log.name: system_cursor}
         self._finish(image, sent, view)

@@ -68,7 +68,7 @@ def scaling(record: Record) -> ScalingView:
         same=_same_batch(record, known, models), larger=_larger_batch(record, known, models),
         models=tuple(_model_words(model) for model in models.values()),
         emulated=any(mark.origin == "emulated" for mark in known.values()),
-        sleeps=all(getattr(config.workload, "sleep_ms", 0.0) > 0 for config in record.plan.trainings()),
+        sleeps=all(config.workload.options.get("sleep_ms") for config in record.plan.trainings()),
     )
 
 

@@ -6,9 +6,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from repro.core.redact import redacted
-
-RUNS = "/runs?workflowType=machine_learning"
-"""Without it MLflow (at least 3.17) opens an experiment on a page about language models."""
+from repro.runner.mlflow_ui import TRAINING, Shown, page
 
 
 def is_server(uri: str) -> bool:
@@ -16,9 +14,14 @@ def is_server(uri: str) -> bool:
 
 
 def experiment_place(uri: str, experiment_id: str) -> str:
-    """Return where to look at an experiment: its page on a server, or its store."""
+    """Return where to look at an experiment: the table of its runs on a server, or its store."""
     place = redacted(uri)
-    return f"{place.rstrip('/')}/#/experiments/{experiment_id}{RUNS}" if is_server(uri) else place
+    return page(place, Shown(experiment_id, has_view=True)) if is_server(uri) else place
+
+
+def run_place(experiment_id: str, run_id: str, artifact: str = "") -> str:
+    """Return the address of a run inside MLflow's pages, or of one of its artifacts, wherever the server is."""
+    return f"#/experiments/{experiment_id}/runs/{run_id}{f'/artifacts/{artifact}' if artifact else ''}?{TRAINING}"
 
 
 def artifact_root(uri: str, experiment: str) -> str | None:

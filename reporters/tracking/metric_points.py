@@ -23,6 +23,11 @@ from repro.suite.metrics import METRICS
 from repro.suite.model import Metric
 from repro.suite.quality import PLAIN, Quality
 
+from .metric_names import ANSWER, column_of, of_trial
+
+UNKNOWN = math.nan
+"""A figure of a cell that is not known yet, or not any more: without it the store would show the last value."""
+
 
 @dataclass(frozen=True, slots=True)
 class MetricPoint:
@@ -48,7 +53,7 @@ def training_points(events: Iterable[Event], batch: int, quality: Quality = PLAI
             yield from _block(event, batch)
         elif event.key == "x_updates":  # of the block whose steps came last
             lags = {"version": event.value["staleness"], "clock": event.value["ahead"]}
-            yield from _points({f"train/{name}_lag": sum(found) / len(found) for name, found in lags.items() if found},
+            yield from _points({f"curve/{name}_lag": sum(found) / len(found) for name, found in lags.items() if found},
                                step, round(event.time_ms))
         elif event.key in EVALUATION_KEYS:
             yield from _evaluation(event, batch, quality)
@@ -62,21 +67,22 @@ def _block(event: Event, batch: int) -> Iterator[MetricPoint]:
     for index, (seconds, loss) in enumerate(zip(spent, data["loss"], strict=True)):
         left -= seconds  # the event is written at the end of the block: times count back from it
         if loss is not None:
-            yield MetricPoint("train/loss", loss, data["first"] + index + 1, round(event.time_ms - left * 1e3))
+            yield MetricPoint("curve/loss", loss, data["first"] + index + 1, round(event.time_ms - left * 1e3))
     count, at = len(spent), round(event.time_ms)
     if count and total > 0:
         last = data["first"] + count
-        yield MetricPoint("train/step_seconds", sum(data["seconds"]) / count, last, at)
-        yield MetricPoint("train/input_seconds", sum(data["input_seconds"]) / count, last, at)
-        yield MetricPoint("train/samples_per_second", batch * count / total, last, at)
+        yield MetricPoint("curve/step_seconds", sum(data["seconds"]) / count, last, at)
+        yield MetricPoint("curve/step_input_seconds", sum(data["input_seconds"]) / count, last, at)
+        yield MetricPoint("curve/samples_per_second", batch * count / total, last, at)
 
 
 def _evaluation(event: Event, batch: int, quality: Quality) -> Iterator[MetricPoint]:
     data = event.metadata
     samples = data["samples_count"]
     values = {
-        f"eval/{data.get('metric', 'value')}": event.value, "eval/train_loss": data.get("train_loss"),
-        "eval/samples": samples, "eval/epoch": data["epoch_num"], **quality.columns("eval/", event.value),
+        f"curve/eval_{data.get('metric', 'value')}": event.value, "curve/train_loss": data.get("train_loss"),
+        "progress/samples": samples, "progress/epoch": data["epoch_num"],
+        **quality.columns("curve/eval_", event.value),
     }
     yield from _points(values, round(samples / batch), round(event.time_ms))
 
@@ -93,15 +99,21 @@ def system_points(events: Iterable[Event], first: int) -> Iterator[MetricPoint]:
                            round(event.time_ms))
 
 
-def result_points(result: Result, time_ms: int, quality: Quality = PLAIN) -> list[MetricPoint]:
-    """Return the results of a finished trial at step 0, which MLflow draws as bars.
+def result_points(
+    result: Result, time_ms: int, quality: Quality = PLAIN, declared: Metric | None = None
+) -> list[MetricPoint]:
+    """Return the results of a finished trial at step 0, which MLflow draws as bars; the declared metric is the first.
 
     A trial that will run again has none: its next result replaces this one in the record, and the content of the store
     would depend on the time of the replay. The points of its log are sent all the same.
     """
     if meaning(result.status).reruns:
         return []
-    values = figures_of(result) | quality.columns("final_", result.final)
+    figures = figures_of(result)
+    if figures["training_peak_mib"] is not None:
+        del figures["peak_bytes"]  # the same memory in another unit, as old records have it
+    values = {of_trial(column, declared): value for column, value in figures.items()}
+    values |= quality.columns(f"{ANSWER}/quality_", result.final)
     values |= {f"phase/{name}_seconds": seconds for name, seconds in result.phases.items()}
     if result.steps:
         values |= {f"step/{name}": value for name, value in result.steps.model_dump().items()}
@@ -111,8 +123,14 @@ def result_points(result: Result, time_ms: int, quality: Quality = PLAIN) -> lis
         values |= {_key(f"operation/{item.name}"): item.value for item in result.operation.figures}
         values |= {_key(f"check/{item.name}"): item.error for item in result.operation.checks}
     if result.bracket:
-        values |= {f"bracket/{name}": value for name, value in result.bracket.model_dump().items()}
-    return list(_points(values, 0, time_ms))
+        values |= {f"target/{name}": value for name, value in result.bracket.model_dump().items()}
+    head = f"{ANSWER}/{column_of(declared)}" if declared else ""
+    return list(_points(dict(sorted(values.items(), key=lambda item: _place(item[0], head))), 0, time_ms))
+
+
+def _place(key: str, head: str) -> tuple[bool, bool]:
+    """Return what sorts the declared metric first, then the rest of the answer."""
+    return key != head, not key.startswith(f"{ANSWER}/")
 
 
 def trials_to_come(record: Record, time_ms: int) -> tuple[int, int]:
@@ -139,33 +157,35 @@ def cell_metrics(record: Record) -> list[Metric]:
 def cell_points(
     summaries: Sequence[Summary], comparisons: Sequence[Comparison], step: int, time_ms: int
 ) -> list[MetricPoint]:
-    """Return the figures of a cell.
+    """Return the figures of a cell; one that is unknown is `UNKNOWN`.
 
-    MLflow draws a group (the name up to the slash) after the other in the order of the alphabet. So the headline is
-    the group `answer`: the median of the declared metric, the ratio, the final quality, how many trials reached the
-    target. Contrasts with further baselines, ends of intervals and medians of other metrics follow. The median of the
-    first summary is the first point, because MLflow's comparison draws the first logged metric.
+    The headline is the group `answer`: the median of the declared metric, the ratio with its interval and pairs, the
+    final quality, how many trials reached the target. Contrasts with further baselines, ends of intervals and medians
+    of other metrics follow. The median of the first summary is the first point, because MLflow's comparison draws the
+    first logged metric.
 
     Args:
         step: see `trials_to_come`.
     """
     first, *others = summaries
-    ratios = {f"_vs_{item.baseline}" if index else "": item for index, item in enumerate(comparisons)}
-    answer = {f"answer/{first.metric}_median": first.median, "answer/final_median": first.median_final,
-              "answer/ratio": comparisons[0].ratio if comparisons else None,
-              "answer/reached": first.ok, "answer/trials": first.n}
-    contrasts: dict[str, Any] = {f"contrast/n_pairs{against}": item.n for against, item in ratios.items()}
-    contrasts |= {f"contrast/ratio{against}": item.ratio for against, item in ratios.items() if against}
-    bounds = _bounds(first.metric, first.interval)
-    for against, comparison in ratios.items():
-        bounds |= _bounds(f"ratio{against}", comparison.interval)
-    bounds |= _bounds("success_probability", first.success)
+    values: dict[str, Any] = {f"{ANSWER}/median_{column_of(first.metric)}": first.median}
+    for index, found in enumerate(comparisons):
+        group, against = ("contrast", f"_vs_{found.baseline}") if index else (ANSWER, "")
+        values |= {f"{group}/ratio{against}": found.ratio, **_bounds(f"{group}/ratio", found.interval, against),
+                   f"{group}/pairs{against}": found.n}
+    values |= {f"{ANSWER}/quality": first.median_final} if first.has_target else {}
+    ended = "ended_well" if first.contest or not first.has_target else "reached"
+    values |= {f"{ANSWER}/{ended}": first.ok, f"{ANSWER}/trials": first.n}
+    values |= _bounds(f"interval/{column_of(first.metric)}", first.interval)
+    values["interval/success_probability"] = first.ok / first.n if first.n else None
+    values |= _bounds("interval/success_probability", first.success)
     for item in others:
-        bounds |= _bounds(item.metric, item.interval)
-    medians = {f"median/{item.metric}": item.median for item in others} | {
-        "median/samples_per_second": first.median_samples_per_second, "median/epochs": first.median_epochs}
-    share = {"interval/success_probability": first.ok / first.n if first.n else None}
-    return list(_points({**answer, **contrasts, **share, **bounds, **medians}, step, time_ms))
+        values |= _bounds(f"interval/{column_of(item.metric)}", item.interval)
+    values |= {f"median/{column_of(item.metric)}": item.median for item in others}
+    values |= {"median/samples_per_second": first.median_samples_per_second,
+               "median/epochs_to_target": first.median_epochs}
+    return [MetricPoint(key, float(value) if _is_finite(value) else UNKNOWN, step, time_ms)
+            for key, value in values.items()]
 
 
 def tuning_points(tuned: TunedContender, step: int, time_ms: int) -> list[MetricPoint]:
@@ -182,7 +202,7 @@ def tuning_points(tuned: TunedContender, step: int, time_ms: int) -> list[Metric
 
 def levels(summaries: Sequence[Summary], comparisons: Sequence[Comparison]) -> dict[str, str]:
     """Return name -> nominal coverage of each interval of `cell_points`: constants, so they are no metrics."""
-    named = {item.metric: item.interval for item in summaries}
+    named = {column_of(item.metric): item.interval for item in summaries}
     named |= {"ratio": comparisons[0].interval} if comparisons else {}
     named |= {"success_probability": summaries[0].success} if summaries else {}
     return {name: f"{bounds.level:.6g}" for name, bounds in named.items() if bounds}
@@ -193,12 +213,17 @@ def _key(name: str) -> str:
     return re.sub(r"[^\w/.\- ]", "_", name)[:250]
 
 
-def _bounds(name: str, bounds: Bounds | None) -> dict[str, float]:
-    return {f"interval/{name}_low": bounds.low, f"interval/{name}_high": bounds.high} if bounds else {}
+def _bounds(name: str, bounds: Bounds | None, against: str = "") -> dict[str, float | None]:
+    low, high = (bounds.low, bounds.high) if bounds else (None, None)
+    return {f"{name}_low{against}": low, f"{name}_high{against}": high}
 
 
 def _points(values: Mapping[str, Any], step: int, time_ms: int) -> Iterator[MetricPoint]:
     """Yield a point for every finite value."""
     for key, value in values.items():
-        if isinstance(value, int | float) and math.isfinite(value):
+        if _is_finite(value):
             yield MetricPoint(key, float(value), step, time_ms)
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

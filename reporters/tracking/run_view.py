@@ -15,7 +15,6 @@ from pydantic import BaseModel
 from repro.compare import Comparison, summarize
 from repro.compare.calibration import FILE as CALIBRATION
 from repro.compare.contest import claim_of
-from repro.compare.run_warnings import run_warnings
 from repro.core.events import follow
 from repro.record.environment import DataSet
 from repro.record.ledger import Attempt
@@ -34,14 +33,17 @@ from ..paper.brief import brief
 from ..tables import rows as tables
 from .colors import color_of
 from .metric_points import cell_metrics, levels
+from .notes import Links, cell_note, trial_note
 
 NOT_A_KEY = r"[^\w\-. :/]"
 """Characters that MLflow accepts in no name."""
 LABEL = "Cell"
 """Parameter with the full name of a cell. MLflow's comparison sorts names, capitals first, and draws the first ones:
 this one identifies the runs, and the list of runs can be grouped by it."""
-ALWAYS = ("kind", "processes", "device")
-"""Settings that are parameters also with their default."""
+ALWAYS = ("kind", "processes", "device", "workload", "engine", "optimizer", "precision")
+"""Settings that are parameters also with their default; of a plug-in, its name."""
+NOTE = "mlflow.note.content"
+UNLINKED = Links()
 PARAM_LIMIT, TAG_LIMIT, KEY_LIMIT = 6000, 8000, 250
 QUIET_SECONDS = 60.0
 """A running trial writes to its folder every second; after this many seconds without a change it counts as ended."""
@@ -60,7 +62,6 @@ class RunView:
     """Artifact path -> file; missing files are omitted."""
     texts: Mapping[str, str] = field(default_factory=dict)
     """Artifact path -> content, for artifacts that are not files of the record."""
-    """Artifact path -> plotly figure in plain data."""
     status: str = "RUNNING"
     end_ms: int | None = None
 
@@ -90,6 +91,13 @@ class AttemptRun:
         if self.result is not None:
             return self.result.status
         return self.entry.status if self.entry and self.ended else "running"
+
+    @property
+    def reason(self) -> str:
+        """Why it ended without reaching its target; "" if it did, or runs."""
+        if self.result:
+            return self.result.reason
+        return self.entry.reason if self.entry and self.ended else ""
 
     def span_ms(self) -> tuple[int, int] | None:
         """Return start and end from the log, so that points and run share a clock; None if both are unknown."""
@@ -132,19 +140,22 @@ def is_alive(record: Record) -> bool:
     return time.time() - latest < QUIET_SECONDS
 
 
-def trial_view(record: Record, run: str, cell: Cell, course: AttemptRun, span: tuple[int, int], alive: bool) -> RunView:
-    """Return the run of one attempt."""
+def trial_view(
+    record: Record, run: str, cell: Cell, course: AttemptRun, span: tuple[int, int], alive: bool,
+    links: Links = UNLINKED,
+) -> RunView:
+    """Return the run of one attempt; its name begins with the seed, which the table of runs shows below the cell."""
     trial, status = course.trial, course.status
     params, long = flat_params(cell, {"repeat": trial.repeat, "master_seed": trial.master_seed,
                                       "device": trial.choices.device})
     running = not course.ended and alive
     files = {} if running else _trial_files(record, course)
-    seed = f"{cell.label}, seed {trial.repeat}"
+    seed = f"seed {trial.repeat}" if course.attempt == 1 else f"seed {trial.repeat}, attempt {course.attempt}"
+    note = trial_note(record, cell, course.result, course.reason, links)
     tags = common_tags(record, run, course.key, "trial", cell) | {
-        "mlflow.runName": seed if course.attempt == 1 else f"{seed}, attempt {course.attempt}",
-        "repro.trial": trial.trial_id, "repro.repeat": str(trial.repeat), "repro.attempt": str(course.attempt),
+        "mlflow.runName": f"{seed}: {cell.label}", "repro.trial": trial.trial_id, "repro.attempt": str(course.attempt),
         "repro.status": status if course.ended or running else "killed", **_result_tags(course), **_listed(files),
-    }
+    } | ({NOTE: note} if note else {})
     ended = "KILLED" if not course.ended else meaning(status).mlflow
     return RunView(
         key=course.key, start_ms=span[0], tags=_cut(tags), params=params, data=data_of(record, trial.choices),
@@ -154,14 +165,12 @@ def trial_view(record: Record, run: str, cell: Cell, course: AttemptRun, span: t
 
 
 def _result_tags(course: AttemptRun) -> dict[str, str]:
-    result = course.result
-    reason = result.reason if result else course.entry.reason if course.entry and course.ended else ""
-    tags = {"repro.reason": reason} if reason else {}
-    if result is None:
-        return tags
-    tags |= {f"repro.hash.{name}": value for name, value in result.hashes.items()}
-    tags |= {f"repro.effective.{name}": value for name, value in result.effective.items()}
-    return tags | ({"repro.warnings": "; ".join(result.warnings)} if result.warnings else {})
+    """Return what a trial ended with; what was read back is one tag a kind, in JSON."""
+    tags = {"repro.reason": course.reason} if course.reason else {}
+    for name in ("hashes", "effective"):
+        found = getattr(course.result, name) if course.result else {}
+        tags |= {f"repro.{name}": json.dumps(found, sort_keys=True)} if found else {}
+    return tags
 
 
 def _listed(files: Mapping[str, Path]) -> dict[str, str]:
@@ -180,9 +189,9 @@ def _trial_files(record: Record, course: AttemptRun) -> dict[str, Path]:
 
 def cell_view(
     record: Record, run: str, cell: Cell, spans: Sequence[tuple[int, int]], comparisons: Sequence[Comparison],
-    alive: bool, report: bool,
+    alive: bool, report: bool, links: Links = UNLINKED,
 ) -> RunView:
-    """Return the run of one cell.
+    """Return the run of one cell; its name begins with the number that the cell has on the page.
 
     Args:
         spans: start and end of each of its attempts.
@@ -190,21 +199,19 @@ def cell_view(
         report: True if this run carries the report, which can have megabytes.
     """
     folder, params_texts = record.folder, flat_params(cell, {"device": cell.choices.device})
-    tags = common_tags(record, run, cell_key(cell), "cell", cell) | {
-        "mlflow.runName": f"tuning: {cell.label}" if record.plan.kind == "tuning" else cell.label}
-    tags |= _verdict_tags(comparisons) | _claim_tags(record, cell)
-    tags["mlflow.note.content"] = "\n\n".join(filter(None, (tags.get("mlflow.note.content"), _where(record, report))))
-    warnings = "; ".join(item.line for item in run_warnings(record))
-    tags |= {"repro.run_warnings": warnings} if warnings else {}
+    results = record.of_cell(cell.cell_id)
+    summaries = [summarize(cell, results, metric) for metric in cell_metrics(record)] if results else []
+    note = cell_note(record, cell, next(iter(summaries), None), comparisons, links)
+    tags = common_tags(record, run, cell_key(cell), "cell", cell) | {"mlflow.runName": _cell_name(record, cell)}
+    tags |= _verdict_tags(comparisons) | _claim_tags(record, cell) | ({NOTE: note} if note else {})
     tags |= {f"repro.factor.{re.sub(NOT_A_KEY, '_', key)}": value for key, value in cell.factors.items()}
     paths = [folder.plan, folder.environment, folder.ledger, folder.suite, folder.parity_verdict, folder.launchers,
              folder.incidents, folder.looks, folder.root / CALIBRATION]
     files = {path.name: path for path in paths}
     tags |= _listed(files)
     files |= {"report.html": folder.reports / "report.html"} if report else {}
-    results = record.of_cell(cell.cell_id)
-    summaries = [summarize(cell, results, metric) for metric in cell_metrics(record)] if results else []
-    tags |= {f"repro.interval.{name}": level for name, level in levels(summaries, comparisons).items()}
+    coverage = levels(summaries, comparisons)
+    tags |= {"repro.intervals": json.dumps(coverage, sort_keys=True)} if coverage else {}
     over = len(results) == record.due_of(cell.cell_id)
     ended = "KILLED" if not over else _of_cell(results)
     running = alive and not over
@@ -215,12 +222,11 @@ def cell_view(
     )
 
 
-def _where(record: Record, report: bool) -> str:
-    """Say where the report of the run is; "" while it has none."""
-    if not (record.folder.reports / "report.html").is_file():
-        return ""
-    return ("Report of the whole run: artifact `report.html` of this run." if report else
-            f"Report of the whole run: artifact `report.html` of run *{record.plan.cells[0].label}*.")
+def _cell_name(record: Record, cell: Cell) -> str:
+    """Return `3: ddp, 2 processes`; numbers of one width, so that names sort in the order of the plan."""
+    number = marks(record)[cell.cell_id].number
+    width = len(str(len(record.plan.cells)))
+    return f"{'tuning ' if record.plan.kind == 'tuning' else ''}{number:0{width}}: {cell.label}"
 
 
 def _of_cell(results: Sequence[Result]) -> str:
@@ -242,20 +248,12 @@ def cell_key(cell: Cell) -> str:
 
 
 def _verdict_tags(comparisons: Sequence[Comparison]) -> dict[str, str]:
+    """Return what runs can be filtered by; reasons and cautions are in the description."""
     if not comparisons:
         return {}
     first = comparisons[0]
-    note = first.because
-    beside = [first.also, *(f"Caution: {text}" for text in first.cautions)]
-    if first.ratio is not None and first.interval is not None:
-        note = f"{first.metric} x {first.ratio:.3f} [{first.interval.low:.3f}, {first.interval.high:.3f}]; {note}"
-    return {
-        "repro.verdict": first.verdict, "repro.because": first.because, "repro.baseline": first.baseline,
-        "repro.primary": str(first.primary).lower(), "repro.metric": first.metric,
-        "mlflow.note.content": ". ".join([f"**{first.verdict}** against {first.baseline_label}: {note}",
-                                          *(text[:1].upper() + text[1:] for text in beside if text)]),
-    } | ({"repro.differs": first.also} if first.also else {}) | (
-        {"repro.cautions": "; ".join(first.cautions)} if first.cautions else {})
+    return {"repro.verdict": first.verdict, "repro.baseline": first.baseline,
+            "repro.primary": str(first.primary).lower(), "repro.metric": first.metric}
 
 
 def _claim_tags(record: Record, cell: Cell) -> dict[str, str]:
@@ -265,8 +263,7 @@ def _claim_tags(record: Record, cell: Cell) -> dict[str, str]:
     claim = claim_of(cell, record.of_cell(cell.cell_id), record.plan.suite.seeds)
     figures = {"mean": claim.mean, "deviation": claim.deviation, "p": claim.p, "alpha": claim.alpha}
     return {
-        "repro.claim": claim.verdict, "repro.claim.statement": claim.statement, "repro.claim.because": claim.because,
-        "repro.claim.n": f"{claim.n} of {claim.declared}",
+        "repro.claim": claim.verdict, "repro.claim.n": f"{claim.n} of {claim.declared}",
         **{f"repro.claim.{name}": f"{value:.9g}" for name, value in figures.items() if value is not None}}
 
 
@@ -274,14 +271,14 @@ def common_tags(record: Record, run: str, key: str, level: str, cell: Cell) -> d
     """Return the tags of every run of a record; `repro.run` and `repro.key` identify it."""
     environment = record.environment
     tags = {
-        "repro.run": run, "repro.key": key, "repro.level": level, "repro.suite": record.plan.suite.suite,
+        "repro.run": run, "repro.key": key, "repro.level": level,
         "repro.suite_digest": record.plan.digest, "repro.cell": cell.cell_id, "repro.method": record.plan.method,
         "repro.version": environment.repro_version, "mlflow.source.name": "repro",
         "repro.label": cell.choices.origin, "mlflow.runColor": color_of(marks(record)[cell.cell_id]),
     }
     data = data_of(record, cell.choices)
     if data:
-        tags |= {"repro.data": "synthetic" if data[0].synthetic else "real", "repro.data_sha256": data[0].sha256}
+        tags["repro.data"] = "synthetic" if data[0].synthetic else "real"
     if record.plan.kind == "tuning":
         tags["repro.kind"] = "tuning"
     if environment.commit:
@@ -307,19 +304,23 @@ def flat_params(cell: Cell, more: Mapping[str, Any]) -> tuple[dict[str, str], di
 
 
 def _stated(model: BaseModel) -> dict[str, Any]:
-    """Return the settings that differ from their defaults; of a plug-in its name in any case."""
+    """Return the settings that differ from their defaults."""
     whole = model.model_dump(mode="json", by_alias=True)
     found: dict[str, Any] = {}
     for name, field_ in type(model).model_fields.items():
         key, value = field_.serialization_alias or field_.alias or name, getattr(model, name)
         if key not in whole:
             continue
+        default = field_.get_default(call_default_factory=True)
         if isinstance(value, Choice):
             changed = value.plugin.model_dump(mode="json", exclude_defaults=True)
-            found[key] = {"kind": value.kind} | ({"code": value.code} if value.code else {}) | changed
+            if key in ALWAYS or changed or value.code or value.kind != default:
+                found[key] = {"kind": value.kind} | ({"code": value.code} if value.code else {}) | changed
+        elif value == default and key not in ALWAYS:
+            continue
         elif isinstance(value, BaseModel):
             found |= {key: stated} if (stated := _stated(value)) else {}
-        elif key in ALWAYS or value != field_.get_default(call_default_factory=True):
+        else:
             found[key] = whole[key]
     return found
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,19 +21,20 @@ from repro.record.environment import DataSet
 from .access import check_scheme, exclusive_access
 from .address import artifact_root
 from .failures import advice, diagnose
+from .metric_names import ANSWER
 from .metric_points import MetricPoint
 from .retries import RequestTally, TransientError
 from .run_view import RunView
 
 DIGEST_LIMIT = 36
 PAGE = 1000
-NOTE = """Runs of `repro`, a benchmark of time to accuracy.
+EARLIER_NOTE = """Runs of `repro`, a benchmark of time to accuracy.
 
 - One run a cell (a combination of settings) with its medians and its verdict in the note; below each, one run a trial.
 - The note of every cell names the run whose artifact `report.html` is the report of all cells: verdicts, intervals,
   figures, environment.
 - To compare cells: group by parameter `Cell`, or select their runs and press Compare."""
-"""The description of an experiment."""
+"""The description that earlier versions gave to every experiment."""
 
 
 @dataclass(slots=True)
@@ -134,6 +136,8 @@ class Server:
         self._tally = tally or RequestTally()
         self.uri = uri or os.environ.get("MLFLOW_TRACKING_URI", "")
         check_scheme(self.uri)
+        self._tags: dict[str, str] = {}
+        """Those of the experiment, as far as this process knows."""
         with translated(self.uri):
             from mlflow import get_tracking_uri
 
@@ -157,14 +161,29 @@ class Server:
                 f"{redacted(self.uri)}: experiment {name!r} was deleted there; restore it with "
                 f"`mlflow experiments restore -x {found.experiment_id}`"
             )
+        self._tags = dict(found.tags)
         return str(found.experiment_id)
+
+    def describe(self, wanted: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
+        """Set the tags of the experiment that differ.
+
+        Args:
+            wanted: returns the tags for those that the experiment has; another record may have set some.
+        """
+        if all(self._tags.get(key) == value for key, value in wanted(self._tags).items()):
+            return
+        self._tags = dict(self._client.get_experiment(self.experiment_id).tags)
+        for key, value in wanted(self._tags).items():
+            if self._tags.get(key) != value:
+                self._client.set_experiment_tag(self.experiment_id, key, value)
+                self._tally.count()
+                self._tags[key] = value
 
     def _create_experiment(self, name: str) -> str:
         from mlflow.exceptions import MlflowException
 
         try:
-            tags = {"mlflow.note.content": NOTE}
-            return str(self._client.create_experiment(name, artifact_root(self.uri, name), tags))
+            return str(self._client.create_experiment(name, artifact_root(self.uri, name)))
         except MlflowException:
             found = self._client.get_experiment_by_name(name)  # another run may have created it first
             if found is None:
@@ -216,12 +235,14 @@ class Server:
 
         Args:
             series: points of logs; after a crash before tracking.json was written, the store can have some of them.
-            figures: final values; one that the store has already is not sent again.
+            figures: final values; one that the store has already is not sent again, and one that is unknown is sent
+                only if the store has a value that is no longer true, or to keep its place in the answer.
         """
         from mlflow.entities import Metric, Param, RunTag
 
-        points = self._missing(image, series)
-        points += [point for point in figures if image.metrics.get(point.key) != point.value]
+        # MLflow's tables show metrics in the order of their first points, so the figures come first.
+        points = [point for point in figures if _is_new(image.metrics.get(point.key), point)]
+        points += self._missing(image, series)
         tags = {key: value for key, value in view.tags.items() if image.tags.get(key) != value}
         params = {key: value for key, value in view.params.items() if key not in image.params}
         if points or tags or params:
@@ -277,6 +298,13 @@ class Server:
             self._client.update_run(image.run_id, status=view.status)
         self._tally.count()
         image.status, image.end_ms = view.status, view.end_ms
+
+
+def _is_new(stored: float | None, point: MetricPoint) -> bool:
+    """Return True if the store must get a figure."""
+    if math.isnan(point.value):
+        return point.key.startswith(f"{ANSWER}/") if stored is None else not math.isnan(stored)
+    return stored != point.value
 
 
 def _image(run: Any) -> StoredRun:

@@ -12,6 +12,7 @@ import sys
 import time
 from base64 import b64encode
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import unquote, urlencode, urlsplit
@@ -25,8 +26,20 @@ START_SECONDS = 120.0
 NAME = "experiment_name"
 LISTED, LONGEST = 20, 100
 """Experiments, and characters of a name, in one message."""
-TRAINING = "?workflowType=machine_learning"
+TRAINING = "workflowType=machine_learning"
 """Without it MLflow (3.17 or later) opens pages about language models, which show no run."""
+VIEW = "repro"
+"""Key of the view of the table of runs that the reporter writes into an experiment."""
+VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
+"""The experiment's tag in which MLflow (3.17 or later) keeps a view."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """An experiment to show."""
+
+    experiment_id: int | str
+    has_view: bool = False
 
 
 def ui_command(uri: str | None, host: str, port: int) -> list[str]:
@@ -57,21 +70,26 @@ def open_ui(
     """
     if uri and uri.startswith(("http://", "https://")):
         if experiment:
-            _print_line(page(redacted(uri), _server_experiment_id(uri, experiment)))
+            _print_line(page(redacted(uri), _server_experiment(uri, experiment)))
         else:
             _print_line(f"{page(redacted(uri), None)}  (--experiment NAME gives the table of its runs)")
         return
     store = uri or default_store()
-    number = _local_experiment_id(store, experiment) if experiment else _last_experiment_id(store)
+    shown = _local_experiment(store, experiment) if experiment else _last_experiment(store)
     port = port or _free_port(host)
     _check_port(host, port)
-    _serve(ui_command(uri, host, port), page(f"http://{host}:{port}", number))
+    _serve(ui_command(uri, host, port), page(f"http://{host}:{port}", shown))
 
 
-def page(base: str, experiment_id: int | None) -> str:
-    """Return the address of the table of an experiment's runs, or of the list of experiments."""
-    place = "" if experiment_id is None else f"/{experiment_id}/runs"
-    return f"{base.rstrip('/')}/#/experiments{place}{TRAINING}"
+def page(base: str, shown: Shown | None) -> str:
+    """Return the address of the table of an experiment's runs, or of the list of experiments.
+
+    MLflow refuses the key of a view that an experiment does not have.
+    """
+    if shown is None:
+        return f"{base.rstrip('/')}/#/experiments?{TRAINING}"
+    view = f"viewStateShareKey={VIEW}&" if shown.has_view else ""
+    return f"{base.rstrip('/')}/#/experiments/{shown.experiment_id}/runs?{view}{TRAINING}"
 
 
 def _print_line(text: str) -> None:
@@ -126,8 +144,8 @@ def _database(store: str) -> Path | None:
     return Path(unquote(parts.path.removeprefix("/"))) if parts.scheme == "sqlite" else None
 
 
-def _last_experiment_id(store: str) -> int | None:
-    """Return the id of the experiment with the run written last in a local SQLite store; None if there is none."""
+def _last_experiment(store: str) -> Shown | None:
+    """Return the experiment with the run written last in a local SQLite store; None if there is none."""
     path = _database(store)
     if path is None or not path.is_file():
         return None
@@ -135,12 +153,12 @@ def _last_experiment_id(store: str) -> int | None:
         row = database.execute("SELECT r.experiment_id FROM runs r JOIN experiments e USING (experiment_id) WHERE "
                                "r.lifecycle_stage = 'active' AND e.lifecycle_stage = 'active' ORDER BY r.rowid DESC "
                                "LIMIT 1").fetchone()
-        return None if row is None else int(row[0])
+        return None if row is None else _shown(database, int(row[0]))
     return None  # no tables yet, or none that this version knows: MLflow says so
 
 
-def _local_experiment_id(store: str, name: str) -> int | None:
-    """Return the id of an experiment in a local SQLite store; None for others. MLflow takes a second to import."""
+def _local_experiment(store: str, name: str) -> Shown | None:
+    """Return an experiment of a local SQLite store; None for other stores. MLflow takes a second to import."""
     path = _database(store)
     if path is None:
         return None
@@ -149,11 +167,17 @@ def _local_experiment_id(store: str, name: str) -> int | None:
                          "MLFLOW_TRACKING_URI")
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
         rows = dict(database.execute("SELECT name, experiment_id FROM experiments").fetchall())
-    if name not in rows:
-        known = ", ".join(_quoted(item) for item in sorted(rows)[:LISTED])
-        more = f" and {len(rows) - LISTED} more" if len(rows) > LISTED else ""
-        raise UsageError(f"no experiment named {_quoted(name)} in {path}; known: {known}{more}")
-    return int(rows[name])
+        if name in rows:
+            return _shown(database, int(rows[name]))
+    known = ", ".join(_quoted(item) for item in sorted(rows)[:LISTED])
+    more = f" and {len(rows) - LISTED} more" if len(rows) > LISTED else ""
+    raise UsageError(f"no experiment named {_quoted(name)} in {path}; known: {known}{more}")
+
+
+def _shown(database: sqlite3.Connection, experiment_id: int) -> Shown:
+    row = database.execute("SELECT 1 FROM experiment_tags WHERE experiment_id = ? AND key = ?",
+                           (experiment_id, VIEW_TAG)).fetchone()
+    return Shown(experiment_id, row is not None)
 
 
 def _quoted(name: str) -> str:
@@ -161,8 +185,8 @@ def _quoted(name: str) -> str:
     return repr(name if len(name) <= LONGEST else f"{name[:LONGEST]}...")
 
 
-def _server_experiment_id(uri: str, name: str) -> int:
-    """Ask a tracking server for the id of an experiment."""
+def _server_experiment(uri: str, name: str) -> Shown:
+    """Ask a tracking server for an experiment."""
     request = Request(f"{redacted(uri).rstrip('/')}/api/2.0/mlflow/experiments/get-by-name?{urlencode({NAME: name})}")
     user, password = _credentials(uri)
     if user:
@@ -171,12 +195,13 @@ def _server_experiment_id(uri: str, name: str) -> int:
         request.add_header("Authorization", f"Bearer {token}")
     try:
         with urlopen(request, timeout=10) as answer:
-            return int(json.load(answer)["experiment"]["experiment_id"])
+            found = json.load(answer)["experiment"]
+            return Shown(int(found["experiment_id"]), any(tag.get("key") == VIEW_TAG for tag in found.get("tags", [])))
     except HTTPError as error:
         if error.code == 404:
             raise UsageError(f"no experiment named {_quoted(name)} on {redacted(uri)}") from None
         raise TrackingError(f"{redacted(uri)}: answered {error.code} {error.reason}") from None
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         why = getattr(error, "reason", error)
         raise TrackingError(f"{redacted(uri)}: {why}; start the server or correct MLFLOW_TRACKING_URI") from None
 

@@ -233,13 +233,13 @@ def expected(record: Record, trial_id: str) -> dict[tuple[str, int], float]:
     for event in read_events(record.folder.log(trial_id, 1))[0]:
         if event.key == "x_steps":
             for index, loss in enumerate(event.value["loss"], event.value["first"] + 1):
-                found["train/loss", index] = loss
+                found["curve/loss", index] = loss
             last = event.value["first"] + len(event.value["loss"])
-            found["train/step_seconds", last] = sum(event.value["seconds"]) / len(event.value["seconds"])
+            found["curve/step_seconds", last] = sum(event.value["seconds"]) / len(event.value["seconds"])
         elif event.key == "eval_accuracy":
             step = round(event.metadata["samples_count"] / 64)
-            found["eval/top1", step] = event.value
-            found["eval/samples", step] = event.metadata["samples_count"]
+            found["curve/eval_top1", step] = event.value
+            found["progress/samples", step] = event.metadata["samples_count"]
     return found
 
 
@@ -260,9 +260,9 @@ def check_exactly_once(server: Server, record: Record, proxied: Proxy | None = N
         wanted = expected(record, result.trial_id)
         assert len(wanted) > 50
         assert {place: values.get(place) for place in wanted} == wanted
-        series = ("train/loss", "train/step_seconds", "eval/top1", "eval/samples")
+        series = ("curve/loss", "curve/step_seconds", "curve/eval_top1", "progress/samples")
         assert {place for place in values if place[0] in series} == wanted.keys()
-        assert [value for (name, _), value in values.items() if name == "tta_wall"] == [result.tta_wall]
+        assert [value for (name, _), value in values.items() if name == "answer/tta_wall"] == [result.tta_wall]
         log = record.folder.log(result.trial_id, result.attempt)
         copies = list(server.files.rglob(f"{run}/artifacts/{log.name}"))
         assert [copy.read_bytes() for copy in copies] == [log.read_bytes()]

@@ -129,7 +129,7 @@ def test_a_tracking_server_has_the_lags_over_the_steps(record: Record, tmp_path:
         found = by_mode(record)
         assert sorted(run.data.metrics["version_lag"] for run in runs) == pytest.approx(
             sorted(item.version_lag for item, _ in found.values()))
-        series = [client.get_metric_history(run.info.run_id, "train/version_lag") for run in runs]
+        series = [client.get_metric_history(run.info.run_id, "curve/version_lag") for run in runs]
         assert sorted(len(points) for points in series) == [0, 2], "one point a block; in lock step every lag is 0"
         assert all({"controller_bytes", "busiest_bytes", "clock_lag"} <= run.data.metrics.keys() for run in runs)
 

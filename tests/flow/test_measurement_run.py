@@ -108,7 +108,7 @@ def test_its_figures_and_checks_are_in_mlflow(folder: Path, local: Site) -> None
     assert len(record.results) == 2
     for item in record.results:
         assert item.operation is not None
-        name = f"{record.cell(item.cell_id).label}, seed {item.repeat}"
+        name = f"seed {item.repeat}: {record.cell(item.cell_id).label}"
         assert found[name, "operation/kept_bytes"] == 40_000 * 8
-        assert found[name, "operation_time"] == pytest.approx(item.operation.median_seconds)
+        assert found[name, "answer/operation_time"] == pytest.approx(item.operation.median_seconds)
         assert found[name, "check/sum against all values on one rank"] == item.operation.checks[0].error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,24 @@ from repro.reporters.tracking.state import identity
 
 from repro.compare import compare, summarize
 from repro.core.events import EventLog, read_events
+from repro.core.markdown import escaped
 from repro.record.ledger import Attempt
 from repro.record.store import Record, read_record
 from repro.runner import tracking as tracking
-from tests.flow.mlflow_stores import SMALL, empty_store, later, local, named, reporter, served, server, store
+from tests.flow.mlflow_stores import (
+    NARROW,
+    SMALL,
+    dump,
+    dump_run,
+    empty_store,
+    later,
+    local,
+    named,
+    reporter,
+    served,
+    server,
+    store,
+)
 from tests.records import Course, default_course, make_record, write_log
 from tests.tracking_server import Site
 
@@ -28,8 +41,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # MLflow's and SQLAlchemy's own
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # MLflow keeps its database connections open
 ]
-NARROW = SMALL.replace("processes: [1, 2]", "processes: [2]")
-"""A server takes long to answer for every metric."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -38,32 +49,6 @@ def tables(site: Site) -> dict[str, list[Any]]:
     names = ("experiments", "runs", "tags", "params", "metrics", "latest_metrics", "datasets", "inputs", "input_tags")
     with closing(sqlite3.connect(site.database)) as database:
         return {name: sorted(map(repr, database.execute(f"SELECT * FROM {name}"))) for name in names}
-
-
-def dump(uri: str, experiment: str, only: Sequence[str] = ()) -> dict[str, Any]:
-    """The content of an experiment in MLflow's client, or of some of its runs, with every point of every metric."""
-    from mlflow import MlflowClient
-
-    client = MlflowClient(uri)
-    found = client.get_experiment_by_name(experiment)
-    assert found is not None
-    runs = {run.data.tags["repro.key"]: run for run in client.search_runs([found.experiment_id])}
-    return {key: _dump_run(client, run) for key, run in runs.items() if not only or key in only}
-
-
-def _dump_run(client: Any, run: Any) -> dict[str, Any]:
-    history = {
-        key: sorted((item.step, item.timestamp, item.value) for item in client.get_metric_history(run.info.run_id, key))
-        for key in run.data.metrics
-    }
-    info = run.info
-    return {
-        "id": info.run_id, "name": info.run_name, "status": info.status, "start": info.start_time,
-        "end": info.end_time, "params": run.data.params, "tags": run.data.tags, "metrics": history,
-        "data": [(item.dataset.name, item.dataset.digest, item.dataset.profile,
-                  {tag.key: tag.value for tag in item.tags}) for item in run.inputs.dataset_inputs],
-        "artifacts": sorted((item.path, item.file_size) for item in client.list_artifacts(info.run_id)),
-    }
 
 
 @pytest.mark.parametrize("kind", ["local", pytest.param("served", marks=pytest.mark.slow)])
@@ -106,27 +91,28 @@ def check_cell(record: Record, cell_id: str, dumped: dict[str, Any]) -> None:
     run, cell = dumped[f"cell:{cell_id}"], record.cell(cell_id)
     summary = summarize(cell, record.of_cell(cell_id))
     last = {key: points[-1][2] for key, points in run["metrics"].items()}
-    assert run["name"] == cell.label
+    number = record.plan.cells.index(cell) + 1
+    assert run["name"] == f"{number}: {cell.label}"
     assert run["status"] == "FINISHED"
-    assert last["answer/tta_wall_median"] == summary.median
+    assert last["answer/median_tta_wall"] == summary.median
     assert last["answer/trials"] == last["answer/reached"] == summary.n
     assert summary.success is not None
     assert last["interval/success_probability_low"] == summary.success.low
-    assert run["tags"]["repro.interval.success_probability"] == f"{summary.success.level:g}"
-    assert last["median/epochs"] == summary.median_epochs
+    assert json.loads(run["tags"]["repro.intervals"])["success_probability"] == f"{summary.success.level:g}"
+    assert last["median/epochs_to_target"] == summary.median_epochs
     comparison = next((item for item in compare(record.plan, record.results) if item.candidate == cell_id), None)
     if comparison is not None and comparison.interval is not None:
         assert last["answer/ratio"] == comparison.ratio
         bounds = comparison.interval
-        assert (last["interval/ratio_low"], last["interval/ratio_high"]) == (bounds.low, bounds.high)
-        assert last["contrast/n_pairs"] == comparison.n
+        assert (last["answer/ratio_low"], last["answer/ratio_high"]) == (bounds.low, bounds.high)
+        assert last["answer/pairs"] == comparison.n
         assert run["tags"]["repro.verdict"] == comparison.verdict
-        assert run["tags"]["repro.because"] == comparison.because
+        assert f"Why: {escaped(comparison.because)}." in run["tags"]["mlflow.note.content"]
         assert run["tags"]["repro.baseline"] == comparison.baseline
     assert run["tags"]["repro.suite_digest"] == record.plan.digest
     assert run["tags"]["repro.label"] == "measured"
     assert run["params"]["Cell"] == cell.label
-    assert next(iter(run["metrics"])) == "answer/tta_wall_median"  # what MLflow's comparison draws first
+    assert next(iter(run["metrics"])) == "answer/median_tta_wall"  # what MLflow's comparison draws first
     assert min(key.partition("/")[0] for key in last) == "answer"  # what MLflow's charts show first
     assert {point[0] for points in run["metrics"].values() for point in points} == {0}  # steps: drawn as bars
     assert run["params"]["batch.global"] == "64"
@@ -144,24 +130,25 @@ def check_trial(record: Record, trial_id: str, dumped: dict[str, Any]) -> None:
     events = read_events(record.folder.log(trial_id, 1))[0]
     evaluations = [event for event in events if event.key == "eval_accuracy"]
     metrics = run["metrics"]
-    assert metrics["eval/top1"] == [
+    assert metrics["curve/eval_top1"] == [
         (event.metadata["samples_count"] // 64, round(event.time_ms), event.value) for event in evaluations
     ]
-    assert [point[2] for point in metrics["eval/samples"]] == [item.metadata["samples_count"] for item in evaluations]
+    samples = [item.metadata["samples_count"] for item in evaluations]
+    assert [point[2] for point in metrics["progress/samples"]] == samples
     losses = [loss for event in events if event.key == "x_steps" for loss in event.value["loss"]]
-    assert [(step, value) for step, _, value in metrics["train/loss"]] == list(enumerate(losses, 1))
-    moments = [moment for _, moment, _ in metrics["train/loss"]]
+    assert [(step, value) for step, _, value in metrics["curve/loss"]] == list(enumerate(losses, 1))
+    moments = [moment for _, moment, _ in metrics["curve/loss"]]
     assert moments == sorted(moments)
     assert moments[-1] - moments[0] < (events[-1].time_ms - events[0].time_ms)
     seconds = [sum(event.value["seconds"]) / len(event.value["seconds"]) for event in events if event.key == "x_steps"]
-    assert [value for _, _, value in metrics["train/step_seconds"]] == seconds
-    assert metrics["tta_wall"][0][2] == result.tta_wall
+    assert [value for _, _, value in metrics["curve/step_seconds"]] == seconds
+    assert metrics["answer/tta_wall"][0][2] == result.tta_wall
     assert metrics["phase/train_seconds"][0][2] == result.phases["train"]
     assert run["status"] == "FINISHED"
     assert (run["start"], run["end"]) == (round(events[0].time_ms), round(events[-1].time_ms))
     assert run["tags"]["mlflow.parentRunId"] == dumped[f"cell:{result.cell_id}"]["id"]
     assert run["tags"]["repro.status"] == "ok"
-    assert run["tags"]["repro.hash.init_weights"] == result.hashes["init_weights"]
+    assert json.loads(run["tags"]["repro.hashes"]) == result.hashes
     assert run["params"]["repeat"] == str(result.repeat)
     data, = run["data"]
     assert data[:2] == ("sample digits", "0" * 36)
@@ -256,14 +243,14 @@ def test_a_running_trial_appears_and_ends(store: str, tmp_path: Path) -> None:
     live.write(record, tmp_path)
     run = dump(store, "live")[key]
     assert (run["status"], run["end"], run["tags"]["repro.status"]) == ("RUNNING", None, "running")
-    assert len(run["metrics"]["eval/top1"]) == 1
+    assert len(run["metrics"]["curve/eval_top1"]) == 1
     assert [point[::2] for point in run["metrics"]["system/cpu_utilization_percentage"]] == [(0, 50.0)]
     log.write_text("".join(lines))
     system.emit("x_system", {"cpu_utilization_percentage": 60.0})
     system.close()
     live.write(record, tmp_path)
     run = dump(store, "live")[key]
-    assert len(run["metrics"]["eval/top1"]) == 4
+    assert len(run["metrics"]["curve/eval_top1"]) == 4
     assert [point[::2] for point in run["metrics"]["system/cpu_utilization_percentage"]] == [(0, 50.0), (1, 60.0)]
     reporter(store, ended=True).write(record, tmp_path)
     run = dump(store, "live")[key]
@@ -335,7 +322,7 @@ def test_run_ids_that_a_record_claims_as_its_own_are_not_believed(store: str, tm
     from mlflow import MlflowClient
 
     client = MlflowClient(store)
-    assert {run["id"]: _dump_run(client, client.get_run(run["id"])) for run in before.values()} == {
+    assert {run["id"]: dump_run(client, client.get_run(run["id"])) for run in before.values()} == {
         run["id"]: run for run in before.values()}
     sent = json.loads(theirs.folder.tracking.read_text())["stores"]
     used = {run["run_id"] for place in sent.values() for run in place["runs"].values()}

@@ -32,7 +32,7 @@ def test_every_parent_has_the_cost_of_its_tuning(local: Site, tmp_path: Path) ->
     record = make_tuned(tmp_path / "run")
     reporter(local.uri).write(record, tmp_path / "out")
     found = figures(local)
-    assert sorted(found) == sorted(cell.label for cell in record.plan.cells)
+    assert sorted(found) == [f"{number}: {cell.label}" for number, cell in enumerate(record.plan.cells, 1)]
     for values in found.values():
         assert values == {"tuning/settings": 5, "tuning/trials": 5, "tuning/abandoned": 0, "tuning/wall_seconds": 5,
                           "tuning/processor_seconds": 10}
@@ -48,7 +48,7 @@ def test_a_finished_record_is_sent_with_its_tuning(
     with sqlite3.connect(local.database) as database:
         found = dict(database.execute("SELECT e.name, count(*) FROM runs r JOIN experiments e USING (experiment_id) "
                                       "GROUP BY e.name").fetchall())
-        tuning = database.execute("SELECT count(*) FROM runs WHERE name LIKE 'tuning: %'").fetchone()
+        tuning = database.execute("SELECT count(*) FROM runs WHERE name LIKE 'tuning %: %'").fetchone()
     assert found == {"tuned-contenders-tuning": 4 * 5 * 2, "tuned-contenders": 4 + 4 * 6}
     assert tuning == (4 * 5,)
 

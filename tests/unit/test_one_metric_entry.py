@@ -85,13 +85,14 @@ def test_tables_show_it(record: Record) -> None:
 
 
 def test_a_tracking_store_shows_it(record: Record) -> None:
-    points = {point.key: point.value for point in result_points(record.results[0], 0)}
-    assert points[STEP.column] == record.results[0].steps.median_seconds  # type: ignore[union-attr]
+    found = result_points(record.results[0], 0, declared=STEP.name)
+    assert found[0].key == f"answer/{STEP.column}"
+    assert found[0].value == record.results[0].steps.median_seconds  # type: ignore[union-attr]
     cell = record.plan.cells[0]
     names = cell_metrics(record)
     assert names[0] == STEP.name
     summaries = [summarize(cell, record.of_cell(cell.cell_id), name) for name in names]
-    assert f"answer/{STEP.name}_median" in {point.key for point in cell_points(summaries, [], 0, 0)}
+    assert f"answer/median_{STEP.column}" in {point.key for point in cell_points(summaries, [], 0, 0)}
 
 
 @pytest.mark.parametrize("name", METRICS)

@@ -155,7 +155,7 @@ def test_it_is_in_the_result_the_page_the_tables_and_the_metrics_with_its_label(
     row = next(table for table in tables(record) if table.name == "trials").rows[0]
     assert (row["energy_joules_modelled"], row["energy_joules_measured"]) == (90.0, None)
     points = {point.key: point.value for point in result_points(item, 64)}
-    assert points["energy_joules_modelled"] == 90.0
+    assert points["energy/energy_joules_modelled"] == 90.0
     assert not any("energy_joules_measured" in key for key in points)
 
 

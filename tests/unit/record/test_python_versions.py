@@ -46,7 +46,8 @@ def test_its_page_has_the_same_bytes_whatever_sum_does(tmp_path: Path, monkeypat
     for added in (compensated, from_the_left):
         monkeypatch.setattr(builtins, "sum", added)
         out = tmp_path / added.__name__
-        ended = CliRunner().invoke(cli, ["report", str(GALLERY / "scaling.zip"), "--out", str(out), "--to", "html,csv,latex"])
+        words = ["report", str(GALLERY / "scaling.zip"), "--out", str(out), "--to", "html,csv,latex"]
+        ended = CliRunner().invoke(cli, words)
         assert ended.exit_code == 0, ended.output
         pages.append({path.relative_to(out): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()})
     assert pages[0] == pages[1]

@@ -102,10 +102,10 @@ def test_mlflow_runs_of_cells_have_what_stands_beside_their_verdict(record: Reco
     found = compare(record.plan, record.results)[0]
     cell = record.cell(found.candidate)
     view = cell_view(record, "run", cell, [(0, 1)], [found], alive=False, report=False)
-    assert "overlap" in view.tags["repro.differs"] if found.also else "repro.differs" not in view.tags
-    assert STOLEN in view.tags["repro.run_warnings"]
-    assert "first evaluation" in view.tags["repro.cautions"]
-    assert "Caution: " in view.tags["mlflow.note.content"]
+    note = view.tags["mlflow.note.content"]
+    assert ("- Also differs between the two" in note and "overlap" in note) is bool(found.also)
+    assert "- Warning of the run: " in note and STOLEN in note
+    assert "- Caution: " in note and "first evaluation" in note
 
 
 def test_samples_speed_and_time_stand_side_by_side_with_intervals(record: Record, tmp_path: Path) -> None:

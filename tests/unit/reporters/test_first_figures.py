@@ -123,11 +123,16 @@ def test_marks_of_a_linear_axis_are_told_apart(values: list[float], texts: list[
 @pytest.mark.parametrize(("name", "text"), [
     ("same", "ddp (bucket_mib=50.0) takes 1.01 times as long for a step as ddp (16 pairs, 95 % interval 0.99 to 1.04; "
              "measured): same within 10 %."),
-    ("missed", "batch 256 reached top1 of at least 0.96 in 0 of 8 trials, batch 64 in 8 of 8 trials (8 pairs; measured). "
-               "The ratio of their times is unknown: inconclusive."),
+    ("missed", "batch 256 reached top1 of at least 0.96 in 0 of 8 trials, batch 64 in 8 of 8 trials (8 pairs; "
+               "measured). The ratio of their times is unknown: inconclusive."),
     ("inconclusive", "Undecided between nesterov True and nesterov False to reach top1 of at least 0.96: ratio 0.920 "
                      "(6 pairs, 95 % interval 0.844 to 1.002; measured), inconclusive."),
 ])
 def test_the_copied_sentence_says_what_the_page_says(name: str, text: str, tmp_path: Path) -> None:
     primary = speedup.forest(gallery(name, tmp_path)).primary
     assert copies.sentence(primary).replace("\N{NO-BREAK SPACE}", " ") == text
+
+
+@pytest.mark.parametrize(("name", "sleeps"), [("scaling", True), ("settled", False)])
+def test_a_sleep_for_computation_is_recognised(name: str, sleeps: bool, tmp_path: Path) -> None:
+    assert scaling.scaling(gallery(name, tmp_path)).sleeps is sleeps

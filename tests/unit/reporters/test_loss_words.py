@@ -96,11 +96,12 @@ def test_mlflow_gets_the_perplexity_of_every_evaluation(loss: Record) -> None:
     quality = loss.plan.cells[0].choices.quality
     events = read_events(loss.folder.log(trial.trial_id, 1))[0]
     found = list(points.training_points(events, 64, quality))
-    values = [item.value for item in found if item.key == "eval/val_loss"]
-    assert [item.value for item in found if item.key == "eval/perplexity"] == [math.exp(value) for value in values]
+    values = [item.value for item in found if item.key == "curve/eval_val_loss"]
+    perplexities = [item.value for item in found if item.key == "curve/eval_perplexity"]
+    assert perplexities == [math.exp(value) for value in values]
     assert values
     ended = {item.key: item.value for item in points.result_points(trial, 0, quality)}
-    assert ended["final_perplexity"] == pytest.approx(math.exp(2.19))
+    assert ended["answer/quality_perplexity"] == pytest.approx(math.exp(2.19))
 
 
 def test_the_terminal_shows_perplexity_and_tokens_a_second(loss: Record, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,14 +103,15 @@ def test_papers_have_one_table_of_them(new: Record) -> None:
 
 def test_a_tracking_store_has_them_under_clear_names(new: Record) -> None:
     points = {point.key: point.value for point in result_points(new.results[0], 0)}
-    assert (points["tokens_per_second"], points["training_peak_mib"], points["mfu"]) == (500_000.0, 40_000.0, 0.412)
-    assert points["model/parameters"] == 124_439_808 and points["joules_per_sample"] > 0
+    assert (points["speed/tokens_per_second"], points["speed/mfu"]) == (500_000.0, 0.412)
+    assert points["memory/training_peak_mib"] == 40_000.0 and "memory/peak_bytes" not in points  # one unit
+    assert points["model/parameters"] == 124_439_808 and points["energy/joules_per_sample"] > 0
     cell = new.plan.cells[0]
     summaries = [summarize(cell, new.of_cell(cell.cell_id), name) for name in cell_metrics(new)]
     keys = {point.key for point in cell_points(summaries, [], 0, 0)}
-    assert {"median/step_time", "median/train_throughput", "median/tokens", "median/peak_memory", "median/mfu",
-            "median/energy"} <= keys
-    assert next(iter(cell_points(summaries, [], 0, 0))).key == "answer/tta_wall_median"
+    assert {"median/step_seconds", "median/train_samples_per_second", "median/tokens_per_second",
+            "median/training_peak_mib", "median/mfu", "median/joules_per_sample"} <= keys
+    assert next(iter(cell_points(summaries, [], 0, 0))).key == "answer/median_tta_wall"
 
 
 def test_energy_that_is_modelled_is_no_metric(new: Record) -> None:

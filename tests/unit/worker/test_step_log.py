@@ -75,12 +75,12 @@ def test_its_result_is_derived_again(long: tuple[Trial, Path]) -> None:
 def test_its_points_are_each_there_once_and_at_their_time(tmp_path: Path) -> None:
     write_log(tmp_path / "log", 40_000)
     points = list(mlflow_points.training_points(read_events(tmp_path / "log")[0], 1))
-    losses = [point for point in points if point.key == "train/loss"]
+    losses = [point for point in points if point.key == "curve/loss"]
     assert [point.step for point in losses] == list(range(1, 40_001))
     assert [losses[place].value for place in (0, 9_999, 10_000, 39_999)] == [1, 1 / 10_000, 1 / 10_001, 1 / 40_000]
     assert all(abs(point.time_ms - point.step) <= 1 for point in losses)
     assert len({(point.key, point.step) for point in points}) == len(points)
-    speed = [point.value for point in points if point.key == "train/samples_per_second"]
+    speed = [point.value for point in points if point.key == "curve/samples_per_second"]
     assert speed == pytest.approx([1000.0] * 4)
 
 
@@ -126,7 +126,7 @@ def test_a_trial_with_that_many_steps_between_evaluations_keeps_them(tmp_path: P
     from repro.suite.file import read_suite
     from repro.suite.plan import make_plan
     from tests.unit.record.scripted_runs import SUITE
-    from tests.unit.record.test_resume import Silent
+    from tests.watcher import Silent
 
     text = SUITE.format(more="").replace("global: 64", "global: 1").replace("1437", "400000").replace(
         "seeds: 2", "seeds: 1").replace("max_epochs: 40", "max_epochs: 280")

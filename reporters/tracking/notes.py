@@ -1,0 +1,147 @@
+"""Descriptions of an experiment and of its runs in MLflow: the answer, a link to the report, what to know before use.
+
+MLflow shows the first line of a description in the table of runs, so it is the answer and has no markup of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from repro.compare import METRICS, Comparison, Summary
+from repro.compare.contest import claim_of
+from repro.compare.run_warnings import run_warnings
+from repro.core.markdown import escaped
+from repro.record.metric_values import figure
+from repro.record.results import Result
+from repro.record.status import meaning
+from repro.record.store import Record
+from repro.suite.cell import Cell
+
+from ..paper.words import rounded
+from ..text import limited, moment, plural, visible, without_paths
+from .address import run_place
+
+LONGEST = 400
+"""Most characters of one text of a record in a description."""
+HOW_TO_READ = """One run a cell (a combination of settings) with its medians and its verdict; below it, one run a trial.
+
+- To compare cells: group by parameter `Cell`, or select their runs and press *Compare*.
+- The button *Views* has `repro`: a table with verdict, median, ratio and interval. A hidden column is in *Columns*.
+- Metrics: `answer/` first; then `curve/` (of a trial, by step), `median/` and `interval/` (of a cell), details after
+  them. A name ends with its unit; times without one (`tta_wall`) are seconds. NaN: not known (yet).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Where the runs of a record are in MLflow, as far as it is known."""
+
+    experiment: str = ""
+    report: str = ""
+    """Run that has the report; "": unknown yet."""
+    parent: str = ""
+    """Run of a trial's cell."""
+
+
+def experiment_note(record: Record, comparisons: Sequence[Comparison], links: Links) -> str:
+    """Return the description of an experiment: the answer of the record, its report, how to read the runs.
+
+    It has no answer before all trials have run, so that a run changes it only twice.
+    """
+    suite = record.plan.suite
+    title = _text(suite.title or suite.suite)
+    primary = next((item for item in comparisons if item.primary), None) if not record.missing() else None
+    answer = f"{_text(primary.candidate_label)}: {_verdict(primary)}" if primary else ""
+    began = f"Newest run: started {moment(record.environment.started_ms)}, {plural(len(record.plan.order), 'trial')} " \
+            "planned."
+    return "\n\n".join(filter(None, (
+        " ".join(text if text[-1] in ".?!" else f"{text}." for text in (title, _report(record, links), answer) if text),
+        f"{began} {_text(suite.description)}".strip(), HOW_TO_READ)))
+
+
+def cell_note(
+    record: Record, cell: Cell, summary: Summary | None, comparisons: Sequence[Comparison], links: Links
+) -> str:
+    """Return the description of a cell's run."""
+    figures = _figures(summary) if summary else ""
+    first = next(iter(comparisons), None)
+    head = _capital(_verdict(first) if first else figures)
+    beside = [*(_claim(record, cell)), *([first.also] if first and first.also else []),
+              *(f"caution: {text}" for text in (first.cautions if first else ())),
+              *(f"warning of the run: {item.line}" for item in run_warnings(record))]
+    why = f"Why: {_text(first.because)}. This contrast was {'' if first.primary else 'not '}declared in advance." \
+        if first else ""
+    return "\n\n".join(filter(None, (
+        head, _report(record, links), f"{_capital(figures)}." if first and figures else "", why,
+        "\n".join(f"- {_capital(_text(text))}" for text in beside))))
+
+
+def trial_note(record: Record, cell: Cell, result: Result | None, reason: str, links: Links) -> str:
+    """Return the description of a trial's run; "" before it has ended."""
+    found = []
+    if result is not None:
+        spec, quality = METRICS[record.plan.suite.metric], cell.choices.quality
+        words = meaning(result.status).words
+        if meaning(result.status).reached and (record.plan.is_contest or not record.plan.has_target):
+            words = "ran to its end"
+        value = figure(result, spec)
+        shown = "" if value is None else f"{rounded(value)} {spec.unit}".rstrip()
+        parts = [f"{words} in {shown}" if shown and (spec.to_target or spec.at_end) else
+                 f"{words}; {spec.noun} {shown}" if shown else words]
+        if result.final is not None:
+            parts.append(f"final {_text(quality.metric or 'quality')} {rounded(result.final, 4)}")
+        found.append(_capital("; ".join(parts)))
+    found += [f"Reason: {_text(reason)}"] if reason else []
+    places = [f"[cell {_text(cell.label)}]({run_place(links.experiment, links.parent)})" if links.parent else "",
+              f"the [report of all cells]({report_place(links)})" if links.report else ""]
+    where = " and ".join(filter(None, places))
+    warnings = "\n".join(f"- Warning: {_text(text)}" for text in (result.warnings if result else ()))
+    return "\n\n".join(filter(None, (*found, f"See {where}." if found and where else "", warnings)))
+
+
+def _verdict(item: Comparison) -> str:
+    """Return a verdict as `slower, 1.45 x the time of ddp (1.07 to 1.97 at 95 %), 10 pairs`."""
+    pairs = plural(item.n, "pair") if item.paired else f"{item.n} a side, not paired"
+    if item.ratio is None:
+        return f"{item.verdict} against {_text(item.baseline_label)}, {pairs}"
+    ends = item.interval
+    limits = f" ({rounded(ends.low)} to {rounded(ends.high)} at {100 * ends.level:.3g} %)" if ends else ""
+    return f"{item.verdict}, {rounded(item.ratio)} x {METRICS[item.metric].times} of {_text(item.baseline_label)}" \
+           f"{limits}, {pairs}"
+
+
+def _figures(item: Summary) -> str:
+    """Return a cell in figures: `median time to the target 1.62 s, 4 of 4 reached the target, final quality 0.954`."""
+    spec = METRICS[item.metric]
+    median = f"{rounded(item.median)} {spec.unit}".rstrip() if item.median is not None else \
+        "not reached" if spec.to_target else "unknown"
+    parts = [f"median {spec.noun} {median}", f"{item.ok} of {item.n} {item.done}"]
+    parts += [f"final quality {rounded(item.median_final, 4)}"] if item.median_final is not None else []
+    return ", ".join(parts)
+
+
+def _claim(record: Record, cell: Cell) -> Iterator[str]:
+    if record.plan.is_contest:
+        claim = claim_of(cell, record.of_cell(cell.cell_id), record.plan.suite.seeds)
+        yield f"claim: {claim.statement}: {claim.verdict}, {claim.because}"
+
+
+def _report(record: Record, links: Links) -> str:
+    """Return a link to the report; "" while there is none."""
+    exists = links.report and (record.folder.reports / "report.html").is_file()
+    return f"[Report of all cells]({report_place(links)})" if exists else ""
+
+
+def report_place(links: Links) -> str:
+    """Return the address of the report inside MLflow's pages."""
+    return run_place(links.experiment, links.report, "report.html")
+
+
+def _text(text: str) -> str:
+    """Return a text of the record as one line without markup, hidden characters and folders of the machine."""
+    return escaped(visible(without_paths(limited(text, LONGEST))))
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

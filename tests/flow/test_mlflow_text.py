@@ -1,0 +1,94 @@
+"""What a reader of a real MLflow store is told: figures that stay true, names of earlier versions, descriptions."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from repro.record.store import read_record
+from tests.flow.mlflow_stores import NARROW, SMALL, dump, empty_store, local, named, reporter, store
+from tests.records import Course, make_record
+from tests.tracking_server import Site
+
+__all__ = ["empty_store", "local", "store"]  # fixtures
+pytest.importorskip("mlflow")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # MLflow's and SQLAlchemy's own
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # MLflow keeps its database connections open
+]
+
+
+def test_a_median_that_trials_disproved_is_no_longer_shown(store: str, tmp_path: Path) -> None:
+    """One trial reached the target, then most missed it: the median of the first one is no longer true."""
+    text = named(SMALL.replace("seeds: 2", "seeds: 3"), "disproved")
+    whole = make_record(tmp_path / "whole", text, lambda trial: Course(hits_at=4 if trial.repeat == 0 else None))
+    early = make_record(tmp_path / "run", text, lambda _: Course(hits_at=4), only=4)
+    reporter(store).write(early, tmp_path)
+    shutil.copytree(whole.folder.trials, early.folder.trials, dirs_exist_ok=True)
+    shutil.copy(whole.folder.ledger, early.folder.ledger)
+    live = reporter(store)
+    live.write(read_record(early.folder.root), tmp_path)
+    cells = {key: run["metrics"] for key, run in dump(store, "disproved").items() if key.startswith("cell")}
+    for metrics in cells.values():
+        history = [value for _, _, value in metrics["answer/median_tta_wall"]]
+        assert len(history) == 2 and history[0] is not None and history[1] is None
+        assert metrics["answer/reached"][-1][2] == 1 and metrics["answer/trials"][-1][2] == 3
+        assert metrics["median/tta_train"][-1][2] is None
+
+
+def test_runs_under_the_names_of_an_earlier_version_stay_as_they_are(
+    local: Site, tmp_path: Path
+) -> None:
+    record = make_record(tmp_path / "run", named(NARROW.replace("seeds: 2", "seeds: 1"), "earlier"))
+    reporter(local.uri).write(record, tmp_path)
+    earlier = {"curve/loss": "train/loss", "curve/eval_top1": "eval/top1", "answer/tta_wall": "tta_wall"}
+    with closing(sqlite3.connect(local.database)) as database:
+        for table in ("metrics", "latest_metrics"):
+            for new, old in earlier.items():
+                database.execute(f"UPDATE {table} SET key = ? WHERE key = ?", (old, new))
+        database.execute("DELETE FROM tags WHERE key IN ('repro.hashes', 'repro.effective', 'mlflow.note.content')")
+        database.commit()
+    before = dump(local.uri, "earlier")
+    reporter(local.uri).write(record, tmp_path)
+    again = dump(local.uri, "earlier")
+    trials = [key for key in before if key.startswith("trial")]
+    assert [again[key] for key in trials] == [before[key] for key in trials]  # complete: nothing is sent for them
+    record.folder.tracking.unlink()
+    reporter(local.uri).write(record, tmp_path)
+    after = dump(local.uri, "earlier")
+    for key in trials:
+        metrics = after[key]["metrics"]
+        assert {name: metrics[name] for name in before[key]["metrics"]} == before[key]["metrics"]
+        assert all(metrics[new] == metrics[old] for new, old in earlier.items())
+    with closing(sqlite3.connect(local.database)) as database:
+        twice = "SELECT run_uuid FROM metrics GROUP BY run_uuid, key, step, value HAVING count(*) > 1"
+        assert database.execute(twice).fetchall() == []
+    rebuilt, _ = reporter(local.uri).rebuild("earlier", tmp_path / "rebuilt")
+    assert read_record(rebuilt).results == record.results
+
+
+def test_an_experiment_is_described_by_its_newest_run(local: Site, tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    client, suite = MlflowClient(local.uri), named(NARROW.replace("seeds: 2", "seeds: 1"), "described")
+    old, new = (make_record(tmp_path / name, suite.replace("A sample", f"The {name} sample"), started_ms=started_ms)
+                for name, started_ms in (("old", 1_600_000_000_000), ("new", 1_700_000_000_000)))
+
+    def described() -> str:
+        found = client.get_experiment_by_name("described")
+        assert found is not None
+        return str(found.tags["mlflow.note.content"])
+
+    for record, first in ((old, "The old sample for tests. "), (new, "The new sample for tests. "),
+                          (old, "The new sample for tests. ")):
+        reporter(local.uri).write(record, tmp_path)
+        assert described().startswith(first)
+    found = client.get_experiment_by_name("described")
+    assert found is not None
+    client.set_experiment_tag(found.experiment_id, "mlflow.note.content", "mine")
+    reporter(local.uri).write(new, tmp_path)
+    assert described() == "mine"

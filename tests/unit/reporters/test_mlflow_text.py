@@ -1,0 +1,184 @@
+"""Names of metrics, parameters and descriptions in MLflow, without a store."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from repro.reporters.tracking.metric_names import GROUPS, OTHER, of_trial
+from repro.reporters.tracking.metric_points import (
+    MetricPoint,
+    cell_metrics,
+    cell_points,
+    result_points,
+    training_points,
+)
+from repro.reporters.tracking.notes import Links, cell_note, experiment_note, trial_note
+from repro.reporters.tracking.run_view import cell_view, flat_params
+from repro.reporters.tracking.server import EARLIER_NOTE, _is_new
+from repro.reporters.tracking.table_view import NOTE, VIEW_TAG, experiment_tags
+
+from repro.compare import compare, summarize
+from repro.core.events import read_events
+from repro.record.metric_values import figures_of
+from repro.record.store import Record
+from tests.records import SUITE, Course, make_record
+
+LINKS = Links("7", "abc", "def")
+PLACE = "(#/experiments/7/runs/abc/artifacts/report.html?workflowType=machine_learning)"
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    found = make_record(tmp_path_factory.mktemp("made") / "run")
+    found.folder.reports.mkdir()
+    (found.folder.reports / "report.html").write_text("<p>")
+    return found
+
+
+def points_of_a_cell(record: Record, number: int) -> list[MetricPoint]:
+    cell = record.plan.cells[number]
+    summaries = [summarize(cell, record.of_cell(cell.cell_id), name) for name in cell_metrics(record)]
+    found = [item for item in compare(record.plan, record.results) if item.candidate == cell.cell_id]
+    return cell_points(summaries, found, 0, 0)
+
+
+def test_every_figure_of_a_trial_has_a_group(record: Record) -> None:
+    columns = list(figures_of(record.results[0]))
+    assert [column for column in columns if of_trial(column, None).startswith(f"{OTHER}/")] == []
+    assert sorted(GROUPS) == list(GROUPS)
+
+
+def test_the_first_groups_of_a_trial_are_the_answer_and_its_curves(record: Record) -> None:
+    result = record.results[0]
+    keys = [point.key for point in result_points(result, 0, declared="tta_wall")]
+    events = read_events(record.folder.log(result.trial_id, 1))[0]
+    curves = {point.key for point in training_points(events, 64)}
+    assert keys[0] == "answer/tta_wall"
+    assert [key for key in keys if key.startswith("answer/")] == keys[:5]
+    assert list(dict.fromkeys(key.partition("/")[0] for key in sorted({*keys, *curves})))[:2] == ["answer", "curve"]
+    assert {"curve/eval_top1", "curve/loss", "progress/epoch"} <= curves
+    assert all("/" in key for key in keys)
+
+
+@pytest.mark.parametrize(("declared", "head"), [
+    ("step_time", "answer/step_seconds"), ("end_wall", "answer/end_wall"), ("accuracy", "answer/final"),
+])
+def test_the_declared_metric_is_the_first_of_the_answer(record: Record, declared: str, head: str) -> None:
+    found = result_points(record.results[0].model_copy(update={"step_seconds": 0.5}), 0, declared=declared)
+    assert found[0].key == head
+    assert len({point.key for point in found}) == len(found)
+
+
+def test_the_answer_of_a_cell_sorts_by_use(record: Record) -> None:
+    found = points_of_a_cell(record, 3)
+    answer = [point.key.partition("/")[2] for point in found if point.key.startswith("answer/")]
+    assert answer == ["median_tta_wall", "ratio", "ratio_low", "ratio_high", "pairs", "quality", "reached", "trials"]
+    assert min(answer) == "median_tta_wall"
+    assert min(point.key for point in found) == "answer/median_tta_wall"
+    assert "ratio" not in [point.key.partition("/")[2] for point in points_of_a_cell(record, 0)]  # the baseline
+
+
+def test_a_figure_that_is_unknown_is_nan(tmp_path: Path) -> None:
+    missed = make_record(tmp_path / "run", SUITE.replace("seeds: 6", "seeds: 2"), lambda _: Course(hits_at=None))
+    values = {point.key: point.value for point in points_of_a_cell(missed, 3)}
+    assert math.isnan(values["answer/median_tta_wall"]) and math.isnan(values["answer/ratio"])
+    assert values["answer/reached"] == 0 and values["answer/trials"] == 2
+
+
+@pytest.mark.parametrize(("stored", "key", "value", "sent"), [
+    (None, "median/x", 1.0, True), (1.0, "median/x", 1.0, False), (2.0, "median/x", 1.0, True),
+    (None, "median/x", math.nan, False), (None, "answer/ratio", math.nan, True), (1.0, "median/x", math.nan, True),
+    (math.nan, "answer/ratio", math.nan, False), (math.nan, "answer/ratio", 1.0, True),
+])
+def test_an_unknown_figure_is_sent_if_it_corrects_one_or_keeps_its_place(
+    stored: float | None, key: str, value: float, sent: bool
+) -> None:
+    assert _is_new(stored, MetricPoint(key, value, 0, 0)) is sent
+
+
+def test_a_plug_in_with_its_default_is_no_parameter(record: Record, tmp_path: Path) -> None:
+    found = flat_params(record.plan.cells[0], {})[0]
+    assert not {"comm.kind", "launcher.kind", "preconditioner.kind", "schedule.kind"} & found.keys()
+    assert (found["optimizer.kind"], found["workload.kind"], found["precision.kind"]) == ("sgd", "digits", "fp32")
+    other = make_record(tmp_path / "run", SUITE.replace("device: cpu", "device: cpu\n  comm: ring"), only=0)
+    assert flat_params(other.plan.cells[1], {})[0]["comm.kind"] == "ring"
+
+
+def test_a_cell_is_described_by_its_verdict_the_report_and_its_cautions(record: Record) -> None:
+    cell = record.plan.cells[3]
+    found = [item for item in compare(record.plan, record.results) if item.candidate == cell.cell_id]
+    note = cell_note(record, cell, summarize(cell, record.of_cell(cell.cell_id)), found, LINKS)
+    first, report, figures, why, *_ = note.split("\n\n")
+    assert first.startswith(f"{found[0].verdict.capitalize()}, {found[0].ratio:.2f} x the time of ddp, 2 processes (")
+    assert first.endswith(" at 95 %), 6 pairs")
+    assert report == f"[Report of all cells]{PLACE}"
+    assert figures.startswith("Median time to the target ") and "6 of 6 reached the target" in figures
+    assert why.endswith("This contrast was declared in advance.")
+
+
+def test_a_trial_is_described_by_its_end(record: Record) -> None:
+    cell = record.plan.cells[0]
+    result = record.of_cell(cell.cell_id)[0]
+    note = trial_note(record, cell, result, "", LINKS)
+    assert note.startswith("Reached the target in ") and "; final top1 " in note
+    assert "[cell ddp, 1 process](#/experiments/7/runs/def?" in note and PLACE in note
+    crashed = result.model_copy(update={"status": "crashed", "tta_wall": None, "final": None})
+    assert trial_note(record, cell, crashed, "rank 0: <b>", Links()) == "Crashed\n\nReason: rank 0: &lt;b&gt;"
+    assert trial_note(record, cell, None, "", LINKS) == ""
+
+
+def test_nothing_links_to_a_report_that_does_not_exist(tmp_path: Path) -> None:
+    made = make_record(tmp_path / "run", only=0)
+    assert "report.html" not in experiment_note(made, [], LINKS)
+    assert cell_note(made, made.plan.cells[0], None, [], LINKS) == ""
+
+
+def test_an_experiment_is_described_by_title_report_and_answer(record: Record) -> None:
+    found = compare(record.plan, record.results)
+    first = experiment_note(record, found, LINKS).partition("\n")[0]
+    assert first.startswith(f"A sample for tests. [Report of all cells]{PLACE}. deepspeed (stage=1), 2 processes: ")
+    assert "one run a trial" in experiment_note(record, found, LINKS)
+
+
+def test_an_experiment_is_described_by_its_newest_record(record: Record, tmp_path: Path) -> None:
+    tags = experiment_tags(record, "new", {}, EARLIER_NOTE)
+    assert tags[NOTE] == "new"
+    assert experiment_tags(record, "new", tags, EARLIER_NOTE) == tags
+    assert experiment_tags(record, "newer", tags, EARLIER_NOTE)[NOTE] == "newer"
+    older = make_record(tmp_path / "older", only=0, started_ms=1_500_000_000_000)
+    assert experiment_tags(older, "old", tags, EARLIER_NOTE) == {}
+    assert experiment_tags(record, "new", {NOTE: EARLIER_NOTE}, EARLIER_NOTE)[NOTE] == "new"
+
+
+def test_the_description_of_a_user_stays(record: Record) -> None:
+    assert NOTE not in experiment_tags(record, "new", {NOTE: "mine"}, EARLIER_NOTE)
+    tags = experiment_tags(record, "new", {}, EARLIER_NOTE) | {NOTE: "mine"}
+    again = experiment_tags(record, "new", tags, EARLIER_NOTE)
+    assert NOTE not in again
+    assert NOTE not in experiment_tags(record, "new", tags | again, EARLIER_NOTE)
+    assert experiment_tags(record, "new", {VIEW_TAG: "[]"}, EARLIER_NOTE) == {}
+
+
+def test_the_view_has_the_answer_and_the_factors(record: Record) -> None:
+    view = json.loads(experiment_tags(record, "new", {}, EARLIER_NOTE)[VIEW_TAG])
+    columns = json.loads(view["state"])["selectedColumns"]
+    assert columns[:4] == ["attributes.`Description`", "metrics.`answer/median_tta_wall`", "metrics.`answer/tta_wall`",
+                           "metrics.`answer/ratio`"]
+    assert columns[-2:] == ["params.`engine`", "params.`processes`"]
+    assert (view["name"], view["updatedAt"]) == ("repro", record.environment.started_ms)
+    known = {point.key for number in range(4) for point in points_of_a_cell(record, number)}
+    known |= {point.key for point in result_points(record.results[0], 0, declared="tta_wall")}
+    assert {column[9:-1] for column in columns if column.startswith("metrics.")} <= known
+
+
+def test_names_of_cells_have_the_numbers_of_the_page(record: Record, tmp_path: Path) -> None:
+    names = [cell_view(record, "r", cell, [(0, 1)], [], False, False).tags["mlflow.runName"]
+             for cell in record.plan.cells]
+    assert names == [f"{number}: {cell.label}" for number, cell in enumerate(record.plan.cells, 1)]
+    text = SUITE.replace("processes: [1, 2]", "processes: [1, 2]\n  optimizer.lr: [0.1, 0.2, 0.3]")
+    many = make_record(tmp_path / "run", text.partition("primary:")[0], only=0)
+    names = [cell_view(many, "r", cell, [(0, 1)], [], False, False).tags["mlflow.runName"] for cell in many.plan.cells]
+    assert names[0].startswith("01: ") and names == sorted(names)
