@@ -57,9 +57,18 @@ def _table(name: str, table: TextTable, found: Brief) -> str:
     short, foot = compact(table), f" {FOOTNOTE}" if table is found.comparisons else ""
     origins = " and ".join(found.origins)
     said = short.said.replace(f"Figures: {origins}.", "").strip()
-    caption = f"{escaped(table.title)}. All figures \\emph{{{escaped(origins)}}}." \
-              f"{escaped_after(said)}{escaped_after(foot)}"
+    caption = f"{escaped(table.title)}. {_origin(table, origins)}{escaped_after(said)}{escaped_after(foot)}"
     return table_file(short.table, caption, name)
+
+
+def _origin(table: TextTable, origins: str) -> str:
+    """Return the label of the figures; a table of measurements also has counted and modelled ones."""
+    place = table.headers.index("Figures") if "Figures" in table.headers else None
+    found = list(dict.fromkeys(row[place] for row in table.rows)) if place is not None else [origins]
+    if len(found) == 1:
+        return f"All figures \\emph{{{escaped(origins)}}}."
+    marked = ", ".join(f"\\emph{{{escaped(word)}}}" for word in found)
+    return f"Figures, as each row says: {marked}."
 
 
 def table_file(table: TextTable, caption: str, name: str) -> str:

@@ -23,6 +23,7 @@ figures = importlib.import_module("repro.reporters.paper.figures")
 latex_text = importlib.import_module("repro.reporters.paper.latex_text")
 numbers = importlib.import_module("repro.reporters.paper.latex_numbers")
 shown = importlib.import_module("repro.reporters.paper.shown")
+report = importlib.import_module("repro.reporters.latex_report")
 rows = importlib.import_module("repro.reporters.tables.rows")
 table = importlib.import_module("repro.reporters.paper.latex_table")
 words = importlib.import_module("repro.reporters.paper.words")
@@ -193,6 +194,13 @@ def test_captions_say_n_the_levels_and_only_what_is_drawn(record: Record, tmp_pa
     intervals = [item.interval for item in rows.comparisons(record)]
     intervals[0] = intervals[0].model_copy(update={"level": 0.9825})
     assert figures.interval_levels(intervals) == "95 % to 98.2 %"
+
+
+def test_a_caption_does_not_call_modelled_figures_measured() -> None:
+    mixed = words.TextTable("t", ("Cell", "Figures"), (False, False), (("a", "emulated"), ("b", "modelled")))
+    assert report._origin(mixed, "emulated") == r"Figures, as each row says: \emph{emulated}, \emph{modelled}."
+    alike = words.TextTable("t", ("Cell", "Figures"), (False, False), (("a", "emulated"),))
+    assert report._origin(alike, "emulated") == r"All figures \emph{emulated}."
 
 
 def test_prose_stays_readable_and_numbers_complete() -> None:
