@@ -1,6 +1,7 @@
 """Descriptions of an experiment and of its runs in MLflow: the answer, a link to the report, what to know before use.
 
-MLflow shows the first line of a description in the table of runs, so it is the answer and has no markup of its own.
+MLflow shows the first words of a description in the table of runs, so they are the answer, without markup. It folds a
+description of more than a few lines and covers all but the first with a shade that takes the clicks: links come early.
 """
 
 from __future__ import annotations
@@ -56,8 +57,7 @@ def experiment_note(record: Record, comparisons: Sequence[Comparison], links: Li
     began = f"Newest run: started {moment(record.environment.started_ms)}, {plural(len(record.plan.order), 'trial')} " \
             "planned."
     return "\n\n".join(filter(None, (
-        " ".join(text if text[-1] in ".?!" else f"{text}." for text in (title, _report(record, links), answer) if text),
-        f"{began} {_text(suite.description)}".strip(), HOW_TO_READ)))
+        _sentences(title, _report(record, links), answer), f"{began} {_text(suite.description)}".strip(), HOW_TO_READ)))
 
 
 def cell_note(
@@ -66,20 +66,20 @@ def cell_note(
     """Return the description of a cell's run."""
     figures = _figures(summary) if summary else ""
     first = next(iter(comparisons), None)
-    head = _capital(_verdict(first) if first else figures)
+    head = _sentences(_capital(_verdict(first) if first else figures), _report(record, links))
     beside = [*(_claim(record, cell)), *([first.also] if first and first.also else []),
               *(f"caution: {text}" for text in (first.cautions if first else ())),
               *(f"warning of the run: {item.line}" for item in run_warnings(record))]
     why = f"Why: {_text(first.because)}. This contrast was {'' if first.primary else 'not '}declared in advance." \
         if first else ""
     return "\n\n".join(filter(None, (
-        head, _report(record, links), f"{_capital(figures)}." if first and figures else "", why,
+        head, _sentences(_capital(figures)) if first else "", why,
         "\n".join(f"- {_capital(_text(text))}" for text in beside))))
 
 
 def trial_note(record: Record, cell: Cell, result: Result | None, reason: str, links: Links) -> str:
     """Return the description of a trial's run; "" before it has ended."""
-    found = []
+    head = ""
     if result is not None:
         spec, quality = METRICS[record.plan.suite.metric], cell.choices.quality
         words = meaning(result.status).words
@@ -91,13 +91,14 @@ def trial_note(record: Record, cell: Cell, result: Result | None, reason: str, l
                  f"{words}; {spec.noun} {shown}" if shown else words]
         if result.final is not None:
             parts.append(f"final {_text(quality.metric or 'quality')} {rounded(result.final, 4)}")
-        found.append(_capital("; ".join(parts)))
-    found += [f"Reason: {_text(reason)}"] if reason else []
+        head = _capital("; ".join(parts))
+    cause = f"Reason: {_text(reason)}" if reason else ""
     places = [f"[cell {_text(cell.label)}]({run_place(links.experiment, links.parent)})" if links.parent else "",
               f"the [report of all cells]({report_place(links)})" if links.report else ""]
     where = " and ".join(filter(None, places))
     warnings = "\n".join(f"- Warning: {_text(text)}" for text in (result.warnings if result else ()))
-    return "\n\n".join(filter(None, (*found, f"See {where}." if found and where else "", warnings)))
+    see = f"See {where}" if where and (head or cause) else ""
+    return "\n\n".join(filter(None, (_sentences(head, see), _sentences(cause), warnings)))
 
 
 def _verdict(item: Comparison) -> str:
@@ -136,6 +137,11 @@ def _report(record: Record, links: Links) -> str:
 def report_place(links: Links) -> str:
     """Return the address of the report inside MLflow's pages."""
     return run_place(links.experiment, links.report, "report.html")
+
+
+def _sentences(*texts: str) -> str:
+    """Join those that are not empty, each with its stop."""
+    return " ".join(text if text[-1] in ".?!" else f"{text}." for text in texts if text)
 
 
 def _text(text: str) -> str:

@@ -142,7 +142,7 @@ def test_two_engines_compared(site: Site, visit: Visit, tmp_path: Path) -> None:
     assert chart.locator("svg.main-svg").first.bounding_box()["width"] > 300
     drawn = [text for text in chart.locator(".axis-title").all_text_contents() if text]
     assert drawn[:2] == ["Cell", "engine"]  # the distinguishing column comes first
-    assert drawn[-1] == "answer/tta_wall_median"  # the declared clock, not the first name of the alphabet
+    assert drawn[-1] == "answer/median_tta_wall"  # the declared clock, not the first name of the alphabet
     assert chart.locator(".y-axis, .axis").count() > 0
     page.get_by_role("switch").first.click()  # show diff only, of parameters
     rows = {cells[0]: cells[1:] for cells in _rows(page)}
@@ -151,7 +151,7 @@ def test_two_engines_compared(site: Site, visit: Visit, tmp_path: Path) -> None:
     assert "optimizer.lr" not in rows and "processes" not in rows  # equal in both
     wanted = [record.cell(item) for item in (comparison.baseline, comparison.candidate)]
     medians = [summarize(cell, record.of_cell(cell.cell_id)).median_epochs for cell in wanted]
-    shown = page.evaluate(VALUES, "median/epochs")
+    shown = page.evaluate(VALUES, "median/epochs_to_target")
     assert [float(value) for value in shown] == [round(value or 0.0, 3) for value in medians]
     page.screenshot(path=tmp_path / "compare.png")
     assert (visit.outside, visit.alerts) == ([], [])
@@ -168,7 +168,7 @@ def test_cells_have_the_colours_of_the_page_and_figures_as_bars(site: Site, visi
     page = visit.page
     page.goto(f"{site.url}/#/experiments/{experiment(site, 'sample')}/runs?workflowType=machine_learning"
               "&compareRunsMode=CHART")
-    page.get_by_text("answer/final_median", exact=True).first.wait_for()
+    page.get_by_text("answer/quality", exact=True).first.wait_for()
     page.locator(".js-plotly-plot .bars path").first.wait_for()
     page.wait_for_function("document.querySelectorAll('.js-plotly-plot .bars')[0].querySelectorAll('path').length >= 4")
     groups = re.findall(r"\b(answer|contrast|interval|median|Model metrics)\s*\(\d+\)", page.inner_text("body"))
@@ -176,6 +176,74 @@ def test_cells_have_the_colours_of_the_page_and_figures_as_bars(site: Site, visi
     assert page.get_by_text("vs/", exact=False).count() == 0  # no separate section for every other baseline
     runs = cell_runs(site, "sample").values()
     assert len({run.data.tags["mlflow.runColor"] for run in runs}) == len(runs) == 4
+
+
+HEADERS = """() => [...document.querySelectorAll(".ag-header-cell")].sort((one, other) =>
+  one.getBoundingClientRect().x - other.getBoundingClientRect().x).map((cell) => cell.textContent.trim())"""
+
+
+def test_the_table_of_runs_opens_with_verdicts_and_figures(site: Site, visit: Visit) -> None:
+    page, record = visit.page, site.record
+    place, = registry.load("reporter", "mlflow")(tracking_uri=site.url).write(record, record.folder.reports)
+    page.set_viewport_size({"width": 2600, "height": 1000})
+    page.goto(place)
+    page.locator(".ag-row").nth(3).wait_for()
+    page.get_by_text("A sample for tests.").first.wait_for()
+    shown = [text for text in page.evaluate(HEADERS) if text]
+    assert shown[:4] == ["Run Name", "Created", "Description", "answer/median_tta_wall"]
+    assert shown[4:8] == ["answer/tta_wall", "answer/ratio", "answer/ratio_low", "answer/ratio_high"]
+    comparison = next(item for item in compare(record.plan, record.results) if item.primary)
+    text = page.locator(".ag-root").text_content()
+    assert f"{comparison.verdict.capitalize()}, {comparison.ratio:.2f} x the time" in text
+    row = page.locator(".ag-row", has_text=f"4: {comparison.candidate_label}")
+    row.locator("[col-id*='Run Name'] button").first.click()
+    page.get_by_text("seed 0: ", exact=False).first.wait_for()  # the seed comes first: the rest of the name is cut
+    assert "Reached the target in " in page.locator(".ag-root").text_content()
+    assert visit.outside == []
+
+
+@pytest.mark.parametrize("level", ["cell", "trial"])
+def test_a_description_opens_the_report(site: Site, visit: Visit, level: str) -> None:
+    from mlflow import MlflowClient
+
+    page, number = visit.page, experiment(site, "sample")
+    run = MlflowClient(site.url).search_runs([number], f"tags.`repro.level` = '{level}'")[0]
+    page.goto(f"{site.url}/#/experiments/{number}/runs/{run.info.run_id}?workflowType=machine_learning")
+    with page.expect_popup() as opened:
+        page.get_by_role("link", name="report of all cells").first.click()
+    report = opened.value
+    report.frame_locator("iframe").locator(".headline").first.wait_for(timeout=WAIT)
+    assert report.get_by_text("report.html", exact=True).count() > 0
+    report.close()
+    assert visit.outside == []
+
+
+def test_the_description_of_the_experiment_opens_the_report(site: Site, visit: Visit) -> None:
+    page = visit.page
+    page.goto(f"{site.url}/#/experiments/{experiment(site, 'sample')}/runs?workflowType=machine_learning")
+    with page.expect_popup() as opened:
+        page.get_by_role("link", name="Report of all cells").first.click()
+    opened.value.frame_locator("iframe").locator(".headline").first.wait_for(timeout=WAIT)
+    opened.value.close()
+
+
+def test_a_trial_shows_its_answer_and_its_curves_first(site: Site, visit: Visit) -> None:
+    from mlflow import MlflowClient
+
+    page, number = visit.page, experiment(site, "sample")
+    run = MlflowClient(site.url).search_runs([number], "tags.`repro.level` = 'trial'")[0]
+    place = f"{site.url}/#/experiments/{number}/runs/{run.info.run_id}"
+    page.goto(f"{place}?workflowType=machine_learning")
+    page.get_by_role("link", name="answer/tta_wall").wait_for()
+    names = re.findall(r"^[a-z]+/[a-z_0-9]+$", page.inner_text("body"), flags=re.MULTILINE)
+    assert names[0] == "answer/tta_wall"
+    page.goto(f"{place}/model-metrics?workflowType=machine_learning")
+    page.locator(".js-plotly-plot").first.wait_for()
+    page.get_by_text(re.compile(r"^memory|^phase")).first.wait_for()
+    groups = re.findall(r"([A-Za-z ]+)\s*\((\d+)\)", page.inner_text("body"))
+    assert [name for name, _ in groups][:2] == ["answer", "curve"]
+    assert dict(groups).get("Model metrics", "0") == "0"  # none without a group
+    assert visit.outside == []
 
 
 def test_the_report_is_drawn_inside_mlflow(site: Site, visit: Visit) -> None:

@@ -111,10 +111,9 @@ def test_a_cell_is_described_by_its_verdict_the_report_and_its_cautions(record: 
     cell = record.plan.cells[3]
     found = [item for item in compare(record.plan, record.results) if item.candidate == cell.cell_id]
     note = cell_note(record, cell, summarize(cell, record.of_cell(cell.cell_id)), found, LINKS)
-    first, report, figures, why, *_ = note.split("\n\n")
+    first, figures, why, *_ = note.split("\n\n")
     assert first.startswith(f"{found[0].verdict.capitalize()}, {found[0].ratio:.2f} x the time of ddp, 2 processes (")
-    assert first.endswith(" at 95 %), 6 pairs")
-    assert report == f"[Report of all cells]{PLACE}"
+    assert first.endswith(f" at 95 %), 6 pairs. [Report of all cells]{PLACE}.")
     assert figures.startswith("Median time to the target ") and "6 of 6 reached the target" in figures
     assert why.endswith("This contrast was declared in advance.")
 
@@ -126,7 +125,7 @@ def test_a_trial_is_described_by_its_end(record: Record) -> None:
     assert note.startswith("Reached the target in ") and "; final top1 " in note
     assert "[cell ddp, 1 process](#/experiments/7/runs/def?" in note and PLACE in note
     crashed = result.model_copy(update={"status": "crashed", "tta_wall": None, "final": None})
-    assert trial_note(record, cell, crashed, "rank 0: <b>", Links()) == "Crashed\n\nReason: rank 0: &lt;b&gt;"
+    assert trial_note(record, cell, crashed, "rank 0: <b>", Links()) == "Crashed.\n\nReason: rank 0: &lt;b&gt;."
     assert trial_note(record, cell, None, "", LINKS) == ""
 
 
