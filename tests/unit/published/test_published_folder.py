@@ -111,7 +111,7 @@ def test_a_factor_set_in_review_scales_the_score(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("content", "reason"), [
     (b"org: not JSON", "not JSON: Expecting value"), (b"[]", "the system description is not a JSON object"),
-    (b"[" * 5000, "nested deeper than 32 levels"), (b'{"a": 1, "a": 2}', "the key 'a' occurs twice"),
+    (b"[" * 5000 + b"]" * 5000, "nested deeper than 32 levels"), (b'{"a": 1, "a": 2}', "the key 'a' occurs twice"),
     (b"\xff", "not UTF-8"), (b"{\0}", "a NUL byte at byte 2"), (b" " * (1 << 20) + b"{}", "larger than 1 MiB"),
 ])
 def test_a_damaged_system_description_costs_its_figures_only(tmp_path: Path, content: bytes, reason: str) -> None:
