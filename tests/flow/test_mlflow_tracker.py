@@ -23,7 +23,7 @@ from repro.core.redact import redacted
 from repro.record.store import RunFolder
 from repro.runner import mlflow_ui
 from repro.runner import tracking as tracking
-from repro.runner.mlflow_ui import open_ui, page, ui_command
+from repro.runner.mlflow_ui import Shown, open_ui, page, ui_command
 from repro.runner.tracking import Tracker
 from tests.flow.mlflow_stores import SMALL, empty_store, later, local, named, reporter, served, server, store
 from tests.records import make_record
@@ -117,7 +117,7 @@ def test_a_new_store_is_created_by_one_process_at_a_time(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_runs_that_start_at_once_share_a_new_store(tmp_path: Path) -> None:
-    code = ("import sys, time; from repro import registry; import mlflow\n"
+    code = ("import sys, time; from repro.core import registry; import mlflow\n"
             "while time.time() < float(sys.argv[2]): pass\n"
             "registry.load('reporter', 'mlflow')(tracking_uri=sys.argv[1]).check(sys.argv[3])")
     start = str(time.time() + 10)
@@ -286,6 +286,8 @@ def test_ui_without_an_experiment_addresses_the_runs_written_last(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MLflow's own start page and that of an experiment are about language models and show no run."""
+    from mlflow import MlflowClient
+
     served: list[str] = []
     monkeypatch.setattr(mlflow_ui, "_serve", lambda _, url: served.append(url.partition("/#/")[2]))
     open_ui(store)
@@ -294,8 +296,11 @@ def test_ui_without_an_experiment_addresses_the_runs_written_last(
     open_ui(store)
     open_ui(store, experiment="first")
     open_ui(f"sqlite:///{tmp_path}/none.db")
+    MlflowClient(store).create_experiment("of others")
+    open_ui(store, experiment="of others")
     listed, query = "experiments?workflowType=machine_learning", "runs?workflowType=machine_learning"
-    assert served == [listed, f"experiments/2/{query}", f"experiments/1/{query}", listed]
+    view = "runs?viewStateShareKey=repro&workflowType=machine_learning"
+    assert served == [listed, f"experiments/2/{view}", f"experiments/1/{view}", listed, f"experiments/3/{query}"]
 
 
 def test_ui_names_its_store_without_obeying_it(store: str, tmp_path: Path) -> None:
@@ -315,5 +320,5 @@ def test_ui_command_names_the_store() -> None:
     assert command[command.index("--backend-store-uri") + 1] == "sqlite:////a/b.db"
     assert ui_command(None, "127.0.0.1", 1)[-1] == f"sqlite:///{Path.cwd()}/mlflow.db"
     assert page("http://h/", None) == "http://h/#/experiments?workflowType=machine_learning"
-    assert page("http://h/", 3) == "http://h/#/experiments/3/runs?workflowType=machine_learning"
+    assert page("http://h/", Shown("3")) == "http://h/#/experiments/3/runs?workflowType=machine_learning"
     assert RunFolder(Path("x")).tracking == Path("x/tracking.json")

@@ -188,5 +188,5 @@ def test_a_tuning_is_an_experiment_of_its_own_in_mlflow(tmp_path: Path) -> None:
         return list(json.loads(asked.stdout))
 
     tried, scored = runs("digits-tuned-tuning"), runs("digits-tuned")
-    assert len(tried) == 6 and all(name.startswith("tuning: ") and kind == "tuning" for name, kind in tried)
+    assert len(tried) == 6 and all(name.startswith("tuning ") and kind == "tuning" for name, kind in tried)
     assert len(scored) == 2 and not any(name.startswith("tuning") or kind for name, kind in scored)
