@@ -28,7 +28,7 @@ CONSEQUENCES = {
     "resumed": "a seed that the pause divided has trials from before and after it",
     "difference": "trials before and after it are compared as if it had no effect",
     "lock": "no figure is affected", "waited": "no figure is affected",
-    "clock": "durations are from the monotonic clock and stand; dates may be wrong",
+    "clock": "durations come from the monotonic clock and are correct; dates may be wrong",
     "throttled": "the ratios of these seeds may be wrong", "rerun": "the first attempt that ended counts",
     "energy": "times are not affected", "edited": "trials of one cell may have run different code: run the suite again",
 }

@@ -173,7 +173,7 @@ def cautions(item: Evidence) -> list[str]:
     if item.ours.n and item.theirs.n and not item.refusal and item.smallest < LEAST:
         found.append(f"{item.smallest} trials are a smoke test, not a result; a result needs at least {LEAST}")
     if item.interval is not None and item.interval.high > 4 * item.interval.low:
-        found.append("the interval spans more than a factor of 4: the size of the difference is hardly known")
+        found.append("the interval spans more than a factor of 4: the size of the difference is poorly known")
     return found
 
 

@@ -110,7 +110,7 @@ def test_the_record_is_sound_and_gives_the_same_result_again(real: Record) -> No
 @pytest.mark.slow
 def test_the_page_says_that_no_accuracy_was_asked(real: Record) -> None:
     page = (real.folder.reports / "report.html").read_text()
-    assert "No accuracy was asked: this is a throughput comparison" in page
+    assert "No accuracy was requested: this is a throughput comparison" in page
     assert "Training: speed and memory" in page and "Resident memory" in page.replace("resident", "Resident")
     assert "to target</th>" not in page
     assert "reached the target" not in page.partition('id="checklist"')[0]

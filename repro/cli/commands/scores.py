@@ -18,7 +18,7 @@ TO_TARGET = [name for name, spec in METRICS.items() if spec.to_target]
 @click.option("--metric", type=click.Choice(TO_TARGET),
               help="Metric of the scores.  [default: that of the primary contrast, else tta_wall]")
 @click.option("--by", multiple=True, metavar="FACTOR", help="A factor that names a contender, once for each; all "
-              "others tell workloads apart.  [default: the factors that vary on one workload]")
+              "others distinguish workloads.  [default: the factors that vary on one workload]")
 @click.option("--baseline", metavar="KEY=VALUE[,...]", help="The contender whose times the ratios are over.  [default: "
               "the suite's baseline]")
 @click.option("--tau-max", type=FiniteRange(1, min_open=True), default=4.0,

@@ -170,7 +170,7 @@ def test_one_cell_is_nothing_to_compare(tmp_path: Path) -> None:
     assert ended.exit_code == 0, ended.output  # the only contrast is the one meant
     ended = run(alone.folder.root, again.folder.root, "--fail-if", "n < 3")
     assert ended.exit_code == 3, ended.output
-    assert "two separate runs are no pairs" in ended.output
+    assert "two separate runs are not pairs" in ended.output
 
 
 def test_no_run_folder(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_other_designs_claim_nothing(tmp_path: Path) -> None:
     ("crashed", "cannot be tested", "of 6 declared runs 1 crashed, and the claim is about all of them"),
     ("hung", "cannot be tested", "of 6 declared runs 1 hung, and the claim"),
     ("invalid", "cannot be tested", "of 6 declared runs 1 left an invalid log, and the claim"),
-    ("diverged", "not supported", "of 6 declared runs 1 diverged, so the mean over all runs is no number"),
+    ("diverged", "not supported", "of 6 declared runs 1 diverged, so there is no mean over all runs"),
     ("timed_out", "not supported", "of 6 declared runs 1 ran into the time limit, so the mean"),
     ("out_of_memory", "not supported", "of 6 declared runs 1 ran out of memory, so the mean"),
 ])
