@@ -14,7 +14,8 @@ from ..text import Number, number, share
 from .cells import CellMark, marks
 from .curves import DASHES, Chart, layout
 
-WAYS = (("near", "near-duplicates left out", "solid", "circle"), ("random", "the same number at random", "dash", "square"))
+WAYS = (("near", "near-duplicates left out", "solid", "circle"),
+        ("random", "the same number at random", "dash", "square"))
 """(option `leave_out`, words, dash, symbol)."""
 
 

@@ -144,7 +144,7 @@ def _listed(ends: Mapping[str, int]) -> str:
 
 def _cautions(results: Sequence[Result]) -> list[str]:
     again = sum(item.attempt > 1 and not item.resumed for item in results)
-    return [f"{again} of its runs were started again after an interruption; a run that somebody interrupts while its "
+    return [f"{again} of its runs were started again after an interruption; a run that is interrupted while its "
             "quality looks bad is missing from the claim"] if again else []
 
 

@@ -105,7 +105,7 @@ class Suite(Frozen):
     version: str = Field("", pattern=rf"{VERSION}|^$", description="the suite's own version, in quotes: \"2.0\"")
     changes: tuple[Change, ...] = Field((), description="what each version changed, the latest first")
     source: Prose = Field("", description="the paper or practice the suite follows")
-    expected: Prose = Field("", description="how long it takes, and where that was seen")
+    expected: Prose = Field("", description="how long it takes, and on which machine")
     seeds: int = Field(10, ge=1, le=MOST_SEEDS, description="repeats of every cell; 10 for a result, 5 the least")
     master_seed: int | None = Field(None, ge=0, lt=SEEDS_BELOW, description="every random number of the trials comes "
                                     "from this; null: drawn for every run, and kept in its plan")
@@ -120,7 +120,7 @@ class Suite(Frozen):
         description="the cell speed-ups are measured against; factors not named are taken equal to the candidate's",
     )
     primary: Contrast | None = Field(None, description="the one contrast declared beforehand")
-    contrasts: tuple[str, ...] = Field((), description="factors whose main effects are asked for: their levels paired "
+    contrasts: tuple[str, ...] = Field((), description="factors whose main effects are requested: their levels paired "
                                                        "over all other factors")
     sequential: Sequential | None = Field(
         None, description="judge the primary at declared looks and stop when it is settled; seeds is the last look")

@@ -51,10 +51,10 @@ class Program(SuitePart):
     files: tuple[str, ...] = Field(("**/*.py",), min_length=1, max_length=100,
                                    description="patterns of the files below it that are the program")
     commit: str = Field("", pattern=r"^([\w@][\w./~^@-]{0,199})?$", description="commit, tag or branch of the folder's "
-                        "git repository to run, in a folder of its own; empty: the files as they lie there")
+                        "git repository to run, in a separate folder; empty: the files as they are")
     environment: dict[str, str] = Field(default_factory=dict, max_length=100, description="variables to set")
     passes: tuple[str, ...] = Field((), max_length=100, description="variables of this environment that it may see, "
-                                    "besides those that any program needs")
+                                    "in addition to those that any program needs")
     terminal: bool = Field(False, description="run it under a pseudo-terminal, for programs that hold back what "
                                               "they print into a pipe")
     sha256: str = Field("", pattern="^([0-9a-f]{64})?$", description="hash of its files, filled in when a plan is "

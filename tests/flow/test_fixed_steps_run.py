@@ -122,7 +122,7 @@ def test_rules_about_a_target_do_not_apply(real: Record) -> None:
     found = {item["id"]: item for item in json.loads(done.stdout)["findings"]}
     for name in ("F1", "F4", "F5", "MLP1", "MLP3", "MLP7", "HB12"):
         assert found[name]["verdict"] == "not applicable", found[name]
-        assert "no target was asked for" in found[name]["evidence"]
+        assert "no target was requested" in found[name]["evidence"]
     assert found["F2"]["verdict"] == "pass"
 
 

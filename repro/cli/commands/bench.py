@@ -127,7 +127,7 @@ def tracking(rounds: int, steps: int, processes: int, delay: float, every: float
 def workers(rounds: int, seconds: float, delay: float, most: int, as_json: bool) -> None:
     """Measure throughput as workers come and go.
 
-    Workers of a volume (`repro volume run`) are started and killed; tasks a second stand beside the live workers.
+    Workers of a volume (`repro volume run`) are started and killed; the table has tasks a second and live workers.
 
     \b
     Example: repro bench workers --rounds 6
@@ -233,7 +233,7 @@ def bench_verdicts(experiments: int, only: tuple[str, ...], processes: int, as_j
 
     Simulates experiments of a known truth, from results to verdicts: equal cells, drift, coarse and unlike evaluation
     grids, missed targets, two runs, conditions of --fail-if, plans from pilots. All rows take about an hour. Exit
-    code 3 if a row does not hold what is promised.
+    code 3 if a row does not keep what is promised.
 
     \b
     Example: repro bench verdicts --experiments 400 --only drift

@@ -58,7 +58,7 @@ def report(
         with open_records(runs) as folders:
             if any_published(runs):
                 if only:
-                    raise click.UsageError("--only is of runs; published results declare no contrast")
+                    raise click.UsageError("--only applies to runs; published results declare no contrast")
                 places = write_published_reports(folders, names, folder)
             else:
                 places = report_runs(folders, names, folder, only)

@@ -185,7 +185,7 @@ def choose(root: Path, tuning: Tuning, machine: Machine) -> Plan:
     """
     if missing := tuning.record.missing():
         again = command(f"run --resume {shlex.quote(str(root))}")
-        raise TrialError(f"{root}: {len(missing)} tuning trials have not run, so nothing was chosen; go on with: "
+        raise TrialError(f"{root}: {len(missing)} tuning trials have not run, so nothing was chosen; resume with: "
                          f"{again}")
     declared, folder = read_declared(root), RunFolder(root)
     suite = declared.scored(tuning)

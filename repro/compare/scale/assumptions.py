@@ -83,7 +83,7 @@ def _of_line(
     if not exchange.counted:
         yield "bytes were not counted: all gradients are taken to go in one all-reduce"
     if len([count for count in fit if count > 1]) == 1:
-        yield ("one number of processes communicates: latency and rate of the links cannot be told apart, so all of it "
+        yield ("one number of processes communicates: latency and rate of the links cannot be separated, so all of it "
                "is taken as bytes")
     if scaling == "strong" and len(shares) < 2:
         yield ("one batch was measured with the smallest number of processes: computation is in proportion to the "

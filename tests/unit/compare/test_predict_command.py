@@ -94,8 +94,8 @@ def test_every_output_has_rows_and_assumptions(record: Record, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("arguments", "right"), [
-    (("--processes", "16,x"), "are no numbers of processes; write for example 16,64,256"),
-    (("--processes", "0"), "are no numbers of processes"),
+    (("--processes", "16,x"), "are not numbers of processes; write for example 16,64,256"),
+    (("--processes", "0"), "are not numbers of processes"),
     (("--processes", "16", "--fit", "1"), "no two numbers of processes of --fit with the samples of a worker kept"),
 ])
 def test_bad_input_is_one_line(record: Record, arguments: tuple[str, ...], right: str) -> None:

@@ -40,7 +40,7 @@ def test_a_warning_of_trials_says_whose_figures_contain_it(record: Record) -> No
 
 
 @pytest.mark.parametrize(("kind", "words"), [
-    ("waited", "no figure is affected"), ("edited", "run the suite again"), ("clock", "durations are"),
+    ("waited", "no figure is affected"), ("edited", "run the suite again"), ("clock", "durations come"),
     ("throttled", "the ratios of these seeds may be wrong"),
 ])
 def test_an_incident_says_what_it_means(record: Record, kind: str, words: str) -> None:

@@ -152,7 +152,7 @@ def test_consent_is_to_all_of_it_by_its_hash(tmp_path: Path) -> None:
                         (whole[:11], "must be the hash"), ("0" * 12, "is the hash of other code"), ("", "must be")):
         with pytest.raises(ReproError, match=said):
             require_code("theirs.zip", cells, given)
-    with pytest.raises(ReproError, match="brings no code of its own"):
+    with pytest.raises(ReproError, match="contains no code; leave the option out"):
         require_code("theirs.zip", (), whole)
 
 
