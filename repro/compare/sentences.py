@@ -140,7 +140,7 @@ def missed_figures(item: Evidence, missed: Missed, share: FamilyShare, word: str
     holm = f", {share.p:.3g} after Holm over {share.family} contrasts" if share.family > 1 else ""
     test = f"(exact sign test p = {item.p:.3g}{holm})"
     if missed.all_of:
-        return f": not one reached the target, so how many times {word} is unknown; {counted} {test}"
+        return f": none reached the target, so it is unknown how many times {word} the candidate is; {counted} {test}"
     if missed.restricted is None:
         return (f", so there is no ratio of times, and no mean time either: {missed.no_mean}; {counted} {test}")
     return f", so there is no ratio of times; {counted} {test}; {_mean_words(item, missed.restricted)}"

@@ -42,7 +42,7 @@ def file_class(seam: str, kind: str, code: str) -> Any:
     if not issubclass(found, BASES[seam]):
         kinds = [name for name, base in BASES.items() if issubclass(found, base)]
         is_one = f"; it is one of seam {kinds[0]}" if kinds else ""
-        raise FieldProblem(f"{kind} is not a {seam}: it does not derive from {BASES[seam].__name__}{is_one}")
+        raise FieldProblem(f"{kind} is not of seam {seam}: it does not derive from {BASES[seam].__name__}{is_one}")
     if abstract := sorted(getattr(found, "__abstractmethods__", ())):
         raise FieldProblem(f"{kind} lacks what a {seam} needs: {', '.join(abstract)}")
     if reserved := next((name for name in RESERVED if name in found.model_fields), None):

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 @click.argument("suite", type=SuiteParam(), required=False)
 @click.argument("scheduler", nargs=-1, type=click.UNPROCESSED, metavar="[-- SBATCH OPTIONS]")
 @override_option
-@click.option("--launcher", metavar="KIND", help="Short for -o launcher=KIND; KIND may also be '{kind: slurm, nodes: 4}'. "
-              "Outside a job, slurm submits one.")
+@click.option("--launcher", metavar="KIND", help="Short for -o launcher=KIND; KIND may also be '{kind: slurm, nodes: "
+              "4}'. Outside a job, slurm submits one.")
 @seeds_option
 @master_seed_option
 @click.option("--resume", type=PlaceParam(path_type=Path), metavar="RUN", help="Resume an interrupted run: run the "
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
               "report says so.")
 @until_settled_option
 @anytime_option
-@click.option("--budget", type=DurationParam(), metavar="TIME", help="For a sequential run: end at the last look within "
-              "this time (90s, 45m, 2h); --resume continues with the next pairs.")
+@click.option("--budget", type=DurationParam(), metavar="TIME", help="For a sequential run: end at the last look "
+              "within this time (90s, 45m, 2h); --resume continues with the next pairs.")
 @click.option("--strict", is_flag=True, help="Refuse to start if the machine would distort the figures (busy, too few "
               "cores, little disk or shared memory), and stop if its clock is set.")
 @click.option("--energy", is_flag=True, help="Measure energy with CodeCarbon (pip install 'repro-harness[energy]'); "

@@ -58,7 +58,7 @@ def test_one_run_as_a_table(old: Record) -> None:
             "6 of 6 pairs were slower") in ended.output
     assert "2. exploratory: 6 pairs cannot be significant after Holm over the 3 contrasts shown; 7 can" in ended.output
     assert "not calibrated" in ended.output
-    assert "the samples to the target of 3 cells together (Holm); so at most 15 % in any of them" in ended.output
+    assert "the samples to the target of 3 cells together (Holm); so at most 15 % over all of them" in ended.output
 
 
 def test_the_same_figures_as_json(old: Record) -> None:
