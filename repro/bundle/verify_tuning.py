@@ -195,7 +195,7 @@ def _hopeless(bar: Bar, result: Result) -> bool:
 
 
 def _text(setting: Mapping[str, Any] | None) -> str:
-    return ", ".join(f"{key} {value}" for key, value in sorted(setting.items())) if setting else "nothing of its own"
+    return ", ".join(f"{key} {value}" for key, value in sorted(setting.items())) if setting else "no settings"
 
 
 def _budgets(tune: Tune) -> str:

@@ -92,7 +92,7 @@ def rerun_refusals(plan: Plan) -> tuple[str, ...]:
         return ()
     which = "sequential run has the pairs that its source ran" if plan.suite.looks else \
         f"part has {plan.common_seeds} of {plan.suite.seeds} planned pairs"
-    return (f"the reproduction of a {which}; it is judged against its source and gives no verdict of its own",)
+    return (f"the reproduction of a {which}; it is judged against its source and gives no separate verdict",)
 
 
 def stages(plan: Plan) -> list[Stage]:

@@ -140,7 +140,7 @@ class Suite(Frozen):
     horizon: float | None = Field(
         None, gt=0, allow_inf_nan=False,
         description="limit up to which runs that missed are compared: seconds, for metric samples a number of samples; "
-                    "null: as far as all runs were watched",
+                    "null: as far as all runs were observed",
     )
 
     tune: Tune | None = Field(None, description="tune every contender first, with equal budgets, then score it with "

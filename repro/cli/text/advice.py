@@ -28,7 +28,7 @@ def print_advised(found: Advised, console: Console | None = None) -> None:
     """Print what was measured, what follows and how, and the check."""
     console = console or stdout(160)
     advice = found.advice
-    console.print(line(f"pilot: {advice.pilot} ({advice.origin}); everything predicted is modelled:"), soft_wrap=True)
+    console.print(line(f"pilot: {advice.pilot} ({advice.origin}); all predictions are modelled:"), soft_wrap=True)
     for text in FORMULAS:
         console.print(line(f"  {text}"), soft_wrap=True)
     for text in advice.cautions:

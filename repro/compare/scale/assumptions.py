@@ -11,7 +11,7 @@ from repro.record.store import Record
 
 BUSY = 0.5
 """Share of the cores in use from which on times wait for cores: only bytes are compared then."""
-EVERYTHING = "everything but the columns called measured or counted is modelled; the trials were {origin}"
+EVERYTHING = "all figures are modelled, except the columns called measured or counted; the trials were {origin}"
 WORDS = {
     "strong": "strong scaling: the global batch stays that of the record, so that a worker has fewer samples",
     "weak": "weak scaling: a worker keeps its samples, so that the global batch grows with the processes",

@@ -85,7 +85,7 @@ def test_every_output_has_rows_and_assumptions(record: Record, tmp_path: Path) -
     page = tmp_path / "predict.html"
     done = run(str(record.folder.root), "--processes", "3,16,1024", "--fit", "1,2", "--out", str(page))
     assert done.exit_code == 0, done.output
-    for text in ("1024", "assumed: everything but", "a batch of 64 cannot be divided among 3 processes",
+    for text in ("1024", "assumed: all figures are modelled", "a batch of 64 cannot be divided among 3 processes",
                  "overlap: ", "4 measured steps that were not fitted: median error"):
         assert text in done.output
     html = page.read_text(encoding="utf-8")
