@@ -203,7 +203,7 @@ def bench_compare(cells: int, seeds: int, sizes: int, repetitions: int, as_json:
 @click.option("--from", "sample", type=PlaceParam(exists=True, file_okay=False, path_type=Path),
               help="Repeat the logs of this round (ORG/results/...).  [default: synthetic logs]")
 @click.option("--program", type=click.Choice(["mlperf", "speedrun"]), default="mlperf", show_default=True,
-              help="Whose logs are made.")
+              help="Program whose logs are repeated or made.")
 @json_option
 def bench_import(
     logs: int, megabytes: float, sample: Path | None, program: Literal["mlperf", "speedrun"], as_json: bool
@@ -219,7 +219,7 @@ def bench_import(
     from repro.bench.harness.import_scale import measure
 
     if sample is not None and program != "mlperf":
-        raise click.UsageError("--from repeats logs of MLPerf; without it --program speedrun makes records up")
+        raise click.UsageError("--from repeats logs of MLPerf only; leave it out for --program speedrun")
     _print(measure(logs, megabytes, sample, program), as_json)
 
 

@@ -23,7 +23,8 @@ from repro.suite.metrics import METRICS
 @click.option("--candidate", metavar="KEY=VALUE[,...]", help="For published results: the cells to compare.  [default: "
               "all others of the baseline's benchmark and round]")
 @click.option("--against", multiple=True, metavar="RUN", type=PlaceParam(path_type=Path),
-              help="A run of the baseline; may be repeated. Every RUN is then one of the candidate; a run is the unit.")
+              help="A run of the baseline; may be repeated. Each RUN is then a run of the candidate, and the test "
+              "compares runs, not trials.")
 @click.option("--fail-if", multiple=True, metavar="CONDITION",
               help="Exit 3 if the condition holds for the primary contrast: a verdict (slower, faster, higher, lower, "
               "different, same; not-same: all others), or NAME OP NUMBER with ratio.low, ratio.high, speedup.low, "

@@ -48,8 +48,8 @@ def predict(
     """Model the times of RUN with other numbers of processes.
 
     RUN needs at least two numbers of processes. A step is the slowest of its workers, plus the communication of the
-    algorithm's own schedule over links fitted to the run, plus the wait for input. Everything predicted is labelled
-    modelled, and every assumption is listed.
+    algorithm's own schedule over links fitted to the run, plus the wait for input. All predictions are labelled
+    modelled, and all assumptions are listed.
 
     \b
     Example: repro predict runs/firecaffe --processes 16,64,256,1024 --out predict.html

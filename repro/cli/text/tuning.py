@@ -62,7 +62,7 @@ def hopeless_lines(tune: Tune) -> list[str]:
     if tune.hopeless is None:
         return []
     return [f"hopeless: a trial is abandoned if after {tune.hopeless.at:.0%} of its budget its quality is worse than "
-            f"the median of its contender's earlier trials there, once {tune.hopeless.after} of them have ended"]
+            f"the median of its contender's earlier trials at that point, once {tune.hopeless.after} have ended"]
 
 
 def _space_lines(space: Space) -> list[str]:
