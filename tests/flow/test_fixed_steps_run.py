@@ -150,7 +150,7 @@ def test_another_metric_is_a_family_of_its_own_and_never_primary(exact: Record) 
     found = json.loads(done.stdout)
     assert [item["primary"] for item in found["comparisons"]] == [False]
     assert found["comparisons"][0]["verdict"] == "slower" and found["comparisons"][0]["ratio"] < 1
-    assert "Looking at a further metric, baseline or run spends another 5 %" in found["error_budget"]
+    assert "Every further metric, baseline or run that you look at adds 5 %" in found["error_budget"]
 
 
 def test_words_on_the_terminal_name_no_target(exact: Record) -> None:

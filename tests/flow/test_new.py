@@ -74,7 +74,7 @@ def test_one_file_that_is_there_keeps_all_from_being_written(tmp_path: Path) -> 
 @pytest.mark.parametrize("name", ["", "My", "a b", "../a", "a/b", "1a", "a" * 51, "a\n", "-a"])
 @pytest.mark.parametrize("what", ["suite", "workload", "program"])
 def test_a_name_that_cannot_be_is_one_line(tmp_path: Path, what: str, name: str) -> None:
-    with pytest.raises(UsageError, match="is no name"):
+    with pytest.raises(UsageError, match="is not a name"):
         new(what, "--", name)
     assert list(tmp_path.iterdir()) == []
 
