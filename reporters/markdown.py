@@ -103,7 +103,7 @@ def render_published(found: PublishedBrief, own: Sequence[str] = ()) -> str:
         parts += ["## Refused files", "\n".join([*(f"- {escaped(source)}: {escaped(reason)}"
                                                    for source, reason in found.refused), *rest])]
     if own:
-        parts += ["## Run here", "Not published, and never divided by anything above: "
+        parts += ["## Run here", "These results are not published, and no ratio compares them with those above: "
                   f"{', '.join(escaped(place) for place in own)}."]
     return "\n\n".join(parts) + "\n"
 

@@ -14,7 +14,8 @@ from ..text import Number, number, share
 from .cells import CellMark, marks
 from .curves import DASHES, Chart, layout
 
-WAYS = (("near", "near-duplicates left out", "solid", "circle"), ("random", "as many at random", "dash", "square"))
+WAYS = (("near", "near-duplicates left out", "solid", "circle"),
+        ("random", "the same number at random", "dash", "square"))
 """(option `leave_out`, words, dash, symbol)."""
 
 
@@ -71,8 +72,8 @@ def _chart(points: list[tuple[Dedup, Selected, Summary]]) -> Chart:
     figure = {"data": traces, "layout": drawn}
     return Chart("near-duplicates", "Final quality by how much stays", "median over trials, with its 95 % interval",
                  figure,
-                 "Final quality against the share of training images that stay, near-duplicates left out or as many "
-                 "at random")
+                 "Final quality against the share of training images that stay, near-duplicates left out or the "
+                 "same number at random")
 
 
 def _trace(

@@ -37,6 +37,6 @@ def layer_rows(record: Record) -> tuple[LayerRow, ...]:
 
 def _choice(layer: LayerCost) -> str:
     if not layer.linear:
-        return "all-reduce: no fully connected layer of its own"
+        return "all-reduce: not a separate fully connected layer"
     way, paper = ("factors" if chosen else "all-reduce" for chosen in (layer.factors, layer.paper))
     return way if way == paper else f"{way}; the paper's rule: {paper}"

@@ -10,7 +10,7 @@ from repro.record.store import Record
 from ..text import ratios, significant
 from .axis import Axis, around_one
 
-FOLLOWS = {"settled": "settled", "continues": "goes on", "last": "the last look", "failed": "a trial failed"}
+FOLLOWS = {"settled": "settled", "continues": "continues", "last": "the last look", "failed": "a trial failed"}
 
 
 @dataclass(frozen=True, slots=True)

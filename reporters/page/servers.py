@@ -88,7 +88,7 @@ def _row(mark: CellMark, found: Sequence[Protocol]) -> ServerRow:
 
 
 def _mode(item: Protocol) -> str:
-    place = f" in {len(item.servers)} process{'es' * (len(item.servers) > 1)} of their own" if item.servers else ""
+    place = f" in {len(item.servers)} separate process{'es' * (len(item.servers) > 1)}" if item.servers else ""
     extra = {"mixed": f", groups of {item.group}", "ssp": f", at most {item.staleness} clocks ahead"}
     return f"{item.mode}{extra.get(item.mode, '')}; {item.shards} shard{'s' if item.shards > 1 else ''}{place}"
 

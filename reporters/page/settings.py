@@ -171,7 +171,7 @@ def machine(record: Record) -> list[Fact]:
         ("Commit", f"{environment.commit} ({dirty})" if environment.commit else "not from a checkout"),
         *((_code_name(item), visible(item.text())) for item in environment.plugins),
         ("Load before the run (1 min)", "unknown" if environment.load_1min is None else f"{environment.load_1min:g}"),
-        ("Loading libraries, once per run, on no trial's clock", seconds(record.preload_seconds) or "unknown"),
+        ("Loading libraries, once per run, not on the clock of a trial", seconds(record.preload_seconds) or "unknown"),
     ]
 
 
@@ -186,7 +186,7 @@ def _job(record: Record) -> list[Fact]:
         return facts
     queued = "an unknown time" if found.queued_seconds is None else f"{found.queued_seconds:.0f} s"
     facts.append(("Job", f"{visible(found.scheduler)} {visible(found.job)} on {visible(', '.join(found.nodes))}; "
-                         f"queued for {queued}, on no trial's clock"))
+                         f"queued for {queued}, not on the clock of a trial"))
     return facts
 
 

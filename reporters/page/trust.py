@@ -17,7 +17,7 @@ OBSERVER_LIMIT = 0.005
 LEVELS = {
     "bitwise": "deterministic kernels are requested: on one machine the same seed gives identical bits",
     "seeded": "every random stream is derived from the seed; kernels can add in any order",
-    "unknown": "a program of the user's: what it draws, and how, is its own affair",
+    "unknown": "a program of the user's: the harness does not control its random numbers",
     "free": "as seeded, but the generator of torch (used by dropout, for example) is not seeded",
 }
 

@@ -123,10 +123,10 @@ def _check_end(path: Path, stream: BinaryIO) -> None:
     tail = stream.read(42)
     end = tail[-22:]
     if len(end) < 22 or end[:4] != b"PK\5\6" or end[-2:] != b"\0\0":
-        raise OutputError(f"{path}: no bundle: not a zip, or truncated at {size:,} bytes")
+        raise OutputError(f"{path}: not a bundle: not a zip, or truncated at {size:,} bytes")
     _, count, directory = struct.unpack("<8xHHLxxxxxx", end)
     if tail[:4] == b"PK\6\7" or (count >= 0xFFFF and directory >= 0xFFFFFFFF):
-        raise OutputError(f"{path}: no bundle: a zip64 archive; bundles are plain zip")
+        raise OutputError(f"{path}: not a bundle: a zip64 archive; bundles are plain zip")
     if directory > MAX_DIRECTORY_BYTES:
         raise OutputError(f"{path}: its directory is larger than {MAX_DIRECTORY_BYTES >> 20} MiB, the limit of a "
                           "bundle")

@@ -39,4 +39,4 @@ def check_code(folder: RunFolder, plan: Plan, environment: Environment | None, f
     known = {item.place.split("/")[1] for item in carried_by(plan.cells)}
     for name in fence.names(folder.code):
         if name not in known:
-            found.add(f"code/{ascii(name)[1:-1][:120]}", "is the source of nothing in the plan", "code")
+            found.add(f"code/{ascii(name)[1:-1][:120]}", "is not the source of anything in the plan", "code")

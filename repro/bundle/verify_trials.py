@@ -96,4 +96,4 @@ def check_pairing(plan: Plan, results: Sequence[Result], found: Verification) ->
             found.count("hashes of pairs")
             if first != value:
                 found.add(f"trials/{result.trial_id}/result.json", f"{name.replace('_', ' ')} of seed {result.repeat} "
-                          f"differ from those of {where}: the two are no pair", "pairing")
+                          f"differ from those of {where}: the two are not a pair", "pairing")

@@ -115,7 +115,7 @@ def _scored(root: Path, plan: Plan, declared: Declared, tuning: Tuning) -> Itera
     for item in plan.suite.settings:
         if contender_key(item.where) not in chosen:
             named = contender_label(item.where, item.values)
-            yield Problem("plan.json", f"{named!r} has settings, but is no contender of the tuning", "tuning")
+            yield Problem("plan.json", f"{named!r} has settings, but is not a contender of the tuning", "tuning")
     if plan.suite.tuned is None or plan.suite.tuned.record != tuning_sha256(tuning.record):
         yield Problem("plan.json", "suite.tuned names another tuning than the one in this record", "tuning")
     elif plan.suite.tuned.tune != declared.suite.tune:
@@ -130,7 +130,7 @@ def _frozen(root: Path, plan: Plan) -> Iterator[Problem]:
         frozen = Suite.model_validate(data)
     except UNREADABLE as error:
         text = " ".join(without_root(root, str(error)).split())[:160]
-        yield Problem(FROZEN, f"is no readable suite: {text}", "schema")
+        yield Problem(FROZEN, f"is not a readable suite: {text}", "schema")
         return
     if _content(frozen.model_copy(update={"master_seed": plan.master_seed})) != _content(plan.suite):
         yield Problem(FROZEN, "is not the suite that was scored", "tuning")
@@ -195,7 +195,7 @@ def _hopeless(bar: Bar, result: Result) -> bool:
 
 
 def _text(setting: Mapping[str, Any] | None) -> str:
-    return ", ".join(f"{key} {value}" for key, value in sorted(setting.items())) if setting else "nothing of its own"
+    return ", ".join(f"{key} {value}" for key, value in sorted(setting.items())) if setting else "no settings"
 
 
 def _budgets(tune: Tune) -> str:

@@ -20,5 +20,5 @@ class DurationParam(click.ParamType):  # type: ignore[type-arg]  # generic only 
         seconds = sum(float(part) * unit for part, unit in zip(found.groups(), SECONDS.values(), strict=True) if part) \
             if found else 0.0
         if seconds <= 0:
-            self.fail(f"{str(value)[:40]!r} is no duration; write 2h, 45m, 90s or 1h30m", param, ctx)
+            self.fail(f"{str(value)[:40]!r} is not a duration; write 2h, 45m, 90s or 1h30m", param, ctx)
         return seconds

@@ -41,7 +41,7 @@ class FiniteRange(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         found = super().convert(value, param, ctx)
         if not math.isfinite(found):
-            self.fail(f"{value!r} is no finite number", param, ctx)
+            self.fail(f"{value!r} is not a finite number", param, ctx)
         return found
 
 
@@ -54,8 +54,8 @@ seeds_option = click.option(
     "--seeds", type=click.IntRange(1, 1000), help="Repeats of every cell.  [default: the suite's]"
 )
 master_seed_option = click.option(
-    "--master-seed", type=click.IntRange(0, (1 << 63) - 1), help="Where all random numbers of the trials come "
-    "from.  [default: the suite's, else drawn for every run]"
+    "--master-seed", type=click.IntRange(0, (1 << 63) - 1), help="Seed of all random numbers of the trials.  "
+    "[default: the suite's, else drawn for every run]"
 )
 until_settled_option = click.option(
     "--until-settled", is_flag=True, help="Stop when the primary contrast is settled: judge it at declared looks whose "
@@ -67,11 +67,11 @@ anytime_option = click.option(
 )
 allow_option = click.option(
     "--allow", "allowed", multiple=True, metavar="SEAM.OPTION=VALUE",
-    help="Allow this very value of a plug-in's option that names a path, a command or a host; the error says which.",
+    help="Allow exactly this value of a plug-in's option that names a path, a command or a host; the error names it.",
 )
 allow_code_option = click.option(
-    "--allow-code", "code", metavar="HASH", help="Run the classes from files and the commands that the record brings; "
-    "the error without it says which, where their source lies, and the hash.",
+    "--allow-code", "code", metavar="HASH", help="Run the classes from files and the commands in the record; the "
+    "error without this option lists them with the place of their source and their hash.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout, for scripts.")
 

@@ -36,9 +36,9 @@ def check_place(value: str | os.PathLike[str]) -> None:
     try:
         raw = os.fsencode(text)
     except UnicodeEncodeError:
-        raise UsageError(f"{shown}: is no path: it has a character that no file system can write") from None
+        raise UsageError(f"{shown}: is not a path: it has a character that no file system can write") from None
     if not raw or b"\0" in raw:
-        raise UsageError("a path is empty" if not raw else f"{shown}: is no path: it has a NUL character")
+        raise UsageError("a path is empty" if not raw else f"{shown}: is not a path: it has a NUL character")
     if (longest := max(map(len, raw.split(b"/")))) > LONGEST_PART or len(raw) > LONGEST:
         what = f"has a name of {longest:,} bytes; at most {LONGEST_PART}" if longest > LONGEST_PART else (
             f"has {len(raw):,} bytes; at most {LONGEST}")

@@ -27,9 +27,9 @@ OVER = (
 def what_settles(item: Evidence, share: FamilyShare) -> str:
     """Return what settles a comparison that was tested and is open."""
     if not item.is_apart(1 - share.level):
-        return "the same distance between evaluations in both would, in a new experiment"
+        return "use the same distance between evaluations in both, in a new experiment"
     if not item.asked.paired:
-        return "pairs of one seed, run interleaved, would say more than unpaired trials"
+        return "run pairs of one seed, interleaved: they show more than unpaired trials"
     return TESTED_IN_A_CONTEST if item.design == CONTEST else TESTED
 
 
@@ -40,5 +40,5 @@ def what_reaches(least: int, tested: bool) -> str:
         tested: another contrast of the same run, the primary, was tested: a new run would test it again.
     """
     if tested:
-        return f"a suite that asks this declares at least {least} pairs before its first run"
-    return f"it takes at least {least} pairs, in a new run with new seeds: repro run SUITE --seeds {least}"
+        return f"declare at least {least} pairs in a suite before its first run"
+    return f"run at least {least} pairs, with new seeds: repro run SUITE --seeds {least}"

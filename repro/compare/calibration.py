@@ -172,7 +172,7 @@ def _twins(record: Record, one: Cell, other: Cell, metric: Metric, pairs: int, s
     shared = sorted(ours.keys() & theirs.keys())
     groups = [shared[start:start + pairs] for start in range(0, len(shared) - pairs + 1, pairs)]
     if not groups or pairs < LEAST_PAIRS:
-        return [f"{len(shared)} seeds ran on both sides; a null takes {max(pairs, LEAST_PAIRS)}"]
+        return [f"{len(shared)} seeds ran on both sides; a null requires {max(pairs, LEAST_PAIRS)}"]
     return [
         _null(one, contrast(other, one, [theirs[repeat] for repeat in group], [ours[repeat] for repeat in group],
                             metric, primary=True), "twins", f"{source}#{group[0]}-{group[-1]}")
@@ -184,7 +184,7 @@ def _dealt(record: Record, cell: Cell, metric: Metric, source: str) -> Null | st
     results = record.of_cell(cell.cell_id)
     half = len(results) // 2
     if half < LEAST_HALVES:
-        return f"{len(results)} repeats; {2 * LEAST_HALVES} are the least that can be dealt out to two sides"
+        return f"{len(results)} repeats; splitting them into two sides requires at least {2 * LEAST_HALVES}"
     generator = Streams(record.plan.master_seed, 0).generator("calibration", zlib.crc32(cell.cell_id.encode()))
     dealt = [results[index] for index in generator.permutation(len(results))[:2 * half]]
     paired = half >= LEAST_PAIRS
@@ -207,7 +207,7 @@ def _null(cell: Cell, found: Comparison, how: How, source: str) -> Null | str:
     )
     return made if not made.is_identical else (
         f"both sides have exactly the same {METRICS[made.metric].noun} in all {made.n} pairs: figures without chance "
-        "do not show how often chance is taken for a difference")
+        "cannot show how often chance looks like a difference")
 
 
 def place_for(digest: str) -> Path:

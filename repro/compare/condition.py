@@ -148,7 +148,7 @@ def parse(text: str) -> Condition:
 def _no_point(text: str, name: str, sign: str, written: str) -> str:
     """Return why a point estimate is no gate, and the conditions on an interval to choose from."""
     if name == "p":
-        return (f"--fail-if {text!r}: p alone is no verdict, which also takes the interval and the evaluation grids; "
+        return (f"--fail-if {text!r}: p alone is not a verdict, which needs the interval and the evaluation grids; "
                 "use 'different'")
     why = f"--fail-if {text!r}: a {name.replace('_', ' ')} without its interval crosses a limit by chance"
     if name == "probability_less":

@@ -66,7 +66,7 @@ def field_of(records: Sequence[Record], by: Sequence[str] = ()) -> Field:
             place = (entry.contender, entry.workload)
             if place in found:
                 raise UsageError(f"two cells are {entry.contender} on {entry.workload} ({found[place].cell.label}; "
-                                 f"{cell.label}): name the factors that tell them apart with --by")
+                                 f"{cell.label}): name the factors that distinguish them with --by")
             found[place] = entry
     contenders, workloads = (tuple(dict.fromkeys(place[index] for place in found)) for index in (0, 1))
     _check_count(workloads, records, chosen)
@@ -149,7 +149,7 @@ def _check_count(workloads: Sequence[str], records: Sequence[Record], by: Sequen
     if len(workloads) < 2:
         named = ", ".join(record.plan.suite.suite for record in records)
         raise UsageError(f"scores are taken over workloads, and {named} has only one by {', '.join(by) or 'no factor'} "
-                         f"({workloads[0]}); --by names the factors of a contender, all others tell workloads apart")
+                         f"({workloads[0]}); --by names the factors of a contender, all others distinguish workloads")
 
 
 def _check_alike(entries: Iterable[Entry]) -> None:

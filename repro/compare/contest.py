@@ -128,7 +128,7 @@ def _refusal(results: Sequence[Result], declared: int) -> tuple[ClaimVerdict, st
     without = [item for item in results if not _has_quality(item)]
     own = Counter(meaning(item.status).words for item in without if meaning(item.status).counts)
     if own:
-        return "not supported", f"of {declared} declared runs {_listed(own)}, so the mean over all runs is no number"
+        return "not supported", f"of {declared} declared runs {_listed(own)}, so there is no mean over all runs"
     other = Counter(meaning(item.status).words for item in without)
     parts = ([_listed(other)] if other else []) + ([f"{missing} did not run"] if missing > 0 else [])
     if not parts:
@@ -144,8 +144,8 @@ def _listed(ends: Mapping[str, int]) -> str:
 
 def _cautions(results: Sequence[Result]) -> list[str]:
     again = sum(item.attempt > 1 and not item.resumed for item in results)
-    return [f"{again} of its runs were started again after an interruption, and a run that is ended while its quality "
-            "looks bad is dropped from the claim"] if again else []
+    return [f"{again} of its runs were started again after an interruption; a run that is interrupted while its "
+            "quality looks bad is missing from the claim"] if again else []
 
 
 class Doubts:

@@ -180,9 +180,9 @@ def _verdict(
 
 
 def _finer(plan: Plan, grid: float) -> str:
-    shown = f"{grid:.0%}" if math.isfinite(grid) else "all the way to the first of them"
+    shown = f"{grid:.0%}" if math.isfinite(grid) else "as far as the first of them"
     return (f"evaluations are {shown} apart at the target, too far to show equivalence within "
-            f"{plan.suite.margin:.0%}: evaluations closer together could").replace("%", " %")
+            f"{plan.suite.margin:.0%}: evaluate more often").replace("%", " %")
 
 
 def _grid(results: Sequence[Result]) -> float | None:

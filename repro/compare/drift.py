@@ -122,8 +122,8 @@ def _cautions(
 ) -> list[Caution]:
     labels = {cell.cell_id: cell.label for cell in plan.cells}
     found = [
-        Caution(cell, "refuse", f"{labels[cell]}: {_percent(share, 0)} of its trials ran at another time than the "
-                                "others of their seed, so a change of the machine looks the same as a difference")
+        Caution(cell, "refuse", f"{labels[cell]}: {_percent(share, 0)} of its trials ran at a different time from "
+                                "the others of their seed, so a change of the machine looks the same as a difference")
         for cell, share in apart.items() if share > 0.5
     ]
     if whole is not None:
@@ -133,8 +133,8 @@ def _cautions(
         if apart.get(cell, 0.0) > 0.5:
             continue
         if apart.get(cell, 0.0) > TOLERATED:
-            text = (f"{labels[cell]}: {trend}, and {_percent(apart[cell], 0)} of its trials ran at another time than "
-                    "the others of their seed, so pairs do not share the drift")
+            text = (f"{labels[cell]}: {trend}, and {_percent(apart[cell], 0)} of its trials ran at a different time "
+                    "from the others of their seed, so pairs do not share the drift")
             found.append(Caution(cell, "refuse", text))
         else:
             found.append(Caution(cell, "warn", f"{labels[cell]}: {trend}; a ratio is an average over this change"))

@@ -27,7 +27,7 @@ def error_budget(
     if not families:
         return ""
     per_cent = f"{100 * ALPHA:g} %"
-    every = "" if len(families) == 1 else f"; so at most {100 * ALPHA * len(families):g} % in any of them"
+    every = "" if len(families) == 1 else f"; so at most {100 * ALPHA * len(families):g} % over all of them"
     each = "" if len(families) == 1 else "each of: "
     qualities = "" if not claims else (
         f"; {100 * claims[0].alpha:g} % for each of {len(claims)} claims of quality, tested alone")

@@ -209,7 +209,7 @@ def _paired(base: Evidence) -> Evidence:
     asked = base.asked
     unknown = _unknown(base)
     if unknown:
-        return replace(base, refusal=unknown, settles="a rerun of them would")
+        return replace(base, refusal=unknown, settles="run them again")
     have = len(base.ours.results.keys() & base.theirs.results.keys())
     early = "" if asked.planned is None or have >= asked.planned else (
         f"{have} of {asked.planned} planned pairs have run; no verdict before all have")
@@ -219,9 +219,9 @@ def _paired(base: Evidence) -> Evidence:
     if base.n < 2:
         text = f"{base.n} pair{'s' if base.n != 1 else ''} with one seed; an interval needs two, significance six"
         return replace(base, refusal=text,
-                       settles="six pairs would, in a new run with new seeds: repro run SUITE --seeds 6")
+                       settles="run six pairs, with new seeds: repro run SUITE --seeds 6")
     found = _ratios(base)
-    return replace(found, refusal=early or _outside(base), settles="running them would" if early else "")
+    return replace(found, refusal=early or _outside(base), settles="run the missing pairs" if early else "")
 
 
 def _unknown(base: Evidence) -> str:
@@ -232,7 +232,7 @@ def _unknown(base: Evidence) -> str:
         return ""
     ends = " and ".join(item.without_words() for item in (base.ours, base.theirs) if item.without)
     if any(not meaning(status).counts for item in lost for status in item.without):
-        return f"{ends}; a failed trial tells nothing about the {base.asked.scale.noun}, so there is no ratio"
+        return f"{ends}; a failed trial says nothing about the {base.asked.scale.noun}, so there is no ratio"
     return f"{ends}; a ratio over the other trials would hide them"
 
 
@@ -294,7 +294,7 @@ def _unpaired(base: Evidence) -> Evidence:
     """Compute the figures of trials that do not share their seeds: Welch on logs."""
     unknown = _unknown(base)
     if unknown:
-        return replace(base, refusal=unknown, settles="a rerun of them would")
+        return replace(base, refusal=unknown, settles="run them again")
     if base.ours.without or base.theirs.without:
         found_missed = missed(base.ours, base.theirs, base.asked.scale, base.asked.horizon, paired=False)
         return replace(base, missed=found_missed, refusal=found_missed.refusal or _outside(base))

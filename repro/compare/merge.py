@@ -101,7 +101,7 @@ def unlike(first: Record, second: Record) -> str:
     if one.suite.looks:
         return "a sequential run: pairs of another run would come after its looks"
     if one.is_contest:
-        return "a contest: the runs of another were not declared with its own"
+        return "a contest: the runs of another contest were not declared with its runs"
     if one.master_seed != other.master_seed:
         return (f"another master seed: {other.master_seed} against {one.master_seed}, so that seed 0 of one is not "
                 "seed 0 of the other")

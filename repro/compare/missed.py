@@ -52,7 +52,7 @@ def missed(
     every = [*a.values(), *b.values()]
     unseen = sum(item.kind == "unknown" for item in every)
     if unseen:
-        return Missed(f"the record does not say how long {unseen} trials that missed the target were watched")
+        return Missed(f"the record does not say how long {unseen} trials that missed the target were observed")
     shared = sorted(a.keys() & b.keys())
     if len(a) < 2 or len(b) < 2 or (paired and len(shared) < 2):
         return Missed(f"{ours.name} ran {len(a)} times and {theirs.name} {len(b)}, and not all reached the target; a "
@@ -104,7 +104,7 @@ def _restricted(a: Sequence[Observation], b: Sequence[Observation], horizon: flo
     common = common_horizon([*a, *b])
     at = horizon if horizon is not None else common
     if any(item.kind == "watched" and item.at < at for item in (*a, *b)):
-        return f"the declared horizon of {at:g} is beyond {common:g}, up to where all runs were watched"
+        return f"the declared horizon of {at:g} is beyond {common:g}, the limit up to which all runs were observed"
     (times_a, reached_a), (times_b, reached_b) = cut(a, at), cut(b, at)
     try:
         ratio, interval = stats.restricted_ratio((times_a, reached_a), (times_b, reached_b), at)

@@ -25,10 +25,10 @@ TITLES = {
 }
 """Kind of an incident -> its title."""
 CONSEQUENCES = {
-    "resumed": "a seed that the pause divided has trials from before and after it",
+    "resumed": "the seed that was running at the pause has trials from before and after it",
     "difference": "trials before and after it are compared as if it had no effect",
     "lock": "no figure is affected", "waited": "no figure is affected",
-    "clock": "durations are from the monotonic clock and stand; dates may be wrong",
+    "clock": "durations come from the monotonic clock and are correct; dates may be wrong",
     "throttled": "the ratios of these seeds may be wrong", "rerun": "the first attempt that ended counts",
     "energy": "times are not affected", "edited": "trials of one cell may have run different code: run the suite again",
 }
@@ -94,10 +94,10 @@ def _where(record: Record, cells: set[str]) -> str:
     if len(every) == 1:
         return ""
     if cells == every:
-        return "trials of every cell have it"
+        return "trials of every cell are affected"
     if len(cells) > 1:
-        return f"trials of {len(cells)} of {len(every)} cells have it: ratios to the others contain it"
-    return f"only trials of {record.cell(cells.pop()).label} have it: every ratio of that cell contains it"
+        return f"trials of {len(cells)} of {len(every)} cells are affected, and so are ratios to the others"
+    return f"only trials of {record.cell(cells.pop()).label} are affected, and so is every ratio of that cell"
 
 
 def _listed(texts: Iterable[str]) -> str:

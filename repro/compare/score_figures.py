@@ -6,7 +6,7 @@ from repro.compare.figures import Estimate
 from repro.core.frozen import Frozen
 
 RULE = ("a contender's time on a workload is the median over its seeds, in which a seed that missed the target counts "
-        "as infinite: where no more than half reach it, the workload is missed (AlgoPerf's rule)")
+        "as infinite: if no more than half reach it, the workload is missed (AlgoPerf's rule)")
 
 
 class Outcome(Frozen):

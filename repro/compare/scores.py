@@ -143,7 +143,7 @@ def _times(field: Field, scale: MetricSpec) -> _Times:
             entry = field.entries[name, workload]
             found = seeds[name, workload] = _seeds(entry, scale)
             if not found:
-                raise UsageError(f"{name} on {workload}: no trial has run whose end tells about it")
+                raise UsageError(f"{name} on {workload}: no trial has run that can be scored")
             median = stats.censored_median(found)
             outcomes[name, workload] = Outcome(
                 contender=name, workload=workload, suite=entry.record.plan.suite.suite, cell_id=entry.cell.cell_id,

@@ -103,7 +103,7 @@ def _why_no_spread(item: Evidence, share: FamilyShare) -> str:
     if item.less or item.more:
         return f"every pair has the same ratio and {p_words(item, share)}"
     grid = "" if item.grid is None or item.grid.share is None or item.grid.share < VISIBLE else (
-        f"; evaluations are {per_cent(item.grid.share)} apart there, and evaluations closer together could show more")
+        f"; evaluations are {per_cent(item.grid.share)} apart there; to show more, evaluate more often")
     return f"both have exactly the same figure in all {item.n} pairs: there is no spread to judge by{grid}"
 
 
@@ -141,7 +141,7 @@ def missed_figures(item: Evidence, missed: Missed, share: FamilyShare, word: str
     holm = f", {share.p:.3g} after Holm over {share.family} contrasts" if share.family > 1 else ""
     test = f"(exact sign test p = {item.p:.3g}{holm})"
     if missed.all_of:
-        return f": not one reached the target, so how many times {word} is unknown; {counted} {test}"
+        return f": none reached the target, so it is unknown how many times {word} the candidate is; {counted} {test}"
     if missed.restricted is None:
         return (f", so there is no ratio of times, and no mean time either: {missed.no_mean}; {counted} {test}")
     return f", so there is no ratio of times; {counted} {test}; {_mean_words(item, missed.restricted)}"
@@ -170,11 +170,11 @@ def cautions(item: Evidence) -> list[str]:
     found += _grid_cautions(item) if item.grid is not None else []
     found += _drift_cautions(item)
     if item.missed is not None and item.missed.restricted is not None and not item.missed.restricted.declared:
-        found.append("the suite declares no horizon: it is as far as all trials were watched")
+        found.append("the suite declares no horizon: the limit up to which all trials were observed is used")
     if item.ours.n and item.theirs.n and not item.refusal and item.smallest < LEAST:
         found.append(f"{item.smallest} trials are a smoke test, not a result; a result needs at least {LEAST}")
     if item.interval is not None and item.interval.high > 4 * item.interval.low:
-        found.append("the interval spans more than a factor of 4: the size of the difference is hardly known")
+        found.append("the interval spans more than a factor of 4: the size of the difference is poorly known")
     return found
 
 
@@ -206,7 +206,7 @@ def _order_cautions(item: Evidence) -> list[str]:
     if not streamed:
         ours, theirs = item.ours.selections, item.theirs.selections
         apart = ours and theirs and ours != theirs
-        return ["unpaired by order: the two train on other samples of the data (dedup); a seed gives both the same "
+        return ["unpaired by order: the two train on different samples of the data (dedup); a seed gives both the same "
                 "initial weights only"] if apart else []
     verb = "read" if len(streamed) > 1 else "reads"
     return [f"unpaired by order: {' and '.join(streamed)} {verb} the data in their own order (input.order stream), "
@@ -222,7 +222,7 @@ def _grid_cautions(item: Evidence) -> list[str]:
         if first and first == side.n:
             found.append(f"{cell.label}: all {first} trials reached the target at their first evaluation, so its "
                          f"{item.asked.scale.noun} is one distance between evaluations, however early the target was "
-                         "crossed; evaluations closer together would show it")
+                         "crossed; to show it, evaluate more often")
     if item.interval is None and item.ratio not in (None, 1.0) and item.asked.scale.watched == "samples" \
             and item.grid.share is not None:
         found.append("all trials reached the target at the same evaluation: counts are known to "

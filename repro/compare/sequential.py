@@ -51,7 +51,7 @@ class Progress:
         if have >= looks[0]:
             return before
         text = f"look 1 of {len(looks)} at {looks[0]} pairs: {have} have run"
-        return before.model_copy(update={"because": text, "settles": "running them would"})
+        return before.model_copy(update={"because": text, "settles": "run the missing pairs"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def rerun_refusals(plan: Plan) -> tuple[str, ...]:
         return ()
     which = "sequential run has the pairs that its source ran" if plan.suite.looks else \
         f"part has {plan.common_seeds} of {plan.suite.seeds} planned pairs"
-    return (f"the reproduction of a {which}; it is judged against its source and gives no verdict of its own",)
+    return (f"the reproduction of a {which}; it is judged against its source and gives no separate verdict",)
 
 
 def stages(plan: Plan) -> list[Stage]:
@@ -209,7 +209,7 @@ def _words(last: TakenLook, following: int | None) -> tuple[str, str]:
         where = at if stage.anytime else f"at {at} (a p of at most {nominal:.3g} is needed)"
         return f"settled {where}: {found.because}", ""
     if following is not None:
-        return f"{at}: goes on; {found.because}", f"the next look is at {following} pairs"
+        return f"{at}: continues; {found.because}", f"the next look is at {following} pairs"
     if last.decision == "failed":
         return f"{at}: {found.because}", found.settles
     return f"{at}, the last: {found.because}", OVER if found.settles == TESTED else found.settles

@@ -41,7 +41,7 @@ def _side(found: Estimate, what: str) -> str:
         return f"{what} {found.value:.3g} x {'in every pair' if found.steady else '(no interval at a look)'}"
     if found.interval.low > 1:
         return f"more {what}"
-    return f"fewer {what}" if found.interval.high < 1 else f"{what} not told apart"
+    return f"fewer {what}" if found.interval.high < 1 else f"{what}: no difference shown"
 
 
 def _samples(found: CellTrials, repeat: int) -> int | None:

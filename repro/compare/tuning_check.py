@@ -197,7 +197,7 @@ def _setting_problems(record: Record, drawn: Sequence[Contender], found: Tuning 
         if key not in given:
             yield f"{contender.label} was not scored with a tuned setting"
     if drawn and suite.settings and not _covers(record):
-        yield "a scored cell has no tuned setting, beside others that have one"
+        yield "a scored cell has no tuned setting, although others have one"
     if found is None:
         return
     assert suite.tuned is not None

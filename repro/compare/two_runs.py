@@ -20,7 +20,7 @@ from repro.suite.model import Metric
 from repro.suite.plan import Plan
 
 SEPARATE = "each run has its own state of the machine"
-TWO_RUNS = ("two separate runs are no pairs: a machine 1 % slower in one of them looks like a difference; put both "
+TWO_RUNS = ("two separate runs are not pairs: a machine 1 % slower in one of them looks like a difference; put both "
             "cells into one suite, whose trials take turns, or give five runs of each, made in turns, with --against")
 
 

@@ -145,9 +145,10 @@ def _of_missed(item: Evidence, missed: Missed, share: FamilyShare) -> Decision:
 def _missed_doubt(item: Evidence, missed: Missed) -> str:
     """Return why the order of the pairs is no verdict, however clear it is."""
     if item.grid is not None and item.grid.unlike:
-        return f"{item.grid.unlike}, which alone can decide which is first"
+        return f"{item.grid.unlike}, and this alone can decide which is first"
     if item.slots is not None and item.slots.fixed:
-        return "the machine drifted, and the order of execution was fixed for every run, which alone can decide it"
+        return ("the machine drifted, and the order of execution was fixed for every run; this alone can decide which "
+                "is first")
     mean = missed.restricted
     if mean is None or mean.interval is None or (not mean.interval.low > 1 and not mean.interval.high < 1):
         return ""

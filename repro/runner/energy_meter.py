@@ -115,6 +115,6 @@ class EnergyMeter:
         try:
             answer = json.loads(line)
         except ValueError:
-            self.problem = "gave an answer that is no JSON"
+            self.problem = "gave an answer that is not JSON"
             return None
         return answer if isinstance(answer, dict) else None

@@ -85,6 +85,6 @@ class Looks:
         return self._end(f"the {self.budget_seconds:.0f} s are used before the next look")
 
     def _end(self, text: str) -> bool:
-        further = "; repro run --resume goes on with the next pairs" if self.waiting else ""
+        further = "; repro run --resume continues with the next pairs" if self.waiting else ""
         self.context.warn("budget", f"{text}{further}")
         return True

@@ -68,7 +68,7 @@ def check(plan: Plan, machine: Machine, folder: RunFolder, options: Options) -> 
         raise UsageError("; ".join(silent))
     if plan.suite.keeps_checkpoints and (apart := _apart(plan)):
         raise UsageError(f"launcher {apart}: the parts of a checkpoint would lie on different nodes; if all of them "
-                         f"see {folder.root.resolve()}, say launcher.shared=true, else on_failure without checkpoints")
+                         f"see {folder.root.resolve()}, set launcher.shared=true; if not, use another on_failure")
     now = environment.take(machine, tuple(data_sets(plan)), plugin_code(plan, folder.root))
     load = max(now.load_1min or 0.0, load_now() or 0.0) if options.strict else None
     warnings = before(plan, machine, folder.root, load)

@@ -70,4 +70,4 @@ def record_edits(context: RunContext, began_with: Sequence[PluginCode]) -> None:
     except OSError as error:
         found = [f"the source of a plug-in can no longer be read ({error.strerror})"]
     for text in found:
-        context.warn("edited", f"{text}; it was edited while the run was going, so trials may have run different code")
+        context.warn("edited", f"{text}; it was edited during the run, so trials may have run different code")

@@ -47,8 +47,8 @@ def only_run_that_times(show: Callable[[str], None]) -> Iterator[float]:
     with socket.socket(socket.AF_UNIX) as lock:
         waits = not _taken(lock)
         if waits:
-            show(f"waiting for another run that times its trials on this machine{_owner()}; Ctrl-C ends the wait, "
-                 f"{VARIABLE}=off does without")
+            show(f"waiting for another run that times its trials on this machine{_owner()}; Ctrl-C ends the wait; "
+                 f"to run without the lock, set {VARIABLE}=off")
             while not _taken(lock):
                 time.sleep(PAUSE_SECONDS)
         lock.listen()  # so that others can ask who holds it
@@ -61,8 +61,8 @@ def _taken(lock: socket.socket) -> bool:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return False
-        raise OutputError(f"the lock that keeps two runs from timing at once: {error.strerror}; {VARIABLE}=off does "
-                          "without") from error
+        raise OutputError(f"the lock that keeps two runs from timing at once: {error.strerror}; to run without "
+                          f"it, set {VARIABLE}=off") from error
     return True
 
 

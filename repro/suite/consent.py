@@ -55,7 +55,7 @@ def require_code(source: str, cells: Sequence[Cell], given: str | None, base: st
                          f"{LEAST_DIGITS} or more hex digits")
     if not found:
         if given is not None:
-            raise UsageError(f"--allow-code {given[:16]}: {source} brings no code of its own; leave the option out")
+            raise UsageError(f"--allow-code {given[:16]}: {source} contains no code; leave the option out")
         return
     whole = code_sha256(found)
     if given is not None and whole.startswith(given.lower()):

@@ -147,7 +147,7 @@ def _grouped(suite: Suite, tune: Tune, problem: Problem, kinds: Kinds) -> dict[s
     for place, name in enumerate(names):
         if name not in suite.matrix:
             known = ", ".join(suite.matrix) or "none"
-            raise problem(f"{name!r} is no factor; factors of this suite: {known}", ("tune", "contenders", place))
+            raise problem(f"{name!r} is not a factor; factors of this suite: {known}", ("tune", "contenders", place))
     groups: dict[str, list[Levels]] = {}
     for levels in every_combination(suite):
         data = kinds(combine(suite.trial, levels, {}))

@@ -32,7 +32,7 @@ def check_designs(suite: Suite, cells: Sequence[Cell], problem: Problem) -> None
                       ("primary", "metric"))
     with_target = {cell.choices.stop.has_target for cell in cells}
     if len(with_target) > 1:
-        raise problem("fixed_steps cannot be compared with designs that have a target; make it a suite of its own",
+        raise problem("fixed_steps cannot be compared with designs that have a target; use a separate suite",
                       ("trial", "stop", "design"))
     if True in with_target:
         _check_contest(suite, cells, problem)
@@ -51,7 +51,7 @@ def _check_measurements(suite: Suite, cells: Sequence[Cell], problem: Problem) -
         SuiteError: a cell of another kind, a metric of training, a horizon.
     """
     if other := next((cell for cell in cells if not isinstance(cell.choices, MeasurementConfig)), None):
-        raise problem(f"{other.label} is no measurement; make it a suite of its own", ("trial", "kind"))
+        raise problem(f"{other.label} is not a measurement; use a separate suite", ("trial", "kind"))
     items = {cell.choices.quality.unit for cell in cells}
     if suite.metric == "operation_throughput" and len(items) > 1:
         raise problem(f"{' and '.join(sorted(items))} a second cannot be compared; use operation_time",
@@ -83,7 +83,7 @@ def _check_contest(suite: Suite, cells: Sequence[Cell], problem: Problem) -> Non
         values = list(dict.fromkeys(getattr(stop, name, None) for stop in stops))
         if len(values) > 1:
             raise problem(f"the cells of a contest make one claim, but stop.{name} is "
-                          f"{' or '.join(map(str, values))}; make it a suite of its own", ("trial", "stop", name))
+                          f"{' or '.join(map(str, values))}; use separate suites", ("trial", "stop", name))
     if suite.sequential is not None:
         raise problem("the runs of a contest are declared beforehand, so no look may end it early; remove it, or use "
                       "stop.design: fixed_budget", ("sequential",))

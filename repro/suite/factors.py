@@ -31,5 +31,6 @@ def keep_factors(suite: Suite, problem: Problem, overridden: bool) -> tuple[Suit
 def _why_not(suite: Suite, name: str, able: Iterable[str], kept: Iterable[str]) -> str:
     if name in kept:
         return f"{name!r} is named twice"
-    what = f"factor {name!r} has one level, so it has no effect" if name in suite.matrix else f"{name!r} is no factor"
+    one_level = f"factor {name!r} has one level, so it has no effect"
+    what = one_level if name in suite.matrix else f"{name!r} is not a factor"
     return f"{what}; factors of this suite with several levels: {', '.join(able) or 'none'}"

@@ -28,7 +28,7 @@ OF_TUNING = ("tune.trials", "tune.seeds", "tune.search", "tune.master_seed")
 """Keys that an override sets on the declaration of the tuning."""
 PROSE = ("title", "description", "source", "expected", "changes")
 """Keys of a suite that hold text for readers."""
-OF_A_RECORD = ("this suite lies in a record, whose classes from files run only after consent: use `repro reproduce` or "
+OF_A_RECORD = ("this suite is in a record, whose classes from files run only after consent: use `repro reproduce` or "
                "`repro run --resume` with --allow-code")
 
 
@@ -118,7 +118,7 @@ def read_suite(
         raise holder.problem(problem, path) from error
     _check_factors(holder)
     if _is_record(folder) and _starts_command(holder.suite):
-        raise holder.problem("this suite lies in a record, whose commands run only after consent: use `repro "
+        raise holder.problem("this suite is in a record, whose commands run only after consent: use `repro "
                              "reproduce` or `repro run --resume`", ("trial",))
     return holder
 
@@ -168,7 +168,7 @@ def _open(name_or_path: str) -> tuple[YamlFile, str]:
     if not looks_like_path:
         if name_or_path not in bundled():
             known = nearest(name_or_path, bundled())
-            raise SuiteError(f"no suite named {name_or_path!r}{known} (a suite of your own is given by its path)")
+            raise SuiteError(f"no suite named {name_or_path!r}{known} (give your own suite by its path)")
         text = files("repro.suites").joinpath(f"{name_or_path}.yaml").read_text(encoding="utf-8")
         return YamlFile(f"{name_or_path}.yaml", text), text
     if not path.is_file():

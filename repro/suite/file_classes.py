@@ -42,7 +42,7 @@ def file_class(seam: str, kind: str, code: str) -> Any:
     if not issubclass(found, BASES[seam]):
         kinds = [name for name, base in BASES.items() if issubclass(found, base)]
         is_one = f"; it is one of seam {kinds[0]}" if kinds else ""
-        raise FieldProblem(f"{kind} is no {seam}: it does not derive from {BASES[seam].__name__}{is_one}")
+        raise FieldProblem(f"{kind} is not of seam {seam}: it does not derive from {BASES[seam].__name__}{is_one}")
     if abstract := sorted(getattr(found, "__abstractmethods__", ())):
         raise FieldProblem(f"{kind} lacks what a {seam} needs: {', '.join(abstract)}")
     if reserved := next((name for name in RESERVED if name in found.model_fields), None):
@@ -146,7 +146,7 @@ class FileClasses:
             other = found.setdefault(main, source)
             if other.sha256 != source.sha256:
                 raise self._problem(f"{source.root / main} and {other.root / main} are two different files of one "
-                                    "name; rename one, so that reports can tell them apart", path)
+                                    "name; rename one, so that reports can distinguish them", path)
         return found
 
     def _in(self, item: Any, path: FieldPath) -> Iterator[tuple[str, SourceCode, FieldPath]]:

@@ -13,8 +13,8 @@ EVAL_SAMPLES = 2048
 class GateOptions(SuitePart):
     """The gate trains in fp32, and its reference on one device: a model that fits in a trial need not fit there."""
 
-    skip: str | None = Field(None, max_length=300, description="do not gate the cell, for this reason, which stands in "
-                                                               "the plan, in the report and beside its verdicts")
+    skip: str | None = Field(None, max_length=300, description="do not gate the cell, for this reason, which the "
+                                                               "plan, the report and its verdicts show")
     micro: int | None = Field(None, ge=1, description="samples per process and pass in the gate, at most the trial's; "
                                                       "null: the trial's")
     eval_samples: int = Field(EVAL_SAMPLES, ge=2, le=1 << 53, description="samples of an evaluation in the gate, over "

@@ -19,8 +19,8 @@ class Input(SuitePart):
     ahead: int | None = Field(None, ge=1, le=1024,
                               description=f"micro-batches that each worker reads ahead; null: {AHEAD} with workers")
     order: Literal["planned", "stream"] = Field(
-        "planned", description="planned: drawn from the seed; stream: the data's own, each rank its own shard from "
-                               "beginning to end, unpaired by order")
+        "planned", description="planned: drawn from the seed; stream: the order of the data, in which each rank reads "
+                               "its shard from beginning to end; unpaired by order")
 
     @model_validator(mode="after")
     def _ahead_of_workers(self) -> Input:

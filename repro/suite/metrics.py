@@ -232,20 +232,20 @@ METRICS: dict[str, MetricSpec] = _table(
     MetricSpec(
         name="accuracy", path="final", noun="final quality", times="the final quality", unit="", better="higher",
         speed=False, fixed_budget=True, says=("ends with", "the final quality of"), tracked=False,
-        description="Final quality: the last evaluation's.",
+        description="Final quality: the quality of the last evaluation.",
     ),
     MetricSpec(
         name="operation_time", path="operation.median_seconds", noun="time of an operation", times="the time",
         unit="s", without_target=True, of="operations", says=("takes", "as long for an operation as"),
-        description="Time of an operation of a measurement: the median over its timed operations of the slowest "
-                    "rank's.",
+        description="Time of an operation of a measurement: the time of the slowest rank, as the median over the timed "
+                    "operations.",
     ),
     MetricSpec(
         name="operation_throughput", path="operation.items_per_second", noun="throughput of operations",
         times="the throughput", unit="", better="higher", rate=True, without_target=True, of="operations",
         says=("processes", "as many items a second as"),
-        description="Throughput of a measurement: items of its timed operations over the sum of their times, each "
-                    "that of the slowest rank.",
+        description="Throughput of a measurement: items of its timed operations divided by the sum of their times. "
+                    "The time of an operation is the time of its slowest rank.",
     ),
 )
 TO_THE_END = tuple(spec.name for spec in METRICS.values() if spec.at_end)

@@ -105,22 +105,22 @@ class Suite(Frozen):
     version: str = Field("", pattern=rf"{VERSION}|^$", description="the suite's own version, in quotes: \"2.0\"")
     changes: tuple[Change, ...] = Field((), description="what each version changed, the latest first")
     source: Prose = Field("", description="the paper or practice the suite follows")
-    expected: Prose = Field("", description="how long it takes, and where that was seen")
+    expected: Prose = Field("", description="how long it takes, and on which machine")
     seeds: int = Field(10, ge=1, le=MOST_SEEDS, description="repeats of every cell; 10 for a result, 5 the least")
-    master_seed: int | None = Field(None, ge=0, lt=SEEDS_BELOW, description="every random number of the trials comes "
-                                    "from this; null: drawn for every run, and kept in its plan")
-    trial: dict[str, Any] = Field(description="what all cells share")
+    master_seed: int | None = Field(None, ge=0, lt=SEEDS_BELOW, description="seed of every random number of the "
+                                    "trials; null: drawn for every run, and kept in its plan")
+    trial: dict[str, Any] = Field(description="settings that all cells share")
     matrix: dict[str, list[Any]] = Field(default_factory=dict, description="factor (dotted path) -> its levels")
     combine: Combine = Field(
-        "all", description="all: every combination of levels. one_at_a_time: the first levels of all factors (the "
-                           "reference), and the cells that differ from it in one factor; the reference is the baseline")
+        "all", description="all: every combination of levels. one_at_a_time: the reference (the first levels of all "
+                           "factors), and the cells that differ from it in one factor; the reference is the baseline")
     exclude: list[dict[str, Any]] = Field(default_factory=list, description="combinations to exclude")
     baseline: dict[str, Any] = Field(
         default_factory=dict,
-        description="the cell speed-ups are measured against; factors not named are taken equal to the candidate's",
+        description="the cell that others are compared with; factors not named are equal to the candidate's",
     )
     primary: Contrast | None = Field(None, description="the one contrast declared beforehand")
-    contrasts: tuple[str, ...] = Field((), description="factors whose main effects are asked for: their levels paired "
+    contrasts: tuple[str, ...] = Field((), description="factors whose main effects are requested: their levels paired "
                                                        "over all other factors")
     sequential: Sequential | None = Field(
         None, description="judge the primary at declared looks and stop when it is settled; seeds is the last look")
@@ -139,14 +139,14 @@ class Suite(Frozen):
                           description="largest relative difference that still counts as the same, declared beforehand")
     horizon: float | None = Field(
         None, gt=0, allow_inf_nan=False,
-        description="up to where runs that missed are compared: seconds, for metric samples a number of samples; null: "
-                    "as far as all runs were watched",
+        description="limit up to which runs that missed are compared: seconds, for metric samples a number of samples; "
+                    "null: as far as all runs were observed",
     )
 
     tune: Tune | None = Field(None, description="tune every contender first, with equal budgets, then score it with "
                                                 "its best setting")
     settings: tuple[Setting, ...] = Field(
-        (), max_length=MOST_SETTINGS, description="values for the cells of some levels, as a tuning chose them")
+        (), max_length=MOST_SETTINGS, description="values that a tuning chose for the cells of some levels")
     tuned: Tuned | None = Field(None, description="the tuning that chose `settings`; written by a run with `tune`")
 
     @property

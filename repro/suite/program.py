@@ -51,10 +51,10 @@ class Program(SuitePart):
     files: tuple[str, ...] = Field(("**/*.py",), min_length=1, max_length=100,
                                    description="patterns of the files below it that are the program")
     commit: str = Field("", pattern=r"^([\w@][\w./~^@-]{0,199})?$", description="commit, tag or branch of the folder's "
-                        "git repository to run, in a folder of its own; empty: the files as they lie there")
+                        "git repository to run, in a separate folder; empty: the files as they are")
     environment: dict[str, str] = Field(default_factory=dict, max_length=100, description="variables to set")
     passes: tuple[str, ...] = Field((), max_length=100, description="variables of this environment that it may see, "
-                                    "besides those that any program needs")
+                                    "in addition to those that any program needs")
     terminal: bool = Field(False, description="run it under a pseudo-terminal, for programs that hold back what "
                                               "they print into a pipe")
     sha256: str = Field("", pattern="^([0-9a-f]{64})?$", description="hash of its files, filled in when a plan is "
@@ -79,8 +79,8 @@ class ProgramStop(SuitePart):
     target: float = Field(description="the quality to reach")
     confirm_evals: int = Field(1, ge=1, description="consecutive evaluations at or past the target that establish it")
     design: Literal["fixed_budget", "stop_at_target", "contest"] = Field(
-        "fixed_budget", description="fixed_budget: it runs to its own end; stop_at_target: it is ended (SIGTERM, then "
-                                    "SIGKILL) when the target is established; contest: it runs to its own end, and "
+        "fixed_budget", description="fixed_budget: it runs to its end; stop_at_target: it is ended (SIGTERM, then "
+                                    "SIGKILL) when the target is established; contest: it runs to its end, and "
                                     "the target judges the mean over all trials")
     alpha: float = Field(ALPHA, gt=0, lt=0.5, description="design contest: level of the claim that the mean quality is "
                                                           "at least as good as the target")
@@ -117,13 +117,13 @@ class ProgramConfig(TrialConfig):
     entry: ClassVar[str] = "repro.program.main:main"
     plugin_fields: ClassVar[tuple[str, ...]] = ("launcher",)
 
-    kind: Literal["program"] = Field("program", description="what a trial is; program: a command of yours")
+    kind: Literal["program"] = Field("program", description="what a trial is; program: your own command")
     engine: Program
     parameters: dict[str, Value] = Field(default_factory=dict, max_length=1000,
                                          description="values that the command takes in braces; factors of the suite")
     evaluation: Evaluation
     stop: ProgramStop
-    processes: int = Field(1, ge=1, le=65536, description="ranks that the command starts, as {processes} tells it")
+    processes: int = Field(1, ge=1, le=65536, description="ranks that the command starts; {processes} passes it")
     batch: ProgramBatch | None = Field(None, description="declared, so that steps can be counted as samples")
     epoch_samples: int | None = Field(None, ge=1, le=1 << 53, description="samples of one pass, so that they can be "
                                                                           "counted as epochs")

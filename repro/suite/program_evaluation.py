@@ -35,8 +35,8 @@ class Evaluation(SuitePart):
     axis: Literal["step", "samples", "epoch"] = Field("step", description="tensorboard: what its steps count")
     logs: str = Field("", max_length=1000, description="file of a csv pattern, or folder of the event files, relative "
                                                        "to the working folder; takes placeholders")
-    least_own_share: float = Field(LEAST_OWN, ge=0, le=1, description="least share of our clock that the program's own "
-                                   "clock must count; less makes a trial invalid")
+    least_own_share: float = Field(LEAST_OWN, ge=0, le=1, description="least share of the harness's clock that the "
+                                   "program's own clock must count; less makes a trial invalid")
 
     @model_validator(mode="after")
     def _of_its_reader(self) -> Evaluation:

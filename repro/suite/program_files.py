@@ -87,7 +87,7 @@ def export(folder: Path, commit: str, to: Path) -> None:
     """
     top, prefix = git.ask(folder, "rev-parse", "--show-toplevel"), git.ask(folder, "rev-parse", "--show-prefix")
     if top is None or prefix is None:
-        raise FieldProblem("its folder is no git checkout", ("engine", "commit"))
+        raise FieldProblem("its folder is not a git checkout", ("engine", "commit"))
     wanted = commit_of(folder, commit)
     if wanted is None:
         raise FieldProblem(f"no commit, tag or branch {commit!r} in its repository", ("engine", "commit"))

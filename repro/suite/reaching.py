@@ -89,7 +89,7 @@ def require_allowed(source: str, cells: Sequence[Cell], allowed: Sequence[str]) 
         more = f" (and {len(left) - SHOWN} more)" if len(left) > SHOWN else ""
         flags = " ".join(f"--allow {quote(item.permission)}" for item in left[:SHOWN])
         raise UsageError(f"{source}: {'; '.join(item.text() for item in left[:SHOWN])}{more}: a record may not choose "
-                         f"what is read, written or run here; if you trust it, allow that very value: {flags}")
+                         f"what is read, written or run here; if you trust it, allow exactly that value: {flags}")
 
 
 def refuse_credentials(plan: Plan, environment: Mapping[str, str]) -> None:

@@ -93,7 +93,7 @@ def _axis_size(name: str, axis: Axis, search: Search) -> float:
         raise FieldProblem("search: grid needs the number of points of a range, for example {log: [0.001, 1], "
                            "points: 7}", ("space", name))
     if search != "grid" and axis.points is not None:
-        raise FieldProblem(f"points are of search: grid, not of {search}", ("space", name, "points"))
+        raise FieldProblem(f"points belong to search: grid, not to {search}", ("space", name, "points"))
     if search == "grid" and axis.points is not None:
         return len(grid_values(axis))
     return axis.int_[1] - axis.int_[0] + 1 if axis.int_ is not None else math.inf

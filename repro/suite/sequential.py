@@ -36,7 +36,7 @@ class Sequential(SuitePart):
         if self.anytime and changed:
             raise FieldProblem("has no meaning with anytime: an e-process spends nothing", (changed[0],))
         if "power" in changed and self.spending != "power":
-            raise FieldProblem(f"is the exponent of spending: power, not of {self.spending}", ("power",))
+            raise FieldProblem(f"belongs to spending: power, not to {self.spending}", ("power",))
         if not self.anytime and not 1 <= len(self.looks) <= MOST_LOOKS:
             raise FieldProblem(f"a sequential design has 1 to {MOST_LOOKS} looks, not {len(self.looks)}", ("looks",))
         _check_looks(self)

@@ -76,10 +76,10 @@ class TrainingConfig(TrialConfig):
     compression: Literal["none", "fp16", "bf16", "powersgd"] = Field("none", description="what gradients are sent as")
     compression_rank: int = Field(1, ge=1, description="rank of PowerSGD's factors")
     overlap: bool | None = Field(None, description="average gradients during back-propagation (true), or only after it "
-                                                   "(false); null: as the engine does it")
+                                                   "(false); null: the engine's default")
     compile: Literal[False] | Compile = Field(False, description="torch.compile: false, true, or a mapping")
-    activation_checkpointing: bool = Field(False, description="compute activations inside the model's blocks again in "
-                                                              "the backward pass instead of keeping them")
+    activation_checkpointing: bool = Field(False, description="recompute activations inside the model's blocks in the "
+                                                              "backward pass instead of keeping them")
     channels_last: bool = Field(False, description="images and convolutions in memory format channels_last")
     cudnn_benchmark: bool = Field(False, description="cuDNN times its kernels and takes the fastest; GPUs only")
     gradient_clip: float | None = Field(None, gt=0, description="largest global L2 norm of the mean gradient")

@@ -121,8 +121,8 @@ class Axis(SuitePart):
 class Space(SuitePart):
     """The settings that contenders of one kind may get, and where this range comes from."""
 
-    for_: dict[str, Any] = Field(default_factory=dict, alias="for", description="the contenders that it is for: a "
-                                 "pattern; the first space that matches a contender is its own; none: all")
+    for_: dict[str, Any] = Field(default_factory=dict, alias="for", description="the contenders that the space "
+                                 "is for: a pattern; a contender gets the first space that matches; none: all")
     origin: str = Field(min_length=1, description="where the range comes from: a paper, a default widened by how much, "
                                                   "a pilot")
     space: dict[str, Axis] = Field(description="field of a trial (dotted path) -> {log: [lo, hi]}, {linear: [lo, hi]}, "
@@ -169,7 +169,7 @@ class Tune(SuitePart):
     """Tuning of the contenders of a suite, before they are scored."""
 
     contenders: tuple[str, ...] | None = Field(
-        None, description="factors of the matrix whose levels compete, each tuned on its own; null: every cell")
+        None, description="factors of the matrix whose levels compete, each tuned separately; null: every cell")
     at: dict[str, Any] = Field(default_factory=dict, description="the cell in which a contender is tuned, if it has "
                                                                  "several: a pattern")
     trials: int = Field(ge=1, le=MOST_TRIALS, description="settings of every contender")
@@ -179,8 +179,8 @@ class Tune(SuitePart):
                         description="the figure by which settings of a contender are ranked; those that miss the "
                                     "target come after all that reach it, by their best quality")
     hopeless: Hopeless | None = Field(None, description="abandon hopeless trials by this rule; null: none")
-    master_seed: int | None = Field(None, ge=0, lt=SEEDS_BELOW, description="every random number of the tuning comes "
-                                    "from this; null: it follows from that of the scored trials")
+    master_seed: int | None = Field(None, ge=0, lt=SEEDS_BELOW, description="seed of every random number of the "
+                                    "tuning; null: derived from that of the scored trials")
     spaces: tuple[Space, ...] = Field(max_length=MOST_SPACES, description="what is searched")
 
     @field_validator("contenders")

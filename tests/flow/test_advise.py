@@ -82,7 +82,7 @@ def test_the_pilot_gives_the_advice_again(folder: Path) -> None:
     (("own.yaml", "-o", "workload.hidden=8,9,10,11,12,13,14,15,16"), "would have 45 cells; 40 are the most"),
     (("tensor3d",), "is of kind measurement"),
     (("own.yaml", "-o", "engine=fake"), "simulates a training"),
-    (("own.yaml", "--workers", "1,2"), "no numbers of workers"),
+    (("own.yaml", "--workers", "1,2"), "are not numbers of workers"),
     (("own.yaml", "--efficiency", "0"), "--efficiency"),
 ])
 def test_what_is_refused_is_told_in_a_line(folder: Path, arguments: tuple[str, ...], words: str) -> None:

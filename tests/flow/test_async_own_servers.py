@@ -110,7 +110,7 @@ def test_every_report_has_the_lags(record: Record, tmp_path: Path) -> None:
              for path in map(Path, reporter(name).write(record, tmp_path))]
     text = {path.name: path.read_text(encoding="utf-8") for path in found
             if path.suffix in (".html", ".md", ".tex", ".csv", ".jsonl")}
-    assert "2 shards in 2 processes of their own" in text["report.html"] and "Version lag, mean" in text["report.html"]
+    assert "2 shards in 2 separate processes" in text["report.html"] and "Version lag, mean" in text["report.html"]
     for name, warned in (("report.md", "report.md"), ("training.tex", "report.tex")):
         assert "Version lag" in text[name] and "Clock lag" in text[name] and "older weights" in text[warned]
     for column in ("version_lag", "clock_lag", "controller_bytes", "busiest_bytes"):

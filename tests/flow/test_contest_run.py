@@ -100,7 +100,7 @@ def test_page_tables_and_tags_have_the_claims_and_no_time_to_a_target(ran: Path)
     assert command(ran, "report", "run", "--to", "csv,markdown,latex").returncode == 0
     reports = ran / "run" / "report"
     words = words_of(reports / "report.html")
-    assert "Claimed for every cell: mean loss of at most 3.28 over all runs, p < 0.01 ." in words
+    assert "Claim for every cell: mean loss of at most 3.28 over all runs, p < 0.01 ." in words
     assert "Wall clock to the end" in words and "Ran to its end" in words
     of_a_rule = "time or epochs to the target unknown"  # F5 of the checklist asks for them of every record
     for wrong in ("to target", "to the target", "reached", "Reached", "missed the target"):

@@ -110,7 +110,7 @@ def test_the_record_is_sound_and_gives_the_same_result_again(real: Record) -> No
 @pytest.mark.slow
 def test_the_page_says_that_no_accuracy_was_asked(real: Record) -> None:
     page = (real.folder.reports / "report.html").read_text()
-    assert "No accuracy was asked: this is a throughput comparison" in page
+    assert "No accuracy was requested: this is a throughput comparison" in page
     assert "Training: speed and memory" in page and "Resident memory" in page.replace("resident", "Resident")
     assert "to target</th>" not in page
     assert "reached the target" not in page.partition('id="checklist"')[0]
@@ -122,7 +122,7 @@ def test_rules_about_a_target_do_not_apply(real: Record) -> None:
     found = {item["id"]: item for item in json.loads(done.stdout)["findings"]}
     for name in ("F1", "F4", "F5", "MLP1", "MLP3", "MLP7", "HB12"):
         assert found[name]["verdict"] == "not applicable", found[name]
-        assert "no target was asked for" in found[name]["evidence"]
+        assert "no target was requested" in found[name]["evidence"]
     assert found["F2"]["verdict"] == "pass"
 
 
@@ -150,7 +150,7 @@ def test_another_metric_is_a_family_of_its_own_and_never_primary(exact: Record) 
     found = json.loads(done.stdout)
     assert [item["primary"] for item in found["comparisons"]] == [False]
     assert found["comparisons"][0]["verdict"] == "slower" and found["comparisons"][0]["ratio"] < 1
-    assert "Looking at a further metric, baseline or run spends another 5 %" in found["error_budget"]
+    assert "Every further metric, baseline or run that you look at adds 5 %" in found["error_budget"]
 
 
 def test_words_on_the_terminal_name_no_target(exact: Record) -> None:

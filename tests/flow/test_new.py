@@ -57,7 +57,7 @@ def test_files_are_written_once_and_say_what_to_run(
         compile(path.read_text(), path.name, "exec")
     for name in written:
         (tmp_path / name).write_text("mine")
-        with pytest.raises(OutputError, match="is there already; nothing was written"):
+        with pytest.raises(OutputError, match="already exists; nothing was written"):
             new(*arguments)
     assert all((tmp_path / name).read_text() == "mine" for name in written)
 
@@ -74,7 +74,7 @@ def test_one_file_that_is_there_keeps_all_from_being_written(tmp_path: Path) -> 
 @pytest.mark.parametrize("name", ["", "My", "a b", "../a", "a/b", "1a", "a" * 51, "a\n", "-a"])
 @pytest.mark.parametrize("what", ["suite", "workload", "program"])
 def test_a_name_that_cannot_be_is_one_line(tmp_path: Path, what: str, name: str) -> None:
-    with pytest.raises(UsageError, match="is no name"):
+    with pytest.raises(UsageError, match="is not a name"):
         new(what, "--", name)
     assert list(tmp_path.iterdir()) == []
 
@@ -82,7 +82,7 @@ def test_a_name_that_cannot_be_is_one_line(tmp_path: Path, what: str, name: str)
 @pytest.mark.usefixtures("_here")
 @pytest.mark.parametrize("name", ["none", "class", "import"])
 def test_a_workload_is_not_named_like_a_word_of_python(name: str) -> None:
-    with pytest.raises(UsageError, match="is a word of Python"):
+    with pytest.raises(UsageError, match="is a Python keyword"):
         new("workload", name)
 
 

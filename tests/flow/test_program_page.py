@@ -92,7 +92,7 @@ def test_steps_are_called_steps_and_clocks_that_nobody_stated_are_not_drawn(bare
     assert "loss against steps" in text and "loss against samples" not in text
     assert "loss against epochs" not in text and "against training clock" not in text
     assert "Where the time went" not in text and "the backend's own collectives" not in text
-    assert "--allow-code HASH" in text and "draws data" not in text
+    assert "--allow-code HASH" in text and "draws new data" not in text
 
 
 def test_declared_samples_epochs_and_an_own_clock_are_drawn(stated: Path) -> None:

@@ -286,7 +286,7 @@ def test_what_it_prints_is_kept_up_to_a_bound_and_without_secrets(
 def test_a_suite_inside_a_record_starts_nothing(finished: Path) -> None:
     for verb in ("run", "plan"):
         refused = repro(finished, verb, "run/suite.yaml")
-        assert refused.returncode == 2 and "lies in a record" in refused.stderr, refused.stderr
+        assert refused.returncode == 2 and "this suite is in a record" in refused.stderr, refused.stderr
 
 
 def test_a_start_that_never_comes_is_no_start(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_a_time_limit_interrupts_the_run_before_it_kills_it(site: Site) -> None:
     (("--", "--partition=nowhere"), "error: sbatch refuses: sbatch: error: Batch job submission failed: Invalid "
                                     "partition name specified"),
     (("--", "--nodes=3"), "error: --nodes=3: the number of nodes is launcher.nodes, 2 here"),
-    (("--launcher", "local", "--", "--nodes=3"), "only launcher slurm outside of a job takes options behind --"),
+    (("--launcher", "local", "--", "--nodes=3"), "only launcher slurm outside a job takes options after --"),
 ])
 def test_what_is_refused_is_one_line(site: Site, arguments: tuple[str, ...], words: str) -> None:
     (site.folder / "bad.yaml").write_text(SUITE.format(seeds=1, epochs=1, launcher=LAUNCHER, engines="[ddp]"))

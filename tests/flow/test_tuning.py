@@ -311,7 +311,7 @@ def test_a_contender_that_cannot_be_judged_is_left_out_and_the_others_are_scored
     def score(data: dict[str, Any]) -> None:
         data["suite"]["settings"] = [item for item in data["suite"]["settings"] if item["set"] is not None]
     edit_plan(root, score)
-    assert "is scored with nothing of its own" in sealed(root)
+    assert "is scored with no settings" in sealed(root)
 
 
 # ---- what verify finds

@@ -15,7 +15,7 @@ def _without(facts: Facts) -> Judged:
         return "cannot tell", "whether and how contenders were tuned is not in this source"
     if facts.untuned_optimizers:
         return "cannot tell", ("optimizers are compared with settings of unknown origin: another search could rank "
-                               "them otherwise; tune them in the suite, with equal budgets (tune:)")
+                               "them differently; tune them in the suite, with equal budgets (tune:)")
     return "not applicable", "no optimizers are compared and nothing was tuned"
 
 
@@ -32,7 +32,7 @@ def budgets(facts: Facts) -> Judged:
     if not found.here:
         return "cannot tell", f"declared: {said}, and the scored settings are among those drawn; the trials of the " \
                               "tuning are not in this record"
-    return "pass", f"{said}; {count(sum(item.trials or 0 for item in found.budgets), 'trial')} in a record of its own"
+    return "pass", f"{said}; {count(sum(item.trials or 0 for item in found.budgets), 'trial')} in a separate record"
 
 
 def seeds(facts: Facts) -> Judged:

@@ -95,7 +95,7 @@ def accuracy_held(facts: Facts) -> Judged:
         return "not applicable", "no speed-up is stated"
     quick = [item for item in facts.comparisons or () if item.verdict in ("faster", "slower", "same")]
     if facts.comparisons is not None and not quick:
-        return "not applicable", f"none of {many(facts.comparisons, 'comparison')} is decided, so there is no " \
+        return "not applicable", f"0 of {many(facts.comparisons, 'comparison')} decided, so there is no " \
                                  "speed-up"
     pairs = facts.contrasts if facts.comparisons is None else [(item.candidate, item.baseline) for item in quick]
     cells = [facts.cell(name) for name in dict.fromkeys(name for pair in pairs for name in pair)]
@@ -172,7 +172,7 @@ def same_batch(facts: Facts) -> Judged:
         return "fail", f"workers and batch grow together, with no cell of fewer workers at the same batch and " \
                        f"otherwise equal, for {len(only)} of {many(scaled, 'cell')}: {join(only)}"
     batches = sorted({cell.global_batch for cell in facts.cells if cell.global_batch is not None})
-    return "pass", f"{many(scaled, 'cell')} each with one of fewer workers at the same batch " \
+    return "pass", f"{many(scaled, 'cell')}, each with a cell of fewer workers at the same batch " \
                    f"({', '.join(map(str, batches))})"
 
 
@@ -192,7 +192,7 @@ def single_model(facts: Facts) -> Judged:
 def _one_view(facts: Facts) -> Judged:
     runs = [run for _, run in facts.runs if run.reached is not None]
     known, data = sum(bool(run.weights) for run in runs), facts.data or ()
-    described = f"{known} of {many(runs, 'run')} end in one set of weights with its hash" + _on_ranks(runs)
+    described = f"{known} of {many(runs, 'run')} end in one set of weights, whose hash is recorded" + _on_ranks(runs)
     if several := [item.name for item in data if (item.test_views or 0) > 1]:
         return "fail", f"an evaluation shows each test sample several times: {join(several)}"
     silent = [item.name for item in data if item.test_views is None]
@@ -238,7 +238,7 @@ def same_architecture(facts: Facts) -> Judged:
         return "fail", f"different models or data in {len(unlike)} of {many(pairs, 'comparison')}: {join(unlike)}"
     if begun := [f"{one.label} against {other.label}" for one, other in pairs if _unlike_start(one, other)]:
         return "fail", f"one seed gave different initial weights: {join(begun)}"
-    return "pass", f"one model on both sides of all {many(pairs, 'comparison')}"
+    return "pass", f"the same model on both sides of {many(pairs, 'comparison')}"
 
 
 def _unlike_start(one: CellFacts, other: CellFacts) -> bool:

@@ -102,7 +102,7 @@ def normality(facts: Facts) -> Judged:
         return "not applicable", "nothing is compared"
     relying = [item for item in facts.comparisons if item.interval is not None]
     if not relying:
-        return "pass", f"none of {many(facts.comparisons, 'comparison')} relies on a t interval"
+        return "pass", f"0 of {many(facts.comparisons, 'comparison')} with a t interval"
     if unpaired := [item.candidate_label for item in relying if not item.paired]:
         return "cannot tell", f"Welch's interval without a diagnostic: {join(unpaired)}"
     found = [(item, p) for item in relying if (p := _normal_p(item)) is not None]

@@ -14,7 +14,7 @@ Judged = tuple[Verdict, str]
 """A verdict and one sentence of evidence, with figures."""
 SHOWN = 3
 NO_TRAINING: Judged = ("not applicable", "operations are measured: nothing is trained")
-NO_TARGET: Judged = ("not applicable", "no target was asked for: a fixed number of steps is timed")
+NO_TARGET: Judged = ("not applicable", "no target was requested: a fixed number of steps is timed")
 
 
 class Finding(Frozen):

@@ -20,8 +20,8 @@ class CountsParam(click.ParamType):  # type: ignore[type-arg]  # generic only fr
             return value
         parts = str(value).split(",")
         if not all(part.strip().isascii() and part.strip().isdigit() and 2 <= int(part) <= 4096 for part in parts):
-            self.fail(f"{str(value)[:40]!r} are no numbers of workers; write for example 2,4,8 (2 to 4096 each)", param,
-                      ctx)
+            self.fail(f"{str(value)[:40]!r} are not numbers of workers; write for example 2,4,8 (2 to 4096 each)",
+                      param, ctx)
         return tuple(sorted({int(part) for part in parts}))
 
 
@@ -30,16 +30,16 @@ class CountsParam(click.ParamType):  # type: ignore[type-arg]  # generic only fr
 @override_option
 @click.option("--pilot", type=PlaceParam(path_type=Path), metavar="RUN|BUNDLE", help="Take the advice from this pilot "
               "of the suite.  [default: run one, of 3 seeds]")
-@click.option("--out", type=PlaceParam(path_type=Path), help="Run folder of the pilot; the check's has -check behind "
-              "it.  [default: runs/SUITE-pilot-DATE-TIME]")
+@click.option("--out", type=PlaceParam(path_type=Path), help="Run folder of the pilot; -check is appended for "
+              "the check.  [default: runs/SUITE-pilot-DATE-TIME]")
 @click.option("--workers", type=CountsParam(), default="2,4,8,16,32,64", help="Numbers of workers to predict.")
 @click.option("--efficiency", type=FiniteRange(0, 1, min_open=True), default=0.5,
-              help="Least speed-up over workers at which they are worth it.")
+              help="Lowest efficiency (speed-up / workers) that is worth it.")
 @click.option("--memory", type=FiniteRange(0, min_open=True), metavar="MIB", help="Memory for one worker.  [default: "
-              "what this machine has available; with a GPU state it]")
+              "what this machine has available; required with a GPU]")
 @click.option("--steps", type=click.IntRange(1, 10_000), default=12, help="Timed steps of a trial of pilot and check.")
 @click.option("--check", "checked", is_flag=True, help="Run the suite's workers for a few steps, and show predicted "
-              "beside measured.")
+              "next to measured.")
 @json_option
 def advise(
     suite: str, overrides: tuple[str, ...], pilot: Path | None, out: Path | None, workers: tuple[int, ...],

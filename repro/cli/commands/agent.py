@@ -21,15 +21,15 @@ class Address(click.ParamType):  # type: ignore[type-arg]  # generic only from c
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         host, _, port = str(value).rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-            self.fail(f"{value!r} is no HOST:PORT, for example node0:29410", param, ctx)
+            self.fail(f"{value!r} is not HOST:PORT, for example node0:29410", param, ctx)
         return host.strip("[]"), int(port)
 
 
 @click.command()
 @click.option("--join", "address", type=Address(), default=master, show_default="MASTER_ADDR, its port 29410",
-              help="Where `repro run` runs.")
+              help="Address of `repro run`.")
 @click.option("--wait", "wait_seconds", type=FiniteRange(min=0), default=600.0,
-              help="Seconds to wait for the run, at the start and after it was lost.")
+              help="Seconds to wait for the run, at the start and after a lost connection.")
 @click.option("--secret-stdin", is_flag=True, help="Read the secret from standard input.")
 def agent(address: tuple[str, int] | None, wait_seconds: float, secret_stdin: bool) -> None:
     """Lend this computer to a run with launcher torchrun on another one, until that run ends.
@@ -40,7 +40,7 @@ def agent(address: tuple[str, int] | None, wait_seconds: float, secret_stdin: bo
     Example: repro agent --join node0:29410
     """
     if address is None:
-        raise click.UsageError("--join HOST:PORT is missing: where `repro run` runs; or set MASTER_ADDR")
+        raise click.UsageError("--join HOST:PORT is missing: give the address of `repro run`, or set MASTER_ADDR")
     from repro.core.machine import detect
     from repro.launchers.nodes.agent import Agent
     from repro.launchers.nodes.secret import key_of, read

@@ -127,7 +127,7 @@ def tracking(rounds: int, steps: int, processes: int, delay: float, every: float
 def workers(rounds: int, seconds: float, delay: float, most: int, as_json: bool) -> None:
     """Measure throughput as workers come and go.
 
-    Workers of a volume (`repro volume run`) are started and killed; tasks a second stand beside the live workers.
+    Workers of a volume (`repro volume run`) are started and killed; the table has tasks a second and live workers.
 
     \b
     Example: repro bench workers --rounds 6
@@ -203,7 +203,7 @@ def bench_compare(cells: int, seeds: int, sizes: int, repetitions: int, as_json:
 @click.option("--from", "sample", type=PlaceParam(exists=True, file_okay=False, path_type=Path),
               help="Repeat the logs of this round (ORG/results/...).  [default: synthetic logs]")
 @click.option("--program", type=click.Choice(["mlperf", "speedrun"]), default="mlperf", show_default=True,
-              help="Whose logs are made.")
+              help="Program whose logs are repeated or made.")
 @json_option
 def bench_import(
     logs: int, megabytes: float, sample: Path | None, program: Literal["mlperf", "speedrun"], as_json: bool
@@ -219,7 +219,7 @@ def bench_import(
     from repro.bench.harness.import_scale import measure
 
     if sample is not None and program != "mlperf":
-        raise click.UsageError("--from repeats logs of MLPerf; without it --program speedrun makes records up")
+        raise click.UsageError("--from repeats logs of MLPerf only; leave it out for --program speedrun")
     _print(measure(logs, megabytes, sample, program), as_json)
 
 
@@ -233,7 +233,7 @@ def bench_verdicts(experiments: int, only: tuple[str, ...], processes: int, as_j
 
     Simulates experiments of a known truth, from results to verdicts: equal cells, drift, coarse and unlike evaluation
     grids, missed targets, two runs, conditions of --fail-if, plans from pilots. All rows take about an hour. Exit
-    code 3 if a row does not hold what is promised.
+    code 3 if a row does not keep what is promised.
 
     \b
     Example: repro bench verdicts --experiments 400 --only drift

@@ -23,14 +23,15 @@ from repro.suite.metrics import METRICS
 @click.option("--candidate", metavar="KEY=VALUE[,...]", help="For published results: the cells to compare.  [default: "
               "all others of the baseline's benchmark and round]")
 @click.option("--against", multiple=True, metavar="RUN", type=PlaceParam(path_type=Path),
-              help="A run of the baseline, once for each; every RUN is the candidate's then, and a run is the unit.")
+              help="A run of the baseline; may be repeated. Each RUN is then a run of the candidate, and the test "
+              "compares runs, not trials.")
 @click.option("--fail-if", multiple=True, metavar="CONDITION",
               help="Exit 3 if the condition holds for the primary contrast: a verdict (slower, faster, higher, lower, "
               "different, same; not-same: all others), or NAME OP NUMBER with ratio.low, ratio.high, speedup.low, "
               "speedup.high, n.")
-@click.option("--fail-any", is_flag=True, help="Exit 3 if the condition holds for any contrast; all become one family.")
+@click.option("--fail-any", is_flag=True, help="Exit 3 if the condition holds for any contrast; all form one family.")
 @click.option("--markdown", metavar="FILE", type=PlaceParam(path_type=Path, file_okay=True),
-              help="Also write a comment's worth of Markdown: verdict, table, cautions; without paths of this machine.")
+              help="Also write a short comment in Markdown: verdict, table, cautions; without paths of this machine.")
 @click.option("--force", is_flag=True, help="Compare runs even if their suites or methods differ.")
 @json_option
 def compare(

@@ -32,7 +32,7 @@ def data() -> None:
 def prepare(name: str, folder: Path) -> None:
     """Check the files of data set NAME and write its manifest.
 
-    Converts or tokenises if the form needs it. After Ctrl-C the same command goes on where it was.
+    Converts or tokenises if the form requires it. After Ctrl-C the same command continues.
 
     \b
     Example: repro data prepare cifar10 --from ~/cifar-10-batches-bin
@@ -92,7 +92,7 @@ def check(name: str) -> None:
     found = checks.required(form_of(name))
     with _progress() as progress:
         checks.check_all(found, progress)
-    say(f"{name}: all {found.manifest.files:,} files are those of the manifest, identity {found.sha256[:16]}")
+    say(f"{name}: all {found.manifest.files:,} files match the manifest, identity {found.sha256[:16]}")
 
 
 @contextmanager

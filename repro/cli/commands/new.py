@@ -36,14 +36,14 @@ def suite(name: str) -> None:
 @new.command()
 @click.argument("name")
 def workload(name: str) -> None:
-    """Write a workload in a file of its own, and NAME.yaml, a suite that trains it.
+    """Write a workload in a separate file, and NAME.yaml, a suite that trains it.
 
     \b
     Example: repro new workload my-spirals
     """
     module, found = checked(name).replace("-", "_"), class_name(name)
     if keyword.iskeyword(found) or keyword.iskeyword(module):
-        raise UsageError(f"{name!r} is a word of Python; give the workload another name")
+        raise UsageError(f"{name!r} is a Python keyword; give the workload another name")
     write({Path(f"{module}.py"): start("workload.py", CLASS=found),
            Path(f"{name}.yaml"): start("workload.yaml", NAME=name, SUITE=name, FILE=module, CLASS=found)})
     say(f"wrote {module}.py with class {found}, and {name}.yaml; next: repro gate {name}.yaml, repro run {name}.yaml")
@@ -52,7 +52,7 @@ def workload(name: str) -> None:
 @new.command()
 @click.argument("name")
 def program(name: str) -> None:
-    """Write folder NAME: train.py, which knows nothing of repro, and suite.yaml, which runs it as it is.
+    """Write folder NAME: train.py, which does not use repro, and suite.yaml, which runs it unmodified.
 
     \b
     Example: repro new program my-training
@@ -70,7 +70,7 @@ def checked(name: str) -> str:
         UsageError: it is none.
     """
     if NAME.fullmatch(name) is None:
-        raise UsageError(f"{name!r} is no name: small letters, digits and `-`, at most 50, a letter first")
+        raise UsageError(f"{name!r} is not a name: use small letters, digits and `-`, at most 50, a letter first")
     return name
 
 
@@ -94,7 +94,7 @@ def write(made: dict[Path, str]) -> None:
         OutputError: one of them is there, or cannot be written.
     """
     if present := next((path for path in made if path.exists() or path.is_symlink()), None):
-        raise OutputError(f"{present}: is there already; nothing was written")
+        raise OutputError(f"{present}: already exists; nothing was written")
     for path, text in made.items():
         try:
             path.parent.mkdir(exist_ok=True)

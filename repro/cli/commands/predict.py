@@ -22,7 +22,7 @@ class ProcessesParam(click.ParamType):  # type: ignore[type-arg]  # generic only
             return value
         parts = [part.strip() for part in str(value).split(",")]
         if not all(part.isascii() and part.isdigit() and len(part) <= 5 and 1 <= int(part) <= MOST for part in parts):
-            self.fail(f"{str(value)[:40]!r} are no numbers of processes; write for example 16,64,256 (1 to {MOST} "
+            self.fail(f"{str(value)[:40]!r} are not numbers of processes; write for example 16,64,256 (1 to {MOST} "
                       "each)", param, ctx)
         return tuple(sorted({int(part) for part in parts}))
 
@@ -30,7 +30,7 @@ class ProcessesParam(click.ParamType):  # type: ignore[type-arg]  # generic only
 @click.command()
 @click.argument("run", metavar="RUN|BUNDLE", type=PlaceParam(path_type=Path))
 @click.option("--processes", type=ProcessesParam(), required=True, metavar="16,64,256",
-              help="Numbers to predict; those of the record stand beside.")
+              help="Numbers of processes to predict; those of the record are shown as well.")
 @click.option("--scaling", type=click.Choice(["strong", "weak"]), help="Keep the global batch, or the samples of a "
               "worker.  [default: strong if the record keeps the global batch, else weak]")
 @click.option("--fit", "fitted", type=ProcessesParam(), default=(), metavar="1,2,4", help="Fit to these numbers of the "
@@ -48,8 +48,8 @@ def predict(
     """Model the times of RUN with other numbers of processes.
 
     RUN needs at least two numbers of processes. A step is the slowest of its workers, plus the communication of the
-    algorithm's own schedule over links fitted to the run, plus the wait for input. Everything predicted is labelled
-    modelled, and every assumption is listed.
+    algorithm's own schedule over links fitted to the run, plus the wait for input. All predictions are labelled
+    modelled, and all assumptions are listed.
 
     \b
     Example: repro predict runs/firecaffe --processes 16,64,256,1024 --out predict.html

@@ -60,9 +60,9 @@ def report(
         with open_records(runs) as folders:
             if any_published(runs):
                 if only:
-                    raise click.UsageError("--only is of runs; published results declare no contrast")
+                    raise click.UsageError("--only applies to runs; published results declare no contrast")
                 if prefix:
-                    raise click.UsageError("--prefix is of runs; published results have no macros")
+                    raise click.UsageError("--prefix applies to runs; published results have no macros")
                 places = write_published_reports(folders, names, folder)
             else:
                 places = report_runs(folders, names, folder, only, prefix)

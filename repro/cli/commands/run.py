@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 @click.argument("suite", type=SuiteParam(), required=False)
 @click.argument("scheduler", nargs=-1, type=click.UNPROCESSED, metavar="[-- SBATCH OPTIONS]")
 @override_option
-@click.option("--launcher", metavar="KIND", help="Short for -o launcher=KIND, which may be '{kind: slurm, nodes: 4}', "
-              "too; slurm outside of a job submits one.")
+@click.option("--launcher", metavar="KIND", help="Short for -o launcher=KIND; KIND may also be '{kind: slurm, nodes: "
+              "4}'. Outside a job, slurm submits one.")
 @seeds_option
 @master_seed_option
 @click.option("--resume", type=PlaceParam(path_type=Path), metavar="RUN", help="Resume an interrupted run: run the "
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
               "report says so.")
 @until_settled_option
 @anytime_option
-@click.option("--budget", type=DurationParam(), metavar="TIME", help="Of a sequential run: end at the last look that "
-              "this time reaches (90s, 45m, 2h); --resume goes on with the next pairs.")
+@click.option("--budget", type=DurationParam(), metavar="TIME", help="For a sequential run: end at the last look "
+              "within this time (90s, 45m, 2h); --resume continues with the next pairs.")
 @click.option("--strict", is_flag=True, help="Refuse to start if the machine would distort the figures (busy, too few "
               "cores, little disk or shared memory), and stop if its clock is set.")
 @click.option("--energy", is_flag=True, help="Measure energy with CodeCarbon (pip install 'repro-harness[energy]'); "
@@ -69,7 +69,7 @@ def run(
 ) -> None:
     """Run SUITE, or resume an interrupted run.
 
-    A suite with `tune:` is tuned first, in a record of its own, then scored with the best settings.
+    A suite with `tune:` is tuned first, in a separate record, then scored with the best settings.
     A run has a parity gate, timed trials, a replay to MLflow and an HTML report. Every run draws its own order and, if
     the suite states no master seed, its own data.
 
@@ -87,7 +87,7 @@ def run(
     overrides = (*overrides, *([f"launcher={launcher}"] if launcher else []))
     if resume is not None:
         if scheduler:
-            raise click.UsageError("--resume RUN submits nothing; leave out what is behind --")
+            raise click.UsageError("--resume RUN submits nothing; leave out what follows --")
         if suite is not None or overrides or out is not None or (seeds, master_seed) != (None, None):
             raise click.UsageError("--resume RUN takes its suite, seeds and folder from RUN; leave out SUITE, -o, "
                                    "--seeds, --master-seed and --out")
@@ -130,7 +130,7 @@ def _submit(
 
     if not needs_job(plan):
         if scheduler:
-            raise click.UsageError(f"{scheduler[0]}: only launcher slurm outside of a job takes options behind --")
+            raise click.UsageError(f"{scheduler[0]}: only launcher slurm outside a job takes options after --")
         return
     flags = [flag for flag, given in (("--no-mlflow", not track), ("--strict", strict), ("--energy", energy)) if given]
     say(submit_plan(plan, scheduler, sys.argv[1:], out, flags))

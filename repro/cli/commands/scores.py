@@ -17,10 +17,10 @@ TO_TARGET = [name for name, spec in METRICS.items() if spec.to_target]
 @click.argument("runs", nargs=-1, required=True, metavar="RUN|BUNDLE ...", type=PlaceParam(path_type=Path))
 @click.option("--metric", type=click.Choice(TO_TARGET),
               help="Metric of the scores.  [default: that of the primary contrast, else tta_wall]")
-@click.option("--by", multiple=True, metavar="FACTOR", help="A factor that names a contender, once for each; all "
-              "others tell workloads apart.  [default: the factors that vary on one workload]")
-@click.option("--baseline", metavar="KEY=VALUE[,...]", help="The contender whose times the ratios are over.  [default: "
-              "the suite's baseline]")
+@click.option("--by", multiple=True, metavar="FACTOR", help="A factor that names a contender; may be repeated. All "
+              "others distinguish workloads.  [default: the factors that vary on one workload]")
+@click.option("--baseline", metavar="KEY=VALUE[,...]", help="The contender that the ratios are relative to.  "
+              "[default: the suite's baseline]")
 @click.option("--tau-max", type=FiniteRange(1, min_open=True), default=4.0,
               help="End of the area under a profile, as a factor of the best time.")
 @json_option
@@ -29,8 +29,8 @@ def scores(
 ) -> None:
     """Score contenders over several workloads: performance profiles and geometric means, with bands over seeds.
 
-    A contender's time on a workload is the median over its seeds. A workload that no more than half of the seeds reach
-    counts as infinite, and withholds the geometric mean.
+    A contender's time on a workload is the median over its seeds. If at most half of the seeds reach the target of a
+    workload, its time counts as infinite, and the contender has no geometric mean.
 
     Runs of one experiment count as one; runs of other suites add their workloads, if made on the same machine.
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FORMULAS = (
     "a step of G workers: T + alpha x rounds + beta x bytes of the algorithm's schedule, nothing hidden (Hockney 1994)",
-    "speed-up: G T / that; worth it: the most workers whose speed-up is at least the asked share of G",
+    "speed-up: G T / that; worth it: the most workers whose speed-up is at least the requested share of G",
     "one server: efficiency (1 + R) / (1 + G R) with R = 2 S beta / T (Zou et al. 2017)",
     "shards: ceil(2 S G beta / T) (Zou et al. 2017); with room: ceil(S G beta / (0.6 (T + 2 S beta))), links "
     "in both directions at most 60 % full",
@@ -28,7 +28,7 @@ def print_advised(found: Advised, console: Console | None = None) -> None:
     """Print what was measured, what follows and how, and the check."""
     console = console or stdout(160)
     advice = found.advice
-    console.print(line(f"pilot: {advice.pilot} ({advice.origin}); everything predicted is modelled:"), soft_wrap=True)
+    console.print(line(f"pilot: {advice.pilot} ({advice.origin}); all predictions are modelled:"), soft_wrap=True)
     for text in FORMULAS:
         console.print(line(f"  {text}"), soft_wrap=True)
     for text in advice.cautions:

@@ -18,8 +18,8 @@ SHOWN = 15
 def print_predicted(found: ScaleModel, console: Console | None = None) -> None:
     """Print every line with its rows and assumptions."""
     console = console or stdout(190)
-    console.print(line(f"{found.suite}, {found.run} ({found.origin}), {found.scaling} scaling; everything but columns "
-                       "called measured is modelled"), soft_wrap=True)
+    console.print(line(f"{found.suite}, {found.run} ({found.origin}), {found.scaling} scaling; all figures are "
+                       "modelled, except columns called measured"), soft_wrap=True)
     for item in found.lines:
         console.print(line(""))
         console.print(line(item.label, style="bold"), soft_wrap=True)

@@ -72,7 +72,7 @@ def _commands(suite: Suite) -> Iterator[str]:
 
 def _others(source: SourceCode) -> str:
     more = len(source.files) - 1
-    return f" and {more} module{'s' if more > 1 else ''} beside it" if more else ""
+    return f" and {more} module{'s' if more > 1 else ''} next to it" if more else ""
 
 
 def design_text(suite: Suite) -> str:

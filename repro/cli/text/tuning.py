@@ -62,7 +62,7 @@ def hopeless_lines(tune: Tune) -> list[str]:
     if tune.hopeless is None:
         return []
     return [f"hopeless: a trial is abandoned if after {tune.hopeless.at:.0%} of its budget its quality is worse than "
-            f"the median of its contender's earlier trials there, once {tune.hopeless.after} of them have ended"]
+            f"the median of its contender's earlier trials at that point, once {tune.hopeless.after} have ended"]
 
 
 def _space_lines(space: Space) -> list[str]:
@@ -84,7 +84,7 @@ def phases_json(phases: Phases) -> dict[str, Any]:
 def tuning_lines(tuning: Tuning) -> list[str]:
     """Return the chosen setting of every contender, and what the choice took."""
     lines = [f"tuned:  {item.label}: {_choice(tuning, item)} ({_cost(item.cost)})" for item in tuning.contenders]
-    return [*lines, f"tuning: {_cost(tuning.cost)}, in a record of its own: {tuning.record.folder.root}"]
+    return [*lines, f"tuning: {_cost(tuning.cost)}, in a separate record: {tuning.record.folder.root}"]
 
 
 def settings_text(values: Mapping[str, Any]) -> str:
@@ -99,7 +99,7 @@ def _choice(tuning: Tuning, item: TunedContender) -> str:
     chosen = f"{settings_text(best.values)}, the best of {item.budget} settings"
     if best.figure is not None:
         return f"{chosen}, {spec.noun} {best.figure:,.6g}"
-    return f"{chosen}, none of which reached the target with every seed; best quality {best.quality:.4g}"
+    return f"{chosen}; no setting reached the target with every seed; best quality {best.quality:.4g}"
 
 
 def _cost(cost: TuningCost) -> str:

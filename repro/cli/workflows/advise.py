@@ -100,5 +100,5 @@ def _require_same(record: Record, wanted: Suite, pilot: Path) -> None:
 
 def _different(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     """Return the fields in which two differ, with what was found."""
-    return ", ".join(f"{key}: {found.get(key)} there, {wanted.get(key)} asked"
+    return ", ".join(f"{key}: {found.get(key)} there, {wanted.get(key)} requested"
                      for key in sorted({*found, *wanted}) if found.get(key) != wanted.get(key))

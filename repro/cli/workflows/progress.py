@@ -158,6 +158,6 @@ def look_line(look: Look) -> str:
         figures = f"ratio {look.ratio:.3f}{limits}"
     tests = [f"{name} {p:.2g} (needs {level:.2g})" for name, p, level in (
         ("p", look.p, look.nominal), ("same p", look.same_p, look.same_nominal)) if p is not None]
-    follows = {"settled": f"settled: {look.verdict}", "continues": "goes on", "last": "the last look: not settled",
+    follows = {"settled": f"settled: {look.verdict}", "continues": "continues", "last": "the last look: not settled",
                "failed": "a trial failed: no verdict until it has run again"}[look.decision]
     return f"look {look.number} of {look.of}, {look.n} pairs: {', '.join([figures, *tests])}; {follows}"

@@ -127,7 +127,7 @@ def reopen_reproduction(root: Path, first: Record) -> tuple[RunFolder, Plan]:
     wanted = {(plan.cells[index].cell_id, repeat) for index, repeat in plan.order}
     same = plan.digest == first.plan.digest and not wanted - have and _reproduced_figures(root) == figures_sha256(first)
     if plan.kind != "reproduction" or not same:
-        raise UsageError(f"{root}: is no reproduction of this record; to start one omit --resume")
+        raise UsageError(f"{root}: is not a reproduction of this record; to start one, omit --resume")
     reduce_plan(first.plan, sorted(wanted), detect(), 0)  # raises, before any write, if this machine cannot
     return folder, plan
 

@@ -41,8 +41,8 @@ from repro.suite.reaching import permissions, refuse_credentials
 
 FINISH_SECONDS = 20.0
 """Longest wait for a tracking server between the phases; the scored run does not depend on it."""
-DRAFT = ("the tuning chooses the settings: shown, and counted in the cost, is the first setting of every contender in "
-         "place of the chosen one")
+DRAFT = ("the tuning chooses the settings: this plan and its cost have the first setting of every contender in place "
+         "of the chosen one")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ def choose(root: Path, tuning: Tuning, machine: Machine) -> Plan:
     """
     if missing := tuning.record.missing():
         again = command(f"run --resume {shlex.quote(str(root))}")
-        raise TrialError(f"{root}: {len(missing)} tuning trials have not run, so nothing was chosen; go on with: "
+        raise TrialError(f"{root}: {len(missing)} tuning trials have not run, so nothing was chosen; resume with: "
                          f"{again}")
     declared, folder = read_declared(root), RunFolder(root)
     suite = declared.scored(tuning)

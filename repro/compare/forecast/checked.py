@@ -40,7 +40,7 @@ def check(advice: Advice, record: Record) -> tuple[CheckRow, ...]:
                 rows.append(CheckRow(
                     family=item.family, workers=row.workers, predicted=row.speed_up, measured=found,
                     ratio=row.speed_up.value / found.value if found else None,
-                    why="" if found else "no trial ended well with one worker of its seed beside it"))
+                    why="" if found else "no seed has a completed trial with this number of workers and with one"))
     return tuple(rows)
 
 

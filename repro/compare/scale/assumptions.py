@@ -11,7 +11,7 @@ from repro.record.store import Record
 
 BUSY = 0.5
 """Share of the cores in use from which on times wait for cores: only bytes are compared then."""
-EVERYTHING = "everything but the columns called measured or counted is modelled; the trials were {origin}"
+EVERYTHING = "all figures are modelled, except the columns called measured or counted; the trials were {origin}"
 WORDS = {
     "strong": "strong scaling: the global batch stays that of the record, so that a worker has fewer samples",
     "weak": "weak scaling: a worker keeps its samples, so that the global batch grows with the processes",
@@ -83,7 +83,7 @@ def _of_line(
     if not exchange.counted:
         yield "bytes were not counted: all gradients are taken to go in one all-reduce"
     if len([count for count in fit if count > 1]) == 1:
-        yield ("one number of processes communicates: latency and rate of the links cannot be told apart, so all of it "
+        yield ("one number of processes communicates: latency and rate of the links cannot be separated, so all of it "
                "is taken as bytes")
     if scaling == "strong" and len(shares) < 2:
         yield ("one batch was measured with the smallest number of processes: computation is in proportion to the "

@@ -271,7 +271,7 @@ def _without_baseline(arm: _Arm, arms: Sequence[_Arm], records: Mapping[str, Seq
     """Compare with the previous record, by a number alone."""
     none = TimeClaim(verdict="no comparison", because="it has no time")
     if arm.baseline:
-        return _because(none, "it is the arm to compare with")
+        return _because(none, "the other arms are compared with it")
     if not arm.times:
         return none
     record = records[arm.cell.factors["round"]]

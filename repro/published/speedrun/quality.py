@@ -52,7 +52,7 @@ def judge_quality(results: Sequence[PublishedResult], refused: int, target: floa
                                          "interval": (spread.low, spread.high)})
     if missed:
         return found.model_copy(update={"verdict": "not supported", "because": (
-            f"{missed} of {total} runs ended without a finite loss, so the mean over all runs is no number")})
+            f"{missed} of {total} runs ended without a finite loss, so there is no mean over all runs")})
     if refused or invalid:
         parts = [f"{refused} refused"] * bool(refused) + [f"{invalid} with an impossible clock"] * bool(invalid)
         return found.model_copy(update={"because": (

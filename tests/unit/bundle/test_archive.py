@@ -128,7 +128,7 @@ def test_zip64_and_encryption_and_rare_methods_are_refused(tmp_path: Path) -> No
 @pytest.mark.parametrize("content", [b"", b"PK", b"hello", bytes(1 << 16)])
 def test_a_file_that_is_no_archive_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.zip").write_bytes(content)
-    assert "no bundle: not a zip, or truncated" in refused(tmp_path / "x.zip", tmp_path / "out")
+    assert "not a bundle: not a zip, or truncated" in refused(tmp_path / "x.zip", tmp_path / "out")
 
 
 def test_a_run_too_large_for_a_bundle_is_refused_when_it_is_made(

@@ -177,7 +177,7 @@ def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
      "this out, or for a fixed number add -o sequential=null"),
     (("run", "quickstart", "--anytime"), "error: --anytime: the suite declares looks"),
     (("run", "good.yaml", "--budget", "2h"), "error: --budget ends a sequential run at a look"),
-    (("run", "quickstart", "--budget", "2x"), "Error: Invalid value for '--budget': '2x' is no duration; write 2h"),
+    (("run", "quickstart", "--budget", "2x"), "Error: Invalid value for '--budget': '2x' is not a duration; write 2h"),
     (("plan", "engines", "--anytime", "--until-settled"), "Error: --until-settled judges at declared looks and"),
     (("run", "--resume", "run", "--anytime"), "Error: --resume RUN keeps the design of RUN"),
     (("run", "bad.yaml", "--no-mlflow"), "error: bad.yaml:5: trial.workload"),

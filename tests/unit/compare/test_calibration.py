@@ -107,7 +107,7 @@ def test_twelve_repeats_make_pairs_ten_make_halves_nine_make_nothing(tmp_path: P
     record = record_of(tmp_path, 9)
     nulls, problems = nulls_of(record, record.plan.cells, "tta_wall", 6)
     assert nulls == []
-    assert problems[0].endswith("9 repeats; 10 are the least that can be dealt out to two sides")
+    assert problems[0].endswith("9 repeats; splitting them into two sides requires at least 10")
 
 
 def test_a_deal_uses_every_trial_once_and_is_always_the_same(tmp_path: Path):

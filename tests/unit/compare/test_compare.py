@@ -275,7 +275,7 @@ def test_crashed_trials_leave_the_contrast_without_a_ratio(tmp_path: Path) -> No
     record = make_record(tmp_path / "run", course=lambda trial: Course(crash=trial.choices.engine.kind == "deepspeed"))
     first = compare(record.plan, record.results)[0]
     assert (first.verdict, first.ratio) == ("inconclusive", None)
-    assert first.because.startswith("the candidate crashed in 6 of 6 trials; a failed trial tells nothing")
+    assert first.because.startswith("the candidate crashed in 6 of 6 trials; a failed trial says nothing")
 
 
 def test_no_verdict_while_planned_pairs_are_missing(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_one_run_as_a_table(old: Record) -> None:
             "6 of 6 pairs were slower") in ended.output
     assert "2. exploratory: 6 pairs cannot be significant after Holm over the 3 contrasts shown; 7 can" in ended.output
     assert "not calibrated" in ended.output
-    assert "the samples to the target of 3 cells together (Holm); so at most 15 % in any of them" in ended.output
+    assert "the samples to the target of 3 cells together (Holm); so at most 15 % over all of them" in ended.output
 
 
 def test_the_same_figures_as_json(old: Record) -> None:
@@ -170,7 +170,7 @@ def test_one_cell_is_nothing_to_compare(tmp_path: Path) -> None:
     assert ended.exit_code == 0, ended.output  # the only contrast is the one meant
     ended = run(alone.folder.root, again.folder.root, "--fail-if", "n < 3")
     assert ended.exit_code == 3, ended.output
-    assert "two separate runs are no pairs" in ended.output
+    assert "two separate runs are not pairs" in ended.output
 
 
 def test_no_run_folder(tmp_path: Path) -> None:

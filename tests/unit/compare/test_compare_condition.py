@@ -51,7 +51,7 @@ def test_a_failed_condition_shows_its_figures() -> None:
     ("ratio.low > 1 or 1", "like 'slower'"), ("ratio.low = 1", "like 'slower'"),
     ("ratio > 1.05", "'ratio.low > 1.05' fails what is surely above, 'ratio.high > 1.05' what may be above"),
     ("speedup < 0.9", "'speedup.high < 0.9' fails what is surely below"),
-    ("p <= 0.05", "p alone is no verdict"),
+    ("p <= 0.05", "p alone is not a verdict"),
     ("probability_less < 0.5", "a probability less without its interval crosses a limit by chance"),
 ])
 def test_anything_else_is_refused(text: str, message: str) -> None:

@@ -56,7 +56,7 @@ def test_contrasts_are_exploratory_if_holm_cannot_reach_significance(tmp_path: P
     found = list(compared(plan_of(tmp_path, 6), clear).values())
     assert [item.verdict for item in found] == ["slower", *["exploratory"] * 3]
     assert found[1].because == "6 pairs cannot be significant after Holm over the 3 contrasts shown; 7 can"
-    assert found[1].settles == "a suite that asks this declares at least 7 pairs before its first run"
+    assert found[1].settles == "declare at least 7 pairs in a suite before its first run"
     assert found[1].ratio is not None and found[1].interval is not None
 
 
@@ -68,7 +68,7 @@ def test_pairs_that_make_significance_possible_are_reported_as_a_minimum(tmp_pat
     item = next(item for item in found if not item.primary and item.baseline_label.startswith("ddp")
                 and item.candidate_label.startswith("deepspeed"))
     assert "; 7 can" in item.because
-    assert item.settles == "a suite that asks this declares at least 7 pairs before its first run"
+    assert item.settles == "declare at least 7 pairs in a suite before its first run"
 
 
 def test_without_a_primary_all_stand_in_the_family(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_the_declared_horizon_is_kept_and_never_stretched() -> None:
     assert "0 run(s) reached the target by the horizon" in nobody.because
     beyond = against(ours, some_missed(10, 3, 30.0, 40.0), horizon=41.0)
     assert (beyond.verdict, beyond.restricted) == ("faster", None)
-    assert "the declared horizon of 41 is beyond 40, up to where all runs were watched" in beyond.because
+    assert "the declared horizon of 41 is beyond 40, the limit up to which all runs were observed" in beyond.because
 
 
 def drawn(ratio: float, rng: np.random.Generator, n: int = 20) -> Comparison:
@@ -87,7 +87,7 @@ def test_unlike_grids_decide_no_order() -> None:
     found = against(ours, [item.model_copy(update={"curve": curve(250)})
                            for item in some_missed(10, 3, 30.0, 40.0)])
     assert found.verdict == "inconclusive"
-    assert "which alone can decide which is first" in found.because
+    assert "this alone can decide which is first" in found.because
 
 
 def test_a_budget_that_ended_early_proves_nothing() -> None:
@@ -102,7 +102,7 @@ def test_a_diverged_run_never_arrives_and_an_exhausted_one_might_have() -> None:
     for status in ("diverged", "out_of_memory"):
         found = against(ours, some_missed(8, 8, 0.0, 5.0, status))  # type: ignore[arg-type]
         assert found.verdict == "faster"
-        assert "not one reached the target, so how many times faster is unknown" in found.because
+        assert "none reached the target, so it is unknown how many times faster the candidate is" in found.because
         word = {"diverged": "diverged", "out_of_memory": "ran out of memory"}[status]
         assert found.because.startswith(f"the baseline {word} in 8 of 8 trials")
         assert found.ratio is None and found.restricted is None
@@ -127,7 +127,7 @@ def test_all_missed_on_both_sides() -> None:
 def test_misses_of_unknown_length_give_nothing() -> None:
     found = against(trials(CANDIDATE, [10.0] * 6), trials(BASELINE, [None, *[9.0] * 5]))
     assert found.verdict == "inconclusive"
-    assert found.because == "the record does not say how long 1 trials that missed the target were watched"
+    assert found.because == "the record does not say how long 1 trials that missed the target were observed"
 
 
 def test_a_tie_of_missed_runs_finds_nothing() -> None:

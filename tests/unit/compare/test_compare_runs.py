@@ -60,7 +60,7 @@ def test_times_of_two_separate_runs_get_no_verdict(tmp_path: Path) -> None:
         for item in versus(ran("old", plan, 10.0), ran("new", plan, scale)):
             assert (item.verdict, item.refused, item.paired, item.p) == ("inconclusive", True, False, None)
             assert item.ratio == pytest.approx(scale / 10) and item.interval is not None
-            assert item.because.startswith("two separate runs are no pairs: ")
+            assert item.because.startswith("two separate runs are not pairs: ")
             assert "put both cells into one suite, whose trials take turns" in item.because
             assert any("not paired: each run has its own state of the machine" in text for text in item.cautions)
 

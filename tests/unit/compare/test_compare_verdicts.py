@@ -187,8 +187,8 @@ def test_a_crash_is_named_and_is_no_missed_target() -> None:
     assert (found.verdict, found.ratio) == ("inconclusive", None)
     assert found.because == (
         "the candidate crashed in 1 of 6 trials and the baseline left an invalid log in 1 of 6 trials and missed the "
-        "target in 1; a failed trial tells nothing about the time to the target, so there is no ratio")
-    assert found.settles == "a rerun of them would"
+        "target in 1; a failed trial says nothing about the time to the target, so there is no ratio")
+    assert found.settles == "run them again"
 
 
 def test_beyond_twenty_pairs_the_t_test_replaces_the_exact_one() -> None:

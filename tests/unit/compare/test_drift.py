@@ -115,7 +115,7 @@ def test_drift_in_a_cell_with_a_third_of_its_trials_rerun_later_is_refused(plan:
     assert [value for _, value in times][:6] == sorted(value for _, value in times[:6])
     found = cautions(plan, results, started)
     assert [(item.cell_id, item.severity) for item in found] == [(cell, "refuse")]
-    assert "30 % of its trials ran at another time" in found[0].text
+    assert "30 % of its trials ran at a different time" in found[0].text
 
 
 def test_one_rerun_is_tolerated(plan: Plan):

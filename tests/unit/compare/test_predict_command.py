@@ -85,7 +85,7 @@ def test_every_output_has_rows_and_assumptions(record: Record, tmp_path: Path) -
     page = tmp_path / "predict.html"
     done = run(str(record.folder.root), "--processes", "3,16,1024", "--fit", "1,2", "--out", str(page))
     assert done.exit_code == 0, done.output
-    for text in ("1024", "assumed: everything but", "a batch of 64 cannot be divided among 3 processes",
+    for text in ("1024", "assumed: all figures are modelled", "a batch of 64 cannot be divided among 3 processes",
                  "overlap: ", "4 measured steps that were not fitted: median error"):
         assert text in done.output
     html = page.read_text(encoding="utf-8")
@@ -94,8 +94,8 @@ def test_every_output_has_rows_and_assumptions(record: Record, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("arguments", "right"), [
-    (("--processes", "16,x"), "are no numbers of processes; write for example 16,64,256"),
-    (("--processes", "0"), "are no numbers of processes"),
+    (("--processes", "16,x"), "are not numbers of processes; write for example 16,64,256"),
+    (("--processes", "0"), "are not numbers of processes"),
     (("--processes", "16", "--fit", "1"), "no two numbers of processes of --fit with the samples of a worker kept"),
 ])
 def test_bad_input_is_one_line(record: Record, arguments: tuple[str, ...], right: str) -> None:

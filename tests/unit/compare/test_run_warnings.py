@@ -31,9 +31,9 @@ def test_a_warning_of_trials_says_whose_figures_contain_it(record: Record) -> No
     cells = [cell.cell_id for cell in record.plan.cells]
     labels = {cell.cell_id: cell.label for cell in record.plan.cells}
     for some, said in (
-        (cells, "trials of every cell have it"),
-        (cells[:3], "trials of 3 of 4 cells have it: ratios to the others contain it"),
-        (cells[:1], f"only trials of {labels[cells[0]]} have it: every ratio of that cell contains it"),
+        (cells, "trials of every cell are affected"),
+        (cells[:3], "trials of 3 of 4 cells are affected, and so are ratios to the others"),
+        (cells[:1], f"only trials of {labels[cells[0]]} are affected, and so is every ratio of that cell"),
     ):
         (found,) = [item for item in run_warnings(warned(record, set(some))) if item.about == "trials"]
         assert found.consequence == said and found.line.endswith(f"; {said}")
@@ -41,7 +41,7 @@ def test_a_warning_of_trials_says_whose_figures_contain_it(record: Record) -> No
 
 
 @pytest.mark.parametrize(("kind", "words"), [
-    ("waited", "no figure is affected"), ("edited", "run the suite again"), ("clock", "durations are"),
+    ("waited", "no figure is affected"), ("edited", "run the suite again"), ("clock", "durations come"),
     ("throttled", "the ratios of these seeds may be wrong"),
 ])
 def test_an_incident_says_what_it_means(record: Record, kind: str, words: str) -> None:

@@ -64,7 +64,7 @@ def test_no_reader_imports_it_and_no_runner_without_consent(words: tuple[str, ..
     if words[0] in ("run", "reproduce"):
         assert code == 2 and "code that the record brings: engine paced.py:Paced (code/" in text, text
     elif words[0] in ("plan", "show"):
-        assert ("this suite lies in a record" in text) == ("RUN/suite.yaml" in words), text
+        assert ("this suite is in a record" in text) == ("RUN/suite.yaml" in words), text
     else:
         assert code in (0, 3), text
 

@@ -148,7 +148,7 @@ def test_a_run_is_separate_under_its_own_label(published: Published, tmp_path: P
     record = make_record(tmp_path / "run", SUITE, lambda trial: Course(0.01))
     page = render([published], [record])
     before, _, own = page.replace("<wbr>", "").partition('<section class="own"')
-    assert own and "They form no ratio" in before
+    assert own and "No ratio compares them with published results" in before
     for cell in record.plan.cells:
         assert cell.label in unescape(own) and cell.label not in unescape(before)
     for cell in published.record.cells:

@@ -123,7 +123,7 @@ def test_foreign_names_are_text(tmp_path: Path, name: str) -> None:
 def test_own_runs_stand_beside_them(published: Published, tmp_path: Path) -> None:
     own = make_record(tmp_path / "own")
     page = render([published], [own])
-    assert page.count('<section class="own"') == 1 and "They form no ratio with published results" in page
+    assert page.count('<section class="own"') == 1 and "No ratio compares them with published results" in page
 
 
 def test_the_command_prints_claims_and_writes_the_same_record(tmp_path: Path, published: Published) -> None:

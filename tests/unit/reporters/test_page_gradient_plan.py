@@ -39,7 +39,7 @@ def test_the_engine_s_lines_are_those_of_a_result(record: Record) -> None:
 
 def test_the_page_and_the_exports_have_every_layer(record: Record, tmp_path: Path) -> None:
     page = Path(registry.load("reporter", "html")().write(record, tmp_path)[0]).read_text(encoding="utf-8")
-    assert "Gradients by layer" in page and "all-reduce: no fully connected layer of its own" in page
+    assert "Gradients by layer" in page and "all-reduce: not a separate fully connected layer" in page
     assert page.count("wide.weight") >= 1 and "512 x 256" in page
     table = next(item for item in rows.tables(record) if item.name == "gradient_plan")
     assert [(row["name"], row["factors"]) for row in table.rows] == [

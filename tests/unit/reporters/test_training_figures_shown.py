@@ -59,7 +59,7 @@ def test_the_page_says_what_memory_counts_and_whose_peak_it_is(new: Record, tmp_
     page = Path(reporter("html").write(new, tmp_path)[0]).read_text()
     assert "Memory is what torch allocated on the GPU" in page
     assert "989.5 TFLOP/s a device, the stated peak of NVIDIA H100 80GB HBM3 (bfloat16, NVIDIA H100 data sheet)" in page
-    assert page.count('id="training"') == 1 and "described, not tested" in page
+    assert page.count('id="training"') == 1 and "These figures are not tested." in page
 
 
 def test_predicted_memory_is_labelled_as_modelled_wherever_it_is_shown(

@@ -65,7 +65,7 @@ def test_an_edit_during_the_run_is_in_the_record_and_next_to_the_verdict(tmp_pat
     record, watcher = edited_run(tmp_path, text)
     (found,) = [item for item in run_warnings(record) if item.title == "Plug-in edited"]
     assert found.text.startswith("plug-in engine invented letters 1.0, source sha256 ")
-    assert found.text.endswith("it was edited while the run was going, so trials may have run different code")
+    assert found.text.endswith("it was edited during the run, so trials may have run different code")
     assert any(line.startswith("warning: plug-in engine invented") for line in watcher.said)
     assert [item.kind for item in record.incidents] == ["edited"] and verify(tmp_path / "run").problems == []
 

@@ -232,7 +232,7 @@ def test_an_interrupted_reproduction_is_not_judged_and_keeps_completed_trials(
     attempts = read_record(tmp_path / "again").attempts
     assert [(item.status, item.reason) for item in attempts] == [("ok", ""), ("interrupted", "SIGTERM")]
     assert verify(tmp_path / "again").sound
-    with pytest.raises(UsageError, match="is no reproduction of this record"):
+    with pytest.raises(UsageError, match="is not a reproduction of this record"):
         reproduce.reproduce(tmp_path / "again", None, None, resume=tmp_path / "run")
     assert json.loads((tmp_path / "again" / reproduce.FILE).read_text())["answer"] is None
     found = reproduce.reproduce(tmp_path / "run", None, None, resume=tmp_path / "again")
@@ -252,7 +252,7 @@ def test_only_a_reproduction_of_the_same_record_is_resumed(
     before = contents(tmp_path / "again")
     make_bundle(tmp_path / "again", tmp_path / "again.zip", "CC0-1.0")
     for source in ("other", "again", "again.zip"):
-        with pytest.raises(UsageError, match="is no reproduction of this record"):
+        with pytest.raises(UsageError, match="is not a reproduction of this record"):
             reproduce.reproduce(tmp_path / source, None, None, resume=tmp_path / "again")
     assert contents(tmp_path / "again") == before
     make_bundle(tmp_path / "run", tmp_path / "run.zip", "CC0-1.0")

@@ -121,7 +121,7 @@ def test_a_reproduction_of_a_settled_run_is_complete(settled: Record, tmp_path: 
             assert (found.verdict, found.refused, found.n, found.settles) == ("inconclusive", True, have, "")
             assert found.because.startswith("the reproduction of a sequential run has the pairs that its source ran; ")
         page = Path(reporter("html").write(record, tmp_path / f"page{have}")[0]).read_text()
-        assert "planned pairs" not in page and "gives no verdict of its own" in page
+        assert "planned pairs" not in page and "gives no separate verdict" in page
 
 
 def test_resuming_a_settled_run_runs_nothing(settled: Record) -> None:
@@ -140,8 +140,8 @@ def test_an_open_run_takes_all_looks_and_only_the_primary_goes_on(open_run: Reco
 
 
 def test_before_its_last_look_a_contrast_goes_on_and_the_family_waits(open_run: Record) -> None:
-    for have, text in ((5, "look 1 of 3 at 7 pairs: 5 have run"), (7, "look 1 of 3 at 7 pairs: goes on; "),
-                       (10, "look 2 of 3 at 9 pairs: goes on; ")):
+    for have, text in ((5, "look 1 of 3 at 7 pairs: 5 have run"), (7, "look 1 of 3 at 7 pairs: continues; "),
+                       (10, "look 2 of 3 at 9 pairs: continues; ")):
         first, family = compare(open_run.plan, [item for item in open_run.results if item.repeat < have])
         assert first.verdict == "inconclusive" and first.because.startswith(text)
         assert family.refused

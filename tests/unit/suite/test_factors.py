@@ -21,7 +21,7 @@ def planned(tmp_path: Path, text: str, overrides: tuple[str, ...] = ()) -> Plan:
 
 
 @pytest.mark.parametrize(("written", "said"), [
-    ("[engine, overlap]", "'overlap' is no factor; factors of this suite with several levels: engine, processes"),
+    ("[engine, overlap]", "'overlap' is not a factor; factors of this suite with several levels: engine, processes"),
     ("[processes, processes]", "'processes' is named twice"),
     ("[precision]", "factor 'precision' has one level, so it has no effect"),
 ])

@@ -64,8 +64,9 @@ def test_a_suite_is_read_without_importing_and_a_record_too(tmp_path: Path) -> N
     ("own:Paced", r"no engine named 'own:Paced'"),
     ("own/paced.py", r"paced\.yaml:5: trial\.engine: a class from a file is written path/to/file\.py:Class"),
     ("own/paced.py:Pace", r"paced\.yaml:5: trial\.engine: .*own/paced\.py has no class 'Pace'; did you mean 'Paced'"),
-    ("own/wrong.py:Wrong", r"wrong\.py:Wrong is no engine: it does not derive from Engine; it is one of seam workload"),
-    ("own/wrong.py:Plain", r"wrong\.py:Plain is no engine: it does not derive from Engine$"),
+    ("own/wrong.py:Wrong", r"wrong\.py:Wrong is not of seam engine: it does not derive from Engine; it is one of seam "
+                           "workload"),
+    ("own/wrong.py:Plain", r"wrong\.py:Plain is not of seam engine: it does not derive from Engine$"),
     ("own/wrong.py:Half", r"wrong\.py:Half lacks what an? engine needs: .*start"),
     ("own/wrong.py:Code", r"wrong\.py:Code has an option 'code', which names a part of any choice; rename it"),
     ("own/wrong.py:Alias", r"wrong\.py:Alias: option 'pace' has an alias"),
@@ -121,7 +122,7 @@ def test_a_suite_in_a_record_imports_nothing(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text("{}")
     read_suite(str(suite))  # as `repro plan --json` may have written it
     (tmp_path / "sha256sums.txt").write_text("")
-    with pytest.raises(SuiteError, match="this suite lies in a record"):
+    with pytest.raises(SuiteError, match="this suite is in a record"):
         read_suite(str(suite))
     assert imports(tmp_path) == 0
 
@@ -152,7 +153,7 @@ def test_consent_is_to_all_of_it_by_its_hash(tmp_path: Path) -> None:
                         (whole[:11], "must be the hash"), ("0" * 12, "is the hash of other code"), ("", "must be")):
         with pytest.raises(ReproError, match=said):
             require_code("theirs.zip", cells, given)
-    with pytest.raises(ReproError, match="brings no code of its own"):
+    with pytest.raises(ReproError, match="contains no code; leave the option out"):
         require_code("theirs.zip", (), whole)
 
 

@@ -120,7 +120,7 @@ def test_a_record_may_not_choose_a_path_unless_that_very_value_is_allowed(run: P
         assert isinstance(error, UsageError) and int(error.exit_code) == 2
         assert str(error).endswith(
             "engine.folder is a path: '/data': a record may not choose what is read, written or run here; if you trust "
-            "it, allow that very value: --allow engine.folder=/data")
+            "it, allow exactly that value: --allow engine.folder=/data")
         other = tried(*arguments, "--allow", "engine.folder=/other")
         assert isinstance(other, UsageError) and "has no such value; values that need it: engine.folder=/data" in \
             str(other)

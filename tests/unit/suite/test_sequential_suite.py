@@ -81,7 +81,7 @@ MISTAKES = [
     ("sequential: {looks: []}", "16: sequential.looks: a sequential design has 1 to 50 looks, not 0"),
     ("sequential: {looks: [10, 20], spending: haybittle}", "16: sequential.spending: must be 'power', "
                                                            "'obrien-fleming' or 'pocock' (given: haybittle)"),
-    ("sequential: {looks: [10, 20], spending: pocock, power: 1}", "16: sequential.power: is the exponent of"),
+    ("sequential: {looks: [10, 20], spending: pocock, power: 1}", "16: sequential.power: belongs to spending: power"),
     ("sequential: {looks: [10, 20], power: 0}", "16: sequential.power: must be greater than 0"),
     ("sequential: {anytime: true, spending: pocock}", "16: sequential.spending: has no meaning with anytime"),
     ("sequential: {anytime: true, looks: [5]}", "16: sequential.looks[0]: 5 pairs are too few"),

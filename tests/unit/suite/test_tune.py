@@ -197,7 +197,7 @@ def test_another_budget_needs_a_reason_and_is_shown() -> None:
     ("contenders: [optimizer]", "contenders: []",
      "./s.yaml:19: tune.contenders: is empty, so no contender would be tuned; name factors of the matrix"),
     ("contenders: [optimizer]", "contenders: [engine]",
-     "./s.yaml:19: tune.contenders[0]: 'engine' is no factor; factors of this suite: optimizer, processes"),
+     "./s.yaml:19: tune.contenders[0]: 'engine' is not a factor; factors of this suite: optimizer, processes"),
     ("  at: {processes: 1}\n", "",
      "./s.yaml:18: tune.at: the contender 'sgd' has 2 cells; name the one in which it is tuned, for example at: "
      '{"processes": 1}'),
