@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from repro.board.entry import Answer, Arm, Entry, Standing
 from repro.bundle.source import is_bundle, open_record
@@ -45,8 +46,9 @@ def read_entry(path: Path, top: Path, render: Render) -> tuple[Entry, str]:
             published = read_published(path)
             return _of_published(published, place), render(published)
         with open_record(path) as folder:
-            standing, why, identity = _standing(folder, path)
-            record = read_inside(folder)
+            read: dict[Path, Any] = {}
+            standing, why, identity = _standing(folder, path, read)
+            record = read_inside(folder, read)
             sha256 = file_sha256(path) if path.is_file() else ""
             return _of_run(record, place, (sha256, identity), standing, why), render(record)
     except ReproError as error:
@@ -56,11 +58,11 @@ def read_entry(path: Path, top: Path, render: Render) -> tuple[Entry, str]:
             arms=(), answer=None), ""
 
 
-def _standing(folder: Path, path: Path) -> tuple[Standing, str, str]:
-    """Return standing, reason and identity."""
+def _standing(folder: Path, path: Path, read: dict[Path, Any]) -> tuple[Standing, str, str]:
+    """Return standing, reason and identity; fill `read` with what was read."""
     if path.is_dir():
         return "not verified", "a run folder, which its owner can change: pack it with `repro bundle`", ""
-    found = verify_opened(folder, path)
+    found = verify_opened(folder, path, read)
     problems = [item.text() for item in found.problems]
     return ("verified", "", found.identity or "") if found.sound else ("modified", "; ".join(problems[:2]), "")
 
