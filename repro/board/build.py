@@ -9,6 +9,7 @@ from pathlib import Path
 
 from repro.board.entry import Entry
 from repro.board.read import Render, find_records, read_entry
+from repro.board.scratch import Scratch, scratch
 from repro.core.errors import UsageError
 from repro.core.files import write_text
 from repro.core.machine import count_cores
@@ -29,11 +30,13 @@ def read_records(folder: Path, out: Path, render: Render, version: str) -> list[
     paths = find_records(folder)
     if not paths:
         raise UsageError(f"{folder}: holds no bundle (.zip), run folder or published results")
-    work = partial(_read, top=folder, out=out, render=render, version=version)
-    if len(paths) == 1:
-        return [work(paths[0])]
-    with ProcessPoolExecutor(max_workers=min(len(paths), count_cores())) as pool:
-        return list(pool.map(work, paths, chunksize=4))
+    processes = min(len(paths), count_cores() + 1)  # one waits for the disk
+    with scratch(processes) as place:
+        work = partial(_read, top=folder, out=out, render=render, version=version, place=place)
+        if processes == 1:
+            return list(map(work, paths))
+        with ProcessPoolExecutor(max_workers=processes) as pool:
+            return list(pool.map(work, paths, chunksize=4))
 
 
 def page_name(place: str) -> str:
@@ -42,13 +45,12 @@ def page_name(place: str) -> str:
     return f"{words[:60].strip('-')}-{sha256(place.encode()).hexdigest()[:8]}.html"
 
 
-def _read(path: Path, top: Path, out: Path, render: Render, version: str) -> Entry:
-    place = path.relative_to(top).as_posix()
-    page = out / "pages" / page_name(place)
+def _read(path: Path, top: Path, out: Path, render: Render, version: str, place: Scratch) -> Entry:
+    page = out / "pages" / page_name(path.relative_to(top).as_posix())
     known = out / CACHE / f"{file_sha256(path)}-{version}-{page.stem}.json" if path.is_file() else None
     if known is not None and known.is_file() and page.is_file():
         return Entry.model_validate_json(known.read_text(encoding="utf-8"))
-    entry, text = read_entry(path, top, render)
+    entry, text = read_entry(path, top, render, place.place_of(path))
     if text:
         write_text(page, text)
     if known is not None:
