@@ -158,7 +158,7 @@ def _counted(entries: Sequence[Entry]) -> str:
     verified = [item for item in entries if item.standing == "verified"]
     known = Counter(item.answer.verdict for item in verified if item.answer)
     if not verified:
-        return plural(len(entries), "record") + ", none verified"
+        return plural(len(entries), "record") + (", none verified" if entries[0].kind == "run" else "")
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in known.most_common())
     said = plural(len(verified), "verified record")
     if len(verified) < len(entries):
