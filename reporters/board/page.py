@@ -37,6 +37,8 @@ class Said:
     ratio: Number | None
     ends: tuple[Number, Number] | None
     score: str
+    mean: str
+    """Mean loss at the end; "": none."""
     verdict_style: str
     quality_style: str
 
@@ -190,7 +192,8 @@ def _said(item: Statement, page: str) -> Said:
     ratio, *ends = [None if value is None else Number(value, f"{value:.4f}")
                     for value in (item.ratio, item.low, item.high)]
     return Said(item, f"{page}#{item.anchor}", ratio, (ends[0], ends[1]) if ends[0] and ends[1] else None,
-                _score(item), WORDS.get(item.verdict, "b-exploratory"), WORDS.get(item.quality, ""))
+                _score(item), "" if item.mean is None else f"{item.mean:.5f}",
+                WORDS.get(item.verdict, "b-exploratory"), WORDS.get(item.quality, ""))
 
 
 def _score(item: Statement) -> str:
