@@ -14,6 +14,7 @@
     for (const section of Page.all("section[data-group]")) {
       section.hidden = !section.querySelector("tr[data-words]:not([hidden])");
     }
+    for (const answer of Page.all("li[data-of]")) answer.hidden = document.getElementById(answer.dataset.of).hidden;
     count.textContent = shown < rows.length ? `${shown} of ${rows.length} records` : "";
   };
   form.hidden = false;

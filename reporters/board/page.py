@@ -3,23 +3,44 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from repro.board.build import page_name
-from repro.board.entry import Entry
-from repro.board.groups import Group
+from repro.board.entry import Answer, Entry, Statement
+from repro.board.groups import Group, Step
 from repro.published.store import Published
 from repro.record.store import Record
 
 from ..html_page import render as render_run
-from ..page.axis import Axis, from_zero
+from ..page.axis import Axis, from_zero, tick_text
 from ..page.document import page_scripts, rendered
+from ..published.contest import WORDS
 from ..published.page import render as render_published
-from ..text import Number, ratios, seconds
+from ..text import Number, plural, ratios, seconds, significant
 
-SHOWN_ARMS = 12
-"""Systems of published results in a row; its page has all."""
+FIRST = 12
+"""Questions on the first screen; the others stand below."""
+STATEMENTS = 3
+"""Statements of published results in a row; its page has all."""
+HEIGHT, ABOVE, BELOW = 96.0, 12.0, 84.0
+"""Pixels of the drawing of a progression: its height, and the places of its axis's ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A statement of published results."""
+
+    statement: Statement
+    link: str
+    ratio: Number | None
+    ends: tuple[Number, Number] | None
+    score: str
+    mean: str
+    """Mean loss at the end; "": none."""
+    verdict_style: str
+    quality_style: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +54,19 @@ class Row:
     ratio: Number | None
     ends: tuple[Number, Number] | None
     verify: str
+    said: tuple[Said, ...]
+    more: int
+    """Statements that only its page has."""
     words: str
     """What the filter searches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One step of a progression: the place of its time in per cent, and its words."""
+    """One step of a progression: the place of its start in per cent, that of its time in pixels, and its words."""
 
     at: float
+    y: float
     day: str
     best: Number | None
     page: str
@@ -54,6 +79,8 @@ class Progression:
 
     system: str
     marks: tuple[Mark, ...]
+    ticks: tuple[tuple[float, str], ...]
+    """(pixels, words) of the axis of times."""
 
     @property
     def count(self) -> int:
@@ -67,8 +94,11 @@ class GroupView:
     id: str
     group: Group
     rows: tuple[Row, ...]
-    axis: Axis | None
     progressions: tuple[Progression, ...]
+    lead: Row
+    """The row whose answer stands on the first screen: the last verified one with an answer."""
+    counted: str
+    """The records and their verdicts in words."""
 
 
 def render_record(record: Record | Published) -> str:
@@ -80,11 +110,14 @@ def render_board(groups: Sequence[Group], title: str) -> str:
     """Return the index."""
     entries = [item for group in groups for item in group.entries]
     standings = [item.standing for item in entries]
+    runs = [item for item in entries if item.kind == "run" and item.day]
     values = {
-        "title": title, "groups": [_group(at, group) for at, group in enumerate(groups, 1)],
+        "title": title, "groups": [_group(at, group) for at, group in enumerate(groups, 1)], "first": FIRST,
         "count": len(entries), "verified": standings.count("verified"), "modified": standings.count("modified"),
         "suites": sorted({item.suite for item in entries}), "systems": sorted({item.system for item in entries} - {""}),
-        "versions": sorted({item.version for item in entries} - {""}), "shown_arms": SHOWN_ARMS,
+        "versions": sorted({item.version for item in entries} - {""}), "height": HEIGHT,
+        "machines": plural(len({item.system for item in runs}), "system"),
+        "days": sorted({item.day for item in runs}),
     }
     return rendered("board.html.j2", values, page_scripts("board.js", charts=False), ("report.css", "board.css"))
 
@@ -93,22 +126,78 @@ def _group(at: int, group: Group) -> GroupView:
     rows = tuple(map(_row, group.entries))
     steps = {system: group.progression(system) for system in group.systems}
     steps = {system: found for system, found in steps.items() if found}
-    axis = from_zero([step.seconds for found in steps.values() for step in found]) if steps else None
-    return GroupView(f"g{at}", group, rows, axis, tuple(
-        Progression(system, tuple(
-            Mark(axis.at(step.seconds), step.day, seconds(step.seconds), f"pages/{page_name(step.entry.place)}",
-                 step.entry.best.label if step.entry.best else "") for step in found))
-        for system, found in steps.items()) if axis else ())
+    drawn = len(steps) > 1 or any(len(found) > 1 for found in steps.values())
+    return GroupView(
+        id=f"g{at}", group=group, rows=rows, progressions=_progressions(steps) if drawn else (),
+        lead=max(rows, key=lambda row: (bool(row.entry.answer or row.said), row.entry.standing == "verified",
+                                        row.entry.started_ms)),
+        counted=_counted(group.entries))
+
+
+def _progressions(steps: Mapping[str, Sequence[Step]]) -> tuple[Progression, ...]:
+    """Draw the steps of each system over time, on one axis of dates and one of times."""
+    every = [step for found in steps.values() for step in found]
+    axis = from_zero([step.seconds for step in every])
+    starts = [step.entry.started_ms for step in every]
+    first, last = min(starts), max(starts)
+
+    def mark(step: Step) -> Mark:
+        share = (step.entry.started_ms - first) / (last - first) if last > first else 0.5
+        return Mark(round(16 + 80 * share, 3), _down(axis, step.seconds), step.day, seconds(step.seconds),
+                    f"pages/{page_name(step.entry.place)}", step.entry.best.label if step.entry.best else "")
+
+    ticks = tuple((_down(axis, value), f"{tick_text(value)} s") for value in (axis.low, axis.high))
+    return tuple(Progression(system, tuple(map(mark, found)), ticks) for system, found in steps.items())
+
+
+def _down(axis: Axis, value: float) -> float:
+    """Return the pixel of a time: the longest is the highest."""
+    share = (axis.at(value) - axis.left) / (axis.right - axis.left)
+    return round(BELOW - (BELOW - ABOVE) * share, 2)
+
+
+def _counted(entries: Sequence[Entry]) -> str:
+    verified = [item for item in entries if item.standing == "verified"]
+    known = Counter(item.answer.verdict for item in verified if item.answer)
+    if not verified:
+        return plural(len(entries), "record") + (", none verified" if entries[0].kind == "run" else "")
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in known.most_common())
+    said = plural(len(verified), "verified record")
+    if len(verified) < len(entries):
+        said = f"{said} of {len(entries)}"
+    return f"{said}: {verdicts}" if known and len(verified) > 1 else said
 
 
 def _row(entry: Entry) -> Row:
-    best, answer = entry.best, entry.answer
-    known = [item for item in (answer.ratio, answer.low, answer.high) if item is not None] if answer else []
-    texts = [Number(value, text.text) for value, text in zip(known, ratios(known), strict=True)]
+    best = entry.best
+    page = f"pages/{page_name(entry.place)}" if entry.origin else ""
+    ratio, ends = _ratio(entry.answer)
     return Row(
-        entry=entry, page=f"pages/{page_name(entry.place)}" if entry.origin else "",
-        best=seconds(best.median) if best else None, best_label=best.label if best else "",
-        ratio=texts[0] if texts else None, ends=(texts[1], texts[2]) if len(texts) == 3 else None,
-        verify=f"repro verify {shlex.quote(entry.place)}" if entry.kind == "run" else "",
-        words=" ".join((entry.suite, entry.system, entry.version, entry.standing, *entry.engines)).lower(),
+        entry=entry, page=page, best=seconds(best.median) if best else None, best_label=best.label if best else "",
+        ratio=ratio, ends=ends, verify=f"repro verify {shlex.quote(entry.place)}" if entry.kind == "run" else "",
+        said=tuple(_said(item, page) for item in entry.statements[:STATEMENTS]),
+        more=max(0, len(entry.statements) - STATEMENTS),
+        words=" ".join((entry.suite, entry.title, entry.system, entry.version, entry.standing, *entry.engines)).lower(),
     )
+
+
+def _ratio(found: Answer | None) -> tuple[Number | None, tuple[Number, Number] | None]:
+    """Return a ratio and the ends of its interval."""
+    known = [item for item in (found.ratio, found.low, found.high) if item is not None] if found else []
+    texts = [Number(value, text.text) for value, text in zip(known, ratios(known), strict=True)]
+    return texts[0] if texts else None, (texts[1], texts[2]) if len(texts) == 3 else None
+
+
+def _said(item: Statement, page: str) -> Said:
+    ratio, *ends = [None if value is None else Number(value, f"{value:.4f}")
+                    for value in (item.ratio, item.low, item.high)]
+    return Said(item, f"{page}#{item.anchor}", ratio, (ends[0], ends[1]) if ends[0] and ends[1] else None,
+                _score(item), "" if item.mean is None else f"{item.mean:.5f}",
+                WORDS.get(item.verdict, "b-exploratory"), WORDS.get(item.quality, ""))
+
+
+def _score(item: Statement) -> str:
+    """Return a score in the unit of its program: seconds in a contest, else minutes."""
+    if item.seconds is None:
+        return "no time"
+    return f"{item.seconds:.3f} s" if item.quality else f"{significant(item.seconds / 60, 4)} minutes"

@@ -50,6 +50,7 @@ class Scripts:
         )
 
 
+@cache
 def page_scripts(name: str, charts: bool = True) -> Scripts:
     """Return the scripts of a page: the shared script with the page's own, and plotly.js if it has charts."""
     return Scripts((template("page.js") + template(name),), charts)
@@ -68,6 +69,7 @@ def _packed() -> str:
     return base64.b64encode(files("repro.templates").joinpath("plotly-basic.min.js.gz").read_bytes()).decode()
 
 
+@lru_cache(maxsize=64)
 def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
@@ -105,6 +107,7 @@ def _environment(show: Callable[[object], object]) -> Environment:
                        lstrip_blocks=True, finalize=show)
 
 
+@cache
 def template(name: str) -> str:
     """Return a template file as text with LF line ends."""
     return files("repro.templates").joinpath(name).read_text(encoding="utf-8").replace("\r\n", "\n")

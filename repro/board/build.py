@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from repro.board.entry import Entry
 from repro.board.read import Render, find_records, read_entry
+from repro.board.scratch import Scratch, scratch
 from repro.core.errors import UsageError
 from repro.core.files import write_text
+from repro.core.frozen import Frozen
 from repro.core.machine import count_cores
 from repro.record.index import file_sha256
 
 CACHE = "read"
 
 
-def read_records(folder: Path, out: Path, render: Render, version: str) -> list[Entry]:
+class Known(Frozen):
+    """The facts of a bundle that was read before."""
+
+    key: str
+    """Hash of the bundle, and of the code that read it."""
+    entry: Entry
+
+
+def read_records(folder: Path, out: Path, render: Render, code: str) -> list[Entry]:
     """Return the entries of all records below `folder`, and write the page of each to `out`/pages.
 
-    What was read before, by the same version from a bundle of the same hash, is taken from `out`/read.
+    What was read before, by the same code from a bundle of the same hash, is taken from `out`/read.
+
+    Args:
+        code: hash of the code, as `code_digest` gives it.
 
     Raises:
         UsageError: the folder holds no record.
@@ -29,11 +45,13 @@ def read_records(folder: Path, out: Path, render: Render, version: str) -> list[
     paths = find_records(folder)
     if not paths:
         raise UsageError(f"{folder}: holds no bundle (.zip), run folder or published results")
-    work = partial(_read, top=folder, out=out, render=render, version=version)
-    if len(paths) == 1:
-        return [work(paths[0])]
-    with ProcessPoolExecutor(max_workers=min(len(paths), count_cores())) as pool:
-        return list(pool.map(work, paths, chunksize=4))
+    processes = min(len(paths), count_cores() + 1)  # one waits for the disk
+    with scratch(processes) as place:
+        work = partial(_read, top=folder, out=out, render=render, code=code, place=place)
+        if processes == 1:
+            return list(map(work, paths))
+        with ProcessPoolExecutor(max_workers=processes) as pool:
+            return list(pool.map(work, paths, chunksize=4))
 
 
 def page_name(place: str) -> str:
@@ -42,16 +60,18 @@ def page_name(place: str) -> str:
     return f"{words[:60].strip('-')}-{sha256(place.encode()).hexdigest()[:8]}.html"
 
 
-def _read(path: Path, top: Path, out: Path, render: Render, version: str) -> Entry:
-    place = path.relative_to(top).as_posix()
-    page = out / "pages" / page_name(place)
-    known = out / CACHE / f"{file_sha256(path)}-{version}-{page.stem}.json" if path.is_file() else None
-    if known is not None and known.is_file() and page.is_file():
-        return Entry.model_validate_json(known.read_text(encoding="utf-8"))
-    entry, text = read_entry(path, top, render)
+def _read(path: Path, top: Path, out: Path, render: Render, code: str, place: Scratch) -> Entry:
+    page = out / "pages" / page_name(path.relative_to(top).as_posix())
+    known = out / CACHE / f"{page.stem}.json" if path.is_file() else None
+    key = f"{file_sha256(path)} {code}" if known else ""
+    if known is not None and page.is_file():
+        with suppress(OSError, ValidationError):  # there is none, or it was written by other code
+            if (found := Known.model_validate_json(known.read_bytes())).key == key:
+                return found.entry
+    entry, text = read_entry(path, top, render, place.place_of(path))
     if text:
         write_text(page, text)
     if known is not None:
-        write_text(known, entry.model_dump_json())
+        write_text(known, Known(key=key, entry=entry).model_dump_json())
     return entry
 

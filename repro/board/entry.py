@@ -25,11 +25,40 @@ class Answer(Frozen):
 
     candidate: str
     baseline: str
+    says: tuple[str, str]
+    """Words around the ratio: the candidate `takes` 0.8 x `as long as` the baseline."""
     verdict: str
     ratio: float | None
     low: float | None
     high: float | None
     because: str
+
+
+class Statement(Frozen):
+    """What published results say: a claim of a contest, or the lowest valid score of a benchmark."""
+
+    about: str
+    """Track or benchmark, and its round."""
+    subject: str
+    runs: int
+    seconds: float | None
+    """The program's own score."""
+    anchor: str
+    """Place of its figures on the page of the record."""
+    against: str = ""
+    """The arm that the ratio is to; "": none."""
+    against_runs: int = 0
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    verdict: str = ""
+    """Of the claim of time; "" for a score, whose order is no verdict."""
+    target: str = ""
+    mean: float | None = None
+    """Mean loss at the end, which the claim of quality is about."""
+    quality: str = ""
+    """Verdict on the claim that the target is met; "" for a score."""
+    cautions: tuple[str, ...] = ()
 
 
 class Entry(Frozen):
@@ -61,9 +90,15 @@ class Entry(Frozen):
     """measured, emulated, simulated or published."""
     arms: tuple[Arm, ...]
     answer: Answer | None
+    statements: tuple[Statement, ...] = ()
+    """Of published results; the latest claims first."""
 
     @property
     def best(self) -> Arm | None:
-        """The arm with the least median among those that reached the target in all trials."""
+        """The arm with the least median among those that reached the target in all trials; None for published results,
+        whose systems answer several questions.
+        """
+        if self.kind == "published":
+            return None
         known = [arm for arm in self.arms if arm.median is not None and arm.reached == arm.trials]
         return min(known, key=lambda arm: arm.median or 0.0, default=None)

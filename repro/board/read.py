@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
-from repro.board.entry import Answer, Arm, Entry, Standing
+from repro.board.entry import Answer, Arm, Entry, Standing, Statement
 from repro.bundle.source import is_bundle, open_record
 from repro.bundle.verify import verify_opened
 from repro.compare import METRICS, compare, summarize
 from repro.compare.calibration import machine_of
 from repro.core.errors import ReproError
+from repro.published.record import PublishedCell
+from repro.published.speedrun.claims import judge_claims
 from repro.published.store import Published, read_published
 from repro.record.index import file_sha256
 from repro.record.store import Record
@@ -37,16 +40,21 @@ def _inside_a_run(place: Path, top: Path) -> bool:
     return any((parent / "plan.json").is_file() for parent in place.parents if parent.is_relative_to(top))
 
 
-def read_entry(path: Path, top: Path, render: Render) -> tuple[Entry, str]:
-    """Return the entry of one record and its page; what cannot be read is an entry that says so, without a page."""
+def read_entry(path: Path, top: Path, render: Render, below: Path | None = None) -> tuple[Entry, str]:
+    """Return the entry of one record and its page; what cannot be read is an entry that says so, without a page.
+
+    Args:
+        below: folder in which a bundle is unpacked; None: the system's for temporary files.
+    """
     place = path.relative_to(top).as_posix()
     try:
         if (path / "published.json").is_file():
             published = read_published(path)
             return _of_published(published, place), render(published)
-        with open_record(path) as folder:
-            standing, why, identity = _standing(folder, path)
-            record = read_inside(folder)
+        with open_record(path, below=below) as folder:
+            read: dict[Path, Any] = {}
+            standing, why, identity = _standing(folder, path, read)
+            record = read_inside(folder, read)
             sha256 = file_sha256(path) if path.is_file() else ""
             return _of_run(record, place, (sha256, identity), standing, why), render(record)
     except ReproError as error:
@@ -56,11 +64,11 @@ def read_entry(path: Path, top: Path, render: Render) -> tuple[Entry, str]:
             arms=(), answer=None), ""
 
 
-def _standing(folder: Path, path: Path) -> tuple[Standing, str, str]:
-    """Return standing, reason and identity."""
+def _standing(folder: Path, path: Path, read: dict[Path, Any]) -> tuple[Standing, str, str]:
+    """Return standing, reason and identity; fill `read` with what was read."""
     if path.is_dir():
         return "not verified", "a run folder, which its owner can change: pack it with `repro bundle`", ""
-    found = verify_opened(folder, path)
+    found = verify_opened(folder, path, read)
     problems = [item.text() for item in found.problems]
     return ("verified", "", found.identity or "") if found.sound else ("modified", "; ".join(problems[:2]), "")
 
@@ -80,7 +88,7 @@ def _of_run(record: Record, place: str, hashes: tuple[str, str], standing: Stand
         why=why, suite=plan.suite.suite,
         title=plan.suite.title or plan.suite.suite, started_ms=environment.started_ms,
         question=f"{plan.digest} {rules_of(plan.method)} {data[:16]}",
-        goal=f"{metric.noun} to {' or '.join(goals)}" if goals and timed else metric.noun,
+        goal=f"{metric.noun} ({' or '.join(goals)})" if goals and timed else metric.noun,
         system=machine_of(environment), version=environment.repro_version,
         engines=tuple(sorted({cell.label for cell in plan.cells})),
         day=datetime.fromtimestamp(environment.started_ms / 1e3, timezone.utc).date().isoformat(),
@@ -88,8 +96,8 @@ def _of_run(record: Record, place: str, hashes: tuple[str, str], standing: Stand
         arms=tuple(Arm(label=item.label, median=item.median if timed else None, reached=item.ok, trials=item.n)
                    for item in summaries),
         answer=None if primary is None else Answer(
-            candidate=primary.candidate_label, baseline=primary.baseline_label, verdict=primary.verdict,
-            ratio=primary.ratio, low=primary.interval.low if primary.interval else None,
+            candidate=primary.candidate_label, baseline=primary.baseline_label, says=metric.says,
+            verdict=primary.verdict, ratio=primary.ratio, low=primary.interval.low if primary.interval else None,
             high=primary.interval.high if primary.interval else None, because=primary.because),
     )
 
@@ -102,10 +110,52 @@ def _of_published(found: Published, place: str) -> Entry:
         place=place, sha256=digest, identity=digest, started_ms=0, kind="published", standing="not verified",
         why="published by others: their logs were read, nothing was run here", suite=found.record.program,
         title=", ".join(named) or place, question=f"published {digest}", goal="the program's own score",
-        system=f"{len({cell.factors.get('system') for cell in cells})} systems", version="", day="",
+        system=_systems(cells, contest=found.record.contest is not None), version="",
+        day=max((cell.factors.get("date", "") for cell in cells), default=""),
         engines=tuple(sorted({cell.factors["framework"] for cell in cells if "framework" in cell.factors})),
         origin="published",
         arms=tuple(Arm(label=cell.label, median=None if cell.score.minutes is None else 60 * cell.score.minutes,
                        reached=cell.ok, trials=cell.score.runs) for cell in cells),
-        answer=None,
+        answer=None, statements=tuple(_scores(cells) if found.record.contest is None else _claims(found)),
     )
+
+
+def _systems(cells: Sequence[PublishedCell], contest: bool) -> str:
+    """Return what ran: the machines of a contest, whose systems are programs; else the number of systems."""
+    chips = sorted({f"{cell.factors.get('accelerators', '')} {cell.factors.get('accelerator', '')}".strip()
+                    for cell in cells})
+    if contest and len(chips) == 1 and chips[0]:
+        return chips[0]
+    count = len({cell.factors.get("system") for cell in cells})
+    return f"{count} {'arm' if contest else 'system'}{'s' if count != 1 else ''}"
+
+
+def _scores(cells: Sequence[PublishedCell]) -> Iterator[Statement]:
+    """Yield the lowest valid score of each benchmark; an open result only where there is no closed one."""
+    groups: dict[str, list[PublishedCell]] = {}
+    for cell in cells:
+        about = ", ".join(filter(None, (cell.factors.get("benchmark"), cell.factors.get("round"))))
+        groups.setdefault(about, []).append(cell)
+    for about, found in groups.items():
+        valid = [cell for cell in found if cell.score.valid and cell.score.minutes is not None]
+        closed = [cell for cell in valid if cell.factors.get("division") == "closed"] or valid
+        if closed:
+            best = min(closed, key=lambda cell: cell.score.minutes or 0.0)
+            yield Statement(
+                about=about, subject=f"{best.factors.get('org', '')} {best.factors.get('system', '')}".strip(),
+                runs=best.score.runs, seconds=60 * (best.score.minutes or 0.0), anchor=f"c-{best.cell_id}")
+
+
+def _claims(found: Published) -> Iterator[Statement]:
+    """Yield the claims that are judged against another arm, the latest first; all arms if there is none."""
+    claims = judge_claims(found).arms
+    arms = {item.cell_id: item for item in claims}
+    for item in reversed([item for item in claims if item.time.ratio is not None] or claims):
+        other = arms.get(item.time.against)
+        low, high = item.time.interval or (None, None)
+        yield Statement(
+            about=f"{item.benchmark}, target {item.quality.target:g}", subject=f"{item.record}, {item.arm}",
+            runs=item.runs, seconds=item.seconds, anchor=f"c-{item.cell_id}", against_runs=other.runs if other else 0,
+            against="" if not other else other.arm if other.record == item.record else f"{other.record}, {other.arm}",
+            ratio=item.time.ratio, low=low, high=high, verdict=item.time.verdict, target=f"{item.quality.target:g}",
+            mean=item.quality.mean, quality=item.quality.verdict, cautions=item.time.cautions)

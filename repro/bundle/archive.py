@@ -73,16 +73,17 @@ def _entry(name: str) -> zipfile.ZipInfo:
 
 
 @contextmanager
-def unpacked(path: Path, name: str = "") -> Iterator[Path]:
+def unpacked(path: Path, name: str = "", below: Path | None = None) -> Iterator[Path]:
     """Unpack the archive into a temporary folder of its name for as long as the context lasts.
 
     Args:
         name: of the folder instead.
+        below: folder of the temporary folder; None: the system's.
 
     Raises:
         OutputError: the archive is none that `pack` writes, or exceeds a limit; the message names the member.
     """
-    with tempfile.TemporaryDirectory(prefix="repro-bundle-") as place:
+    with tempfile.TemporaryDirectory(prefix="repro-bundle-", dir=below) as place:
         folder = Path(place) / (name or folder_name(path))
         folder.mkdir()
         unpack(path, folder)
@@ -105,13 +106,17 @@ def unpack(path: Path, to: Path) -> None:
             _check_end(path, stream)
             with zipfile.ZipFile(stream) as archive:
                 entries = _checked(path, archive.infolist())
-                allowed = max(MAX_FREE_BYTES, MAX_RATIO * os.fstat(stream.fileno()).st_size)
-                _write(path, archive, entries, to, min(allowed, MAX_TOTAL_BYTES))
+                _write(path, archive, entries, to, most_bytes(os.fstat(stream.fileno()).st_size))
     except OSError as error:
         raise OutputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except DAMAGE as error:
         raise OutputError(f"{path}: a damaged zip: {_line(error)}; nothing was unpacked; request the bundle again"
                           ) from error
+
+
+def most_bytes(size: int) -> int:
+    """Return the most bytes that an archive of `size` bytes may unpack to."""
+    return min(max(MAX_FREE_BYTES, MAX_RATIO * size), MAX_TOTAL_BYTES)
 
 
 def _check_end(path: Path, stream: BinaryIO) -> None:
@@ -182,9 +187,12 @@ def _unfit(entry: zipfile.ZipInfo) -> str:
 def _write(path: Path, archive: zipfile.ZipFile, entries: list[zipfile.ZipInfo], to: Path, allowed: int) -> None:
     """Unpack piece by piece, counting bytes: the sizes in the directory may be wrong."""
     written = 0
+    made = {to}
     for entry in entries:
         place = to.joinpath(*entry.filename.split("/"))
-        place.parent.mkdir(parents=True, exist_ok=True)
+        if place.parent not in made:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            made.add(place.parent)
         size = 0
         with archive.open(entry) as source, place.open("xb") as target:
             while piece := source.read(PIECE):

@@ -56,7 +56,10 @@ def differences(trial: Trial, stored: Result, log: Path) -> list[FieldDifference
     again = rederived(trial, stored, log)
     if stored.energy is not None:
         again = with_energy(again, stored.energy)
-    before, after = (json.loads(item.model_dump_json(by_alias=True)) for item in (stored, again))
+    texts = [item.model_dump_json(by_alias=True) for item in (stored, again)]
+    if texts[0] == texts[1]:
+        return []
+    before, after = map(json.loads, texts)
     names = [name for name in before if name not in NOT_IN_THE_LOG and not _equal(before[name], after[name])]
     return [FieldDifference(name, _phrase(name, before[name], after[name])) for name in names]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from repro.core.errors import visible
@@ -42,6 +43,8 @@ class Verification:
     """Kind of check -> number of checks made."""
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    read: dict[Path, Any] | None = None
+    """The model of each file of a known schema; None: not kept."""
 
     @property
     def sound(self) -> bool:

@@ -7,6 +7,7 @@ cannot show that a log was not invented together with its index. Only `repro rep
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from repro.bundle import crate
 from repro.bundle.source import open_record
@@ -49,13 +50,16 @@ def verify(path: Path) -> Verification:
         return verify_opened(root, path)
 
 
-def verify_opened(root: Path, path: Path) -> Verification:
+def verify_opened(root: Path, path: Path, read: dict[Path, Any] | None = None) -> Verification:
     """Check the run folder `root`, which is `path` or was unpacked from the bundle `path`.
+
+    Args:
+        read: is filled with the model of each file of a known schema.
 
     Raises:
         OutputError: it is no run folder.
     """
-    found = Verification(str(path))
+    found = Verification(str(path), read=read)
     if not (root / "plan.json").is_file() and not (root / record_index.NAME).is_file():
         hint = f"; its tuning has not ended, but {path}/{FOLDER} can be verified" if (
             root / FOLDER / "plan.json").is_file() else ""

@@ -94,6 +94,8 @@ def verified_model(path: Path, cls: Any, root: Path, found: Verification) -> Any
         found.add(place, without_place(place, root, error), "schema")
         return None
     found.count("files by their schema")
+    if found.read is not None:
+        found.read[path] = item
     return item
 
 

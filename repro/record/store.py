@@ -226,8 +226,11 @@ class Record:
         return 1 + max([*known, *(int(number) for number in logs if number.isdecimal())], default=0)
 
 
-def read_record(root: Path) -> Record:
+def read_record(root: Path, read: Mapping[Path, Any] | None = None) -> Record:
     """Read a run folder.
+
+    Args:
+        read: models of files of this folder that were read already.
 
     Raises:
         OutputError: `root` is not a run folder, it holds a link, or a file in it is damaged.
@@ -236,12 +239,15 @@ def read_record(root: Path) -> Record:
     if not folder.plan.is_file():
         raise OutputError(f"{root}: is not a run folder (it has no plan.json)")
     fence.refuse_links(root)
-    plan = read_plan(folder.plan)
-    results = tuple(_read_result(folder, trial) for trial in plan.trials() if folder.result(trial.trial_id).is_file())
+    known = read or {}
+    plan = read_plan(folder.plan, known.get(folder.plan))
+    paths = {trial.trial_id: folder.result(trial.trial_id) for trial in plan.trials()}
+    results = tuple(_read_result(folder, trial, known.get(paths[trial.trial_id])) for trial in plan.trials()
+                    if paths[trial.trial_id].is_file())
     return Record(
         folder=folder,
         plan=plan,
-        environment=read_model(folder.environment, Environment),
+        environment=known.get(folder.environment) or read_model(folder.environment, Environment),
         attempts=tuple(_of_plan(folder.ledger, plan, read_attempts(folder.ledger))),
         incidents=tuple(read_incidents(folder.incidents)),
         looks=read_looks(folder.looks),
@@ -252,15 +258,20 @@ def read_record(root: Path) -> Record:
     )
 
 
-def read_plan(path: Path) -> Plan:
+def read_plan(path: Path, read: Plan | None = None) -> Plan:
     """Read the plan of a record, whose cells are called what their choices are: no reader can take one for the other.
+
+    Args:
+        read: the plan if the file was read already.
 
     Raises:
         OutputError: it is damaged, or an assumption of readers does not hold.
     """
-    plan = read_model(path, Plan)
+    plan = read or read_model(path, Plan)
     check_plan(path, plan)
-    return plan.model_copy(update={"cells": truly_labelled(plan.cells)})
+    cells = truly_labelled(plan.cells)
+    same = all(one is other for one, other in zip(cells, plan.cells, strict=True))
+    return plan if same else plan.model_copy(update={"cells": cells})  # a copy computes the names of its trials again
 
 
 def check_plan(path: Path, plan: Plan) -> None:
@@ -281,10 +292,10 @@ def check_plan(path: Path, plan: Plan) -> None:
         raise OutputError(f"{path}: order: names a trial twice, or one that is of no cell")
 
 
-def _read_result(folder: RunFolder, trial: Trial) -> Result:
+def _read_result(folder: RunFolder, trial: Trial, read: Result | None) -> Result:
     path = folder.result(trial.trial_id)
     try:
-        result = read_model(path, Result)
+        result = read or read_model(path, Result)
     except OutputError as error:
         raise OutputError(f"{error}; `repro run --resume {folder.root}` sets it aside and runs this trial again"
                           ) from error

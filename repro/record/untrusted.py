@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from repro.core.errors import OutputError
 from repro.record.store import Record, read_record
 
 
-def read_inside(root: Path) -> Record:
+def read_inside(root: Path, read: Mapping[Path, Any] | None = None) -> Record:
     """Read a run folder of unknown origin.
+
+    Args:
+        read: models of files of this folder that were read already.
 
     Raises:
         OutputError: the folder is no run or is damaged, holds a link, or a result belongs to no trial of the plan (ids
             are names of folders: a modified one could lead anywhere).
     """
-    record = read_record(root)
+    record = read_record(root, read)
     planned = {trial.trial_id: trial for trial in record.plan.trials()}
     for item in record.results:
         trial = planned.get(item.trial_id)

@@ -83,9 +83,12 @@ class Cell(Frozen):
     def relabelled(self) -> Cell:
         """Return the cell with the label and the factors that its choices give."""
         factors = shown_factors(self.choices, [key for key in self.factors if key != AA])
-        mark = {AA: self.side} if self.side else {}
         label = label_of(self.choices, factors, self.differs_in) + _mark(self.side)
-        return self.model_copy(update={"label": label, "factors": factors | mark})
+        if self.side:
+            factors = factors | {AA: self.side}
+        if label == self.label and list(factors.items()) == list(self.factors.items()):
+            return self
+        return self.model_copy(update={"label": label, "factors": factors})
 
     @property
     def trial_side(self) -> Side:

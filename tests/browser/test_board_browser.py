@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from repro.cli.main import cli
 from tests.browser.test_page_tables import axe
-from tests.unit.board.test_board import RECORDS
+from tests.unit.board.test_board import RECORDS, remade
 
 __all__ = ["axe"]  # a fixture
 pytestmark = pytest.mark.slow
@@ -46,7 +46,7 @@ def test_the_filters_work_by_keyboard_alone(browser: Any, place: Path) -> None:
     page.goto(place.as_uri())
     rows = page.locator("tr[data-words]")
     assert rows.count() == 11
-    for _ in range(6):
+    for _ in range(40):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.name") == "words":
             break
@@ -71,3 +71,39 @@ def test_without_scripts_every_record_is_there(browser: Any, place: Path) -> Non
     page.goto(place.as_uri())
     assert page.locator("tr[data-words]:visible").count() == 11 and not page.locator("#filters").is_visible()
     context.close()
+
+
+def test_the_first_screen_says_what_is_here_and_what_was_answered(browser: Any, place: Path) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(place.as_uri())
+    answers = page.locator("li[data-of]")
+    assert answers.count() == 10
+    seen = [item.bounding_box()["y"] < 900 for item in answers.all()]
+    assert all(seen)
+    assert "fsdp takes" in answers.first.text_content()
+    assert "11 records: 9 verified" in page.locator(".lead").text_content()
+    answers.first.locator("a").first.click()
+    page.wait_for_selector("#verdicts")
+    page.close()
+
+
+def test_versions_and_systems_are_filtered(browser: Any, tmp_path: Path) -> None:
+    remade(RECORDS / "several-1.zip", tmp_path / "in/old.zip", repro_version="0.1.9", cpu="Other CPU")
+    remade(RECORDS / "inconclusive.zip", tmp_path / "in/new.zip")
+    done = CliRunner().invoke(cli, ["board", str(tmp_path / "in"), "--out", str(tmp_path / "site")])
+    assert "2 records, 2 verified" in done.output
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto((tmp_path / "site/index.html").as_uri())
+    rows, answers = page.locator("tr[data-words]:visible"), page.locator("li[data-of]:visible")
+    system = next(text for text in page.locator("select[name=system] option").all_text_contents() if "Other" in text)
+    for field, value, left in (("version", "0.1.9", "old.zip"), ("version", "0.2.0", "new.zip"),
+                               ("system", system, "old.zip")):
+        page.select_option(f"select[name={field}]", value)
+        assert rows.count() == answers.count() == 1 and left in rows.first.text_content()
+        assert page.locator("#filtered").text_content() == "1 of 2 records"
+        page.select_option(f"select[name={field}]", "")
+        assert rows.count() == answers.count() == 2
+    page.select_option("select[name=version]", "0.2.0")
+    page.select_option("select[name=system]", system)
+    assert rows.count() == 0 and page.locator("#filtered").text_content() == "0 of 2 records"
+    page.close()

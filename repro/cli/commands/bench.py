@@ -223,6 +223,25 @@ def bench_import(
     _print(measure(logs, megabytes, sample, program), as_json)
 
 
+@bench.command("board")
+@click.option("--from", "folder", type=PlaceParam(exists=True, file_okay=False, path_type=Path), required=True,
+              help="Folder of bundles to copy.")
+@click.option("--bundles", type=click.IntRange(1, 100_000), default=500, help="Bundles of the board.")
+@json_option
+def bench_board(folder: Path, bundles: int, as_json: bool) -> None:
+    """Measure building a board.
+
+    Makes bundles that differ in when they ran, and times `repro board` on them: the first build, which verifies every
+    log of every bundle, and the second.
+
+    \b
+    Example: repro bench board --from docs/gallery/records
+    """
+    from repro.bench.harness.board_scale import measure
+
+    _print(measure(folder, bundles), as_json)
+
+
 @bench.command("verdicts")
 @click.option("--experiments", type=click.IntRange(20, 1_000_000), default=4000, help="Simulated experiments a row.")
 @click.option("--only", multiple=True, metavar="TEXT", help="Only rows whose name contains this; may be repeated.")

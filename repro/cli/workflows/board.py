@@ -6,8 +6,8 @@ import importlib
 from dataclasses import dataclass
 from pathlib import Path
 
-import repro
-from repro.board.build import page_name, read_records
+from repro.board.build import CACHE, page_name, read_records
+from repro.board.code import code_digest
 from repro.board.entry import Entry
 from repro.board.groups import grouped, without_copies
 from repro.core.files import write_text
@@ -32,10 +32,10 @@ def build_board(folder: Path, out: Path, title: str) -> Built:
         OutputError: `out` cannot be written.
     """
     pages = importlib.import_module("repro.reporters.board.page")
-    entries = without_copies(read_records(folder, out, pages.render_record, repro.__version__))
-    kept = {page_name(item.place) for item in entries}
-    for left in (out / "pages").glob("*.html"):  # of records that are no longer there
-        if left.name not in kept:
+    entries = without_copies(read_records(folder, out, pages.render_record, code_digest()))
+    kept = {Path(page_name(item.place)).stem for item in entries}
+    for left in (*(out / "pages").glob("*.html"), *(out / CACHE).glob("*.json")):  # of records that are no longer there
+        if left.stem not in kept:
             left.unlink()
     page = out / "index.html"
     write_text(page, pages.render_board(grouped(entries), title))

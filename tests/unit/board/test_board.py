@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
+from repro.board import code
+from repro.board import scratch as memory
 from repro.board.entry import Arm, Entry
 from repro.board.groups import grouped, without_copies
+from repro.bundle.archive import most_bytes
+from repro.bundle.contents import write_bundle
+from repro.bundle.source import open_record
 from repro.cli.main import cli
 
 RECORDS = Path(__file__).parents[3] / "docs/gallery/records"
@@ -128,3 +135,95 @@ def test_a_copy_counts_once() -> None:
     first, second = without_copies([entry(name, "2026-01-01", 1.0, identity="x") for name in ("b", "a")])
     assert (first.place, first.standing) == ("a", "verified")
     assert (second.standing, second.why) == ("not verified", "a copy of a")
+
+
+def remade(source: Path, out: Path, **environment: object) -> None:
+    """Pack a record again with another environment, as its machine would have."""
+    with open_record(source) as folder:
+        path = folder / "environment.json"
+        path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | environment), encoding="utf-8")
+        write_bundle(folder, out)
+
+
+def test_the_first_screen_has_an_answer_for_each_question(site: tuple[Path, str]) -> None:
+    page = (site[0] / "index.html").read_text(encoding="utf-8")
+    answers = [re.sub(r"<[^>]+>", "", text) for text in re.findall(r"<li data-of.*?</li>", page, re.DOTALL)]
+    assert len(answers) == 3  # the unreadable one has none
+    assert page.index('class="answers"') < page.index("<form")
+    (several,) = [text for text in answers if "two runs" in text]
+    assert "fsdp takes" in several and "as long as ddp" in several and several.count("slower") == 2
+    assert "2 verified records of 3: 2 slower" in several
+
+
+def test_the_claims_of_a_contest_stand_as_on_its_page(tmp_path: Path) -> None:
+    shutil.copytree(RECORDS / "speedrun-2026-06-11", tmp_path / "in/contest")
+    done = CliRunner().invoke(cli, ["board", str(tmp_path / "in"), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "out/index.html").read_text(encoding="utf-8")
+    text = " ".join(re.sub(r"<[^>]+>", "", row(page, "contest")).split())
+    (link,) = set(re.findall(r'href="(pages/contest-[^"#]+\.html#c-[^"]+)"', page))
+    name, _, anchor = link.partition("#")
+    own = (tmp_path / "out" / name).read_text(encoding="utf-8")
+    assert f'id="{anchor}"' in own
+    for shown in ("this_pr", "baseline_pr299", "0.9594", "0.9571", "0.9616", "faster", "supported", "3.27893"):
+        assert shown in text and shown in own
+    assert "13 against 10 runs" in text and "target 3.28" in text and "not verified" in text
+
+
+def test_facts_that_other_code_read_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    shutil.copy(RECORDS / "several-1.zip", tmp_path / "in")
+
+    def built() -> int:
+        assert CliRunner().invoke(cli, ["board", str(tmp_path / "in"), "--out", str(tmp_path / "out")]).exit_code == 0
+        (page,) = (tmp_path / "out/pages").iterdir()
+        return page.stat().st_mtime_ns
+
+    first = built()
+    assert built() == first
+    monkeypatch.setattr("repro.cli.workflows.board.code_digest", lambda: "other code")
+    second = built()
+    assert second > first
+    (known,) = (tmp_path / "out/read").iterdir()
+    known.write_text("{", encoding="utf-8")
+    assert built() > second
+
+
+def test_the_hash_of_the_code_changes_with_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "decides").mkdir()
+    (tmp_path / "decides/__init__.py").write_text("A = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(code, "PACKAGES", ("decides",))
+    first = code.code_digest()
+    assert code.code_digest() == first
+    (tmp_path / "decides/__init__.py").write_text("A = 2\n")
+    assert code.code_digest() != first
+
+
+def test_a_bundle_that_may_not_fit_is_not_unpacked_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = RECORDS / "several-1.zip"
+    monkeypatch.setattr(memory, "MEMORY", tmp_path)
+    for name in memory.CHOSEN:
+        monkeypatch.delenv(name, raising=False)
+    with memory.scratch(2) as place:
+        assert place.folder is not None and place.folder.parent == tmp_path
+        free = 2 * most_bytes(bundle.stat().st_size)
+        monkeypatch.setattr(memory.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+        assert place.place_of(bundle) == place.folder and place.place_of(RECORDS) is None
+        monkeypatch.setattr(memory.shutil, "disk_usage", lambda _: SimpleNamespace(free=free - 1))
+        assert place.place_of(bundle) is None
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with memory.scratch(2) as place:
+        assert place.folder is None
+
+
+def test_records_of_two_versions_and_systems_can_be_told_apart(tmp_path: Path) -> None:
+    remade(RECORDS / "several-1.zip", tmp_path / "in/old.zip", repro_version="0.1.9", cpu="Other CPU")
+    shutil.copy(RECORDS / "several-2.zip", tmp_path / "in")
+    done = CliRunner().invoke(cli, ["board", str(tmp_path / "in"), "--out", str(tmp_path / "out")])
+    assert "2 records, 2 verified" in done.output
+    page = (tmp_path / "out/index.html").read_text(encoding="utf-8")
+    assert re.findall(r'data-version="([^"]+)"', page) == ["0.1.9", "0.2.0"]
+    assert len(set(re.findall(r'data-system="([^"]+)"', page))) == 2
+    assert page.count('<div class="progress">') == 2 and "of 2 systems" in page
