@@ -168,7 +168,7 @@ def _cells(record: Record, part: Shown) -> TextTable:
         rows=tuple(_cell(record, item) for item in found),
     ) if record.plan.has_target else TextTable(
         title=f"Cells: {scale.noun}" if record.plan.measures else
-        f"Cells: {scale.noun} over a fixed number of steps; no accuracy was asked for",
+        f"Cells: {scale.noun} over a fixed number of steps; no accuracy was requested",
         headers=("Cell", "Figures", "Ended well", f"Median {scale.noun}{unit}", "Interval"),
         numeric=(False, False, True, True, True),
         rows=tuple(_cell(record, item)[:5] for item in found),
@@ -201,7 +201,7 @@ def _comparisons(record: Record, found: Sequence[Comparison]) -> TextTable:
 def _factors(record: Record, found: Sequence[Comparison]) -> TextTable:
     """Three ratios of a contrast side by side: a protocol that is faster and worse, or slower and better, shows."""
     return TextTable(
-        title="Convergence beside speed: time to the target = samples to the target / samples a second",
+        title="Convergence and speed: time to the target = samples to the target / samples a second",
         headers=("Candidate", "Baseline", "Figures", "Samples, ratio", "Interval", "Samples a second, ratio",
                  "Interval", "Time, ratio", "Interval", "Factors, exploratory"),
         numeric=(False, False, False, True, True, True, True, True, True, False),

@@ -17,7 +17,7 @@ def effects_table(record: Record, found: Sequence[MainEffect]) -> TextTable:
     """Return one row per main effect; no row if the suite asks for none."""
     figures = " and ".join(origins_of(record.plan.cells))
     return TextTable(
-        title="Main effects: each level against the baseline's, paired over all other factors",
+        title="Main effects: each level against that of the baseline, paired over all other factors",
         headers=("Level", "Against", "Figures", "Ratio of", "Ratio", "Interval", "Pairs of cells", "Seeds", "p",
                  "Verdict", "Depends on"),
         numeric=(False, False, False, False, True, True, True, True, True, False, False),

@@ -7,7 +7,7 @@ from typing import Any
 from repro.compare.figures import Bounds, Comparison
 from repro.core.frozen import Frozen
 
-HEADING = "main effects, each level against the baseline's, paired over all other factors"
+HEADING = "main effects, each level against that of the baseline, paired over all other factors"
 FEW = 8
 """Contrasts of single cells above which a short report gives main effects, if asked for, in the place of their reasons.
 """

@@ -166,6 +166,6 @@ def test_every_other_report_is_written(exact: Record, kind: str, tmp_path: Path)
     assert done.exit_code == 0, done.output
     texts = "".join(path.read_text(errors="replace") for path in (tmp_path / "out").rglob("*") if path.is_file())
     if kind in ("markdown", "latex"):
-        assert "no accuracy was asked for" in texts and "Training alone" in texts
+        assert "no accuracy was requested" in texts and "Training alone" in texts
     if kind == "csv":
         assert "training_peak_mib" in texts and "median_step_seconds" in texts

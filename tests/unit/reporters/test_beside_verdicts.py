@@ -114,7 +114,7 @@ def test_samples_speed_and_time_stand_side_by_side_with_intervals(record: Record
     page, text = written(record, "html", tmp_path / "page"), written(record, "markdown", tmp_path / "text")
     beside = page.split('id="h-beside"')[1].split("</table>")[0]
     assert beside.count("<tr") == len(split) + 1
-    table = text.split("## Convergence beside speed")[1].split("## ")[0]
+    table = text.split("## Convergence and speed")[1].split("## ")[0]
     for item in split:
         assert item.split is not None and item.ratio is not None
         assert abs(item.split.samples.value / item.split.throughput.value - item.ratio) < 1e-9 * item.ratio
