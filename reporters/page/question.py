@@ -179,7 +179,7 @@ def _claims(record: Record) -> tuple[Sketch, ...]:
 
 
 def _reached(record: Record, primary: Ratio) -> tuple[Sketch, ...]:
-    """Draw the share of trials at the target over time, of both cells."""
+    """Draw the probability of having reached the target by a time, of both cells (Kaplan and Meier, 1958)."""
     scale = METRICS[record.plan.suite.metric]
     traces: list[Trace] = []
     for mark in (primary.baseline, primary.candidate):
@@ -192,8 +192,9 @@ def _reached(record: Record, primary: Ratio) -> tuple[Sketch, ...]:
         traces.append(Trace(mark.color, tuple(points), (), mark.symbol, mark.dash, stepped=True))
     across = from_zero([x for trace in traces for x, _ in trace.points])
     return (sketch(
-        f"Share of trials that reached {goal(record.cell(primary.baseline.cell_id).choices)}",
-        f"against the {scale.noun}; a line ends with the last trial", "seconds" if scale.timed else scale.unit, traces,
+        f"Probability of having reached {goal(record.cell(primary.baseline.cell_id).choices)}",
+        f"Kaplan-Meier estimate against the {scale.noun}; a line ends with the last trial",
+        "seconds" if scale.timed else scale.unit, traces,
         Axis(0.0, across.high, False, 0, 100, across.values if not across.log else ()),
         Axis(0.0, 1.04, False, 0, 100, (0.0, 0.5, 1.0)), origins([primary.baseline, primary.candidate]),
         {0.0: "0 %", 0.5: "50 %", 1.0: "100 %"}),)

@@ -102,7 +102,7 @@ def test_a_diverged_run_never_arrives_and_an_exhausted_one_might_have() -> None:
     for status in ("diverged", "out_of_memory"):
         found = against(ours, some_missed(8, 8, 0.0, 5.0, status))  # type: ignore[arg-type]
         assert found.verdict == "faster"
-        assert "none reached the target, so it is unknown how many times faster the candidate is" in found.because
+        assert "no trial of the baseline reached the target, so it is unknown how many times faster" in found.because
         word = {"diverged": "diverged", "out_of_memory": "ran out of memory"}[status]
         assert found.because.startswith(f"the baseline {word} in 8 of 8 trials")
         assert found.ratio is None and found.restricted is None

@@ -59,7 +59,7 @@ def test_two_numbers_of_processes_are_no_question_about_scaling(tmp_path: Path) 
 def test_a_missed_target_shows_the_share_of_trials_at_it(tmp_path: Path) -> None:
     found = asked(gallery("missed", tmp_path))
     (share,) = found.sketches
-    assert share.title.startswith("Share of trials that reached top1 of at least 0.96")
+    assert share.title.startswith("Probability of having reached top1 of at least 0.96")
     reached, missed = share.traces
     top = sketches.BOTTOM - (sketches.BOTTOM - sketches.TOP) / 1.04
     assert float(reached.path.rsplit("V", 1)[1]) == pytest.approx(top, abs=0.1), "all reached it"
