@@ -136,13 +136,13 @@ def missed_figures(item: Evidence, missed: Missed, share: FamilyShare, word: str
     """Return the order of the pairs and the mean time, which follow how the trials ended."""
     counted = f"the candidate was first in {missed.first} of {missed.n} pairs and the baseline in {missed.second}"
     if unknown := missed.n - missed.first - missed.second:
-        counted += (f"; the order of {unknown} is unknown, because neither trial reached the target, or one ended before "
-                    "the other reached it")
+        counted += (f"; the order of {unknown} is unknown, because neither trial reached the target, or one ended "
+                    "before the other reached it")
     holm = f", {share.p:.3g} after Holm over {share.family} contrasts" if share.family > 1 else ""
     test = f"(exact sign test p = {item.p:.3g}{holm})"
     if missed.all_of:
-        return (f": no trial of {missed.all_of} reached the target, so it is unknown how many times {word} the candidate "
-                f"is; {counted} {test}")
+        return (f": no trial of {missed.all_of} reached the target, so it is unknown how many times {word} the "
+                f"candidate is; {counted} {test}")
     if missed.restricted is None:
         return (f", so there is no ratio of times, and no mean time either: {missed.no_mean}; {counted} {test}")
     return f", so there is no ratio of times; {counted} {test}; {_mean_words(item, missed.restricted)}"
