@@ -63,7 +63,7 @@ def test_a_figure_for_every_trial_and_no_process_left() -> None:
 
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(("then", "said"), [
-    ("time.sleep(60)", "gave no answer for 0 s"), ("sys.exit()", "has ended"), ("print('no JSON')", "no JSON"),
+    ("time.sleep(60)", "gave no answer for 0 s"), ("sys.exit()", "has ended"), ("print('no JSON')", "not JSON"),
     ("print('{\"joules\": null}')", "answered"),
 ])
 def test_a_tracker_that_fails_costs_a_figure_and_nothing_else(
