@@ -27,7 +27,7 @@ PROGRAM = """\
 import random, sys, time
 noise, mean = random.Random(int(sys.argv[1])), float(sys.argv[2])
 for step in range(1, 4):
-    time.sleep(0.03)
+    time.sleep(0.15)
     print("step", step, "loss", mean + 0.3 * (3 - step) + noise.uniform(-0.001, 0.001), flush=True)
 """
 SUITE = """\

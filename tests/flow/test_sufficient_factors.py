@@ -56,12 +56,13 @@ def test_a_warm_up_leaves_no_trace_with_factors(ranks: Run) -> None:
     check_warm_up(ranks, replace(FACTORS, world=2))
 
 
-def test_on_four_ranks_a_first_step_without_warm_up_adds_in_another_order(ranks: Run) -> None:
+def test_on_four_ranks_a_first_step_without_warm_up_differs_by_rounding_at_most(ranks: Run) -> None:
     # In its first step DDP has one bucket of all tensors, and each alone only from the second step on. A ring of more
-    # than two ranks then adds an element in another order: plain DDP shows it, without any factors.
+    # than two ranks may then add an element in another order, in plain DDP too. Whether bits differ depends on the
+    # processor.
     for case in (replace(PLAIN, engine=Ddp(send="layerwise")), FACTORS):
         cold, warm = (ranks(replace(case, warm_up=warm))[0]["weights"] for warm in (False, True))
-        assert not same_bytes(cold, warm) and furthest(cold, warm) < 2e-6
+        assert furthest(cold, warm) < 2e-6
 
 
 SEEDS = {2: range(6), 4: range(6, 9)}
