@@ -103,9 +103,16 @@ def linear(values: Sequence[float]) -> Axis:
     low, high = low - room, high + room
     step = round_step((high - low) / 5)
     first = int(low // step) + 1
-    marks = tuple(value for index in range(6) if (value := round(step * (first + index), 10)) <= high)
+    marks = tuple(value for index in range(6) if (value := float(f"{step * (first + index):.10g}")) <= high)
     largest = max(abs(low), abs(high))
     return Axis(low, high, False, 0, 100, marks, digits=max(3, 2 + math.ceil(math.log10(largest / step))))
+
+
+def from_nothing(high: float) -> Axis:
+    """Make a linear axis from 0 to a little above `high`, 0 to 100 per cent, with about four marks."""
+    step = round_step(high / 4)
+    marks = tuple(float(f"{step * count:.10g}") for count in range(6) if step * count <= high * 1.03)
+    return Axis(0.0, high * 1.03, False, 0, 100, marks)
 
 
 def around_one(values: Sequence[float]) -> Axis:

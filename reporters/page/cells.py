@@ -214,7 +214,8 @@ def _median_why(summary: Summary) -> str:
         return ""
     if not summary.n:
         return "no trial yet"
-    return "not reached" if METRICS[summary.metric].to_target else "no trial has a value"
+    missed = any(meaning(status).counts for status in summary.statuses)
+    return "not reached" if METRICS[summary.metric].to_target and missed else "no trial has a value"
 
 
 def _interval_why(summary: Summary) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..paper.latex_text import breakable_text
-from ..text import visible, without_paths
+from ..text import plural, visible, without_paths
 from .speedup import Ratio
 
 
@@ -14,13 +14,13 @@ def sentence(row: Ratio) -> str:
     clock = f" by the {row.clock}" if row.by_clock else ""
     ends = f", {row.level} interval {row.interval[0]} to {row.interval[1]}" if row.interval else ""
     origin = " and ".join(dict.fromkeys((row.candidate.origin, row.baseline.origin)))
-    facts = f"({row.n} pairs{ends}; {origin})"
+    facts = f"({plural(row.n, 'pair')}{ends}; {origin})"
     if row.ratio is None and row.to_target and row.n and not row.refused:
         return (f"{candidate} reached {row.goal} in {row.reached[0]}, {baseline} in {row.reached[1]}{clock} {facts}. "
                 f"The ratio of their {row.amount}s is unknown: {row.verdict}.")
     if row.ratio is None:
-        what = "result" if row.refused else "ratio"
-        return f"No {what} of {candidate} to {baseline}{goal}{clock} {facts}: {row.verdict}."
+        what = f"result for {candidate} against" if row.refused else f"ratio of {candidate} to"
+        return f"No {what} {baseline}{goal}{clock} {facts}: {row.verdict}."
     if row.open:
         return f"Undecided between {candidate} and {baseline}{goal}{clock}: ratio {row.ratio} {facts}, {row.verdict}."
     return (f"{candidate} {row.said[0]} {row.ratio} times {row.said[1]} {baseline}{goal}{clock} {facts}: "

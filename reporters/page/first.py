@@ -14,13 +14,17 @@ from repro.record.tuning import cost_of
 from ..text import Number, duration, plural
 from .axis import Axis, around_one
 from .cells import CellRow
+from .claims import ClaimRow
 from .speedup import Forest, Ratio
 
+MOST_CLAIMS = 4
+"""Claims of a contest without a primary contrast."""
 MOST_ARMS = 6
 """Rows of the short table where no contrast is declared."""
 SHOWN = ("torch", "deepspeed", "accelerate", "lightning")
 """Libraries named on the first screen if the record has their version."""
-SENTENCE = re.compile(r"(?<=[.?!])\s+(?=[A-Z])")
+SENTENCE = re.compile(r"(?<=[^.\s][^.\s]{2}[.?!])\s+(?=[A-Z])")
+"""Between two sentences; an abbreviation of one or two letters (`E.g.`, `vs.`) ends none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,8 @@ class FirstScreen:
     """The other sentences."""
     picture: Picture | None
     """None without a ratio."""
+    claims: tuple[ClaimRow, ...]
+    """Of a contest: those of the two cells of the primary contrast; without one, the first."""
     arms: tuple[CellRow, ...]
     """Baseline and candidate of the primary contrast; without one, the first cells."""
     left_out: int
@@ -75,7 +81,9 @@ class FirstScreen:
     """Cautions of two or more other contrasts -> the letter by which each of these names it: they are said once."""
 
 
-def first_screen(record: Record, forest: Forest, cells: Sequence[CellRow]) -> FirstScreen:
+def first_screen(
+    record: Record, forest: Forest, cells: Sequence[CellRow], claims: Sequence[ClaimRow] = (),
+) -> FirstScreen:
     """Choose what the first screen shows."""
     primary = forest.primary
     lead, *rest = SENTENCE.split(record.plan.suite.description.strip(), maxsplit=1)
@@ -84,7 +92,7 @@ def first_screen(record: Record, forest: Forest, cells: Sequence[CellRow]) -> Fi
     shared = [text for text, count in often.items() if count > 1]
     return FirstScreen(
         lead=lead, rest=" ".join(rest), picture=_picture(primary, record.plan.suite.margin), arms=arms,
-        left_out=len(cells) - len(arms),
+        left_out=len(cells) - len(arms), claims=_claims(primary, claims),
         prices=_prices(record, arms),
         cost=_cost(record), machine=_machine(record),
         cautions=tuple(dict.fromkeys(primary.cautions)) if primary else (),
@@ -102,6 +110,13 @@ def _arms(primary: Ratio | None, cells: Sequence[CellRow]) -> tuple[CellRow, ...
         return tuple(cells[:MOST_ARMS])
     by_cell = {row.mark.cell_id: row for row in cells}
     return by_cell[primary.baseline.cell_id], by_cell[primary.candidate.cell_id]
+
+
+def _claims(primary: Ratio | None, claims: Sequence[ClaimRow]) -> tuple[ClaimRow, ...]:
+    if primary is None:
+        return tuple(claims[:MOST_CLAIMS])
+    ours = (primary.baseline.cell_id, primary.candidate.cell_id)
+    return tuple(row for row in claims if row.mark.cell_id in ours)
 
 
 def _picture(primary: Ratio | None, margin: float) -> Picture | None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from repro.compare import METRICS, summarize
 from repro.compare.contest import claims
+from repro.compare.observation import observe
 from repro.record.metric_values import figure
+from repro.record.status import meaning
 from repro.record.store import Record
 
 from ..text import number
-from .axis import Axis, from_zero, linear, log_ticks
+from .axis import Axis, from_nothing, from_zero, linear, log_ticks
 from .cells import CellMark, goal, marks, origins
 from .scaling import ScalingPanel, ScalingView
 from .scaling_line import ScalingLine, ScalingPoint
@@ -88,7 +91,7 @@ def _against_processes(
         for of, thin in ((bound, True), (value, False)):
             points = [(float(point.processes), known, f"{line.brief}, {point.processes} processes: {number(known)}")
                       for point in line.points if (known := of(point))]
-            if points:
+            if len(points) > thin:  # a bound of one point would be no line
                 words = () if thin else tuple(text for *_, text in points)
                 traces.append(Trace(line.color, tuple((x, y) for x, y, _ in points), words, line.symbol,
                                     "dot" if thin else line.dash, thin))
@@ -126,14 +129,17 @@ def _accuracy(record: Record, primary: Ratio) -> tuple[Sketch, ...]:
     for mark in _like(record, primary):
         cell = next(cell for cell in record.plan.cells if cell.cell_id == mark.cell_id)
         summary = summarize(cell, record.of_cell(mark.cell_id), scale.name)
-        trials = [(value, item.final) for item in record.of_cell(mark.cell_id)
-                  if (value := figure(item, scale)) is not None and item.final is not None]
-        if trials and summary.median is not None and summary.median_final is not None:
-            traces += [
-                Trace(mark.color, tuple(trials), (f"cell {mark.number}, a trial",) * len(trials), mark.symbol,
-                      thin=True),
-                Trace(mark.color, ((summary.median, summary.median_final),), (f"cell {mark.number}, median",),
-                      mark.symbol)]
+        results = [item for item in record.of_cell(mark.cell_id)
+                   if item.final is not None and math.isfinite(item.final) and meaning(item.status).counts]
+        reached = [(value, item.final or 0.0) for item in results if (value := figure(item, scale)) is not None]
+        missed = [(seen.at, item.final or 0.0) for item in results
+                  if (seen := observe(item, scale)).kind == "watched" and seen.at > 0]
+        for trials, words, symbol in ((reached, "a trial", mark.symbol), (missed, "missed the target", "x")):
+            traces += [Trace(mark.color, tuple(trials), (f"cell {mark.number}, {words}",) * len(trials), symbol,
+                             thin=True)] * bool(trials)
+        if reached and summary.median is not None and summary.median_final is not None:
+            traces.append(Trace(mark.color, ((summary.median, summary.median_final),),
+                                (f"cell {mark.number}, median",), mark.symbol))
     if not traces:
         return ()
     choices = record.plan.cells[0].choices
@@ -143,7 +149,7 @@ def _accuracy(record: Record, primary: Ratio) -> tuple[Sketch, ...]:
     across = Axis(across.low, across.high, across.log, 0, 100, across.values)
     return (sketch(
         f"Final {choices.quality.metric} against the {scale.noun}",
-        "large: median of a cell; small: trials; line: target",
+        "large: median of a cell; small: trials (a cross: missed, at its end); line: target",
         f"{scale.noun}, {'seconds' if scale.timed else scale.unit}", traces, across, up,
         origins(_like(record, primary)), level=target),)
 
@@ -154,9 +160,11 @@ def _accuracy(record: Record, primary: Ratio) -> tuple[Sketch, ...]:
 def _claims(record: Record) -> tuple[Sketch, ...]:
     """Draw the mean quality of each cell with its interval, the runs, and the target of the claim."""
     known = marks(record)
-    found = [item for item in claims(record.plan, record.results) if item.mean is not None][:MOST_CLAIMS]
+    tested = [item for item in claims(record.plan, record.results) if item.mean is not None]
+    found = tested[:MOST_CLAIMS]
     if not found:
         return ()
+    rest = f"; the first {len(found)} of {len(tested)} cells" if len(found) < len(tested) else ""
     traces, names = [], {}
     for row, item in enumerate(reversed(found), 1):
         mark = known[item.cell_id]
@@ -170,7 +178,8 @@ def _claims(record: Record) -> tuple[Sketch, ...]:
     across = linear([x for trace in traces for x, _ in trace.points]
                      + [end for trace in traces for span in trace.spans for end in span] + [found[0].target])
     return (sketch(
-        f"Mean {found[0].metric} by cell", "with its 95\N{NO-BREAK SPACE}% interval; small: runs; line: the target",
+        f"Mean {found[0].metric} by cell",
+        f"with its 95\N{NO-BREAK SPACE}% interval; small: runs; line: the target{rest}",
         found[0].metric, traces, across, Axis(0.4, len(found) + 0.7, False, 0, 100, tuple(names)),
         origins([known[item.cell_id] for item in found]), names, goal=found[0].target),)
 
@@ -190,11 +199,10 @@ def _reached(record: Record, primary: Ratio) -> tuple[Sketch, ...]:
         steps, last = found
         points = [(0.0, 0.0), *steps, (last, steps[-1][1] if steps else 0.0)]
         traces.append(Trace(mark.color, tuple(points), (), mark.symbol, mark.dash, stepped=True))
-    across = from_zero([x for trace in traces for x, _ in trace.points])
     return (sketch(
         f"Probability of having reached {goal(record.cell(primary.baseline.cell_id).choices)}",
         f"Kaplan-Meier estimate against the {scale.noun}; a line ends with the last trial",
         "seconds" if scale.timed else scale.unit, traces,
-        Axis(0.0, across.high, False, 0, 100, across.values if not across.log else ()),
+        from_nothing(max(x for trace in traces for x, _ in trace.points)),
         Axis(0.0, 1.04, False, 0, 100, (0.0, 0.5, 1.0)), origins([primary.baseline, primary.candidate]),
         {0.0: "0 %", 0.5: "50 %", 1.0: "100 %"}),)

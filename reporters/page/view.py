@@ -52,7 +52,7 @@ def view(record: Record) -> dict[str, Any]:
     plan, environment = record.plan, record.environment
     known = list(marks(record).values())
     cells, axis = rows(record)
-    of_trials, comparisons, scaled = trials(record), forest(record), scaling(record)
+    of_trials, comparisons, scaled, claimed = trials(record), forest(record), scaling(record), page_claims(record)
     noun = common_noun(cell.choices.quality for cell in plan.cells)
     return {
         "noun": noun, "quality": "loss" if noun == "loss" else "quality",
@@ -64,11 +64,11 @@ def view(record: Record) -> dict[str, Any]:
         "title": plan.suite.title or plan.suite.suite, "progress": progress(record),
         "notices": notices(record), "parity": parity(record), "marks": known, "origins": origins(known),
         "copies": {row.index: (sentence(row), latex(row)) for row in comparisons.rows},
-        "first": first_screen(record, comparisons, cells),
+        "first": first_screen(record, comparisons, cells, claimed.rows if claimed else ()),
         "asked": (asked := question(record, comparisons.primary, scaled)), "scaling_leads": asked.scaling,
         "cells": cells, "cell_axis": axis, "cell_heading": heading(record), "forest": comparisons,
         "effects": page_effects(record), "looks": looks(record),
-        "claims": page_claims(record), "scores": page_scores(record),
+        "claims": claimed, "scores": page_scores(record),
         "tuning": page_tuning(record),
         "until": "the end" if plan.is_contest else "target",
         "verdicts": verdicts(record, comparisons), "checklist": checklist(record), "panels": panels(record),

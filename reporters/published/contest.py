@@ -196,7 +196,7 @@ def _trace(verdict: str, items: Sequence[ArmClaim]) -> dict[str, Any] | None:
                     "arrayminus": [(item.seconds or 0.0) - pair[0] if pair else None
                                    for item, pair in zip(items, bounds, strict=True)]},
         "text": [f"{wrapped(visible(f'{item.record}, {item.arm}'))}<br>n = {item.quality.n}, mean loss "
-                 f"{item.quality.mean or 0.0:.5f}" for item in items],
+                 f"{'unknown' if item.quality.mean is None else f'{item.quality.mean:.5f}'}" for item in items],
         "marker": {"color": color, "symbol": symbol, "size": 9},
         "hovertemplate": "%{text}<br>%{x}: %{y:.5~g} s<extra></extra>",
     }

@@ -218,8 +218,8 @@ def _paired(base: Evidence) -> Evidence:
         return replace(found, refusal=early) if early and not found.refusal else found
     if base.n < 2:
         text = f"{base.n} pair{'s' if base.n != 1 else ''} with one seed; an interval needs two, significance six"
-        return replace(base, refusal=text,
-                       settles="run six pairs, with new seeds: repro run SUITE --seeds 6")
+        return replace(base, refusal=early or text, settles="run the missing pairs" if early else (
+            "run six pairs, with new seeds: repro run SUITE --seeds 6"))
     found = _ratios(base)
     return replace(found, refusal=early or _outside(base), settles="run the missing pairs" if early else "")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,14 @@ from click.testing import CliRunner
 
 from repro.cli.main import cli
 from repro.record.store import Record, read_record
-from tests.records import SCALING, SUITE, make_record, scaling_course
+from repro.suite.model import Trial
+from tests.records import SCALING, SUITE, Course, default_course, make_record, scaling_course
 
 question = importlib.import_module("repro.reporters.page.question")
 scaling = importlib.import_module("repro.reporters.page.scaling")
 speedup = importlib.import_module("repro.reporters.page.speedup")
 sketches = importlib.import_module("repro.reporters.page.sketch")
+first = importlib.import_module("repro.reporters.page.first")
 copies = importlib.import_module("repro.reporters.page.copies")
 axis = importlib.import_module("repro.reporters.page.axis")
 GALLERY = Path(__file__).parents[3] / "docs/gallery/records"
@@ -67,18 +70,61 @@ def test_a_missed_target_shows_the_share_of_trials_at_it(tmp_path: Path) -> None
     assert set(missed.path.split("V")[1:]) == {f"{sketches.BOTTOM}"}, "none reached it"
 
 
+FORMATS = SUITE.replace("matrix:", "matrix:\n  precision: [fp32, bf16-autocast]").replace(
+    "{engine: deepspeed, processes: 2}", "{engine: ddp, processes: 2, precision: bf16-autocast}").replace(
+    "{engine: ddp, processes: 2}", "{engine: ddp, processes: 2, precision: fp32}").replace(
+    "baseline: {engine: ddp}", "baseline: {precision: fp32}")
+
+
 def test_formats_show_the_quality_next_to_the_time(tmp_path: Path) -> None:
-    suite = SUITE.replace("matrix:", "matrix:\n  precision: [fp32, bf16-autocast]").replace(
-        "{engine: deepspeed, processes: 2}", "{engine: ddp, processes: 2, precision: bf16-autocast}").replace(
-        "{engine: ddp, processes: 2}", "{engine: ddp, processes: 2, precision: fp32}").replace(
-        "baseline: {engine: ddp}", "baseline: {precision: fp32}")
-    record = make_record(tmp_path / "run", suite)
+    record = make_record(tmp_path / "run", FORMATS)
     found = asked(record)
     (figure,) = found.sketches
     assert figure.title == "Final top1 against the time to the target"
     assert figure.level is not None, "the target"
     assert [mark.label for mark in found.keys] == ["fp32, ddp, 2 processes", "bf16-autocast, ddp, 2 processes"]
     assert sum(len(trace.marks) for trace in figure.traces if not trace.thin) == len(found.keys)
+
+
+def test_a_format_that_misses_is_drawn_where_its_trials_ended(tmp_path: Path) -> None:
+    def course(trial: Trial) -> Course:
+        return replace(default_course(trial), hits_at=4 if trial.training.precision.kind == "fp32" else None)
+
+    (figure,) = asked(make_record(tmp_path / "run", FORMATS, course)).sketches
+    crosses = [trace for trace in figure.traces if trace.symbol == "x"]
+    assert [len(trace.marks) for trace in crosses] == [6]
+    assert all("missed the target" in words for *_, words in crosses[0].marks)
+    assert sum(len(trace.marks) for trace in figure.traces if not trace.thin) == 1, "the median of fp32 alone"
+
+
+def test_one_early_trial_leaves_the_marks_of_the_time_axis(tmp_path: Path) -> None:
+    def course(trial: Trial) -> Course:
+        first = trial.training.engine.kind == "ddp"
+        return Course(step_seconds=0.001 if first and trial.repeat == 0 else 0.1, hits_at=1 if first else None)
+
+    (figure,) = asked(make_record(tmp_path / "run", SUITE, course)).sketches
+    assert len([text for _, text, _ in figure.columns if text]) >= 3
+
+
+def test_a_bound_of_one_point_is_not_promised(tmp_path: Path) -> None:
+    # DDP's own collectives count nothing, so that only one process has a bound.
+    suite = SUITE.replace("processes: [1, 2]", "processes: [1, 2, 4]")
+    (time,) = asked(make_record(tmp_path / "run", suite)).sketches
+    assert not any(trace.thin for trace in time.traces) and "bound" not in time.counted
+
+
+def test_an_unfinished_run_is_told_to_run_the_missing_pairs(tmp_path: Path) -> None:
+    primary = speedup.forest(make_record(tmp_path / "run", SUITE, only=5)).primary
+    assert primary.because.startswith("1 of 6 planned pairs have run")
+    assert primary.settles == "run the missing pairs"
+
+
+@pytest.mark.parametrize(("text", "lead"), [
+    ("E.g. DDP vs. FSDP on one host. Then more.", "E.g. DDP vs. FSDP on one host."),
+    ("Does it pay? It does not.", "Does it pay?"), ("One sentence", "One sentence"),
+])
+def test_the_lead_is_the_first_sentence(text: str, lead: str) -> None:
+    assert first.SENTENCE.split(text, maxsplit=1)[0] == lead
 
 
 def test_a_contest_shows_the_mean_of_every_cell_and_the_target(tmp_path: Path) -> None:
@@ -105,6 +151,9 @@ baseline: {engine: {step_seconds: 0.010}}
     (figure,) = found.sketches
     assert figure.goal is not None
     assert [text for _, text in figure.rows] == ["2", "1"]
+    page = (tmp_path / "run" / "report" / "report.html").read_text()
+    answer = page[page.index('id="verdicts"'):page.index('class="arms')]
+    assert "Claims of quality" in answer and "one-sided p = " in answer and "Primary contrast" not in answer
     assert sum(len(trace.spans) for trace in figure.traces) == 2
 
 
