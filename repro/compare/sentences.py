@@ -136,8 +136,9 @@ def missed_figures(item: Evidence, missed: Missed, share: FamilyShare, word: str
     """Return the order of the pairs and the mean time, which follow how the trials ended."""
     counted = f"the candidate was first in {missed.first} of {missed.n} pairs and the baseline in {missed.second}"
     if unknown := missed.n - missed.first - missed.second:
-        counted += (f"; the order of {unknown} is unknown, because neither trial reached the target, or one ended "
-                    "before the other reached it")
+        both = "neither trial reached the target, or " if item.ours.without and item.theirs.without else ""
+        counted += (f"; the order of {unknown} is unknown, because {both}one trial ended without the target before the "
+                    "other reached it")
     holm = f", {share.p:.3g} after Holm over {share.family} contrasts" if share.family > 1 else ""
     test = f"(exact sign test p = {item.p:.3g}{holm})"
     if missed.all_of:
