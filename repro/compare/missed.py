@@ -13,6 +13,7 @@ from repro import stats
 from repro.compare.figures import Restricted, bounds
 from repro.compare.observation import Observation, observe
 from repro.compare.pairing import CellTrials
+from repro.core.sums import plain_sum
 from repro.suite.metrics import MetricSpec
 
 
@@ -32,6 +33,8 @@ class Missed:
     no_mean: str = ""
     """Reason for a missing restricted mean."""
     log_rank_p: float | None = None
+    alone: tuple[int, int] = (0, 0)
+    """Pairs in which only the candidate, or only the baseline, reached the target."""
     all_of: str = ""
     """`the candidate` or `the baseline` if none of its trials reached the target and some others did."""
 
@@ -63,10 +66,13 @@ def missed(
         return Missed(f"no trial of either cell reached the target: {ends}", n=len(shared))
     first = sum(_before(a[repeat], b[repeat]) for repeat in shared) if paired else 0
     second = sum(_before(b[repeat], a[repeat]) for repeat in shared) if paired else 0
+    alone = (sum(_alone(a[repeat], b[repeat]) for repeat in shared),
+             sum(_alone(b[repeat], a[repeat]) for repeat in shared))
     empty = ours.name if not hits[0] else theirs.name if not hits[1] else ""
     mean = "" if empty else _restricted(list(a.values()), list(b.values()), horizon)
     return Missed(
-        n=len(shared), first=first, second=second, p=_sign_test(first, second) if paired else None,
+        n=len(shared), first=first, second=second, alone=alone if paired else (0, 0),
+        p=sign_test(first, second) if paired else None,
         restricted=None if isinstance(mean, str) else mean, no_mean=mean if isinstance(mean, str) else "",
         log_rank_p=_log_rank(list(a.values()), list(b.values())), all_of=empty,
     )
@@ -79,9 +85,13 @@ def _before(one: Observation, other: Observation) -> bool:
     return one.at < other.at if other.kind == "reached" else one.at <= other.at
 
 
+def _alone(one: Observation, other: Observation) -> bool:
+    return one.kind == "reached" and other.kind != "reached"
+
+
 @lru_cache(maxsize=4096)  # a record has many contrasts and few counts
-def _sign_test(first: int, second: int) -> float:
-    """Two-sided exact p of both being first equally often, over the pairs whose order is known."""
+def sign_test(first: int, second: int) -> float:
+    """Return the two-sided exact p of both being equally often first, or alone at the target."""
     from scipy.stats import binomtest
 
     return float(binomtest(first, first + second).pvalue) if first + second else 1.0
@@ -112,7 +122,7 @@ def _restricted(a: Sequence[Observation], b: Sequence[Observation], horizon: flo
         return str(error)
     return Restricted(
         horizon=at, declared=horizon is not None, ratio=ratio, interval=bounds(interval),
-        candidate_mean=sum(times_a) / len(times_a), baseline_mean=sum(times_b) / len(times_b),
+        candidate_mean=plain_sum(times_a) / len(times_a), baseline_mean=plain_sum(times_b) / len(times_b),
     )
 
 

@@ -9,7 +9,7 @@ from repro.compare.cells import ComparedCell
 from repro.compare.evidence import EXACT_PAIRS, Evidence
 from repro.compare.family import ALPHA, LEAST, FamilyShare
 from repro.compare.figures import Restricted
-from repro.compare.missed import Missed
+from repro.compare.missed import Missed, sign_test
 from repro.core.sums import plain_sum
 from repro.suite.contest import CONTEST
 
@@ -140,13 +140,21 @@ def missed_figures(item: Evidence, missed: Missed, share: FamilyShare, word: str
         counted += (f"; the order of {unknown} is unknown, because {both}one trial ended without the target before the "
                     "other reached it")
     holm = f", {share.p:.3g} after Holm over {share.family} contrasts" if share.family > 1 else ""
-    test = f"(exact sign test p = {item.p:.3g}{holm})"
+    test = f"(exact sign test p = {item.p:.3g}{holm}){_reached_or_not(missed)}"
     if missed.all_of:
         return (f": no trial of {missed.all_of} reached the target, so it is unknown how many times {word} the "
                 f"candidate is; {counted} {test}")
     if missed.restricted is None:
         return (f", so there is no ratio of times, and no mean time either: {missed.no_mean}; {counted} {test}")
     return f", so there is no ratio of times; {counted} {test}; {_mean_words(item, missed.restricted)}"
+
+
+def _reached_or_not(missed: Missed) -> str:
+    ours, theirs = missed.alone
+    if not ours + theirs:
+        return ""
+    return (f"; the candidate alone reached the target in {ours} of {missed.n} pairs and the baseline alone in "
+            f"{theirs} (exploratory: exact sign test p = {sign_test(ours, theirs):.3g})")
 
 
 def _mean_words(item: Evidence, mean: Restricted) -> str:

@@ -165,3 +165,10 @@ def test_a_complete_cell_has_its_spread_and_marks_outliers_without_losing_them()
     assert found.values[-1] == 30.0
     assert found.coefficient_of_variation == pytest.approx(0.58774, abs=1e-5)
     assert found.reached_by == () and found.restricted is None
+
+
+def test_reached_or_not_is_stated_as_exploratory() -> None:
+    found = against(trials(CANDIDATE, [10.0 + k / 10 for k in range(8)]), some_missed(8, 8, 0.0, 5.0))
+    assert ("the candidate alone reached the target in 8 of 8 pairs and the baseline alone in 0 (exploratory: exact "
+            "sign test p = 0.00781)") in found.because
+    assert found.verdict == "inconclusive", "which one is faster stays open"
