@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,12 @@ from repro.record.ledger import Attempt
 from repro.record.results import Result
 from repro.record.status import STARTED, meaning
 from repro.record.store import Record
+from repro.seams.training import Workload
 from repro.suite.cell import Cell
 from repro.suite.choice import Choice
 from repro.suite.kinds import AnyTrialConfig
 from repro.suite.model import Trial
+from repro.suite.training import TrainingConfig
 
 from .. import csv_files
 from .. import markdown as markdown_page
@@ -42,6 +44,8 @@ LABEL = "Cell"
 this one identifies the runs, and the list of runs can be grouped by it."""
 ALWAYS = ("kind", "processes", "device", "workload", "engine", "optimizer", "precision")
 """Settings that are parameters also with their default; of a plug-in, its name."""
+CODE_DIGITS = 12
+"""Digits of the hash of a class from a file that its parameter has."""
 NOTE = "mlflow.note.content"
 UNLINKED = Links()
 PARAM_LIMIT, TAG_LIMIT, KEY_LIMIT = 6000, 8000, 250
@@ -293,14 +297,27 @@ def data_of(record: Record, choices: AnyTrialConfig) -> tuple[DataSet, ...]:
 def flat_params(cell: Cell, more: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
     """Return (parameters by dotted name, artifacts); params.json has the full values if MLflow's limit cuts any.
 
-    A setting that has its default is no parameter, so that the few that matter are seen; plan.json of the cell's run
-    has all of them. What the suite varies is always a parameter.
+    A setting that has its default or follows from others is no parameter, so that the few that matter are seen;
+    plan.json of the cell's run has all of them. What the suite varies is always a parameter; of a plug-in that varies,
+    `engine` has name and options, and there is no `engine.kind`.
     """
-    flat = _flat(_stated(cell.choices)) | dict(more)
+    derived = {*_derived(cell.choices), *(f"{key}.kind" for key in cell.factors)} - cell.factors.keys()
+    flat = {key: value for key, value in _flat(_stated(cell.choices)).items() if key not in derived} | dict(more)
     named = {LABEL: cell.label} | cell.factors | flat
     full = {re.sub(NOT_A_KEY, "_", key): _text(value) for key, value in named.items()}
     cut = {key[:KEY_LIMIT]: _shorter(value, PARAM_LIMIT) for key, value in full.items()}
     return cut, {} if cut == full else {"params.json": json.dumps(full, indent=1, sort_keys=True) + "\n"}
+
+
+def _derived(choices: AnyTrialConfig) -> Iterator[str]:
+    """Yield the settings that other settings of the trial give."""
+    if not isinstance(choices, TrainingConfig):
+        return
+    if choices.batch.micro == choices.micro_batch:
+        yield "batch.micro"
+    direction = choices.stop.direction
+    if direction and choices.workload.get(Workload).metrics.get(choices.stop.metric) == direction:
+        yield "stop.direction"
 
 
 def _stated(model: BaseModel) -> dict[str, Any]:
@@ -313,9 +330,9 @@ def _stated(model: BaseModel) -> dict[str, Any]:
             continue
         default = field_.get_default(call_default_factory=True)
         if isinstance(value, Choice):
-            changed = value.plugin.model_dump(mode="json", exclude_defaults=True)
+            changed = value.changed
             if key in ALWAYS or changed or value.code or value.kind != default:
-                found[key] = {"kind": value.kind} | ({"code": value.code} if value.code else {}) | changed
+                found[key] = {"kind": value.kind} | _short_code(value) | changed
         elif value == default and key not in ALWAYS:
             continue
         elif isinstance(value, BaseModel):
@@ -323,6 +340,11 @@ def _stated(model: BaseModel) -> dict[str, Any]:
         else:
             found[key] = whole[key]
     return found
+
+
+def _short_code(choice: Choice) -> dict[str, str]:
+    """Return the first digits of the hash of a class from a file, which tell two sources apart."""
+    return {"code": choice.code[:CODE_DIGITS]} if choice.code else {}
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -20,7 +20,7 @@ from repro.seams.plugin import Plugin
 from repro.suite.facts import facts_of
 from repro.suite.field_problem import FieldProblem, as_text, describe_error, reject_booleans
 from repro.suite.file_classes import file_class
-from repro.suite.labels import is_label
+from repro.suite.labels import is_label, named_options
 from repro.suite.recorded import NAME, RecordedPlugin, RecordedPlugins, described, from_data, unknown_plugin
 from repro.suite.stand_in import StandIn
 
@@ -54,6 +54,19 @@ class Choice(Frozen):
     def label(self) -> str:
         """The name, the options that differ from their defaults, and those that are always shown."""
         return self.label_without(())
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The options that differ from their defaults.
+
+        Of a plug-in that is not installed here, those that the label in its record names; all of them, if the record
+        is one whose labels name all.
+        """
+        if not isinstance(self.plugin, StandIn):
+            return self.plugin.model_dump(mode="json", exclude_defaults=True)
+        options = self.options
+        named = named_options(self.plugin.shown, self.kind, options)
+        return options if named is None else {name: options[name] for name in named}
 
     def is_label(self, text: str) -> bool:
         """Return whether `text` may stand for the plug-in: its name, and options that it has."""

@@ -15,17 +15,24 @@ def is_label(text: str, kind: str, options: Mapping[str, Any]) -> bool:
 
     Which options a label names depends on the defaults of the plug-in, which change from version to version.
     """
+    return named_options(text, kind, options) is not None
+
+
+def named_options(text: str, kind: str, options: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the names of the options that a label states; None if it is no label of the plug-in."""
     if text == kind:
-        return True
+        return ()
     if not (text.startswith(f"{kind} (") and text.endswith(")")):
-        return False
+        return None
+    found: list[str] = []
     rest = text[len(kind) + 2:-1]
     for key, value in sorted(options.items()):
         if rest.startswith(f"{key}=") and (length := _length(rest[len(key) + 1:], value)) is not None:
             rest = rest[len(key) + 1 + length:].removeprefix(", ")
+            found.append(key)
             if not rest:
-                return True
-    return False
+                return tuple(found)
+    return None
 
 
 def is_text_of(text: str, value: Any) -> bool:

@@ -10,8 +10,10 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import click
 import pytest
 
+from repro.cli.main import cli
 from repro.core.machine import Machine
 from repro.suite.file import read_suite
 from repro.suite.plan import make_plan
@@ -69,6 +71,33 @@ def test_the_examples_of_the_readme_are_those_that_are_tested() -> None:
         (shown,) = re.findall(rf"^```{kind}\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
         assert shown == (ROOT / "examples" / "digits" / name).read_text(encoding="utf-8")
         assert shown.count("\n") <= 20
+
+
+def test_the_page_of_commands_has_a_line_for_every_command() -> None:
+    text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    context = click.Context(cli)
+    commands = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+    wanted = {name for name, command in commands.items() if command is not None and not command.hidden}
+    listed = set(re.findall(r'^(?:eval "\$\()?repro ([a-z]+)', text, re.MULTILINE))
+    assert wanted - listed == set()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
+def test_a_page_that_reproduces_a_class_from_a_file_names_its_consent(page: str) -> None:
+    assert "`--allow-code HASH`" in (ROOT / page).read_text(encoding="utf-8")
+
+
+def test_the_paper_is_set_until_its_labels_are_settled() -> None:
+    text = (ROOT / "docs" / "reports.md").read_text(encoding="utf-8")
+    assert "`pdflatex report`, `bibtex report`, then `pdflatex report` twice" in text
+
+
+def test_git_ignores_what_a_local_store_leaves(tmp_path: Path) -> None:
+    shutil.copy(ROOT / ".gitignore", tmp_path)
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    names = ["mlflow.db", "mlflow.db-wal", ".mlflow.db.lock"]
+    found = subprocess.run(["git", "check-ignore", *names], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert found.stdout.split() == names
 
 
 @pytest.mark.parametrize(("page", "suite", "example"), [

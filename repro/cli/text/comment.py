@@ -12,6 +12,7 @@ from repro.core.errors import visible
 from repro.core.markdown import escaped
 from repro.core.redact import Scrubber
 
+from .amounts import amount_text, ends_text
 from .colors import p_text
 from .compare import calibration_text, ok_header
 from .contest import quality_lines
@@ -74,9 +75,9 @@ def _ratio(item: Comparison) -> Row:
 
 
 def _cell(item: Summary) -> Row:
-    unit = METRICS[item.metric].unit
-    return (item.label, f"{item.ok}/{item.n}", "-" if item.median is None else f"{item.median:.4g} {unit}".rstrip(),
-            f"{item.interval.low:.4g} to {item.interval.high:.4g}" if item.interval else "-")
+    return (item.label, f"{item.ok}/{item.n}",
+            "-" if item.median is None else amount_text(item.median, item.metric),
+            ends_text(item.interval.low, item.interval.high, item.metric) if item.interval else "-")
 
 
 def _noted(found: Compared) -> list[str]:

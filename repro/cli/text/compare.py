@@ -12,6 +12,7 @@ from repro.cli.console import Console, line, stdout
 from repro.compare import METRICS, Comparison, Summary
 from repro.compare.effect import FEW
 
+from .amounts import amount_text, ends_text
 from .colors import COLORS, p_text
 from .contest import print_quality
 from .effects import print_effects
@@ -78,12 +79,11 @@ def _cells(summaries: Sequence[Summary]) -> Table:
                         ("CV", True), ("other ends", False)):
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for item in summaries:
-        unit = METRICS[item.metric].unit
         ends = ", ".join(f"{count} {status}" for status, count in sorted(item.statuses.items()) if status != "ok")
         table.add_row(
             line(item.label), f"{item.ok}/{item.n}",
-            _without(item) if item.median is None else f"{item.median:.4g} {unit}".rstrip(),
-            f"{item.interval.low:.4g} to {item.interval.high:.4g}" if item.interval else "-",
+            _without(item) if item.median is None else amount_text(item.median, item.metric),
+            ends_text(item.interval.low, item.interval.high, item.metric) if item.interval else "-",
             "-" if item.coefficient_of_variation is None else f"{item.coefficient_of_variation:.1%}".replace("%", " %"),
             "; ".join(part for part in (ends, f"{sum(item.outliers)} outlier(s)" if any(item.outliers) else "",
                                         f"{item.resumed} resumed" if item.resumed else "") if part),

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from repro.cli.console import Console, line
-from repro.compare.cell_figures import GROUPS
+from repro.compare.cell_figures import GROUPS, Figure
+
+from .amounts import seconds_text
 
 if TYPE_CHECKING:
     from repro.compare import Summary
@@ -33,12 +35,17 @@ def print_figures(
                       title_justify="left", title_style="")
         table.add_column("cell", overflow="fold")
         for item in columns:
-            table.add_column(f"{item.title} ({item.unit})" if item.unit else item.title, justify="right",
-                             overflow="fold")
+            table.add_column(item.title if item.unit in ("", "s") else f"{item.title} ({item.unit})", justify="right",
+                             overflow="fold")  # times carry their unit, which depends on their size
         for cell, values in zip(cells, found, strict=True):
-            table.add_row(line(cell.label), *(f"{values[item.path]:.4g}" if item.path in values else "-"
-                                              for item in columns))
+            table.add_row(line(cell.label), *(_figure(item, values.get(item.path)) for item in columns))
         console.print(table)
     if any(found):
         for text in notes:
             console.print(line(f"figures: {text}"), soft_wrap=True)
+
+
+def _figure(item: Figure, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return seconds_text(value) if item.unit == "s" else f"{value:.4g}"

@@ -24,6 +24,9 @@ from repro.compare import compare, summarize
 from repro.core.events import read_events
 from repro.record.metric_values import figures_of
 from repro.record.store import Record
+from repro.suite.cell import Cell
+from repro.suite.choice import parse_choice
+from repro.suite.recorded import reading
 from tests.records import SUITE, Course, make_record
 
 LINKS = Links("7", "abc", "def")
@@ -105,6 +108,40 @@ def test_a_plug_in_with_its_default_is_no_parameter(record: Record, tmp_path: Pa
     assert (found["optimizer.kind"], found["workload.kind"], found["precision.kind"]) == ("sgd", "digits", "fp32")
     other = make_record(tmp_path / "run", SUITE.replace("device: cpu", "device: cpu\n  comm: ring"), only=0)
     assert flat_params(other.plan.cells[1], {})[0]["comm.kind"] == "ring"
+
+
+def stand_in_cell(record: Record, shown: str) -> Cell:
+    """Return a cell whose workload is a class from a file that may not be imported here, labelled `shown`."""
+    written = {"kind": "net.py:Net", "code": "0123456789abcdef" * 4}
+    options = {"dedup": None, "augment": False, "label_smoothing": 0.0, "width": 256}
+    described = {**written, "seam": "workload", "shown": shown, "options": options,
+                 "facts": {"metrics": {"top1": "higher"}}}
+    with reading([described]):
+        choice = parse_choice("workload", {**written, **options})
+    cell = record.plan.cells[0]
+    return cell.model_copy(update={"choices": cell.choices.model_copy(update={"workload": choice})})
+
+
+def test_a_class_from_a_file_has_the_options_that_its_record_calls_changed(record: Record) -> None:
+    def own(shown: str) -> dict[str, str]:
+        found = flat_params(stand_in_cell(record, shown), {})[0]
+        return {key: value for key, value in found.items() if key.startswith("workload.")}
+
+    named = {"workload.kind": "net.py:Net", "workload.code": "0123456789ab"}
+    assert own("net.py:Net") == named
+    assert own("net.py:Net (width=256)") == named | {"workload.width": "256"}
+    every = own("net.py:Net (augment=False, dedup=None, label_smoothing=0.0, width=256)")
+    assert len(every) == 6, "a record of a version that knew no defaults"
+
+
+def test_what_follows_from_other_settings_is_no_parameter(record: Record) -> None:
+    cell = record.plan.cells[1]
+    found = flat_params(cell, {})[0]
+    assert not {"batch.micro", "stop.direction"} & found.keys() and found["batch.global"] == "64"
+    assert "engine" in cell.factors and found["engine"] == cell.factors["engine"] and "engine.kind" not in found
+    varied = cell.model_copy(update={"factors": {"workload": "digits", "batch.micro": "32", "engine.kind": "ddp"}})
+    found = flat_params(varied, {})[0]
+    assert found["batch.micro"] == "32" and found["engine.kind"] == "ddp" and "workload.kind" not in found
 
 
 def test_a_cell_is_described_by_its_verdict_the_report_and_its_cautions(record: Record) -> None:
