@@ -20,6 +20,7 @@ from repro.bundle.archive import most_bytes
 from repro.bundle.contents import write_bundle
 from repro.bundle.source import open_record
 from repro.cli.main import cli
+from repro.core.errors import UsageError
 
 RECORDS = Path(__file__).parents[3] / "docs/gallery/records"
 
@@ -103,6 +104,61 @@ def test_pages_of_records_that_are_gone_are_removed(records: Path, tmp_path: Pat
         assert CliRunner().invoke(cli, ["board", str(folder), "--out", str(tmp_path / "site")]).exit_code == 0
         assert len(list((tmp_path / "site/pages").iterdir())) == count
         (folder / "several-2.zip").unlink(missing_ok=True)
+
+
+def test_a_folder_that_no_build_made_is_refused_and_left_as_it_is(records: Path, tmp_path: Path) -> None:
+    mine = {"index.html": "mine", "pages/mine.html": "mine", "read/mine.json": "{}"}
+    for name, text in mine.items():
+        (tmp_path / "site" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "site" / name).write_text(text, encoding="utf-8")
+    done = CliRunner().invoke(cli, ["board", str(records), "--out", str(tmp_path / "site")])
+    assert isinstance(done.exception, UsageError) and done.exception.exit_code == 2
+    assert "holds no site of `repro board`" in str(done.exception) and "empty folder with --out" in str(done.exception)
+    found = {path.relative_to(tmp_path / "site").as_posix(): path.read_text(encoding="utf-8")
+             for path in (tmp_path / "site").rglob("*") if path.is_file()}
+    assert found == mine
+
+
+def test_only_files_that_a_build_wrote_are_deleted_or_overwritten(records: Path, tmp_path: Path) -> None:
+    folder, site = tmp_path / "records", tmp_path / "site"
+    folder.mkdir()
+    shutil.copy(records / "several-1.zip", folder)
+    build = ["board", str(folder), "--out", str(site)]
+    site.mkdir()  # an empty folder is taken
+    assert CliRunner().invoke(cli, build).exit_code == 0
+    for name in ("pages/mine.html", "read/mine.json", "notes.txt"):
+        (site / name).write_text("mine", encoding="utf-8")
+    (page,) = (site / "pages").glob("several*")
+    (folder / "several-1.zip").rename(folder / "other.zip")
+    assert CliRunner().invoke(cli, build).exit_code == 0
+    assert not page.exists() and (site / "notes.txt").exists()
+    assert (site / "pages/mine.html").exists() and (site / "read/mine.json").exists()
+    page.write_text("mine", encoding="utf-8")
+    (folder / "other.zip").rename(folder / "several-1.zip")
+    done = CliRunner().invoke(cli, build)
+    assert "was not written by `repro board`" in str(done.exception) and page.read_text(encoding="utf-8") == "mine"
+
+
+def test_a_build_that_was_interrupted_is_resumed(
+    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder, site = tmp_path / "records", tmp_path / "site"
+    folder.mkdir()
+    shutil.copy(records / "several-1.zip", folder)
+    build = ["board", str(folder), "--out", str(site)]
+    with monkeypatch.context() as patched:
+        patched.setattr("repro.cli.workflows.board.without_copies", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert CliRunner().invoke(cli, build).exit_code != 0
+    assert len(list((site / "pages").iterdir())) == 1 and not (site / "index.html").exists()
+    assert CliRunner().invoke(cli, build).exit_code == 0
+
+
+def test_a_list_of_files_that_leads_out_of_the_site_is_refused(records: Path, tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "mine.html").write_text("mine", encoding="utf-8")
+    (tmp_path / "site/board.json").write_text('{"schema": 1, "files": ["pages/../../mine.html"]}', encoding="utf-8")
+    done = CliRunner().invoke(cli, ["board", str(records), "--out", str(tmp_path / "site")])
+    assert isinstance(done.exception, UsageError) and (tmp_path / "mine.html").exists()
 
 
 def test_a_folder_without_records_is_refused_in_one_line(tmp_path: Path) -> None:
