@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -11,9 +12,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from repro.board.entry import Entry
-from repro.board.read import Render, find_records, read_entry
+from repro.board.read import Render, read_entry
 from repro.board.scratch import Scratch, scratch
-from repro.core.errors import UsageError
 from repro.core.files import write_text
 from repro.core.frozen import Frozen
 from repro.core.machine import count_cores
@@ -30,8 +30,8 @@ class Known(Frozen):
     entry: Entry
 
 
-def read_records(folder: Path, out: Path, render: Render, code: str) -> list[Entry]:
-    """Return the entries of all records below `folder`, and write the page of each to `out`/pages.
+def read_records(paths: Sequence[Path], folder: Path, out: Path, render: Render, code: str) -> list[Entry]:
+    """Return the entries of records below `folder`, and write the page of each to `out`/pages.
 
     What was read before, by the same code from a bundle of the same hash, is taken from `out`/read.
 
@@ -39,12 +39,8 @@ def read_records(folder: Path, out: Path, render: Render, code: str) -> list[Ent
         code: hash of the code, as `code_digest` gives it.
 
     Raises:
-        UsageError: the folder holds no record.
         OutputError: `out` cannot be written.
     """
-    paths = find_records(folder)
-    if not paths:
-        raise UsageError(f"{folder}: holds no bundle (.zip), run folder or published results")
     processes = min(len(paths), count_cores() + 1)  # one waits for the disk
     with scratch(processes) as place:
         work = partial(_read, top=folder, out=out, render=render, code=code, place=place)
@@ -58,6 +54,15 @@ def page_name(place: str) -> str:
     """Return the name of a record's page: its path in words, and a hash that keeps two apart."""
     words = "".join(letter if letter.isalnum() else "-" for letter in place.removesuffix(".zip"))
     return f"{words[:60].strip('-')}-{sha256(place.encode()).hexdigest()[:8]}.html"
+
+
+def files_of(place: str, *, page: bool, cached: bool) -> Iterator[str]:
+    """Yield the files of a record below the site: its page, and its facts if it is a bundle."""
+    name = page_name(place)
+    if page:
+        yield f"pages/{name}"
+    if cached:
+        yield f"{CACHE}/{name.removesuffix('.html')}.json"
 
 
 def _read(path: Path, top: Path, out: Path, render: Render, code: str, place: Scratch) -> Entry:

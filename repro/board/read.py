@@ -54,14 +54,23 @@ def read_entry(path: Path, top: Path, render: Render, below: Path | None = None)
         with open_record(path, below=below) as folder:
             read: dict[Path, Any] = {}
             standing, why, identity = _standing(folder, path, read)
-            record = read_inside(folder, read)
-            sha256 = file_sha256(path) if path.is_file() else ""
-            return _of_run(record, place, (sha256, identity), standing, why), render(record)
+            try:
+                record = read_inside(folder, read)
+                sha256 = file_sha256(path) if path.is_file() else ""
+                return _of_run(record, place, (sha256, identity), standing, why), render(record)
+            except Exception as error:  # figures that no run writes may break any computation
+                if standing != "modified" or isinstance(error, ReproError):
+                    raise
+                return _unreadable(place, why), ""
     except ReproError as error:
-        return Entry(
-            place=place, sha256="", identity="", started_ms=0, kind="run", standing="modified", why=str(error),
-            suite=DAMAGED, title=place, question=DAMAGED, goal="", system="", engines=(), version="", day="", origin="",
-            arms=(), answer=None), ""
+        return _unreadable(place, str(error)), ""
+
+
+def _unreadable(place: str, why: str) -> Entry:
+    return Entry(
+        place=place, sha256="", identity="", started_ms=0, kind="run", standing="modified", why=why, suite=DAMAGED,
+        title=place, question=DAMAGED, goal="", system="", engines=(), version="", day="", origin="", arms=(),
+        answer=None)
 
 
 def _standing(folder: Path, path: Path, read: dict[Path, Any]) -> tuple[Standing, str, str]:

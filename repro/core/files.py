@@ -28,6 +28,8 @@ SMALL_VALUES = 50_000
 """In a file within both limits every value may be wrong: an error for each fits in memory."""
 LARGEST = 1e100
 """Largest number that a run writes; a count has 63 bits. Larger numbers turn arithmetic into infinities."""
+LATEST_MS = 253_402_300_799_999
+"""End of the year 9999 in milliseconds since 1970, the last moment that has a date."""
 _SUSPECT = re.compile(rb"NaN|Infinity|[eE]\+?[0-9]{3}|[0-9]{19}")
 
 

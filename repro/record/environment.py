@@ -21,6 +21,7 @@ from pydantic import Field
 
 import repro
 from repro.core import git
+from repro.core.files import LATEST_MS
 from repro.core.frozen import Frozen
 from repro.core.machine import Machine
 from repro.core.redact import SECRET, Scrubber, secrets
@@ -93,7 +94,7 @@ class Environment(Frozen):
     commit: str | None
     dirty: bool | None
     load_1min: float | None
-    started_ms: int
+    started_ms: int = Field(ge=0, le=LATEST_MS)
     """Wall clock at the start of the run, milliseconds since 1970: distinguishes two executions of one plan."""
     data: tuple[DataSet, ...] = ()
     governor: str | None = None

@@ -9,11 +9,11 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from repro.core import fence
 from repro.core.errors import OutputError
-from repro.core.files import Model, read_bounded, refuse_absurd
+from repro.core.files import LATEST_MS, Model, read_bounded, refuse_absurd
 from repro.core.frozen import Frozen
 from repro.record import legacy
 from repro.record.differences import DifferenceKind
@@ -33,7 +33,7 @@ class Attempt(Frozen):
     cell_id: str
     repeat: int
     attempt: int
-    started_ms: float
+    started_ms: float = Field(ge=0, le=LATEST_MS)
     seconds: float
     status: str
     reason: str = ""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from functools import reduce
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from repro.core.frozen import Frozen
 from repro.record.controller import Controller
@@ -24,6 +25,18 @@ OTHER_SHARE = 0.1
 """Largest share of the wall clock that may go to neither training, evaluation, checkpoints nor logging."""
 CONSERVATION_TOLERANCE = 0.01
 """Largest share of the wall clock that the phases may leave unexplained (method.md 1.2)."""
+SMALLEST = 1e-100
+"""Smallest figure above 0 that a run writes; quotients of smaller ones become 0."""
+
+
+def _refuse_tiny(value: float) -> float:
+    if 0 < abs(value) < SMALLEST:
+        raise PydanticCustomError("tiny", "a number that no run writes (too close to 0)")
+    return value
+
+
+Compared = Annotated[float, AfterValidator(_refuse_tiny)]
+"""A figure of which ratios are formed."""
 
 
 class Point(Frozen):
@@ -235,31 +248,31 @@ class Result(Frozen):
     attempt: int
     status: Status
     reason: str = ""
-    tta_wall: float | None = None
+    tta_wall: Compared | None = None
     """Seconds from `run_start` to the evaluation that establishes the target, including evaluation, plus the part
     of initialisation beyond its 30 minutes. Of design contest to the last evaluation, as the two below."""
-    tta_train: float | None = None
+    tta_train: Compared | None = None
     """The same, minus evaluation, checkpoint and logging."""
-    tta_cold: float | None = None
+    tta_cold: Compared | None = None
     """Seconds from the launch of the processes to the same evaluation: the waiting time of a user."""
-    run_seconds: float | None = None
+    run_seconds: Compared | None = None
     """From `run_start` to `run_stop`."""
-    init_seconds: float | None = None
-    compile_seconds: float | None = None
+    init_seconds: Compared | None = None
+    compile_seconds: Compared | None = None
     """Seconds of compilation before `run_start`, of the slowest rank; part of `tta_cold`. None: nothing is compiled."""
     samples_to_target: int | None = None
-    epochs_to_target: float | None = None
+    epochs_to_target: Compared | None = None
     bracket: Bracket | None = None
     samples: int | None = None
-    samples_per_second: float | None = None
+    samples_per_second: Compared | None = None
     """All samples of the run over its wall clock, evaluation included; measured outside the engine."""
-    train_samples_per_second: float | None = None
+    train_samples_per_second: Compared | None = None
     """Samples of the timed steps over their time, input included: no evaluation, no opening of the data."""
-    tokens_per_second: float | None = None
+    tokens_per_second: Compared | None = None
     """The same in tokens; None: samples have none, or an old record."""
-    step_seconds: float | None = None
+    step_seconds: Compared | None = None
     """Median over timed steps of the slowest rank's step, its input included; None: an old record."""
-    step_seconds_mean: float | None = None
+    step_seconds_mean: Compared | None = None
     phases: dict[str, float] = Field(default_factory=dict)
     """Seconds by phase between `run_start` and `run_stop`."""
     conservation_error: float | None = None

@@ -6,11 +6,16 @@ import importlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from repro.board.build import CACHE, page_name, read_records
+from repro.board.build import files_of, read_records
 from repro.board.code import code_digest
 from repro.board.entry import Entry
 from repro.board.groups import grouped, without_copies
+from repro.board.read import find_records
+from repro.board.site import open_site
+from repro.core.errors import UsageError
 from repro.core.files import write_text
+
+INDEX = "index.html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +33,20 @@ def build_board(folder: Path, out: Path, title: str) -> Built:
     """Write `out`/index.html and a page for each record below `folder`.
 
     Raises:
-        UsageError: the folder holds no record.
+        UsageError: the folder holds no record, or `out` holds files that no build wrote.
         OutputError: `out` cannot be written.
     """
+    paths = find_records(folder)
+    if not paths:
+        raise UsageError(f"{folder}: holds no bundle (.zip), run folder or published results")
+    site = open_site(out)
+    places = {path.relative_to(folder).as_posix(): path.is_file() for path in paths}
+    site.start([INDEX, *(name for place, packed in places.items()
+                         for name in files_of(place, page=True, cached=packed))])
     pages = importlib.import_module("repro.reporters.board.page")
-    entries = without_copies(read_records(folder, out, pages.render_record, code_digest()))
-    kept = {Path(page_name(item.place)).stem for item in entries}
-    for left in (*(out / "pages").glob("*.html"), *(out / CACHE).glob("*.json")):  # of records that are no longer there
-        if left.stem not in kept:
-            left.unlink()
-    page = out / "index.html"
-    write_text(page, pages.render_board(grouped(entries), title))
-    return Built(page, len(entries), sum(item.standing == "verified" for item in entries),
+    entries = without_copies(read_records(paths, folder, out, pages.render_record, code_digest()))
+    write_text(out / INDEX, pages.render_board(grouped(entries), title))
+    site.finish([INDEX, *(name for item in entries
+                          for name in files_of(item.place, page=bool(item.origin), cached=places[item.place]))])
+    return Built(out / INDEX, len(entries), sum(item.standing == "verified" for item in entries),
                  tuple(item for item in entries if item.standing == "modified"))

@@ -16,10 +16,12 @@ from repro.board import code
 from repro.board import scratch as memory
 from repro.board.entry import Arm, Entry
 from repro.board.groups import grouped, without_copies
+from repro.board.read import read_entry
 from repro.bundle.archive import most_bytes
 from repro.bundle.contents import write_bundle
 from repro.bundle.source import open_record
 from repro.cli.main import cli
+from repro.core.errors import ReproError, UsageError
 
 RECORDS = Path(__file__).parents[3] / "docs/gallery/records"
 
@@ -103,6 +105,61 @@ def test_pages_of_records_that_are_gone_are_removed(records: Path, tmp_path: Pat
         assert CliRunner().invoke(cli, ["board", str(folder), "--out", str(tmp_path / "site")]).exit_code == 0
         assert len(list((tmp_path / "site/pages").iterdir())) == count
         (folder / "several-2.zip").unlink(missing_ok=True)
+
+
+def test_a_folder_that_no_build_made_is_refused_and_left_as_it_is(records: Path, tmp_path: Path) -> None:
+    mine = {"index.html": "mine", "pages/mine.html": "mine", "read/mine.json": "{}"}
+    for name, text in mine.items():
+        (tmp_path / "site" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "site" / name).write_text(text, encoding="utf-8")
+    done = CliRunner().invoke(cli, ["board", str(records), "--out", str(tmp_path / "site")])
+    assert isinstance(done.exception, UsageError) and done.exception.exit_code == 2
+    assert "holds no site of `repro board`" in str(done.exception) and "empty folder with --out" in str(done.exception)
+    found = {path.relative_to(tmp_path / "site").as_posix(): path.read_text(encoding="utf-8")
+             for path in (tmp_path / "site").rglob("*") if path.is_file()}
+    assert found == mine
+
+
+def test_only_files_that_a_build_wrote_are_deleted_or_overwritten(records: Path, tmp_path: Path) -> None:
+    folder, site = tmp_path / "records", tmp_path / "site"
+    folder.mkdir()
+    shutil.copy(records / "several-1.zip", folder)
+    build = ["board", str(folder), "--out", str(site)]
+    site.mkdir()  # an empty folder is taken
+    assert CliRunner().invoke(cli, build).exit_code == 0
+    for name in ("pages/mine.html", "read/mine.json", "notes.txt"):
+        (site / name).write_text("mine", encoding="utf-8")
+    (page,) = (site / "pages").glob("several*")
+    (folder / "several-1.zip").rename(folder / "other.zip")
+    assert CliRunner().invoke(cli, build).exit_code == 0
+    assert not page.exists() and (site / "notes.txt").exists()
+    assert (site / "pages/mine.html").exists() and (site / "read/mine.json").exists()
+    page.write_text("mine", encoding="utf-8")
+    (folder / "other.zip").rename(folder / "several-1.zip")
+    done = CliRunner().invoke(cli, build)
+    assert "was not written by `repro board`" in str(done.exception) and page.read_text(encoding="utf-8") == "mine"
+
+
+def test_a_build_that_was_interrupted_is_resumed(
+    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder, site = tmp_path / "records", tmp_path / "site"
+    folder.mkdir()
+    shutil.copy(records / "several-1.zip", folder)
+    build = ["board", str(folder), "--out", str(site)]
+    with monkeypatch.context() as patched:
+        patched.setattr("repro.cli.workflows.board.without_copies", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert CliRunner().invoke(cli, build).exit_code != 0
+    assert len(list((site / "pages").iterdir())) == 1 and not (site / "index.html").exists()
+    assert CliRunner().invoke(cli, build).exit_code == 0
+
+
+def test_a_list_of_files_that_leads_out_of_the_site_is_refused(records: Path, tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "mine.html").write_text("mine", encoding="utf-8")
+    (tmp_path / "site/board.json").write_text('{"schema": 1, "files": ["pages/../../mine.html"]}', encoding="utf-8")
+    done = CliRunner().invoke(cli, ["board", str(records), "--out", str(tmp_path / "site")])
+    assert isinstance(done.exception, UsageError) and (tmp_path / "mine.html").exists()
 
 
 def test_a_folder_without_records_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -227,3 +284,54 @@ def test_records_of_two_versions_and_systems_can_be_told_apart(tmp_path: Path) -
     assert re.findall(r'data-version="([^"]+)"', page) == ["0.1.9", "0.2.0"]
     assert len(set(re.findall(r'data-system="([^"]+)"', page))) == 2
     assert page.count('<div class="progress">') == 2 and "of 2 systems" in page
+
+
+def rewritten(out: Path, ending: str, change: tuple[str, str]) -> Path:
+    """Copy a bundle with a pattern replaced in the files whose names end so."""
+    with zipfile.ZipFile(RECORDS / "several-1.zip") as old, zipfile.ZipFile(out, "w") as new:
+        for name in old.namelist():
+            text = old.read(name)
+            new.writestr(name, re.sub(change[0].encode(), change[1].encode(), text) if name.endswith(ending) else text)
+    return out
+
+
+ABSURD = {
+    "far": ("environment.json", (r'"started_ms":\s*\d+', f'"started_ms": {10**18}')),
+    "early": ("environment.json", (r'"started_ms":\s*\d+', f'"started_ms": {-10**18}')),
+    "ledger": ("ledger.jsonl", (r'"started_ms":\s*[\d.]+', '"started_ms": 1e18')),
+    "tiny": ("/result.json", (r'"tta_wall":\s*[\d.]+', '"tta_wall": 5e-324')),
+    "small": ("/result.json", (r'"tta_wall":\s*[\d.]+', '"tta_wall": 1e-307')),
+}
+
+
+@pytest.mark.parametrize("name", ABSURD)
+def test_absurd_times_are_refused_in_one_line_by_every_verb(name: str, tmp_path: Path) -> None:
+    bundle = rewritten(tmp_path / f"{name}.zip", *ABSURD[name])
+    for words in (("report", str(bundle), "--out", str(tmp_path / "out")), ("compare", str(bundle))):
+        done = CliRunner().invoke(cli, words)
+        assert isinstance(done.exception, ReproError), (words, done.exception)
+        assert "\n" not in str(done.exception)
+    done = CliRunner().invoke(cli, ["verify", str(bundle)])
+    assert done.exit_code == 3 or isinstance(done.exception, ReproError), done.exception
+
+
+def test_a_damaged_bundle_is_a_row_and_the_others_are_built(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name, change in ABSURD.items():
+        rewritten(tmp_path / f"in/{name}.zip", *change)
+    shutil.copy(RECORDS / "several-2.zip", tmp_path / "in")
+    done = CliRunner().invoke(cli, ["board", str(tmp_path / "in"), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0 and "6 records, 1 verified" in done.output, done.output
+    page = (tmp_path / "out/index.html").read_text(encoding="utf-8")
+    assert all("b-modified" in row(page, f"{name}.zip") for name in ABSURD)
+
+
+def test_any_failure_of_a_modified_bundle_is_its_row_and_that_of_another_is_not_hidden(tmp_path: Path) -> None:
+    def broken(_: object) -> str:
+        raise ZeroDivisionError
+
+    tampered(RECORDS / "several-1.zip", tmp_path / "wrong.zip")
+    found, text = read_entry(tmp_path / "wrong.zip", tmp_path, broken)
+    assert (found.standing, text, found.origin) == ("modified", "", "") and "was modified" in found.why
+    with pytest.raises(ZeroDivisionError):
+        read_entry(RECORDS / "several-1.zip", RECORDS, broken)

@@ -23,7 +23,6 @@ FUNCTIONS = re.compile(r"shutil\.(rmtree|copy2?|copyfile|copytree|move)"
 ELSEWHERE = {
     "repro/bundle/archive.py": "a zip that the user names, and a folder of its own in TMPDIR",
     "repro/bundle/make.py": "the zip that was just written",
-    "repro/cli/workflows/board.py": "pages of a site that the user names",
     "repro/cli/workflows/calibrate.py": "removes the whole run folder that it made",
     "repro/cli/workflows/predict.py": "a page that the user names",
     "repro/launchers/netns/namespaces.py": "/proc",
