@@ -44,6 +44,20 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
+class Answered:
+    """An answer of a run, with its figures as text."""
+
+    answer: Answer
+    ratio: Number | None
+    ends: tuple[Number, Number] | None
+
+    @property
+    def undecided(self) -> bool:
+        """A main effect with a ratio but no decision, which the page of the record introduces in other words."""
+        return bool(self.answer.scope) and self.answer.verdict in ("inconclusive", "exploratory")
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """One record."""
 
@@ -51,8 +65,7 @@ class Row:
     page: str
     best: Number | None
     best_label: str
-    ratio: Number | None
-    ends: tuple[Number, Number] | None
+    answers: tuple[Answered, ...]
     verify: str
     said: tuple[Said, ...]
     more: int
@@ -129,7 +142,7 @@ def _group(at: int, group: Group) -> GroupView:
     drawn = len(steps) > 1 or any(len(found) > 1 for found in steps.values())
     return GroupView(
         id=f"g{at}", group=group, rows=rows, progressions=_progressions(steps) if drawn else (),
-        lead=max(rows, key=lambda row: (bool(row.entry.answer or row.said), row.entry.standing == "verified",
+        lead=max(rows, key=lambda row: (bool(row.answers or row.said), row.entry.standing == "verified",
                                         row.entry.started_ms)),
         counted=_counted(group.entries))
 
@@ -158,7 +171,7 @@ def _down(axis: Axis, value: float) -> float:
 
 def _counted(entries: Sequence[Entry]) -> str:
     verified = [item for item in entries if item.standing == "verified"]
-    known = Counter(item.answer.verdict for item in verified if item.answer)
+    known = Counter(item.answers[0].verdict for item in verified if len(item.answers) == 1)
     if not verified:
         return plural(len(entries), "record") + (", none verified" if entries[0].kind == "run" else "")
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in known.most_common())
@@ -171,21 +184,20 @@ def _counted(entries: Sequence[Entry]) -> str:
 def _row(entry: Entry) -> Row:
     best = entry.best
     page = f"pages/{page_name(entry.place)}" if entry.origin else ""
-    ratio, ends = _ratio(entry.answer)
     return Row(
         entry=entry, page=page, best=seconds(best.median) if best else None, best_label=best.label if best else "",
-        ratio=ratio, ends=ends, verify=f"repro verify {shlex.quote(entry.place)}" if entry.kind == "run" else "",
+        answers=tuple(map(_answered, entry.answers)),
+        verify=f"repro verify {shlex.quote(entry.place)}" if entry.kind == "run" else "",
         said=tuple(_said(item, page) for item in entry.statements[:STATEMENTS]),
         more=max(0, len(entry.statements) - STATEMENTS),
         words=" ".join((entry.suite, entry.title, entry.system, entry.version, entry.standing, *entry.engines)).lower(),
     )
 
 
-def _ratio(found: Answer | None) -> tuple[Number | None, tuple[Number, Number] | None]:
-    """Return a ratio and the ends of its interval."""
-    known = [item for item in (found.ratio, found.low, found.high) if item is not None] if found else []
+def _answered(found: Answer) -> Answered:
+    known = [item for item in (found.ratio, found.low, found.high) if item is not None]
     texts = [Number(value, text.text) for value, text in zip(known, ratios(known), strict=True)]
-    return texts[0] if texts else None, (texts[1], texts[2]) if len(texts) == 3 else None
+    return Answered(found, texts[0] if texts else None, (texts[1], texts[2]) if len(texts) == 3 else None)
 
 
 def _said(item: Statement, page: str) -> Said:

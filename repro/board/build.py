@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
@@ -14,6 +16,7 @@ from pydantic import ValidationError
 from repro.board.entry import Entry
 from repro.board.read import Render, read_entry
 from repro.board.scratch import Scratch, scratch
+from repro.core import child_process, orphans
 from repro.core.files import write_text
 from repro.core.frozen import Frozen
 from repro.core.machine import count_cores
@@ -46,8 +49,16 @@ def read_records(paths: Sequence[Path], folder: Path, out: Path, render: Render,
         work = partial(_read, top=folder, out=out, render=render, code=code, place=place)
         if processes == 1:
             return list(map(work, paths))
-        with ProcessPoolExecutor(max_workers=processes) as pool:
+        owner = orphans.identity(os.getpid())
+        with ProcessPoolExecutor(max_workers=processes, initializer=_end_with, initargs=(owner,)) as pool:
             return list(pool.map(work, paths, chunksize=4))
+
+
+def _end_with(owner: str) -> None:
+    """Have this process end with the one that started it, also after kill -9."""
+    child_process.signal_at_parent_exit(signal.SIGKILL)
+    if orphans.is_over(owner):  # it ended before the line above
+        os._exit(1)
 
 
 def page_name(place: str) -> str:

@@ -21,7 +21,7 @@ class Arm(Frozen):
 
 
 class Answer(Frozen):
-    """The declared contrast of a run."""
+    """The declared contrast of a run, or one of its declared main effects."""
 
     candidate: str
     baseline: str
@@ -32,6 +32,8 @@ class Answer(Frozen):
     low: float | None
     high: float | None
     because: str
+    scope: str = ""
+    """Combinations over which a main effect is averaged; "" for a contrast of cells."""
 
 
 class Statement(Frozen):
@@ -89,7 +91,8 @@ class Entry(Frozen):
     origin: str
     """measured, emulated, simulated or published."""
     arms: tuple[Arm, ...]
-    answer: Answer | None
+    answers: tuple[Answer, ...]
+    """Of a run: the declared contrast, else the declared main effects; empty if nothing was declared."""
     statements: tuple[Statement, ...] = ()
     """Of published results; the latest claims first."""
 

@@ -13,6 +13,8 @@ from repro.bundle.source import is_bundle, open_record
 from repro.bundle.verify import verify_opened
 from repro.compare import METRICS, compare, summarize
 from repro.compare.calibration import machine_of
+from repro.compare.factorial import main_effects
+from repro.compare.figures import Comparison
 from repro.core.errors import ReproError
 from repro.published.record import PublishedCell
 from repro.published.speedrun.claims import judge_claims
@@ -70,7 +72,7 @@ def _unreadable(place: str, why: str) -> Entry:
     return Entry(
         place=place, sha256="", identity="", started_ms=0, kind="run", standing="modified", why=why, suite=DAMAGED,
         title=place, question=DAMAGED, goal="", system="", engines=(), version="", day="", origin="", arms=(),
-        answer=None)
+        answers=())
 
 
 def _standing(folder: Path, path: Path, read: dict[Path, Any]) -> tuple[Standing, str, str]:
@@ -88,7 +90,6 @@ def _of_run(record: Record, place: str, hashes: tuple[str, str], standing: Stand
     timed = metric.timed and metric.to_target
     data = hashlib.sha256(" ".join(sorted(item.sha256 for item in environment.data)).encode()).hexdigest()
     found = compare(plan, record.results, started_ms=record.started_ms)
-    primary = next((item for item in found if item.primary), None)
     summaries = [summarize(cell, record.of_cell(cell.cell_id), metric.name, plan.suite.horizon) for cell in plan.cells]
     goals = sorted({f"{cell.choices.stop.metric} {cell.choices.stop.target:g}" for cell in plan.cells
                     if cell.choices.stop.target is not None})
@@ -104,11 +105,26 @@ def _of_run(record: Record, place: str, hashes: tuple[str, str], standing: Stand
         origin=" and ".join(sorted({cell.choices.origin for cell in plan.cells})),
         arms=tuple(Arm(label=item.label, median=item.median if timed else None, reached=item.ok, trials=item.n)
                    for item in summaries),
-        answer=None if primary is None else Answer(
-            candidate=primary.candidate_label, baseline=primary.baseline_label, says=metric.says,
-            verdict=primary.verdict, ratio=primary.ratio, low=primary.interval.low if primary.interval else None,
-            high=primary.interval.high if primary.interval else None, because=primary.because),
+        answers=tuple(_answers(record, found)),
     )
+
+
+def _answers(record: Record, found: Sequence[Comparison]) -> Iterator[Answer]:
+    """Yield what was declared before the run: its contrast, else its main effects, as its page opens."""
+    primary = next((item for item in found if item.primary), None)
+    if primary is not None:
+        yield _answer(primary)
+        return
+    for effect in main_effects(record.plan, record.results, started_ms=record.started_ms):
+        yield _answer(effect.pooled).model_copy(
+            update={"candidate": effect.level, "baseline": effect.reference, "scope": effect.scope})
+
+
+def _answer(found: Comparison) -> Answer:
+    return Answer(
+        candidate=found.candidate_label, baseline=found.baseline_label, says=METRICS[found.metric].says,
+        verdict=found.verdict, ratio=found.ratio, low=found.interval.low if found.interval else None,
+        high=found.interval.high if found.interval else None, because=found.because)
 
 
 def _of_published(found: Published, place: str) -> Entry:
@@ -125,7 +141,7 @@ def _of_published(found: Published, place: str) -> Entry:
         origin="published",
         arms=tuple(Arm(label=cell.label, median=None if cell.score.minutes is None else 60 * cell.score.minutes,
                        reached=cell.ok, trials=cell.score.runs) for cell in cells),
-        answer=None, statements=tuple(_scores(cells) if found.record.contest is None else _claims(found)),
+        answers=(), statements=tuple(_scores(cells) if found.record.contest is None else _claims(found)),
     )
 
 

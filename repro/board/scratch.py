@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repro.bundle.archive import most_bytes
+from repro.core.available_memory import available_memory
+from repro.core.owned_folder import name_owner, remove_orphaned
 
 MEMORY = Path("/dev/shm")
+PREFIX = "repro-board-"
 CHOSEN = ("TMPDIR", "TEMP", "TMP")
 """Variables by which a user chooses the place of temporary files."""
 
@@ -33,16 +36,21 @@ class Scratch:
         if self.folder is None or not bundle.is_file():
             return None
         with suppress(OSError):
-            if shutil.disk_usage(self.folder).free >= self.sharers * most_bytes(bundle.stat().st_size):
+            room = min(shutil.disk_usage(self.folder).free, available_memory() // 2)
+            if room >= self.sharers * most_bytes(bundle.stat().st_size):
                 return self.folder
         return None
 
 
 @contextmanager
 def scratch(sharers: int) -> Iterator[Scratch]:
-    """Make a folder in memory, and remove it with all that a killed process left there."""
+    """Make a folder in memory, and remove it with all that a killed process left there; also remove the folders of
+    builds that were killed.
+    """
     if not MEMORY.is_dir() or not os.access(MEMORY, os.W_OK) or any(os.environ.get(name) for name in CHOSEN):
         yield Scratch(None, sharers)
         return
-    with tempfile.TemporaryDirectory(prefix="repro-board-", dir=MEMORY) as place:
+    remove_orphaned(MEMORY, PREFIX)
+    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=MEMORY) as place:
+        name_owner(Path(place))
         yield Scratch(Path(place), sharers)

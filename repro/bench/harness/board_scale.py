@@ -139,7 +139,8 @@ def _built(records: Path, site: Path, bundles: int) -> BuildCost:
         seconds = time.perf_counter() - began
         process.returncode = os.waitstatus_to_exitcode(status)  # already waited for
         said.seek(0)
-        if process.returncode or f" {bundles} records, {bundles} verified" not in said.read().decode():
+        wanted = f" {bundles} record{'s' if bundles != 1 else ''}, {bundles} verified"
+        if process.returncode or wanted not in said.read().decode():
             raise ReproError(f"repro board ended with {process.returncode} and did not verify all {bundles} bundles")
     return BuildCost(seconds=seconds, cpu_seconds=usage.ru_utime + usage.ru_stime,
                      peak_mebibytes=usage.ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10))

@@ -29,4 +29,4 @@ def board(folder: Path, out: Path, title: str) -> None:
     built = build_board(folder, out, title)
     for entry in built.modified:
         say(f"{entry.place}: {entry.why}", err=True)
-    say(f"{built.page}: {built.count} records, {built.verified} verified")
+    say(f"{built.page}: {built.count} record{'s' if built.count != 1 else ''}, {built.verified} verified")

@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
+import time
 import zipfile
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from click.testing import CliRunner
 
 from repro.board import code
 from repro.board import scratch as memory
-from repro.board.entry import Arm, Entry
+from repro.board.entry import Arm, Entry, Statement
 from repro.board.groups import grouped, without_copies
 from repro.board.read import read_entry
 from repro.bundle.archive import most_bytes
@@ -173,7 +179,7 @@ def entry(place: str, day: str, seconds: float, **more: object) -> Entry:
               "kind": "run", "standing": "verified", "why": "", "suite": "s",
               "title": "t", "question": "q", "goal": "", "system": "box", "engines": ("ddp",), "version": "1",
               "day": day,
-              "origin": "measured", "arms": (Arm(label="ddp", median=seconds, reached=5, trials=5),), "answer": None}
+              "origin": "measured", "arms": (Arm(label="ddp", median=seconds, reached=5, trials=5),), "answers": ()}
     return Entry.model_validate(fields | more)
 
 
@@ -262,12 +268,18 @@ def test_a_bundle_that_may_not_fit_is_not_unpacked_in_memory(tmp_path: Path, mon
     monkeypatch.setattr(memory, "MEMORY", tmp_path)
     for name in memory.CHOSEN:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(memory, "available_memory", lambda: 1 << 60)
     with memory.scratch(2) as place:
         assert place.folder is not None and place.folder.parent == tmp_path
         free = 2 * most_bytes(bundle.stat().st_size)
         monkeypatch.setattr(memory.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
         assert place.place_of(bundle) == place.folder and place.place_of(RECORDS) is None
         monkeypatch.setattr(memory.shutil, "disk_usage", lambda _: SimpleNamespace(free=free - 1))
+        assert place.place_of(bundle) is None
+        monkeypatch.setattr(memory.shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 60))
+        monkeypatch.setattr(memory, "available_memory", lambda: 2 * free)
+        assert place.place_of(bundle) == place.folder
+        monkeypatch.setattr(memory, "available_memory", lambda: 2 * free - 2)
         assert place.place_of(bundle) is None
     assert not list(tmp_path.iterdir())
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -335,3 +347,81 @@ def test_any_failure_of_a_modified_bundle_is_its_row_and_that_of_another_is_not_
     assert (found.standing, text, found.origin) == ("modified", "", "") and "was modified" in found.why
     with pytest.raises(ZeroDivisionError):
         read_entry(RECORDS / "several-1.zip", RECORDS, broken)
+
+
+def test_declared_main_effects_are_the_answers_of_a_factorial_record(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    shutil.copy(RECORDS / "factorial.zip", tmp_path / "in")
+    done = CliRunner().invoke(cli, ["board", str(tmp_path / "in"), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "out/index.html").read_text(encoding="utf-8")
+    assert "contrast declared" not in page.casefold()
+    (first,) = re.findall(r"<li data-of.*?</li>", page, re.DOTALL)
+    both = " ".join(re.sub(r"<[^>]+>", "", row(page, "factorial.zip")).split())
+    (own,) = (tmp_path / "out/pages").iterdir()
+    own_text = " ".join(re.sub(r"<[^>]+>", "", own.read_text(encoding="utf-8")).split())
+    assert "fsdp takes 4.36&nbsp;&times; (4.10 to 4.64) as long as ddp slower" in both
+    assert "fsdp takes 4.36&nbsp;&times; as long as ddp" in own_text
+    assert "Undecided between batch 128 and batch 64: a ratio of 0." in both and "inconclusive" in both
+    assert "Undecided between batch 128 and batch 64" in own_text and "averaged over both levels" in both
+    assert "4.36" in first and "and 1 more below" in first
+
+
+STOPPED = """
+import os, sys, time
+from pathlib import Path
+from repro.board import build, scratch
+
+def wait(path, top, render, below):
+    (Path(sys.argv[2]) / f"worker-{os.getpid()}").touch()
+    time.sleep(600)
+
+scratch.MEMORY = Path(sys.argv[1])
+build.read_entry = wait
+top = Path(sys.argv[3])
+build.read_records(sorted(top.glob("several-*.zip")), top, Path(sys.argv[2]), None, "")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl")
+def test_nothing_of_a_killed_build_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared, out = tmp_path / "memory", tmp_path / "out"
+    for folder in (shared, out):
+        folder.mkdir()
+    for name in memory.CHOSEN:
+        monkeypatch.delenv(name, raising=False)
+
+    def until(done: Callable[[], bool]) -> None:
+        late = time.monotonic() + 60
+        while not done() and time.monotonic() < late:
+            time.sleep(0.05)
+        assert done()
+
+    command = [sys.executable, "-c", STOPPED, *map(str, (shared, out, RECORDS))]
+    with subprocess.Popen(command) as build:
+        until(lambda: bool(list(out.glob("worker-*"))))
+        build.kill()
+    workers = [int(path.name.partition("-")[2]) for path in out.glob("worker-*")]
+    until(lambda: not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+                          for pid in workers))
+    (left,) = shared.iterdir()
+    monkeypatch.setattr(memory, "MEMORY", shared)
+    with memory.scratch(2) as place:
+        assert not left.exists() and list(shared.iterdir()) == [place.folder]
+
+
+def test_one_record_is_singular(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    shutil.copy(RECORDS / "several-1.zip", tmp_path / "in")
+    done = CliRunner().invoke(cli, ["board", str(tmp_path / "in"), "--out", str(tmp_path / "out")])
+    assert done.output.rstrip().endswith(": 1 record, 1 verified")
+
+
+@pytest.mark.parametrize(("runs", "against", "shown"), [(1, 0, "1 run"), (2, 0, "2 runs"), (1, 1, "1 against 1 run"),
+                                                         (1, 3, "1 against 3 runs"), (3, 1, "3 against 1 run")])
+def test_the_runs_of_published_results_are_counted_in_words(runs: int, against: int, shown: str) -> None:
+    claim = Statement(about="a", subject="s", runs=runs, against_runs=against, seconds=1.0, anchor="c", ratio=0.9,
+                      against="other", quality="supported")
+    (group,) = grouped([entry("p", "2026-01-01", 1.0, kind="published", statements=(claim,), origin="published")])
+    page = import_module("repro.reporters.board.page").render_board([group], "Ours")
+    assert f"; {shown}<" in row(page, "p")

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from repro.core import orphans
-from repro.launchers.processes.launch_folder import OWNER, PREFIX, LaunchFolder, short_temporary
+from repro.core.owned_folder import OWNER
+from repro.launchers.processes.launch_folder import PREFIX, LaunchFolder, short_temporary
 
 ROOT = Path(__file__).resolve().parents[3]
 PARENT = """
