@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from repro.core.percent import percent_above
+
 HELD_SHARE = 0.01
 """Tolerated share of the elapsed time for which a control group held processes back, or a GPU its clock."""
 STOLEN_SHARE = 0.02
@@ -89,7 +91,8 @@ def _describe(before: Counters, now: Counters, cores: int) -> Iterator[str]:
         yield f"a control group's limit held its processes back for {held:.1f} of {elapsed:.1f} s"
     stolen = now.stolen - before.stolen
     if stolen > max(LEAST_SECONDS, STOLEN_SHARE * elapsed * cores):
-        yield f"the hypervisor gave {stolen / elapsed / cores:.0%} of the processors' time to others"
+        share = percent_above(stolen / elapsed / cores, STOLEN_SHARE, 0)
+        yield f"the hypervisor gave {share} of the processors' time to others"
     for name, seconds in now.gpus.items():
         spent = seconds - before.gpus.get(name, seconds)
         if spent > max(LEAST_SECONDS, HELD_SHARE * elapsed):

@@ -9,7 +9,7 @@ from repro.record.derive_measurement import derive_measurement
 from repro.record.derive_program import derive_program
 from repro.record.derive_training import derive_training
 from repro.record.energy import OBSERVER_LIMIT, Energy
-from repro.record.result_warnings import ENERGY_RESUMED
+from repro.record.result_warnings import ENERGY_RESUMED, describe_energy_tracking
 from repro.record.results import Result
 from repro.seams.launching import LaunchResult
 from repro.suite.measurement import MeasurementConfig
@@ -53,7 +53,7 @@ def with_energy(result: Result, energy: Energy) -> Result:
     """Return the result with its energy, and a warning if the tracker used too much of a core."""
     share, warnings = energy.observer_share, result.warnings
     if share is not None and share > OBSERVER_LIMIT:
-        warnings = (*warnings, f"energy tracking took {share:.1%} of a core (limit {OBSERVER_LIMIT:.1%})")
+        warnings = (*warnings, describe_energy_tracking(share))
     if result.resumed:
         warnings = (*warnings, ENERGY_RESUMED)
     return result.model_copy(update={"energy": energy, "warnings": warnings})

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from repro.core.percent import percent_above
+from repro.record.energy import OBSERVER_LIMIT
 from repro.record.results import CONSERVATION_TOLERANCE, OTHER_SHARE, LogFault, Point, Result, Resumed
 
 LOGGING_LIMIT = 0.005
@@ -51,8 +53,18 @@ def describe_measurement(measured: Mapping[str, Any]) -> list[str]:
     if error is not None and error > CONSERVATION_TOLERANCE:
         found.append(f"phases explain the wall clock only to {error:.1%} (limit {CONSERVATION_TOLERANCE:.0%})")
     if observer is not None and observer > LOGGING_LIMIT:
-        found.append(f"logging took {observer:.1%} of the run (limit {100 * LOGGING_LIMIT:.1f} %)")
+        found.append(describe_logging(observer))
     return found
+
+
+def describe_logging(share: float) -> str:
+    """Return the warning about logging that took too large a share of the run."""
+    return f"logging took {percent_above(share, LOGGING_LIMIT)} of the run (limit {100 * LOGGING_LIMIT:.1f} %)"
+
+
+def describe_energy_tracking(share: float) -> str:
+    """Return the warning about energy tracking that took too large a share of a core."""
+    return f"energy tracking took {percent_above(share, OBSERVER_LIMIT)} of a core (limit {100 * OBSERVER_LIMIT:.1f} %)"
 
 
 def describe_initialisation(init_seconds: float | None) -> list[str]:
@@ -87,7 +99,7 @@ def describe_unassigned(measured: Mapping[str, Any]) -> list[str]:
             f"(limit {OTHER_SHARE:.0%})"]
 
 
-# ---- results of version 0.1.0
+# ---- results of earlier versions
 
 LEGACY_FAULTS: dict[str, LogFault] = {
     "step records cover": "steps_missing", "the clock went backwards": "clock_backwards"}
@@ -97,13 +109,14 @@ LEGACY_ENERGY = "its energy is that of the last start alone: what earlier attemp
 
 
 def upgrade_legacy(result: Result) -> Result:
-    """Return a result of version 0.1.0 with what it says in sentences in the fields and words of this version.
+    """Return a result of an earlier version with what it says in sentences in the fields and words of this version.
 
     The only place that reads the words of a warning or of a damaged log; later results come back unchanged.
     """
     faults = tuple(fault for start, fault in LEGACY_FAULTS.items()
                    if any(text.startswith(start) for text in result.warnings))
     words = {_legacy_resumed(item): describe_resumed(item) for item in result.resumed} | {LEGACY_ENERGY: ENERGY_RESUMED}
+    words |= _legacy_shares(result)
     warnings = tuple(words.get(text, text) for text in result.warnings)
     damaged = result.log_damaged if "log_damaged" in result.model_fields_set else \
         result.status == "crashed" and result.reason.endswith(LEGACY_DAMAGED)
@@ -115,3 +128,13 @@ def _legacy_resumed(item: Resumed) -> str:
     by = "" if item.clock == "monotonic" else ", by the wall clock, as the machine was started anew"
     return (f"went on from the checkpoint of attempt {item.attempt} at step {item.step}; the {item.lost_seconds:.1f} s "
             f"from there to the new start are on all its clocks{by}")
+
+
+def _legacy_shares(result: Result) -> dict[str, str]:
+    """Return the warnings that had one decimal for every share, and no space before `%`, with their new words."""
+    found = {}
+    if (share := result.observer_effect) is not None:
+        found[f"logging took {share:.1%} of the run (limit 0.5 %)"] = describe_logging(share)
+    if result.energy is not None and (share := result.energy.observer_share) is not None:
+        found[f"energy tracking took {share:.1%} of a core (limit 0.5%)"] = describe_energy_tracking(share)
+    return found

@@ -87,6 +87,18 @@ def test_warnings_of_version_0_1_0_are_read_by_their_words() -> None:
     assert upgrade_legacy(found) == found
 
 
+@pytest.mark.parametrize(("stored", "share", "new"), [
+    ("0.5%", 0.0052, "0.52 %"), ("0.7%", 0.0071, "0.7 %"), ("3.5%", 0.0352, "3.5 %"),
+])
+def test_a_share_with_one_decimal_is_that_of_its_figure(stored: str, share: float, new: str) -> None:
+    old = Result(trial_id="t", cell_id="c", repeat=0, attempt=1, status="ok", observer_effect=share,
+                 warnings=(f"logging took {stored} of the run (limit 0.5 %)",
+                           "logging took 9.9% of the run (limit 0.5 %)"))
+    found = upgrade_legacy(old)
+    assert found.warnings == (f"logging took {new} of the run (limit 0.5 %)", old.warnings[1])
+    assert upgrade_legacy(found) == found
+
+
 # ---- a damaged log
 
 

@@ -75,7 +75,7 @@ def test_a_hypervisor(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, _ = watch(tree)
     ticks = os.sysconf("SC_CLK_TCK")
     (tree / "proc/stat").write_text(f"cpu  10 0 10 100 0 0 0 {50 + ticks * 5} 0 0\n")
-    assert found.look() == ["the hypervisor gave 25% of the processors' time to others"]
+    assert found.look() == ["the hypervisor gave 25 % of the processors' time to others"]
 
 
 def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, counters: str, mask: str = "0x0", apps: str = "") -> None:

@@ -297,7 +297,7 @@ def test_steps_longer_than_the_training_they_are_part_of_are_found(result: Make)
 
 def test_an_observer_that_is_too_slow_is_found(result: Make) -> None:
     found = result(Script(logging_seconds=0.05))
-    assert found.warnings == ("logging took 3.5% of the run (limit 0.5 %)",)
+    assert found.warnings == ("logging took 3.5 % of the run (limit 0.5 %)",)
 
 
 def test_initialisation_beyond_its_cap_is_charged(result: Make) -> None:
