@@ -5,16 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
-import time
 import zipfile
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
-import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -22,12 +17,11 @@ from repro.board import code
 from repro.board import scratch as memory
 from repro.board.entry import Arm, Entry, Statement
 from repro.board.groups import grouped, without_copies
-from repro.board.read import read_entry
 from repro.bundle.archive import most_bytes
 from repro.bundle.contents import write_bundle
 from repro.bundle.source import open_record
 from repro.cli.main import cli
-from repro.core.errors import ReproError, UsageError
+from repro.core.errors import UsageError
 
 RECORDS = Path(__file__).parents[3] / "docs/gallery/records"
 
@@ -298,57 +292,6 @@ def test_records_of_two_versions_and_systems_can_be_told_apart(tmp_path: Path) -
     assert page.count('<div class="progress">') == 2 and "of 2 systems" in page
 
 
-def rewritten(out: Path, ending: str, change: tuple[str, str]) -> Path:
-    """Copy a bundle with a pattern replaced in the files whose names end so."""
-    with zipfile.ZipFile(RECORDS / "several-1.zip") as old, zipfile.ZipFile(out, "w") as new:
-        for name in old.namelist():
-            text = old.read(name)
-            new.writestr(name, re.sub(change[0].encode(), change[1].encode(), text) if name.endswith(ending) else text)
-    return out
-
-
-ABSURD = {
-    "far": ("environment.json", (r'"started_ms":\s*\d+', f'"started_ms": {10**18}')),
-    "early": ("environment.json", (r'"started_ms":\s*\d+', f'"started_ms": {-10**18}')),
-    "ledger": ("ledger.jsonl", (r'"started_ms":\s*[\d.]+', '"started_ms": 1e18')),
-    "tiny": ("/result.json", (r'"tta_wall":\s*[\d.]+', '"tta_wall": 5e-324')),
-    "small": ("/result.json", (r'"tta_wall":\s*[\d.]+', '"tta_wall": 1e-307')),
-}
-
-
-@pytest.mark.parametrize("name", ABSURD)
-def test_absurd_times_are_refused_in_one_line_by_every_verb(name: str, tmp_path: Path) -> None:
-    bundle = rewritten(tmp_path / f"{name}.zip", *ABSURD[name])
-    for words in (("report", str(bundle), "--out", str(tmp_path / "out")), ("compare", str(bundle))):
-        done = CliRunner().invoke(cli, words)
-        assert isinstance(done.exception, ReproError), (words, done.exception)
-        assert "\n" not in str(done.exception)
-    done = CliRunner().invoke(cli, ["verify", str(bundle)])
-    assert done.exit_code == 3 or isinstance(done.exception, ReproError), done.exception
-
-
-def test_a_damaged_bundle_is_a_row_and_the_others_are_built(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    for name, change in ABSURD.items():
-        rewritten(tmp_path / f"in/{name}.zip", *change)
-    shutil.copy(RECORDS / "several-2.zip", tmp_path / "in")
-    done = CliRunner().invoke(cli, ["board", str(tmp_path / "in"), "--out", str(tmp_path / "out")])
-    assert done.exit_code == 0 and "6 records, 1 verified" in done.output, done.output
-    page = (tmp_path / "out/index.html").read_text(encoding="utf-8")
-    assert all("b-modified" in row(page, f"{name}.zip") for name in ABSURD)
-
-
-def test_any_failure_of_a_modified_bundle_is_its_row_and_that_of_another_is_not_hidden(tmp_path: Path) -> None:
-    def broken(_: object) -> str:
-        raise ZeroDivisionError
-
-    tampered(RECORDS / "several-1.zip", tmp_path / "wrong.zip")
-    found, text = read_entry(tmp_path / "wrong.zip", tmp_path, broken)
-    assert (found.standing, text, found.origin) == ("modified", "", "") and "was modified" in found.why
-    with pytest.raises(ZeroDivisionError):
-        read_entry(RECORDS / "several-1.zip", RECORDS, broken)
-
-
 def test_declared_main_effects_are_the_answers_of_a_factorial_record(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     shutil.copy(RECORDS / "factorial.zip", tmp_path / "in")
@@ -365,49 +308,6 @@ def test_declared_main_effects_are_the_answers_of_a_factorial_record(tmp_path: P
     assert "Undecided between batch 128 and batch 64: a ratio of 0." in both and "inconclusive" in both
     assert "Undecided between batch 128 and batch 64" in own_text and "averaged over both levels" in both
     assert "4.36" in first and "and 1 more below" in first
-
-
-STOPPED = """
-import os, sys, time
-from pathlib import Path
-from repro.board import build, scratch
-
-def wait(path, top, render, below):
-    (Path(sys.argv[2]) / f"worker-{os.getpid()}").touch()
-    time.sleep(600)
-
-scratch.MEMORY = Path(sys.argv[1])
-build.read_entry = wait
-top = Path(sys.argv[3])
-build.read_records(sorted(top.glob("several-*.zip")), top, Path(sys.argv[2]), None, "")
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="prctl")
-def test_nothing_of_a_killed_build_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shared, out = tmp_path / "memory", tmp_path / "out"
-    for folder in (shared, out):
-        folder.mkdir()
-    for name in memory.CHOSEN:
-        monkeypatch.delenv(name, raising=False)
-
-    def until(done: Callable[[], bool]) -> None:
-        late = time.monotonic() + 60
-        while not done() and time.monotonic() < late:
-            time.sleep(0.05)
-        assert done()
-
-    command = [sys.executable, "-c", STOPPED, *map(str, (shared, out, RECORDS))]
-    with subprocess.Popen(command) as build:
-        until(lambda: bool(list(out.glob("worker-*"))))
-        build.kill()
-    workers = [int(path.name.partition("-")[2]) for path in out.glob("worker-*")]
-    until(lambda: not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-                          for pid in workers))
-    (left,) = shared.iterdir()
-    monkeypatch.setattr(memory, "MEMORY", shared)
-    with memory.scratch(2) as place:
-        assert not left.exists() and list(shared.iterdir()) == [place.folder]
 
 
 def test_one_record_is_singular(tmp_path: Path) -> None:
