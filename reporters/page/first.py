@@ -56,7 +56,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class FirstScreen:
-    """What a reader sees before scrolling."""
+    """The part of the page that is visible before scrolling."""
 
     lead: str
     """First sentence of the description."""

@@ -45,8 +45,8 @@ def letters(text: str) -> str:
 def keys(named: list[tuple[str, str]]) -> list[str]:
     """Return a unique part of a name for each (label, identity).
 
-    A label that others share, that is empty or too long is told apart by letters from the hash of its identity, which
-    do not depend on what else is in the record.
+    Letters from the hash of its identity distinguish a label that is shared, empty or too long. They do not depend on
+    the other labels of the record.
     """
     plain_keys = [letters(label) for label, _ in named]
     often = Counter(plain_keys)

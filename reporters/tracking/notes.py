@@ -36,7 +36,7 @@ HOW_TO_READ = """One run a cell (a combination of settings) with its medians and
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Where the runs of a record are in MLflow, as far as it is known."""
+    """Addresses of a record's runs in MLflow; "": unknown yet."""
 
     experiment: str = ""
     report: str = ""

@@ -29,7 +29,7 @@ LABEL_WIDTH, NOTE_WIDTH, LETTER_WIDTH, MARGIN_WIDTH = 290, 300, 7, 28
 
 
 class _Stored(BaseModel):
-    """What the tag says of its writer; MLflow keeps further fields that it does not know."""
+    """Fields of the tag that identify its writer; MLflow keeps fields that it does not know."""
 
     updated_ms: float = Field(0.0, alias="updatedAt")
     note_sha256: str = ""

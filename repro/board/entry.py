@@ -37,7 +37,7 @@ class Answer(Frozen):
 
 
 class Statement(Frozen):
-    """What published results say: a claim of a contest, or the lowest valid score of a benchmark."""
+    """One answer of published results: a claim of a contest, or the lowest valid score of a benchmark."""
 
     about: str
     """Track or benchmark, and its round."""

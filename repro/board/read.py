@@ -25,6 +25,8 @@ from repro.record.untrusted import read_inside
 from repro.suite.identity import rules_of
 
 DAMAGED = "cannot be read"
+IMPOSSIBLE = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
+"""Errors of a computation with figures that no run writes: expected of a modified record, a defect otherwise."""
 Render = Callable[[Record | Published], str]
 """A record -> its page; a function at the top of a module, so that other processes can call it."""
 
@@ -60,8 +62,8 @@ def read_entry(path: Path, top: Path, render: Render, below: Path | None = None)
                 record = read_inside(folder, read)
                 sha256 = file_sha256(path) if path.is_file() else ""
                 return _of_run(record, place, (sha256, identity), standing, why), render(record)
-            except Exception as error:  # figures that no run writes may break any computation
-                if standing != "modified" or isinstance(error, ReproError):
+            except IMPOSSIBLE:
+                if standing != "modified":
                     raise
                 return _unreadable(place, why), ""
     except ReproError as error:

@@ -15,7 +15,7 @@ FORM = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) *([A-Z]{3})")
 
 
 class Price(Frozen):
-    """What all machines of a run cost together, as its user declares it."""
+    """The price of all machines of a run together, declared by the user."""
 
     per_hour: float = Field(gt=0, allow_inf_nan=False)
     currency: str = Field(pattern=r"^[A-Z]{3}$")

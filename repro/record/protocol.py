@@ -17,7 +17,7 @@ class GroupLag(Frozen):
 
 
 class ServerTraffic(Frozen):
-    """What a shard in a process of its own exchanged with all workers in the run."""
+    """Traffic between a shard in a separate process and all workers of the run."""
 
     sent_bytes: int
     received_bytes: int

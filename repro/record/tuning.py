@@ -156,7 +156,7 @@ class TunedContender:
 
     @property
     def ends(self) -> str:
-        """How its trials ended, in words: `2 crashed, 1 timeout`."""
+        """The ends of its trials, counted: `2 crashed, 1 timeout`."""
         found = Counter(result.status for item in self.settings for result in item.results)
         return ", ".join(f"{count} {status}" for status, count in sorted(found.items())) or "no trial has ended"
 

@@ -1,8 +1,8 @@
-"""One run at a time times its trials on a machine, whoever started it: two at once would slow each other down.
+"""Only one run at a time is timed on a machine, of any user: two at once would slow each other down.
 
 The lock is a socket with a name in the kernel's own (abstract) namespace: one process can hold the name, of whatever
 user; it ends with its process, also after SIGKILL, and leaves no file. A scheduler's job has no such lock, because the
-scheduler gives each job processors of its own. Containers with a network of their own do not see it.
+scheduler gives each job separate processors. Containers with a separate network do not see it.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def export(folder: Path, commit: str, to: Path) -> None:
         own = {"GIT_INDEX_FILE": str(Path(scratch, "index"))}
         if git.ask(Path(top), "read-tree", tree, **own) is None or \
                 git.ask(Path(top), "checkout-index", "--all", f"--prefix={to.resolve()}/", **own) is None:
-            raise FieldProblem(f"git cannot bring this folder as it was in {commit!r}", ("engine", "commit"))
+            raise FieldProblem(f"git cannot restore this folder from commit {commit!r}", ("engine", "commit"))
 
 
 def commit_of(folder: Path, name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""What a reader of a real MLflow store is told: figures that stay true, names of earlier versions, descriptions."""
+"""Texts and figures in a real MLflow store: figures that stay true, names of earlier versions, descriptions."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_a_long_table_is_set_in_conference_classes(kind: str, tmp_path: Path) ->
 
 
 def test_names_of_macros_do_not_depend_on_the_results(tmp_path: Path) -> None:
-    """The text of a paper compiles with the file of the next run of its suite, however that run ends."""
+    """The text of a paper compiles with the file of the next run of its suite, also of a run that fails."""
     factors = SUITE.partition("baseline:")[0] + ("baseline: {engine: ddp, processes: 1}\n"
                                                  "contrasts: [engine, processes]\n")
     for name, text in (("declared", SUITE), ("factors", factors)):
