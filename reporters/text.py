@@ -10,6 +10,8 @@ from datetime import datetime, timezone
 
 from markupsafe import Markup, escape
 
+from repro.core.seconds import readable
+
 PATH = re.compile(r"(?:file://|(?<![\w./:<~]))(?:[A-Za-z]:\\(?:[^\\\s'\"]+\\)*|~?/(?:[\w.@+=%-]+/)+)(?=[^\s'\"]|$|[\s'\"])")
 """The folders of an absolute path, up to the last separator; URLs and fractions do not match."""
 HIDDEN = re.compile(
@@ -55,10 +57,10 @@ def number(value: float | None, digits: int = 3, unit: str = "") -> Number | Non
 
 def seconds(value: float | None) -> Number | None:
     """Format seconds, below 0.1 s in milliseconds; under half a nanosecond (rounding of a subtraction) becomes 0."""
-    if value is None or abs(value) >= 0.1:
-        return number(value, 3, "s")
-    text = "0\N{NO-BREAK SPACE}s" if abs(value) < 5e-10 else f"{significant(1e3 * value)}\N{NO-BREAK SPACE}ms"
-    return Number(value, text)
+    if value is None:
+        return None
+    amount, unit = readable(value)
+    return Number(value, f"{significant(amount)}\N{NO-BREAK SPACE}{unit}")
 
 
 def duration(value: float) -> str:

@@ -75,7 +75,7 @@ def _of_record(record: Record) -> Iterator[Macro]:
         ("Origin", " and ".join(origins_of(record.plan.cells)), "origin of the figures"),
         ("Trials", str(len(record.results)), "trials that have run"),
         ("Planned", str(record.planned), "trials that are planned"),
-        ("Seeds", str(suite.seeds), "seeds of each cell"),
+        ("Seeds", str(suite.seeds), "planned seeds of each cell; the most in a sequential design"),
     ):
         yield Macro(f"repro{key}", escaped(value), meaning)
 
@@ -91,7 +91,7 @@ def _of_contrasts(whole: Shown, part: Shown) -> Iterator[Macro]:
             continue
         sentence = _sentence(item, f"{item.candidate_label} against {item.baseline_label}")
         if item.primary:
-            yield from _of_verdict(item, "Primary", f"declared contrast: {sentence}")
+            yield from _of_verdict(item, "Primary", f"declared contrast, {sentence}")
         yield from _of_verdict(item, key, sentence)
     for effect, key in zip(part.effects, found[len(whole.comparisons):] if part.whole else (), strict=True):
         yield from _of_verdict(effect.pooled, key, _sentence(
@@ -115,7 +115,7 @@ def _of_verdict(item: Comparison, key: str, sentence: str) -> Iterator[Macro]:
          "p, corrected by Holm" if corrected else "p, not corrected"),
         ("Pairs", str(item.n), "n: pairs" if item.paired else "n: trials per side, unpaired"),
     ):
-        yield Macro(f"repro{field}{key}", value, f"{meaning} of: {sentence}")
+        yield Macro(f"repro{field}{key}", value, f"{meaning}; {sentence}")
 
 
 def _of_cells(record: Record, part: Shown) -> Iterator[Macro]:
@@ -133,7 +133,7 @@ def _of_cells(record: Record, part: Shown) -> Iterator[Macro]:
             ("Runs", str(item.n), "n: trials"),
             ("Successes", str(item.ok), "trials that ended well"),
         ):
-            yield Macro(f"repro{field}{key}", value, f"{meaning} of: {item.label}")
+            yield Macro(f"repro{field}{key}", value, f"{meaning}; {item.label}")
 
 
 def _number(value: float | None, digits: int = 3) -> str:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from repro.compare import METRICS
-
-LEAST_SECONDS = 0.1
-"""Shorter times are shown in milliseconds."""
-ROUNDING_SECONDS = 5e-10
-"""Shorter times are the rounding of a subtraction, and shown as 0."""
+from repro.core.seconds import readable
 
 
-def seconds_text(value: float) -> str:
+def seconds_text(value: float, digits: int = 4) -> str:
     """Return a time as `0.7664 s` or `1.527 ms`."""
-    if abs(value) >= LEAST_SECONDS:
-        return f"{value:.4g} s"
-    return "0 s" if abs(value) < ROUNDING_SECONDS else f"{1e3 * value:.4g} ms"
+    number, unit = readable(value)
+    return f"{number:.{digits}g} {unit}"
 
 
-def amount_text(value: float, metric: str) -> str:
+def amount_text(value: float, metric: str, digits: int = 4) -> str:
     """Return a value of a metric with the unit of the metric."""
     scale = METRICS[metric]
-    return seconds_text(value) if scale.timed else f"{value:.4g} {scale.unit}".rstrip()
+    return seconds_text(value, digits) if scale.timed else f"{value:.{digits}g} {scale.unit}".rstrip()
 
 
 def ends_text(low: float, high: float, metric: str) -> str:

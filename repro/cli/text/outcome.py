@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from repro.cli.text.amounts import amount_text
 from repro.cli.text.compare import calibration_text
 from repro.cli.text.contest import quality_lines
 from repro.cli.text.effects import effect_lines
@@ -58,7 +59,7 @@ def _resumed(item: Summary) -> str:
 def _median(item: Summary) -> str:
     if item.median is None:
         return "not reached" if METRICS[item.metric].to_target else "none"
-    return f"{item.median:.3g} {METRICS[item.metric].unit}".rstrip()
+    return amount_text(item.median, item.metric, 3)
 
 
 def comparison_sentence(found: Comparison) -> str:
