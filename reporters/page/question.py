@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from repro.compare import METRICS, summarize
 from repro.compare.contest import claims
@@ -18,7 +18,7 @@ from .axis import Axis, from_nothing, from_zero, linear, log_ticks
 from .cells import CellMark, goal, marks, origins
 from .scaling import ScalingPanel, ScalingView
 from .scaling_line import ScalingLine, ScalingPoint
-from .sketch import Sketch, Trace, sketch
+from .sketch import INK, Sketch, Trace, sketch
 from .speedup import Ratio
 from .survival import curve, observations
 
@@ -86,23 +86,35 @@ def _against_processes(
     panel: ScalingPanel, title: str, counted: str, value: Callable[[ScalingPoint], float | None],
     bound: Callable[[ScalingPoint], float | None],
 ) -> Sketch | None:
-    traces = []
+    traces: list[Trace] = []
     for line in panel.lines:
         for of, thin in ((bound, True), (value, False)):
             points = [(float(point.processes), known, f"{line.brief}, {point.processes} processes: {number(known)}")
                       for point in line.points if (known := of(point))]
-            if len(points) > thin:  # a bound of one point would be no line
+            if len(points) > 1 or (points and not thin):  # a bound of one point would be no line
                 words = () if thin else tuple(text for *_, text in points)
                 traces.append(Trace(line.color, tuple((x, y) for x, y, _ in points), words, line.symbol,
                                     "dot" if thin else line.dash, thin))
-    if not any(not trace.thin for trace in traces):
+    bounds = [trace for trace in traces if trace.thin]
+    if len(bounds) == len(traces):
         return None
-    if not any(trace.thin for trace in traces):
+    if _alike(bounds):
+        traces = [*(trace for trace in traces if not trace.thin), replace(bounds[0], color=INK)]
+    if not bounds:
         counted = counted.split("; dotted", maxsplit=1)[0]
     ticks = sorted({float(point.processes) for line in panel.lines for point in line.points})
     heights = [y for trace in traces for _, y in trace.points]
     return sketch(title, counted, "processes", traces, Axis(ticks[0], ticks[-1], True, 3, 97, tuple(ticks)),
                   _log(heights), panel.origins)
+
+
+def _alike(bounds: Sequence[Trace]) -> bool:
+    """Return True if all lines have one bound: drawn once and above them, it is not hidden by a line that meets it."""
+    return len(bounds) > 1 and all(
+        [x for x, _ in bound.points] == [x for x, _ in bounds[0].points] and all(
+            math.isclose(y, other, rel_tol=0.01)
+            for (_, y), (_, other) in zip(bound.points, bounds[0].points, strict=True))
+        for bound in bounds)
 
 
 def _log(values: Sequence[float]) -> Axis:

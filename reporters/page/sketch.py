@@ -10,6 +10,8 @@ from .axis import Axis, Tick, tick_text
 WIDTH, HEIGHT = 440, 210
 LEFT, RIGHT, TOP, BOTTOM = 52, 432, 10, 166
 """Edges of the plot area, in units of the view box."""
+INK = -1
+"""Colour of what belongs to no line: drawn above all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ def sketch(
             tuple((right(a), down(b), words) for (a, b), words in zip(trace.points, trace.words, strict=False)),
             tuple((right(low), right(high), down(b)) for (low, high), (_, b)
                   in zip(trace.spans, trace.points, strict=False)),
-        ) for trace in sorted(traces, key=lambda trace: not trace.thin)),
+        ) for trace in sorted(traces, key=lambda trace: (trace.color == INK, not trace.thin))),
         None if goal is None else right(goal), None if level is None else down(level), origins,
     )
 

@@ -44,13 +44,23 @@ def test_scaling_opens_with_time_and_bytes_beside_their_bounds(tmp_path: Path) -
     assert [text for _, text, _ in time.columns] == ["1", "2", "4"]
     drawn = [trace for trace in sent.traces if not trace.thin]
     bounds = [trace for trace in sent.traces if trace.thin]
-    assert len(drawn) == len(bounds) == 2
+    assert len(drawn) == 2 and [trace.color for trace in bounds] == [sketches.INK], "one bound for both, above them"
+    assert sent.traces[-1] == bounds[0] and len([trace for trace in time.traces if trace.thin]) == 2
     # Of a ring of p ranks each sends 2 (p - 1) / p |W|, the least; the server of 4 sends 3 |W|, twice as much.
     line = {item.label: item for item in scaling.scaling(record).same[0].lines}
     four = {label: item.points[-1] for label, item in line.items()}
     assert four["ring"].bytes_per_epoch == pytest.approx(four["ring"].least_bytes_per_epoch, rel=0.01)
     server = four["parameter-server (shards=1)"]
     assert server.bytes_per_epoch == pytest.approx(2 * server.least_bytes_per_epoch, rel=0.01)
+
+
+def test_scaling_is_drawn_next_to_main_effects_without_a_primary_contrast(tmp_path: Path) -> None:
+    make_record(tmp_path / "run", SCALING + "contrasts: [comm]\n", scaling_course)
+    assert CliRunner().invoke(cli, ["report", str(tmp_path / "run")]).exit_code == 0
+    page = (tmp_path / "run/report/report.html").read_text()
+    answer = page[page.index('id="verdicts"'):page.index("contrasts of single cells")]
+    places = [answer.index(text) for text in ('class="headline effect"', "Step time, ms", 'aria-label="Main effects')]
+    assert places == sorted(places)
 
 
 def test_two_numbers_of_processes_are_no_question_about_scaling(tmp_path: Path) -> None:
