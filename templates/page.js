@@ -48,6 +48,12 @@ const Page = (() => {
 
   // A downloaded figure goes into a paper: light, with title and legend, named after suite and figure.
   const plain = (text) => text.replace(/\s+/g, " ").trim();
+  const titleOf = (caption) => {
+    const copy = caption.cloneNode(true);
+    for (const tag of copy.querySelectorAll(".tag")) tag.textContent = `(${tag.textContent})`;
+    for (const more of copy.querySelectorAll(".counted")) if (more.textContent.trim()) more.prepend("- ");
+    return copy.textContent;
+  };
   const download = (box, figure) => {
     root.dataset.print = "true";
     const style = getComputedStyle(root);
@@ -62,7 +68,7 @@ const Page = (() => {
       if (trace.showlegend) seen.add(trace.name);
     });
     Object.assign(layout, { width: 900, height: 520, showlegend: true, legend: { orientation: "h", y: -0.2, font: { size: 11 } },
-      title: { text: plain(box.closest("figure").querySelector("figcaption").textContent), font: { size: 14 } } });
+      title: { text: plain(titleOf(box.closest("figure").querySelector("figcaption"))), font: { size: 14 } } });
     layout.margin.t = 50;
     layout.font.family = "sans-serif";
     delete root.dataset.print;

@@ -90,7 +90,8 @@ def brief(record: Record, shown: Shown | None = None) -> Brief:
 
 def _facts(record: Record, row: Row) -> Iterator[tuple[str, str]]:
     yield "suite", f"{name(str(row['suite']))}, digest {str(row['suite_digest'])[:16]}, method {row['method']}"
-    yield "trials", f"{row['trials']} of {row['planned']}, {plural(int(row['seeds'] or 0), 'seed')} per cell, " \
+    most = "at most " if record.plan.suite.sequential else ""
+    yield "trials", f"{row['trials']} of {row['planned']}, {most}{plural(int(row['seeds'] or 0), 'seed')} per cell, " \
                     f"{plural(int(row['attempts'] or 0), 'attempt')} in total"
     yield "machine", name(str(row["machine"]))
     yield "repro", f"{row['repro_version']}" + (f", commit {str(row['commit'])[:12]}" if row["commit"] else "")
