@@ -181,7 +181,7 @@ def _ratio(
         margin=f"{100 * record.plan.suite.margin:.3g}\N{NO-BREAK SPACE}%",
         reached=(_reached(record, item.candidate), _reached(record, item.baseline)),
         ratio=texts[0] if texts else None, interval=(texts[1], texts[2]) if len(texts) == 3 else None,
-        level=_level(item),
+        level=item.coverage.replace(" %", "\N{NO-BREAK SPACE}%"),
         speedup=number(item.speedup), base_median=_figure(base.median, item), verdict=item.verdict,
         open=item.verdict not in DECIDED,
         because=item.because, settles=item.settles, unsettled=_unsettled(item), cautions=item.cautions,
@@ -204,15 +204,6 @@ def _ratio(
 def _reached(record: Record, cell_id: str) -> str:
     found = record.of_cell(cell_id)
     return f"{sum(result.status == 'ok' for result in found)} of {plural(len(found), 'trial')}"
-
-
-def _level(item: Comparison) -> str:
-    """Return the coverage of the interval; at a look of a sequential design that of all looks together."""
-    if item.interval is None:
-        return ""
-    if item.look is not None:
-        return "anytime 95\N{NO-BREAK SPACE}%" if item.look.anytime else "repeated 95\N{NO-BREAK SPACE}%"
-    return f"{item.interval.level:.0%}".replace("%", "\N{NO-BREAK SPACE}%")
 
 
 def _unsettled(item: Comparison) -> str:

@@ -110,7 +110,7 @@ def _of_verdict(item: Comparison, key: str, sentence: str) -> Iterator[Macro]:
         ("Ratio", _number(item.ratio), "ratio, candidate / baseline"),
         ("Low", _number(bounds.low if bounds else None), "lower end of the interval of the ratio"),
         ("High", _number(bounds.high if bounds else None), "upper end of the interval of the ratio"),
-        ("Level", f"{100 * bounds.level:.3g}" if bounds else MISSING, "level of the interval in per cent"),
+        ("Level", f"{100 * bounds.level:.3g}" if bounds else MISSING, f"level of the interval in per cent{', at this look alone' if item.look else ''}"),
         ("P", _number(item.p_adjusted if corrected else item.p, 2),
          "p, corrected by Holm" if corrected else "p, not corrected"),
         ("Pairs", str(item.n), "n: pairs" if item.paired else "n: trials per side, unpaired"),

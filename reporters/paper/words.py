@@ -41,9 +41,13 @@ def rounded(value: float | None, digits: int = 3) -> str:
     return NOTHING if value is None else significant(value, digits)
 
 
-def interval(found: Bounds | None) -> str:
-    """Format an interval as `0.81 to 0.93 (95 %)`; a dash if there is none."""
+def interval(found: Bounds | None, coverage: str = "") -> str:
+    """Format an interval as `0.81 to 0.93 (95 %)`; a dash if there is none.
+
+    Args:
+        coverage: instead of the interval's own level.
+    """
     if found is None:
         return NOTHING
-    level = f"{100 * found.level:.3g} %"
+    level = coverage or f"{100 * found.level:.3g} %"
     return f"{rounded(found.low)} to {rounded(found.high)} ({level})"

@@ -102,12 +102,12 @@ def trial_note(record: Record, cell: Cell, result: Result | None, reason: str, l
 
 
 def _verdict(item: Comparison) -> str:
-    """Return a verdict as `slower, 1.45 x the time of ddp (1.07 to 1.97 at 95 %), 10 pairs`."""
+    """Return a verdict as `slower, 1.45 x the time of ddp (95 % interval 1.07 to 1.97), 10 pairs`."""
     pairs = plural(item.n, "pair") if item.paired else f"{item.n} a side, not paired"
     if item.ratio is None:
         return f"{item.verdict} against {_text(item.baseline_label)}, {pairs}"
     ends = item.interval
-    limits = f" ({rounded(ends.low)} to {rounded(ends.high)} at {100 * ends.level:.3g} %)" if ends else ""
+    limits = f" ({item.coverage} interval {rounded(ends.low)} to {rounded(ends.high)})" if ends else ""
     return f"{item.verdict}, {rounded(item.ratio)} x {METRICS[item.metric].times} of {_text(item.baseline_label)}" \
            f"{limits}, {pairs}"
 

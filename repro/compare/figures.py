@@ -198,6 +198,15 @@ class Comparison(Frozen):
         return self.look is not None and self.look.next_n is not None
 
     @property
+    def coverage(self) -> str:
+        """`95 %`; of a sequential design `repeated 95 %` or `anytime 95 %`, that of all looks together; "": no interval."""
+        if self.interval is None:
+            return ""
+        if self.look is not None:
+            return f"{'anytime' if self.look.anytime else 'repeated'} 95 %"
+        return f"{100 * self.interval.level:.3g} %"
+
+    @property
     def also(self) -> str:
         """One line on what else differs; "" if nothing that was read back does."""
         if not self.differs:

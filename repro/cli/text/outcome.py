@@ -69,8 +69,6 @@ def comparison_sentence(found: Comparison) -> str:
     if found.ratio is None:
         return f"{versus}: {found.verdict}; {found.because}{settles}"
     counted = f"{found.n} pairs" if found.paired else f"{found.n} trials or more a side, not paired"
-    kind = "95 % interval" if found.look is None else "anytime 95 % interval" if found.look.anytime else \
-        "repeated 95 % interval"
-    limits = f"{kind} {found.interval.low:.3f} to {found.interval.high:.3f}, " if found.interval else ""
+    limits = f"{found.coverage} interval {found.interval.low:.3f} to {found.interval.high:.3f}, " if found.interval else ""
     return (f"{versus}: {found.verdict}, {found.ratio:.3f} x {METRICS[found.metric].times} ({limits}{counted}); "
             f"{found.because}{settles}")
