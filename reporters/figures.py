@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from repro.published.store import Published
-from repro.record.store import Record
+from repro.record.folder.store import Record
 from repro.reporting import Reporter
 
 from .paper.figures import draw, figures

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from repro.core.files import write_text
-from repro.record.store import Record
+from repro.record.folder.store import Record
 from repro.reporting import Reporter
 
 from .page.document import page_scripts, rendered
 from .page.view import view
 
 if TYPE_CHECKING:
-    from repro.compare.merge import Section
+    from repro.compare.runs.merge import Section
     from repro.published.store import Published
 
 
@@ -52,7 +52,7 @@ class HtmlPage(Reporter):
         Raises:
             OutputError: `out` cannot be written.
         """
-        from .page.sections import write
+        from .page.several import write
 
         return write(sections, out)
 

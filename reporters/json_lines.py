@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from repro.core.files import write_text
-from repro.record.store import Record
+from repro.record.folder.store import Record
 from repro.reporting import Reporter
 
 from .tables.rows import Table, finite, tables

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from repro.core.digits import spelled
 from repro.core.files import write_text
-from repro.record.store import Record
+from repro.record.folder.store import Record
 from repro.reporting import Reporter
 
 from .latex_report import PREAMBLE, TABLES, escaped_after, figure_file, joined, latex_files, table_file, text_list

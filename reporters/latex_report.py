@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from repro.compare import Comparison
-from repro.compare.effect import MainEffect
-from repro.record.store import Record
+from repro.compare.design.effect import MainEffect
+from repro.record.folder.store import Record
 
 from .page.citation import bibtex
 from .paper.brief import FOOTNOTE, Brief

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from repro.core.files import write_text
 from repro.core.markdown import escaped
-from repro.record.store import Record
+from repro.record.folder.store import Record
 from repro.reporting import Reporter
 
 from .paper.brief import FOOTNOTE, Brief, brief
 from .paper.words import TextTable
 
 if TYPE_CHECKING:
-    from repro.compare.merge import Section
+    from repro.compare.runs.merge import Section
     from repro.published.store import Published
 
     from .published.brief import PublishedBrief

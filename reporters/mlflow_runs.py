@@ -24,16 +24,16 @@ from typing import ClassVar
 from pydantic import Field, PrivateAttr
 
 from repro.compare import Comparison, compare, summarize
-from repro.compare.tuning_check import tuned_by
+from repro.compare.ranking.tuning_check import tuned_by
 from repro.core.errors import OutputError, TrackingError
 from repro.core.events import read_events
 from repro.core.redact import redacted
-from repro.record.store import Record
+from repro.record.folder.store import Record
 from repro.record.tuning import TunedContender
 from repro.reporting import Reporter
 from repro.stats import paired_ratio
-from repro.suite.cell import Cell
-from repro.suite.kinds import AnyTrialConfig
+from repro.suite.kinds.kinds import AnyTrialConfig
+from repro.suite.planning.cell import Cell
 
 from .tracking.address import experiment_place
 from .tracking.metric_points import (

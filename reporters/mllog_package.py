@@ -15,12 +15,12 @@ from typing import Any, ClassVar
 
 from repro.core.events import EVALUATION_KEYS, Event, read_events
 from repro.core.files import write_text
-from repro.record.results import Result
-from repro.record.status import meaning
-from repro.record.store import Record
+from repro.record.folder.store import Record
+from repro.record.result.results import Result
+from repro.record.result.status import meaning
 from repro.reporting import Reporter
-from repro.suite.cell import Cell
-from repro.suite.training import TrainingConfig
+from repro.suite.kinds.training import TrainingConfig
+from repro.suite.planning.cell import Cell
 
 from .mllog.readme import readme
 from .mllog.system_description import system

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from repro.compare.merge import Section
+from repro.compare.runs.merge import Section
 from repro.core.errors import UsageError
 from repro.published.store import Published
-from repro.record.store import Record
+from repro.record.folder.store import Record
 from repro.seams.plugin import Plugin
 
 

@@ -19,8 +19,8 @@ from repro.core.random_streams import Streams
 from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.engines.precisions import Fp32
 from repro.optimizers.adamw import AdamW
+from repro.optimizers.no_preconditioner import Unchanged
 from repro.optimizers.sgd import Sgd
-from repro.preconditioners.none import Unchanged
 from repro.seams.model_options import ModelOptions
 from repro.seams.preconditioner import Preconditioner
 from repro.seams.training import Batch, Comm, Engine, Job, Optimizer, Precision, Session, TrainingParts

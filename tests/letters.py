@@ -12,10 +12,10 @@ import pytest
 from repro.core import registry
 from repro.core.files import write_model
 from repro.core.machine import Machine
-from repro.record.environment import take
-from repro.record.index import seal
-from repro.record.plugin_code import plugin_code
-from repro.record.store import Record, read_record
+from repro.record.environment.environment import take
+from repro.record.environment.plugin_code import plugin_code
+from repro.record.folder.index import seal
+from repro.record.folder.store import Record, read_record
 from tests.records import Course, make_record
 
 SOURCE = '''

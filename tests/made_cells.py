@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from repro.record.results import Bracket, Result, Status
+from repro.record.result.results import Bracket, Result, Status
 
 
 @dataclass(frozen=True)

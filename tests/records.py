@@ -11,15 +11,15 @@ from typing import Any
 from repro.core.events import EventLog, read_events
 from repro.core.files import write_json, write_model, write_text
 from repro.core.machine import Machine
-from repro.record.derive import derive
-from repro.record.environment import DataSet, Environment
-from repro.record.ledger import Attempt
-from repro.record.store import Record, RunFolder, read_record
+from repro.record.derive.derive import derive
+from repro.record.environment.environment import DataSet, Environment
+from repro.record.folder.ledger import Attempt
+from repro.record.folder.store import Record, RunFolder, read_record
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.seams.training import Workload
 from repro.suite.file import read_suite
 from repro.suite.model import Trial
-from repro.suite.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan, make_plan
 
 SUITE = """\
 suite: sample

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from repro.worker.gate_trace import Trace
+from repro.worker.gate.trace import Trace
 
 STEPS, WORLD, MICROS = 10, 2, 2
 NAMES = ("first.weight", "first.bias", "last.weight")

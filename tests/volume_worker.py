@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import zarr
 
-from repro.volumes.grid import Grid
-from repro.volumes.operators import Blend, Delay, Infer, Read, Write
-from repro.volumes.queue_address import open_queue
-from repro.volumes.store import Output
-from repro.volumes.task_queue import Counts, Message, TaskQueue
-from repro.volumes.worker import work
+from repro.papers.chunkflow.grid import Grid
+from repro.papers.chunkflow.operators import Blend, Delay, Infer, Read, Write
+from repro.papers.chunkflow.queue_address import open_queue
+from repro.papers.chunkflow.store import Output
+from repro.papers.chunkflow.task_queue import Counts, Message, TaskQueue
+from repro.papers.chunkflow.worker import work
 
 MOST_RECEIVES = 50
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from repro.compare.figures import Comparison
-from repro.record.looks import Look
-from repro.record.results import Result
-from repro.suite.cell import Cell
+from repro.record.folder.looks import Look
+from repro.record.result.results import Result
 from repro.suite.model import Trial
+from repro.suite.planning.cell import Cell
 
 
 @dataclass

@@ -11,7 +11,7 @@ from repro.board.build import page_name
 from repro.board.entry import Answer, Entry, Statement
 from repro.board.groups import Group, Step
 from repro.published.store import Published
-from repro.record.store import Record
+from repro.record.folder.store import Record
 
 from ..html_page import render as render_run
 from ..page.axis import Axis, from_zero, tick_text

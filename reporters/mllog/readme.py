@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repro.core.markdown import escaped
-from repro.record.store import Record
+from repro.record.folder.store import Record
 
 from ..tables.rows import about
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from repro.record.store import Record
-from repro.suite.cell import Cell
+from repro.record.folder.store import Record
+from repro.suite.planning.cell import Cell
 
 from ..tables.rows import plain
 from ..text import gibibytes

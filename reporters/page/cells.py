@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repro.compare import METRICS, Bounds, MetricSpec, Summary, summarize
-from repro.compare.contest import statement
-from repro.compare.observation import is_meaningless
-from repro.record.metric_values import figure
-from repro.record.results import Result
-from repro.record.status import meaning
-from repro.record.store import Record
-from repro.suite.cell import Cell
+from repro.compare.evidence.observation import is_meaningless
+from repro.compare.verdict.contest import statement
+from repro.record.folder.store import Record
+from repro.record.result.metric_values import figure
+from repro.record.result.results import Result
+from repro.record.result.status import meaning
 from repro.suite.contest import CONTEST
-from repro.suite.kinds import AnyTrialConfig
-from repro.suite.measurement import MeasurementConfig
+from repro.suite.kinds.kinds import AnyTrialConfig
+from repro.suite.kinds.measurement import MeasurementConfig
 from repro.suite.model import Metric
+from repro.suite.planning.cell import Cell
 
 from ..text import Number, limited, number, seconds, shortened, visible, without_paths
 from .axis import Axis, from_zero

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import repro
-from repro.record.store import Record
+from repro.record.folder.store import Record
 
 MESSAGE = ("If you use this software in a publication, please cite it with the version and the suite digest of your "
            "runs.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from reporters.page.log_figure import log_figure
 from repro.bench.comm.options import size_text
 from repro.bench.comm.result import BASELINE, CommOutcome, WorldResult
 from repro.bench.comm.table import (
@@ -20,6 +19,7 @@ from repro.bench.comm.table import (
     point_row,
 )
 
+from .charts.log_figure import log_figure
 from .document import page_scripts, rendered
 
 COLORS, DASHES = 8, ("solid", "6px,3px", "2px,2px")

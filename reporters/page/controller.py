@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from repro.record.results import Result
-from repro.record.store import Record
-from repro.suite.cell import Cell
+from repro.record.folder.store import Record
+from repro.record.result.results import Result
+from repro.suite.planning.cell import Cell
 
 from ..text import Number, number
 from .cells import CellMark, marks
-from .curves import Chart
-from .scaling import ScalingView
-from .scaling_charts import drawn_line, scaling_chart
-from .scaling_line import ScalingLine, ScalingPoint
+from .charts.curves import Chart
+from .charts.scaling import ScalingView
+from .charts.scaling_charts import drawn_line, scaling_chart
+from .charts.scaling_line import ScalingLine, ScalingPoint
 from .traffic import kibibytes
 
 

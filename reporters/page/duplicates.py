@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from repro.compare.left_out import left_out
-from repro.compare.summary import Summary, summarize
-from repro.record.store import Record
-from repro.workloads.duplicates.options import Dedup, Selected
+from repro.compare.verdict.summary import Summary, summarize
+from repro.papers.dedup.options import Dedup, Selected
+from repro.record.folder.store import Record
 
 from ..text import Number, number, share
 from .cells import CellMark, marks
-from .curves import DASHES, Chart, layout
+from .charts.curves import DASHES, Chart, layout
 
 WAYS = (("near", "near-duplicates left out", "solid", "circle"),
         ("random", "the same number at random", "dash", "square"))

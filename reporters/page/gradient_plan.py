@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from repro.record.layer_cost import LayerCost
-from repro.record.store import Record
+from repro.record.folder.store import Record
+from repro.record.result.layer_cost import LayerCost
 
 from ..text import Number
 from .cells import CellMark, marks

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from repro.compare.run_warnings import run_warnings
-from repro.record import legacy
-from repro.record.results import Result
-from repro.record.status import meaning
-from repro.record.store import Record
+from repro.compare.runs.run_warnings import run_warnings
+from repro.record.folder import legacy
+from repro.record.folder.store import Record
+from repro.record.result.results import Result
+from repro.record.result.status import meaning
 
 from ..text import plural, significant
 from .cells import origin
-from .settings import effective
+from .sections.settings import effective
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from repro.compare.operation_figures import CellCheck, CellFigure, cell_checks, cell_measures
-from repro.record.store import Record
+from repro.record.folder.store import Record
 
 from ..text import Number, limited, number, seconds, significant, visible, without_paths
 from .cells import CellMark, marks

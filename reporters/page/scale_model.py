@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from reporters.page.log_figure import log_figure
-from repro.compare.scale.prediction import ScaleLine, ScaleModel
-from repro.compare.scale.words import HEAD, cells, check_text, line_text, notes
+from repro.papers.predict.prediction import ScaleLine, ScaleModel
+from repro.papers.predict.words import HEAD, cells, check_text, line_text, notes
 
+from .charts.log_figure import log_figure
 from .document import page_scripts, rendered
 
 

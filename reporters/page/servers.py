@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import mean, median
 
 from repro.core.sums import plain_sum
-from repro.record.protocol import Protocol
-from repro.record.store import Record
+from repro.record.folder.store import Record
+from repro.record.result.protocol import Protocol
 
 from ..text import Number, number
 from .cells import CellMark, marks

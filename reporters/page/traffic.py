@@ -8,13 +8,13 @@ from enum import Enum
 from statistics import mean, median
 
 from repro.compare import PAIRED_HASHES
-from repro.record.results import Result, Traffic
-from repro.record.status import meaning
-from repro.record.store import Record
+from repro.record.folder.store import Record
+from repro.record.result.results import Result, Traffic
+from repro.record.result.status import meaning
 from repro.seams.training import Comm
-from repro.suite.cell import Cell
 from repro.suite.identity import canonical
-from repro.suite.training import TrainingConfig
+from repro.suite.kinds.training import TrainingConfig
+from repro.suite.planning.cell import Cell
 
 from ..text import Number, number, plural, significant
 from .cells import CellMark, marks

@@ -6,40 +6,40 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from repro.record.store import Record
-from repro.suite.program import ProgramConfig
+from repro.record.folder.store import Record
+from repro.suite.kinds.program import ProgramConfig
 from repro.suite.quality import common_noun
 
 from .cells import heading, marks, origins, rows
-from .checklist import checklist
+from .charts.curves import panels
+from .charts.scaling import scaling
+from .charts.survival import survival
 from .citation import bibtex, citation
-from .claims import page_claims
 from .controller import controller
-from .copies import latex, sentence
-from .curves import panels
 from .duplicates import duplicates
-from .effects import page_effects
-from .energy import energy
-from .figures import figures
-from .first import first_screen
+from .first.copies import latex, sentence
+from .first.first import first_screen
+from .first.looks import looks
+from .first.question import question
+from .first.speedup import forest
+from .first.verdicts import verdicts
 from .gradient_plan import layer_rows
-from .looks import looks
-from .network import networks
 from .notices import notices, parity, progress
 from .operations import operations
-from .phases import phases
-from .question import question
-from .scaling import scaling
-from .scores import page_scores
+from .sections.checklist import checklist
+from .sections.claims import page_claims
+from .sections.effects import page_effects
+from .sections.energy import energy
+from .sections.figures import figures
+from .sections.network import networks
+from .sections.phases import phases
+from .sections.scores import page_scores
+from .sections.settings import effective, machine, rank_settings, settings, suite_text
+from .sections.trials import attempts, by_cell, missing, trials
+from .sections.trust import trust
+from .sections.tuning import page_tuning
 from .servers import servers
-from .settings import effective, machine, rank_settings, settings, suite_text
-from .speedup import forest
-from .survival import survival
 from .traffic import traffic
-from .trials import attempts, by_cell, missing, trials
-from .trust import trust
-from .tuning import page_tuning
-from .verdicts import verdicts
 
 LONG = 12
 """Rows above which a table scrolls in a frame, and a table that repeats a figure is folded."""

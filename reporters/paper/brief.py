@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from repro.compare import METRICS, Comparison, Summary
-from repro.compare.effect import FEW, MainEffect
-from repro.compare.run_warnings import run_warnings
-from repro.compare.time_split import in_words
-from repro.compare.tuning_check import check_tuning
-from repro.record.store import Record
+from repro.compare.design.effect import FEW, MainEffect
+from repro.compare.evidence.time_split import in_words
+from repro.compare.ranking.tuning_check import check_tuning
+from repro.compare.runs.run_warnings import run_warnings
+from repro.record.folder.store import Record
 
 from ..tables.rows import Row, about, comparisons, effects, errors, origins_of, pair_origin, plain, summaries
 from ..tables.score_rows import scores_of

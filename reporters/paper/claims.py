@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from repro.compare.contest import claims
-from repro.record.store import Record
-from repro.suite.cell import Cell
+from repro.compare.verdict.contest import claims
+from repro.record.folder.store import Record
+from repro.suite.planning.cell import Cell
 
 from .words import NOTHING, TextTable, name
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repro.compare import METRICS
-from repro.compare.effect import MainEffect
-from repro.record.store import Record
+from repro.compare.design.effect import MainEffect
+from repro.record.folder.store import Record
 
 from ..tables.values import origins_of, plain
 from ..text import plural

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from repro.compare import METRICS, Bounds, Comparison
-from repro.compare.score_figures import Scores
-from repro.compare.scores import record_scores
+from repro.compare.ranking.score_figures import Scores
+from repro.compare.ranking.scores import record_scores
 from repro.core.files import write_bytes
-from repro.record.store import Record
-from repro.suite.cell import Cell
+from repro.record.folder.store import Record
+from repro.suite.planning.cell import Cell
 
 from ..tables.rows import origins_of, pair_origin, pair_origins, summaries
 from ..text import plural, shortened

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from repro.compare import METRICS, Comparison
 from repro.core.digits import DIGITS
-from repro.record.store import Record
+from repro.record.folder.store import Record
 
 from ..tables.rows import origins_of, summaries
 from ..tables.values import plain
@@ -105,12 +105,13 @@ def _sentence(item: Comparison, subject: str) -> str:
 
 def _of_verdict(item: Comparison, key: str, sentence: str) -> Iterator[Macro]:
     bounds, corrected = item.interval, item.p_adjusted is not None
+    alone = ", at this look alone" if item.look else ""
     for field, value, meaning in (
         ("Verdict", item.verdict, "verdict"),
         ("Ratio", _number(item.ratio), "ratio, candidate / baseline"),
         ("Low", _number(bounds.low if bounds else None), "lower end of the interval of the ratio"),
         ("High", _number(bounds.high if bounds else None), "upper end of the interval of the ratio"),
-        ("Level", f"{100 * bounds.level:.3g}" if bounds else MISSING, f"level of the interval in per cent{', at this look alone' if item.look else ''}"),
+        ("Level", f"{100 * bounds.level:.3g}" if bounds else MISSING, f"level of the interval in per cent{alone}"),
         ("P", _number(item.p_adjusted if corrected else item.p, 2),
          "p, corrected by Holm" if corrected else "p, not corrected"),
         ("Pairs", str(item.n), "n: pairs" if item.paired else "n: trials per side, unpaired"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from repro.compare import METRICS
-from repro.compare.score_figures import Scores
+from repro.compare.ranking.score_figures import Scores
 
 from .words import NOTHING, TextTable, interval, name, rounded
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from repro.compare import Comparison
-from repro.compare.effect import MainEffect
+from repro.compare.design.effect import MainEffect
 from repro.core.errors import UsageError
-from repro.record.store import Record
-from repro.suite.cell import Cell
+from repro.record.folder.store import Record
+from repro.suite.planning.cell import Cell
 
 from ..tables.rows import comparisons, effects
 

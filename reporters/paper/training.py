@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repro.compare.cell_figures import cell_figures
-from repro.record.store import Record
-from repro.suite.cell import Cell
+from repro.record.folder.store import Record
+from repro.suite.planning.cell import Cell
 
 from .words import TextTable, name, rounded
 

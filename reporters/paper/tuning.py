@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from repro.compare.tuning_check import Budget, check_tuning, width
-from repro.record.store import Record
+from repro.compare.ranking.tuning_check import Budget, check_tuning, width
+from repro.record.folder.store import Record
 
 from ..tables.tuning_words import figure_text, setting_text
 from ..tables.values import origins_of

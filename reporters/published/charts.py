@@ -16,7 +16,7 @@ from repro.published.record import PublishedPoint, PublishedReference, Published
 
 from ..page.axis import log_ticks, tick_text
 from ..page.cells import COLORS, SYMBOLS
-from ..page.curves import DASHES, Chart
+from ..page.charts.curves import DASHES, Chart
 from ..text import plural, wrapped
 
 POINTS_A_RUN = 40

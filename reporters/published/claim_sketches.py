@@ -10,7 +10,7 @@ from repro.published.speedrun.quality import final_loss
 
 from ..page.axis import Axis, linear
 from ..page.cells import COLORS
-from ..page.sketch import Sketch, Trace, sketch
+from ..page.first.sketch import Sketch, Trace, sketch
 
 
 def claim_sketches(

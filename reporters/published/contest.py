@@ -12,8 +12,8 @@ from repro.published.speedrun.claims import ArmClaim, Claims, judge_claims
 from repro.published.store import Published
 
 from ..page.axis import log_ticks, tick_text
-from ..page.curves import Chart
-from ..page.sketch import Sketch
+from ..page.charts.curves import Chart
+from ..page.first.sketch import Sketch
 from ..text import Number, number, plural, wrapped
 from .charts import axes
 from .claim_sketches import claim_sketches

@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 from repro.core.errors import visible
 from repro.core.files import write_text
 from repro.published.store import Published
-from repro.record.store import Record
+from repro.record.folder.store import Record
 
 from ..page.document import page_scripts, rendered
 from ..text import shown

@@ -13,7 +13,7 @@ from pathlib import Path
 from repro.published.cells import FACTORS, batch_costs
 from repro.published.record import PublishedCell, PublishedPoint, PublishedResult
 from repro.published.store import Published
-from repro.record.store import Record
+from repro.record.folder.store import Record
 from repro.reporting import Reporter
 
 from ..tables.rows import Row, Table, plain

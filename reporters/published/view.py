@@ -10,14 +10,14 @@ from repro.compare import factors_of
 from repro.published.cells import batch_costs
 from repro.published.record import PublishedCell, PublishedResult, PublishedSystem, Refused
 from repro.published.store import Published
-from repro.record.status import meaning
-from repro.record.store import Record
+from repro.record.folder.store import Record
+from repro.record.result.status import meaning
 from repro.suite.metrics import DEFAULT
 
 from ..page.axis import Axis, from_zero
 from ..page.cells import COLORS, CellRow, origins
 from ..page.cells import rows as cell_rows
-from ..page.curves import DASHES, Chart
+from ..page.charts.curves import DASHES, Chart
 from ..page.view import LONG, PRINTED
 from ..text import Number, number, plural, shortened
 from .charts import SystemLine, batch_chart, budget, curves

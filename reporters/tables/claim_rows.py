@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from repro.compare.contest import claims
-from repro.record.store import Record
+from repro.compare.verdict.contest import claims
+from repro.record.folder.store import Record
 
 from .values import Row, bounds, plain
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from repro.compare.effect import MainEffect
-from repro.compare.factorial import main_effects
-from repro.compare.run_warnings import run_warnings
-from repro.record.store import Record
+from repro.compare.design.effect import MainEffect
+from repro.compare.design.factorial import main_effects
+from repro.compare.runs.run_warnings import run_warnings
+from repro.record.folder.store import Record
 
 from .values import Row, bounds, origins_of, plain
 

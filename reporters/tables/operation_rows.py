@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from repro.compare.operation_figures import cell_checks, cell_measures
-from repro.record.store import Record
+from repro.record.folder.store import Record
 
 from .values import Row, bounds, plain
 

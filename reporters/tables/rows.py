@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from repro.compare import Comparison, Metric, Summary, compare, factors_of, summarize
-from repro.compare.calibration import machine_of, read_kept_calibration
 from repro.compare.cell_figures import cell_figures
-from repro.compare.contest import claims
-from repro.compare.convergence import check
-from repro.compare.effect import MainEffect
-from repro.compare.error_budget import error_budget
+from repro.compare.design.calibration import machine_of, read_kept_calibration
+from repro.compare.design.effect import MainEffect
+from repro.compare.evidence.time_split import in_words
 from repro.compare.left_out import left_out
-from repro.compare.time_split import in_words
-from repro.record.metric_values import figures_of
-from repro.record.results import Result
-from repro.record.store import Record
+from repro.compare.runs.error_budget import error_budget
+from repro.compare.verdict.contest import claims
+from repro.compare.verdict.convergence import check
+from repro.record.folder.store import Record
+from repro.record.result.metric_values import figures_of
+from repro.record.result.results import Result
 
 from .claim_rows import claim_rows
 from .effect_rows import effect_rows, effects, interaction_rows, warning_rows

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from repro.compare.score_figures import ContenderScore, Scores
-from repro.compare.scores import record_scores
-from repro.record.store import Record
+from repro.compare.ranking.score_figures import ContenderScore, Scores
+from repro.compare.ranking.scores import record_scores
+from repro.record.folder.store import Record
 
 from .values import Row, bounds, estimate, plain
 

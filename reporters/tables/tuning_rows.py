@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from repro.compare.tuning_check import check_tuning, width
-from repro.record.store import Record
+from repro.compare.ranking.tuning_check import check_tuning, width
+from repro.record.folder.store import Record
 
 from .values import Row, origins_of, plain
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from repro.compare import Bounds, Estimate
-from repro.suite.cell import Cell
+from repro.suite.planning.cell import Cell
 
 from ..text import without_paths
 

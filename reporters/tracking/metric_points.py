@@ -14,10 +14,10 @@ from typing import Any
 
 from repro.compare import Bounds, Comparison, Summary
 from repro.core.events import EVALUATION_KEYS, Event
-from repro.record.metric_values import figures_of
-from repro.record.results import Result
-from repro.record.status import meaning
-from repro.record.store import Record
+from repro.record.folder.store import Record
+from repro.record.result.metric_values import figures_of
+from repro.record.result.results import Result
+from repro.record.result.status import meaning
 from repro.record.tuning import TunedContender
 from repro.suite.metrics import METRICS
 from repro.suite.model import Metric

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from repro.compare import METRICS, Comparison, Summary
-from repro.compare.contest import claim_of
-from repro.compare.run_warnings import run_warnings
+from repro.compare.runs.run_warnings import run_warnings
+from repro.compare.verdict.contest import claim_of
 from repro.core.markdown import escaped
-from repro.record.metric_values import figure
-from repro.record.results import Result
-from repro.record.status import meaning
-from repro.record.store import Record
-from repro.suite.cell import Cell
+from repro.record.folder.store import Record
+from repro.record.result.metric_values import figure
+from repro.record.result.results import Result
+from repro.record.result.status import meaning
+from repro.suite.planning.cell import Cell
 
 from ..paper.words import rounded
 from ..text import limited, moment, plural, visible, without_paths

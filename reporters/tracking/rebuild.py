@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from repro.compare.calibration import FILE
+from repro.compare.design.calibration import FILE
 from repro.core.errors import OutputError, TrackingError, UsageError
 from repro.core.files import read_model
 from repro.core.redact import redacted
-from repro.record.store import RunFolder
-from repro.suite.plan import Plan
+from repro.record.folder.store import RunFolder
+from repro.suite.planning.plan import Plan
 
 from ..text import limited, visible
 from .access import check_scheme

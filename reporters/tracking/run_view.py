@@ -13,20 +13,20 @@ from typing import Any
 from pydantic import BaseModel
 
 from repro.compare import Comparison, summarize
-from repro.compare.calibration import FILE as CALIBRATION
-from repro.compare.contest import claim_of
+from repro.compare.design.calibration import FILE as CALIBRATION
+from repro.compare.verdict.contest import claim_of
 from repro.core.events import follow
-from repro.record.environment import DataSet
-from repro.record.ledger import Attempt
-from repro.record.results import Result
-from repro.record.status import STARTED, meaning
-from repro.record.store import Record
+from repro.record.environment.environment import DataSet
+from repro.record.folder.ledger import Attempt
+from repro.record.folder.store import Record
+from repro.record.result.results import Result
+from repro.record.result.status import STARTED, meaning
 from repro.seams.training import Workload
-from repro.suite.cell import Cell
-from repro.suite.choice import Choice
-from repro.suite.kinds import AnyTrialConfig
+from repro.suite.choices.choice import Choice
+from repro.suite.kinds.kinds import AnyTrialConfig
+from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial
-from repro.suite.training import TrainingConfig
+from repro.suite.planning.cell import Cell
 
 from .. import csv_files
 from .. import markdown as markdown_page

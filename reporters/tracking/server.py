@@ -16,7 +16,7 @@ from typing import Any
 
 from repro.core.errors import TrackingError
 from repro.core.redact import redacted
-from repro.record.environment import DataSet
+from repro.record.environment.environment import DataSet
 
 from .access import check_scheme, exclusive_access
 from .address import artifact_root

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from repro.core.errors import OutputError
 from repro.core.files import read_bounded, refuse_crowded, write_text
-from repro.record.store import Record
+from repro.record.folder.store import Record
 
 MAX_BYTES = 64 << 20
 """Enough for a hundred thousand trials."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel, Field, ValidationError
 
-from repro.record.store import Record
+from repro.record.folder.store import Record
 from repro.runner.mlflow_ui import VIEW_TAG
 
 from .metric_names import ANSWER, column_of

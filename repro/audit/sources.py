@@ -16,7 +16,7 @@ from repro.published.mlperf.folder import import_folder
 from repro.published.record import Program
 from repro.published.speedrun.folder import import_records
 from repro.published.store import RECORD, read_published
-from repro.record.untrusted import read_inside
+from repro.record.folder.untrusted import read_inside
 
 
 def read_facts(source: str, mapping: Path | None) -> Facts:

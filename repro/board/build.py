@@ -20,7 +20,7 @@ from repro.core import child_process, orphans
 from repro.core.files import write_text
 from repro.core.frozen import Frozen
 from repro.core.machine import count_cores
-from repro.record.index import file_sha256
+from repro.record.folder.index import file_sha256
 
 CACHE = "read"
 

@@ -12,16 +12,16 @@ from repro.board.entry import Answer, Arm, Entry, Standing, Statement
 from repro.bundle.source import is_bundle, open_record
 from repro.bundle.verify import verify_opened
 from repro.compare import METRICS, compare, summarize
-from repro.compare.calibration import machine_of
-from repro.compare.factorial import main_effects
+from repro.compare.design.calibration import machine_of
+from repro.compare.design.factorial import main_effects
 from repro.compare.figures import Comparison
 from repro.core.errors import ReproError
 from repro.published.record import PublishedCell
 from repro.published.speedrun.claims import judge_claims
 from repro.published.store import Published, read_published
-from repro.record.index import file_sha256
-from repro.record.store import Record
-from repro.record.untrusted import read_inside
+from repro.record.folder.index import file_sha256
+from repro.record.folder.store import Record
+from repro.record.folder.untrusted import read_inside
 from repro.suite.identity import rules_of
 
 DAMAGED = "cannot be read"

@@ -16,8 +16,8 @@ from repro.bundle import archive, crate
 from repro.core import fence
 from repro.core.errors import OutputError
 from repro.core.redact import Scrubber
-from repro.record import index as record_index
-from repro.record.store import Record, read_record
+from repro.record.folder import index as record_index
+from repro.record.folder.store import Record, read_record
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from repro.bundle.contents import scrubber
 from repro.bundle.source import open_record
 from repro.compare import PAIRED_HASHES
 from repro.core.errors import visible
-from repro.record.differences import DifferenceKind
-from repro.record.environment import Environment
-from repro.record.store import Record, read_record
-from repro.suite.cell import Cell
+from repro.record.environment.differences import DifferenceKind
+from repro.record.environment.environment import Environment
+from repro.record.folder.store import Record, read_record
+from repro.suite.planning.cell import Cell
 
 Area = Literal["code", "libraries", "hardware", "settings", "experiment", "hyper-parameters", "data"]
 AREAS: tuple[Area, ...] = ("code", "libraries", "hardware", "settings", "experiment", "hyper-parameters", "data")

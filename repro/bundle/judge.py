@@ -14,18 +14,18 @@ from typing import Any, Literal
 
 from repro.bundle.difference import ExecutionDifference, between_executions
 from repro.compare import Comparison
-from repro.compare.evidence import NO_SPREAD, ComparisonRequest, Evidence, examine
-from repro.compare.pairing import cell_trials, mismatch
-from repro.compare.sentences import describe_resumed_trials, grids_alone, too_coarse
-from repro.compare.two_runs import Named
-from repro.compare.verdict import judged
+from repro.compare.evidence.evidence import NO_SPREAD, ComparisonRequest, Evidence, examine
+from repro.compare.evidence.pairing import cell_trials, mismatch
+from repro.compare.runs.two_runs import Named
+from repro.compare.verdict.sentences import describe_resumed_trials, grids_alone, too_coarse
+from repro.compare.verdict.verdict import judged
 from repro.core.errors import visible
-from repro.record.results import Result
-from repro.record.status import meaning
-from repro.record.store import Record
-from repro.suite.cell import Cell
+from repro.record.folder.store import Record
+from repro.record.result.results import Result
+from repro.record.result.status import meaning
 from repro.suite.metrics import METRICS
 from repro.suite.model import Metric, Suite
+from repro.suite.planning.cell import Cell
 
 Answer = Literal["reproduced", "not reproduced", "inconclusive"]
 LEAST_EXACT = 5

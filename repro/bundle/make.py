@@ -7,7 +7,7 @@ from pathlib import Path
 from repro.bundle.contents import Bundle, default_name, write_bundle
 from repro.bundle.verify import verify
 from repro.core.errors import OutputError, RecordModified
-from repro.record.store import read_record
+from repro.record.folder.store import read_record
 
 
 def make_bundle(run: Path, out: Path | None, licence: str) -> Bundle:

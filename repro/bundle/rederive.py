@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from repro.core.errors import OutputError
 from repro.core.events import Event, complete_lines, parse_line
-from repro.record import index, post_mortem
-from repro.record.derive import SERIES, UNREAD, damaged_log, derive, is_read, with_energy
-from repro.record.result_warnings import upgrade_legacy
-from repro.record.results import CONSERVATION_TOLERANCE, LogFault, Result
-from repro.record.status import meaning
+from repro.record.derive.derive import SERIES, UNREAD, damaged_log, derive, is_read, with_energy
+from repro.record.folder import index, post_mortem
+from repro.record.result.result_warnings import upgrade_legacy
+from repro.record.result.results import CONSERVATION_TOLERANCE, LogFault, Result
+from repro.record.result.status import meaning
 from repro.seams.launching import LaunchResult, RankCause, RankEnd
 from repro.suite.identity import leave_out_added
 from repro.suite.model import Trial

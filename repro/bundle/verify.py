@@ -29,15 +29,15 @@ from repro.bundle.verify_trials import check_pairing, verified_result
 from repro.bundle.verify_tuning import check_choice, has_tuning, wrong_bars
 from repro.bundle.verify_words import check_machine, check_title
 from repro.core.errors import OutputError
-from repro.record import index as record_index
-from repro.record.environment import Environment
-from repro.record.ledger import Attempt
-from repro.record.looks import end_of
-from repro.record.results import Result
-from repro.record.store import RunFolder
+from repro.record.environment.environment import Environment
+from repro.record.folder import index as record_index
+from repro.record.folder.ledger import Attempt
+from repro.record.folder.looks import end_of
+from repro.record.folder.store import RunFolder
+from repro.record.result.results import Result
 from repro.record.tuning import FOLDER
-from repro.suite.plan import Plan
-from repro.suite.recorded import reading
+from repro.suite.choices.recorded import reading
+from repro.suite.planning.plan import Plan
 
 
 def verify(path: Path) -> Verification:

@@ -7,11 +7,11 @@ from repro.bundle.verify_files import without_root
 from repro.core import fence
 from repro.core.errors import OutputError
 from repro.core.source_code import PLACE_DIGITS, stored_source
-from repro.record.environment import Environment
-from repro.record.store import RunFolder
-from repro.record.stored_code import classes_from_files, programs_of
-from repro.suite.consent import carried_by
-from repro.suite.plan import Plan
+from repro.record.environment.environment import Environment
+from repro.record.folder.store import RunFolder
+from repro.record.folder.stored_code import classes_from_files, programs_of
+from repro.suite.planning.consent import carried_by
+from repro.suite.planning.plan import Plan
 
 
 def check_code(folder: RunFolder, plan: Plan, environment: Environment | None, found: Verification) -> None:

@@ -11,10 +11,10 @@ from repro.bundle.verification import Problem, Verification
 from repro.core import fence
 from repro.core.errors import OutputError
 from repro.core.files import MAX_JSON_BYTES, read_bounded, read_model, refuse_crowded
-from repro.record import index as record_index
-from repro.record.ledger import Attempt, read_attempts, read_incidents
-from repro.record.store import RunFolder
-from repro.suite.plan import Plan
+from repro.record.folder import index as record_index
+from repro.record.folder.ledger import Attempt, read_attempts, read_incidents
+from repro.record.folder.store import RunFolder
+from repro.suite.planning.plan import Plan
 
 INCIDENTS = "incidents.jsonl"
 CHECKED_ELSEWHERE = ("sha256sums.txt", "ro-crate-metadata.json", "run.lock")

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 
 from repro.bundle.verification import Problem, Verification
 from repro.core import fence
-from repro.record.ledger import Attempt
-from repro.record.results import Result
-from repro.record.resume import may_run_again
-from repro.record.status import STARTED, meaning
-from repro.record.store import RunFolder
+from repro.record.folder.ledger import Attempt
+from repro.record.folder.resume import may_run_again
+from repro.record.folder.store import RunFolder
+from repro.record.result.results import Result
+from repro.record.result.status import STARTED, meaning
 from repro.suite.model import Trial
-from repro.suite.plan import Plan
+from repro.suite.planning.plan import Plan
 
 LEDGER = "ledger.jsonl"
 ROUNDED_SECONDS = 0.01

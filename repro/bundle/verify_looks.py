@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from repro.bundle.verification import Problem, Verification
 from repro.bundle.verify_files import without_place
-from repro.compare.sequential import TakenLook, is_sequential, looks_taken, stages
+from repro.compare.design.sequential import TakenLook, is_sequential, looks_taken, stages
 from repro.core.errors import OutputError
-from repro.record.ledger import Attempt, read_incidents, read_look_lines
-from repro.record.looks import Look, end_of, latest
-from repro.record.results import Result
-from repro.record.store import RunFolder
-from repro.suite.plan import Plan
+from repro.record.folder.ledger import Attempt, read_incidents, read_look_lines
+from repro.record.folder.looks import Look, end_of, latest
+from repro.record.folder.store import RunFolder
+from repro.record.result.results import Result
+from repro.suite.planning.plan import Plan
 
 LOOKS = "looks.jsonl"
 RERUN = ("lost", "rerun")

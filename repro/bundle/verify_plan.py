@@ -12,11 +12,11 @@ from repro.bundle.verification import Problem, Verification
 from repro.bundle.verify_words import check_cells, check_words
 from repro.core.errors import ReproError
 from repro.core.machine import Machine
-from repro.record.environment import Environment, commit
-from repro.record.store import MAX_TRIALS
+from repro.record.environment.environment import Environment, commit
+from repro.record.folder.store import MAX_TRIALS
 from repro.suite.identity import METHOD, rules_of
-from repro.suite.plan import Plan, expand_again, planned_order, suite_digest, wrong_order
-from repro.suite.repeats import planned_repeats
+from repro.suite.planning.plan import Plan, expand_again, planned_order, suite_digest, wrong_order
+from repro.suite.planning.repeats import planned_repeats
 
 SHOWN_CELLS = 8
 

@@ -11,11 +11,11 @@ from repro.bundle.verify_files import verified_model, without_place
 from repro.bundle.verify_plan import this_code
 from repro.compare import PAIRED_HASHES
 from repro.core.errors import OutputError
-from repro.record.results import Result
-from repro.record.store import RunFolder
+from repro.record.folder.store import RunFolder
+from repro.record.result.results import Result
 from repro.suite.identity import canonical
 from repro.suite.model import Trial
-from repro.suite.plan import Plan
+from repro.suite.planning.plan import Plan
 
 HASHES_DEPEND_ON = ("workload", "batch", "precision")
 """The choices that the hashes of one seed may depend on, besides the seed."""

@@ -14,17 +14,17 @@ from repro.core.errors import OutputError, ReproError
 from repro.core.events import read_events
 from repro.core.files import read_bounded
 from repro.core.yaml_file import MAX_BYTES, YamlFile
+from repro.record.folder.store import Record, read_record
 from repro.record.hopeless import EVENT, Bar, HopelessRule
-from repro.record.results import Result
-from repro.record.status import meaning
-from repro.record.store import Record, read_record
+from repro.record.result.results import Result
+from repro.record.result.status import meaning
 from repro.record.tuning import DECLARED, FOLDER, FROZEN, Declared, Tuning, read_declared, read_tuning, tuning_sha256
-from repro.suite.contenders import contender_key, contender_label
+from repro.suite.choices.recorded import reading
 from repro.suite.model import Suite
-from repro.suite.phases import tuning_suite
-from repro.suite.plan import Plan
-from repro.suite.recorded import reading
+from repro.suite.planning.plan import Plan
 from repro.suite.tune import Tune
+from repro.suite.tuning.contenders import contender_key, contender_label
+from repro.suite.tuning.phases import tuning_suite
 
 UNREADABLE = (ReproError, OSError, ValidationError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError)
 """Errors that a foreign tuning may cause while it is ranked."""

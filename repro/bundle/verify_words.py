@@ -10,9 +10,9 @@ from repro.core.errors import OutputError, SuiteError
 from repro.core.files import read_bounded
 from repro.core.redact import without_users
 from repro.core.yaml_file import MAX_BYTES, YamlFile
-from repro.record.environment import Environment
-from repro.suite.cell import Cell
-from repro.suite.plan import Plan
+from repro.record.environment.environment import Environment
+from repro.suite.planning.cell import Cell
+from repro.suite.planning.plan import Plan
 
 SHOWN = 5
 

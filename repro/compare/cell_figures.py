@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from repro.record.results import Result
-from repro.record.status import meaning
+from repro.record.result.results import Result
+from repro.record.result.status import meaning
 
 
 class Figure(NamedTuple):

@@ -199,7 +199,7 @@ class Comparison(Frozen):
 
     @property
     def coverage(self) -> str:
-        """`95 %`; of a sequential design `repeated 95 %` or `anytime 95 %`, that of all looks together; "": no interval."""
+        """`95 %`; of a sequential design, for all looks, `repeated 95 %` or `anytime 95 %`; "": no interval."""
         if self.interval is None:
             return ""
         if self.look is not None:

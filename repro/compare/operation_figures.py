@@ -8,8 +8,8 @@ from statistics import median
 
 from repro import stats
 from repro.compare.figures import Bounds, bounds
-from repro.record.results import Result
-from repro.record.status import meaning
+from repro.record.result.results import Result
+from repro.record.result.status import meaning
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "single": "repro.engines.single:Single",
         "fake": "repro.engines.fake:Fake",
         "local-sgd": "repro.engines.local_sgd:LocalSgd",
-        "async-server": "repro.engines.async_server:AsyncServer",
+        "async-server": "repro.papers.server.async_server:AsyncServer",
     },
     "comm": {
         "backend": "repro.comm.algorithms.backend:Backend",
@@ -80,13 +80,13 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "schedule-free-adamw": "repro.optimizers.schedule_free_adamw:ScheduleFreeAdamW",
     },
     "preconditioner": {
-        "none": "repro.preconditioners.none:Unchanged",
-        "kfac": "repro.preconditioners.kfac:Kfac",
+        "none": "repro.optimizers.no_preconditioner:Unchanged",
+        "kfac": "repro.papers.kfac.kfac:Kfac",
     },
     "measurement": {
-        "epoch-input": "repro.measurements.epoch_input:EpochInput",
-        "tensor-layer": "repro.measurements.tensor_layer:TensorLayer",
-        "volume-inference": "repro.measurements.volume_inference:VolumeInference",
+        "epoch-input": "repro.papers.in_memory.epoch_input:EpochInput",
+        "tensor-layer": "repro.papers.tensor3d.tensor_layer:TensorLayer",
+        "volume-inference": "repro.papers.chunkflow.volume_inference:VolumeInference",
     },
     "launcher": {
         "inline": "repro.launchers.inline:Inline",
@@ -109,22 +109,6 @@ BUILT_IN: dict[str, dict[str, str]] = {
 }
 
 SEAMS = tuple(BUILT_IN)
-MOVED = {
-    "repro.errors": "repro.core.errors", "repro.events": "repro.core.events", "repro.files": "repro.core.files",
-    "repro.registry": "repro.core.registry", "repro.streams": "repro.core.random_streams",
-    "repro.machine": "repro.core.machine", "repro.uri": "repro.core.redact", "repro.scrub": "repro.core.redact",
-    "repro.spec": "repro.suite.model", "repro.plan": "repro.suite.plan", "repro.schedule": "repro.suite.schedule",
-    "repro.store": "repro.record.store", "repro.results": "repro.record.results", "repro.energy": "repro.record.energy",
-    "repro.fingerprint": "repro.record.environment", "repro.sums": "repro.record.index",
-    "repro.several": "repro.compare.merge", "repro.calibration": "repro.compare.calibration",
-    "repro.precision": "repro.engines.precisions", "repro.order": "repro.worker.data_order",
-    "repro.comm.group": "repro.comm.runtime.group", "repro.comm.ring": "repro.comm.algorithms.ring",
-    "repro.comm.backend": "repro.comm.algorithms.backend", "repro.engines.torch_session": "repro.engines.plain.session",
-    "repro.engines.torch_loop": "repro.engines.plain.loop",
-    "repro.engines.ddp_session": "repro.engines.plain.ddp_session",
-}
-"""Modules that plug-ins written for version 0.1.0 imported, and where they are now; `repro.seams` names its own."""
-
 
 @cache
 def _third_party(seam: str) -> dict[str, EntryPoint]:
@@ -170,8 +154,7 @@ def load(seam: str, name: str) -> Any:
         if point is None and not isinstance(error, ImportError | AttributeError):
             raise
         kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
-        raise UsageError(f"{seam} {name!r} ({target}){package} cannot be imported: {kind}{error}{_moved(error)}"
-                         ) from error
+        raise UsageError(f"{seam} {name!r} ({target}){package} cannot be imported: {kind}{error}") from error
     if not hasattr(found, "model_validate"):
         raise UsageError(f"{seam} {name!r} ({target}){package} is no class of a plug-in; see docs/extending.md")
     if option := aliased(found):
@@ -195,9 +178,3 @@ def aliased(model: Any) -> str:
                 return f"{place}{name}"
             waiting.append((f"{place}{name}.", field.annotation))
     return ""
-
-
-def _moved(error: BaseException) -> str:
-    """Return where a module of version 0.1.0 is now, if the import of one failed."""
-    place = MOVED.get(error.name or "") if isinstance(error, ModuleNotFoundError) else None
-    return f"; it has moved: write `{place}`" if place else ""

@@ -38,7 +38,7 @@ class SourceCode:
 
     @property
     def sha256(self) -> str:
-        """Hash of names and contents, whose form is that of `repro.record.plugin_code`."""
+        """Hash of names and contents, whose form is that of `repro.record.environment.plugin_code`."""
         digest = hashlib.sha256()
         for name, content in sorted(self.files.items()):
             digest.update(json.dumps([name, hashlib.sha256(content).hexdigest()]).encode())

@@ -13,10 +13,10 @@ from repro.core.errors import TrialError
 from repro.core.orphans import OWNER
 from repro.core.random_streams import Streams
 from repro.core.source_code import stored_source
-from repro.suite import program_files
 from repro.suite.field_problem import FieldProblem
+from repro.suite.kinds import program_files
+from repro.suite.kinds.program import RUN_DIR, SEED, ProgramConfig
 from repro.suite.model import Trial
-from repro.suite.program import RUN_DIR, SEED, ProgramConfig
 
 ALWAYS = re.compile(
     r"^(PATH|HOME|USER|LOGNAME|SHELL|LANG|LC_\w+|TZ|TMPDIR|TMP|TEMP|LD_LIBRARY_PATH|LIBRARY_PATH|CPATH|VIRTUAL_ENV|CONDA_\w+"

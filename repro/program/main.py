@@ -22,10 +22,10 @@ from repro.program.observation import Line, Observation, OutputProblem
 from repro.program.process import DRAIN_SECONDS, Process
 from repro.program.sources import Source, open_source
 from repro.program.statements import Statements
-from repro.record.environment import settings
-from repro.record.post_mortem import oom_kills
+from repro.record.environment.environment import settings
+from repro.record.folder.post_mortem import oom_kills
+from repro.suite.kinds.program import ProgramConfig
 from repro.suite.model import Trial
-from repro.suite.program import ProgramConfig
 
 WAKE_SECONDS = 0.05
 """Longest wait before the end of the program is noticed."""

@@ -17,7 +17,7 @@ from repro.program.pattern import PatternReader
 from repro.program.tensorboard_reader import TensorboardReader
 from repro.program.watch_pipe import WatchPipe
 from repro.program.watch_reader import LATEST_SECONDS, WatchReader
-from repro.suite.program import ProgramConfig
+from repro.suite.kinds.program import ProgramConfig
 
 Poll = Callable[[int], list[Observation]]
 

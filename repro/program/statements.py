@@ -10,9 +10,9 @@ from repro.core.events import EventLog
 from repro.core.redact import masked
 from repro.program import clocks
 from repro.program.observation import Observation
-from repro.record.trial_log import reached
+from repro.record.derive.trial_log import reached
 from repro.suite.contest import CONTEST
-from repro.suite.program import ProgramConfig
+from repro.suite.kinds.program import ProgramConfig
 
 MOST_STEPS = 100_000
 """Observations from which on steps are no longer kept: the clocks are compared over those before."""

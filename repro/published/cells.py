@@ -14,7 +14,7 @@ from repro.core.frozen import Frozen
 from repro.published.record import PublishedBracket, PublishedCell, PublishedResult
 from repro.published.score import Score
 from repro.published.untrusted.text import plain
-from repro.record.results import Bracket, Result
+from repro.record.result.results import Bracket, Result
 
 SEVERAL = "several"
 """Value of a factor that differs between the runs of a cell."""

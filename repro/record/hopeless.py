@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from repro.core.frozen import Frozen
-from repro.record.results import Result
-from repro.record.status import meaning
-from repro.suite.matrix import tried_cells
+from repro.record.result.results import Result
+from repro.record.result.status import meaning
 from repro.suite.model import Trial
-from repro.suite.plan import Plan
+from repro.suite.planning.matrix import tried_cells
+from repro.suite.planning.plan import Plan
 from repro.suite.tune import Hopeless
 
 EVENT = "x_hopeless"

@@ -39,19 +39,19 @@ from repro.core.errors import OutputError, SuiteError
 from repro.core.files import read_model
 from repro.core.frozen import Frozen
 from repro.core.sums import plain_sum
-from repro.record.ledger import Attempt
-from repro.record.metric_values import figure
-from repro.record.results import Result
-from repro.record.status import meaning
-from repro.record.store import Record, RunFolder, read_record
-from repro.suite.cell import Cell
-from repro.suite.matrix import tried_cells
+from repro.record.folder.ledger import Attempt
+from repro.record.folder.store import Record, RunFolder, read_record
+from repro.record.result.metric_values import figure
+from repro.record.result.results import Result
+from repro.record.result.status import meaning
+from repro.suite.choices.recorded import reading
 from repro.suite.metrics import METRICS
 from repro.suite.model import SEEDS_BELOW, Suite
-from repro.suite.phases import scored_suite
-from repro.suite.plan import Plan
-from repro.suite.recorded import reading
+from repro.suite.planning.cell import Cell
+from repro.suite.planning.matrix import tried_cells
+from repro.suite.planning.plan import Plan
 from repro.suite.tune import Space, Tune
+from repro.suite.tuning.phases import scored_suite
 
 FOLDER, DECLARED, FROZEN = "tuning", "declared.json", "tuned.yaml"
 QUALITY = ("final", "best")

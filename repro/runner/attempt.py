@@ -12,14 +12,14 @@ from repro.core import fence
 from repro.core.errors import ReproError, interrupter
 from repro.core.events import read_events
 from repro.core.files import read_model, write_model
-from repro.record import post_mortem
-from repro.record.checkpoint import Resumption
-from repro.record.derive import damaged_log, derive, with_energy
-from repro.record.energy import Energy
+from repro.record.derive.derive import damaged_log, derive, with_energy
+from repro.record.folder import post_mortem
+from repro.record.folder.checkpoint import Resumption
+from repro.record.folder.ledger import Attempt
 from repro.record.hopeless import HopelessRule
-from repro.record.ledger import Attempt
-from repro.record.results import Result
-from repro.record.status import INTERRUPTED, NOT_LAUNCHED, REFUSED, STARTED, meaning
+from repro.record.result.energy import Energy
+from repro.record.result.results import Result
+from repro.record.result.status import INTERRUPTED, NOT_LAUNCHED, REFUSED, STARTED, meaning
 from repro.runner.checkpoints import TrialCheckpoints, spent_seconds
 from repro.runner.context import RunContext
 from repro.runner.energy_meter import EnergyMeter

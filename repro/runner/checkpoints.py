@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from repro.core.errors import OutputError
-from repro.record.checkpoint import Checkpoints, Resumption
-from repro.record.status import meaning
-from repro.record.store import Record
+from repro.record.folder.checkpoint import Checkpoints, Resumption
+from repro.record.folder.store import Record
+from repro.record.result.status import meaning
 from repro.runner.context import RunContext
 from repro.suite.model import Trial
 

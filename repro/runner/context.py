@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from repro.compare.figures import Comparison
-from repro.record.ledger import IncidentKind
-from repro.record.looks import Look
-from repro.record.results import Result
-from repro.record.store import RunFolder
-from repro.suite.cell import Cell
+from repro.record.folder.ledger import IncidentKind
+from repro.record.folder.looks import Look
+from repro.record.folder.store import RunFolder
+from repro.record.result.results import Result
 from repro.suite.model import Trial
-from repro.suite.plan import Plan
+from repro.suite.planning.cell import Cell
+from repro.suite.planning.plan import Plan
 
 
 class Watcher(Protocol):

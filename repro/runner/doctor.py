@@ -18,7 +18,7 @@ from repro.core import machine, orphans
 from repro.core.frozen import Frozen
 from repro.core.redact import redacted
 from repro.launchers.netns import probe as netns_probe
-from repro.record.gpus import interconnect, used_gpus
+from repro.record.environment.gpus import interconnect, used_gpus
 
 State = Literal["ok", "note", "missing"]
 

@@ -7,7 +7,7 @@ import sys
 
 from repro.core.errors import UsageError
 from repro.seams.training import Engine
-from repro.suite.plan import Plan
+from repro.suite.planning.plan import Plan
 
 LIMIT_SECONDS = 900.0
 

@@ -9,24 +9,17 @@ from typing import Any
 
 from repro.core.errors import ParityError
 from repro.core.files import write_json
-from repro.record.resume import began_elsewhere
-from repro.record.store import Record
+from repro.record.folder.resume import began_elsewhere
+from repro.record.folder.store import Record
 from repro.runner.context import RunContext
 from repro.runner.launching import PARITY_WORKER, Launchers
 from repro.seams.training import Precision
 from repro.suite.model import Trial
-from repro.worker import parity
-from repro.worker.gate_difference import TOLERANCE, Difference
-from repro.worker.gate_judge import (
-    LARGEST_TOLERANCE,
-    culprit,
-    judge,
-    largest_difference,
-    sentence,
-    widen_tolerances,
-)
-from repro.worker.gate_precision import judge_precision
-from repro.worker.gate_trace import STEPS, Trace, read_traces
+from repro.worker.gate import parity
+from repro.worker.gate.difference import TOLERANCE, Difference
+from repro.worker.gate.judge import LARGEST_TOLERANCE, culprit, judge, largest_difference, sentence, widen_tolerances
+from repro.worker.gate.precision import judge_precision
+from repro.worker.gate.trace import STEPS, Trace, read_traces
 
 CONFIRMATIONS = 2
 """Further seeds with which a candidate with a small difference is judged."""

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from repro.core import fence
-from repro.record import post_mortem
+from repro.record.folder import post_mortem
 from repro.runner.extensions import build_extensions
 from repro.seams.launching import Launcher, LaunchRequest, LaunchResult
 from repro.seams.training import Engine
 from repro.suite.identity import canonical
+from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial
-from repro.suite.plan import Plan
-from repro.suite.training import TrainingConfig
-from repro.worker import parity
+from repro.suite.planning.plan import Plan
+from repro.worker.gate import parity
 
-PARITY_WORKER = "repro.worker.gate_worker:main"
+PARITY_WORKER = "repro.worker.gate.worker:main"
 
 
 class Launchers:
@@ -55,9 +55,7 @@ class Launchers:
 
     @property
     def nodes(self) -> dict[str, Any]:
-        """Other computers that take part, links, and a scheduler's job: those fields of `repro.record.nodes.Nodes` that
-        are not empty.
-        """
+        """Computers, links, a scheduler's job: the fields of `repro.record.environment.nodes.Nodes` with a value."""
         found: dict[str, Any] = {}
         for launcher in self._open.values():
             if launcher.other_nodes:

@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from repro.compare.sequential import TakenLook, is_sequential, stages, take_look
-from repro.compare.stage import Stage
-from repro.record.store import Record, read_record
+from repro.compare.design.sequential import TakenLook, is_sequential, stages, take_look
+from repro.compare.evidence.stage import Stage
+from repro.record.folder.store import Record, read_record
 from repro.runner.context import RunContext
 from repro.suite.model import Trial
 

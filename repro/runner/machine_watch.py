@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from repro.core.errors import GuardError
 from repro.core.throttle import ThrottleWatch
-from repro.record.ledger import IncidentKind
+from repro.record.folder.ledger import IncidentKind
 from repro.runner.context import RunContext
 
 STEP_SECONDS = 0.5

@@ -14,20 +14,21 @@ from repro.core.files import read_model
 from repro.core.machine import Machine
 from repro.core.random_streams import Streams
 from repro.core.throttle import others_on_gpus
-from repro.record import environment, resume
-from repro.record.checkpoint import KEPT
-from repro.record.differences import Difference, differences
-from repro.record.environment import DataSet, Environment
-from repro.record.plugin_code import plugin_code
-from repro.record.store import RunFolder
+from repro.record.environment import environment
+from repro.record.environment.differences import Difference, differences
+from repro.record.environment.environment import DataSet, Environment
+from repro.record.environment.plugin_code import plugin_code
+from repro.record.folder import resume
+from repro.record.folder.checkpoint import KEPT
+from repro.record.folder.store import RunFolder
 from repro.runner.context import Options
 from repro.seams.launching import Launcher
 from repro.seams.training import Engine, Workload
-from repro.suite.absent_data import absent_services
-from repro.suite.cell import Cell
 from repro.suite.identity import canonical
-from repro.suite.plan import Plan
-from repro.suite.program import PLACEHOLDER, ProgramConfig
+from repro.suite.kinds.program import PLACEHOLDER, ProgramConfig
+from repro.suite.planning.absent_data import absent_services
+from repro.suite.planning.cell import Cell
+from repro.suite.planning.plan import Plan
 
 BUSY = 0.25
 """Load per core above which a machine is busy."""

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from repro.core.files import write_model
-from repro.record import damaged
-from repro.record.damaged import Damaged
-from repro.record.differences import Difference, other_code
-from repro.record.index import seal_again, unseal
-from repro.record.plugin_code import PluginCode, plugin_code
+from repro.record.environment.differences import Difference, other_code
+from repro.record.environment.plugin_code import PluginCode, plugin_code
+from repro.record.folder import damaged
+from repro.record.folder.damaged import Damaged
+from repro.record.folder.index import seal_again, unseal
 from repro.runner.context import RunContext
 from repro.runner.preflight import Preflight
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from repro.core.errors import Exit
 from repro.core.files import write_json, write_model, write_text
 from repro.core.machine import Machine
-from repro.record import damaged
+from repro.record.environment.nodes import Nodes, node_differences, slow_links, unfit_nodes
+from repro.record.folder import damaged
+from repro.record.folder.resume import began_elsewhere, trials_to_run
+from repro.record.folder.store import Record, RunFolder, read_record
+from repro.record.folder.stored_code import copy_code, keep_code
 from repro.record.hopeless import HopelessRule
-from repro.record.nodes import Nodes, node_differences, slow_links, unfit_nodes
-from repro.record.results import Result
-from repro.record.resume import began_elsewhere, trials_to_run
-from repro.record.status import meaning
-from repro.record.store import Record, RunFolder, read_record
-from repro.record.stored_code import copy_code, keep_code
+from repro.record.result.results import Result
+from repro.record.result.status import meaning
 from repro.runner import preflight
 from repro.runner.attempt import TrialStarter
 from repro.runner.checkpoints import remove_useless
@@ -34,7 +34,7 @@ from repro.runner.replays import Replays, Tracking
 from repro.runner.timing_lock import only_run_that_times
 from repro.runner.trials import Trials
 from repro.suite.model import Trial
-from repro.suite.plan import Plan
+from repro.suite.planning.plan import Plan
 
 
 @dataclass(slots=True)

@@ -7,17 +7,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from repro.core.errors import OutputError, ReproError, interrupter
-from repro.record.damaged import require_unmodified
-from repro.record.differences import Difference
-from repro.record.index import seal_again
-from repro.record.lock import RunLock
-from repro.record.resume import require_same
-from repro.record.store import Record, RunFolder
+from repro.record.environment.differences import Difference
+from repro.record.folder.damaged import require_unmodified
+from repro.record.folder.index import seal_again
+from repro.record.folder.lock import RunLock
+from repro.record.folder.resume import require_same
+from repro.record.folder.store import Record, RunFolder
 from repro.runner.context import Watcher
 from repro.runner.reopening import Findings
 from repro.runner.run import Run
 from repro.runner.signals import Interrupts
-from repro.suite.plan import Plan
+from repro.suite.planning.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from repro.core.errors import Exit, Interrupted
-from repro.record.lock import RunLock
+from repro.record.folder.lock import RunLock
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Found = TypeVar("Found")

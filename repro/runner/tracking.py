@@ -24,7 +24,7 @@ import repro
 from repro.core import registry
 from repro.core.errors import ReproError
 from repro.core.redact import Scrubber, redacted, secrets
-from repro.record.store import read_record
+from repro.record.folder.store import read_record
 
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 30.0, 240.0
 """Pause after the first failure, doubled after each further one up to the second value; the run does not wait."""

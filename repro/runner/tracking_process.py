@@ -17,8 +17,8 @@ from typing import Any, TextIO
 from repro.core import child_process, registry
 from repro.core.errors import ReproError
 from repro.core.files import read_model
-from repro.record.store import RunFolder, read_record
-from repro.suite.plan import Plan
+from repro.record.folder.store import RunFolder, read_record
+from repro.suite.planning.plan import Plan
 
 PATIENCE_SECONDS = 15.0
 """Seconds that the last replay retries a failing server; a server that does not exist is not retried."""

@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from repro.record.results import Result
-from repro.record.resume import failed_starts, may_run_again
-from repro.record.status import meaning
-from repro.record.store import Record
+from repro.record.folder.resume import failed_starts, may_run_again
+from repro.record.folder.store import Record
+from repro.record.result.results import Result
+from repro.record.result.status import meaning
 from repro.runner.attempt import TrialStarter
 from repro.runner.context import RunContext
 from repro.runner.looks import Looks

@@ -74,7 +74,7 @@ class LaunchResult:
     """Ended because `progress` did not grow for `stall_seconds`."""
     network: Mapping[str, Any] | None = None
     """Measured by a launcher that emulates a network: rates requested and measured, bytes by node (JSON-like, at least
-    the fields of `repro.record.results.Network` that have no default)."""
+    the fields of `repro.record.result.results.Network` that have no default)."""
 
     @property
     def ok(self) -> bool:
@@ -148,13 +148,12 @@ class Launcher(Plugin):
 
     @property
     def allocation(self) -> Mapping[str, Any]:
-        """Return the scheduler's job that this run is in (the fields of `repro.record.nodes.Allocation`); empty: none.
-        """
+        """Return the scheduler's job (fields of `repro.record.environment.nodes.Allocation`); empty: none."""
         return {}
 
     @property
     def links(self) -> Sequence[Mapping[str, Any]]:
-        """Return what was measured between nodes (the fields of `repro.record.nodes.Link`); empty before `open`."""
+        """Return the measured links (fields of `repro.record.environment.nodes.Link`); empty before `open`."""
         return ()
 
     @property

@@ -75,7 +75,7 @@ class Counted:
 
     operations: int
     lines: tuple[Mapping[str, Any], ...]
-    """Lines of the meter by collective and type (`repro.record.results.Moved`), barriers between operations excluded;
+    """Lines of the meter by collective and type (`repro.record.result.results.Moved`), without those of barriers;
     empty for the backend's own collectives, which nobody counts, and on one rank."""
 
     @property

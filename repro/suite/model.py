@@ -14,11 +14,11 @@ from repro.core.redact import without_users
 from repro.suite.contest import CONTEST, with_defaults
 from repro.suite.field_problem import FieldProblem, SuitePart, reject_booleans
 from repro.suite.identity import METHOD, digest
-from repro.suite.kinds import MEASUREMENT, AnyTrialConfig
-from repro.suite.measurement import with_own_metric
+from repro.suite.kinds.kinds import MEASUREMENT, AnyTrialConfig
+from repro.suite.kinds.measurement import with_own_metric
+from repro.suite.kinds.training import TrainingConfig
 from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, DEFAULT_OF_A_MEASUREMENT, DEFAULT_WITHOUT_TARGET, METRICS
 from repro.suite.sequential import Sequential, check_design, looks_of, with_last_look
-from repro.suite.training import TrainingConfig
 from repro.suite.tune import MOST_SETTINGS, Setting, Tune, Tuned
 
 SEEDS_BELOW = 1 << 63

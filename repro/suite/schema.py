@@ -8,11 +8,11 @@ from typing import Any
 from repro.core import registry
 from repro.core.errors import UsageError
 from repro.suite.field_problem import SCHEDULES
-from repro.suite.kinds import MEASUREMENT, PROGRAM
-from repro.suite.measurement import MeasurementConfig
+from repro.suite.kinds.kinds import MEASUREMENT, PROGRAM
+from repro.suite.kinds.measurement import MeasurementConfig
+from repro.suite.kinds.program import ProgramConfig
+from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Suite
-from repro.suite.program import ProgramConfig
-from repro.suite.training import TrainingConfig
 
 EXPONENT = r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from repro.core.events import EventLog
 from repro.record.hopeless import Bar
 from repro.seams.training import Job, Session, TrainingParts, Workload
+from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial
-from repro.suite.training import TrainingConfig
 from repro.worker.clock import RankClock
 from repro.worker.setup import Started
 

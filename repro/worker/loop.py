@@ -8,17 +8,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from repro.core.random_streams import Streams
-from repro.record.checkpoint import Resumption
-from repro.worker.capture import Capture
-from repro.worker.checkpoint_writer import CheckpointWriter
-from repro.worker.checkpointing import read_own_state, refuse_foreign_state, save_checkpoint
+from repro.record.folder.checkpoint import Resumption
+from repro.worker.checkpoints.checkpoint_writer import CheckpointWriter
+from repro.worker.checkpoints.checkpointing import read_own_state, refuse_foreign_state, save_checkpoint
 from repro.worker.context import TrialContext
 from repro.worker.control_counters import read_controller
-from repro.worker.data_audit import BatchSplit, DataAudit
-from repro.worker.data_order import make_order
 from repro.worker.evaluation import Evaluator
-from repro.worker.final_report import RankFigures, report_final
-from repro.worker.input_pipeline import make_input
+from repro.worker.input.data_audit import BatchSplit, DataAudit
+from repro.worker.input.data_order import make_order
+from repro.worker.input.pipeline import make_input
+from repro.worker.report.capture import Capture
+from repro.worker.report.final_report import RankFigures, report_final
 from repro.worker.steps import TimedSteps
 from repro.worker.stop_rule import Ending, Progress, decide, decide_hopeless, decide_steps
 from repro.worker.traffic_log import TrafficLog

@@ -12,19 +12,19 @@ from typing import Any
 from repro.core.events import EventLog
 from repro.core.random_streams import Streams
 from repro.core.torch_build import torch_build
-from repro.record.checkpoint import Resumption
-from repro.record.environment import settings
+from repro.papers.server.async_loop import AsyncLoop
+from repro.papers.server.server_rank import serve
+from repro.record.environment.environment import settings
+from repro.record.folder.checkpoint import Resumption
+from repro.record.folder.stored_code import allow_code_of_trial
 from repro.record.hopeless import EVENT, Bar
-from repro.record.stored_code import allow_code_of_trial
 from repro.seams.training import Engine, Job, Session, Workload
 from repro.suite.model import Trial
-from repro.worker.async_loop import AsyncLoop
-from repro.worker.checkpoint_writer import CheckpointWriter, from_payload
+from repro.worker.checkpoints.checkpoint_writer import CheckpointWriter, from_payload
 from repro.worker.clock import make_clock
 from repro.worker.context import TrialContext
 from repro.worker.loop import Loop
 from repro.worker.memory import naming_out_of_memory
-from repro.worker.server_rank import serve
 from repro.worker.setup import RankPlace, make_job, start_session, warm_up
 from repro.worker.weights import weights_sha256
 

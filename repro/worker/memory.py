@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from repro.core.errors import OutOfMemory
 from repro.core.out_of_memory import is_out_of_memory
 from repro.seams.training import Engine
-from repro.suite.training import TrainingConfig
+from repro.suite.kinds.training import TrainingConfig
 
 AMOUNT = re.compile(r"allocate (\d[\d.]*) ?(GiB|MiB|KiB|bytes)")
 PHASES = {"start_session": "while the model was built", "warm_up": "in the warm-up",

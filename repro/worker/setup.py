@@ -24,8 +24,8 @@ from repro.seams.training import (
     TrainingParts,
     Workload,
 )
+from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial
-from repro.suite.training import TrainingConfig
 from repro.worker.model_flops import meta_twin
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import Any
 
 from repro.core.events import EventLog
 from repro.worker.context import TrialContext
-from repro.worker.data_audit import DataAudit
+from repro.worker.input.data_audit import DataAudit
+from repro.worker.input.trial_input import TrialInput
 from repro.worker.step_log import write_steps
 from repro.worker.traffic_log import TrafficLog
-from repro.worker.trial_input import TrialInput
 from repro.worker.weights import weights_sha256
 
 HASHED_STEPS = (1, 10)

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 
 from repro.record.hopeless import Bar
-from repro.record.outcome import TrialOutcome
+from repro.record.result.outcome import TrialOutcome
 from repro.suite.contest import CONTEST
-from repro.suite.stop import Stop
+from repro.suite.kinds.stop import Stop
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class TrafficLog:
         self._training = dict(total["training"])
 
     def total(self) -> dict[str, Any]:
-        """Return everything (JSON-like, `repro.record.results.RankTraffic`); empty if nothing was counted."""
+        """Return everything (JSON-like, `repro.record.result.results.RankTraffic`); empty if nothing was counted."""
         if not self._counted:
             return {}
         return {"lines": [self._lines[key] for key in sorted(self._lines)], **self._seconds,

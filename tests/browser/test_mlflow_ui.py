@@ -18,7 +18,7 @@ import pytest
 import repro
 from repro.compare import compare, summarize
 from repro.core import registry
-from repro.record.store import Record
+from repro.record.folder.store import Record
 from tests.records import SUITE, make_record
 from tests.tracking_server import environment, serving
 

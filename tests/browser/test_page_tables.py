@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from repro.reporters.published import page as published_page
 
-from repro.compare.runs import compare_runs
+from repro.compare.runs.runs import compare_runs
 from repro.core import registry
 from repro.published.importing import import_results as import_published
-from repro.record.store import read_record
+from repro.record.folder.store import read_record
 from repro.suite.model import Trial
 from tests.records import SCALING, SUITE, Course, make_record, scaling_course
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from repro.compare.merge import sections
+from repro.compare.runs.merge import sections
 from repro.core import registry
 from tests.browser.test_page_tables import axe
 from tests.records import SUITE, make_record

@@ -19,12 +19,12 @@ from typing import Any
 import repro
 from repro.bundle.verify import verify
 from repro.core.errors import ReproError
-from repro.record import index as record_index
-from repro.record.ledger import Attempt, read_attempts
-from repro.record.lock import NAME
-from repro.record.results import Result
-from repro.record.status import meaning
-from repro.record.store import read_record
+from repro.record.folder import index as record_index
+from repro.record.folder.ledger import Attempt, read_attempts
+from repro.record.folder.lock import NAME
+from repro.record.folder.store import read_record
+from repro.record.result.results import Result
+from repro.record.result.status import meaning
 from tests.chaos import faults
 from tests.chaos.faults import ANY_TIME, BETWEEN, SIGNALS, UNSEEN, Fault
 from tests.chaos.observed import (

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from repro.record.store import read_record
+from repro.record.folder.store import read_record
 from tests.chaos import faults
 
 

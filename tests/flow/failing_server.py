@@ -24,7 +24,7 @@ import pytest
 
 from repro.core import registry
 from repro.core.events import read_events
-from repro.record.store import Record
+from repro.record.folder.store import Record
 from tests.records import SUITE, make_record
 
 pytest.importorskip("mlflow")

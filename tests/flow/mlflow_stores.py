@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from repro.core import registry
-from repro.record.store import Record, read_record
+from repro.record.folder.store import Record, read_record
 from repro.reporting import Reporter
 from repro.runner import tracking as tracking
 from tests.records import SUITE, make_record

@@ -17,9 +17,9 @@ from repro.bundle.verify import verify
 from repro.cli.workflows.run import reporter
 from repro.core import registry
 from repro.launchers.netns.probe import ability
-from repro.record.protocol import Protocol
-from repro.record.results import Result
-from repro.record.store import Record, read_record
+from repro.record.folder.store import Record, read_record
+from repro.record.result.protocol import Protocol
+from repro.record.result.results import Result
 from tests.tracking_server import serving
 
 pytest.importorskip("torch")

@@ -14,9 +14,9 @@ import pytest
 
 import repro
 from repro.core.events import read_events
-from repro.record.protocol import Protocol
-from repro.record.results import Result
-from repro.record.store import Record, read_record
+from repro.record.folder.store import Record, read_record
+from repro.record.result.protocol import Protocol
+from repro.record.result.results import Result
 
 pytest.importorskip("torch")
 

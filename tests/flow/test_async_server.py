@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from repro.engines.async_server import AsyncServer
 from repro.engines.ddp import Ddp
 from repro.engines.single import Single
 from repro.optimizers.lars import Lars
+from repro.papers.server.async_server import AsyncServer
 from tests.engine_ranks import ADAMW, Case, check_warm_up, furthest, ranks, same_bytes
 
 pytest.importorskip("torch")

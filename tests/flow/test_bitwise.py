@@ -9,11 +9,11 @@ import pytest
 
 from repro.core import registry
 from repro.core.machine import Machine
-from repro.record.store import Record
+from repro.record.folder.store import Record
 from repro.runner.run import Run, prepare
 from repro.suite.file import read_suite
 from repro.suite.model import Trial
-from repro.suite.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan, make_plan
 from repro.workloads.digits_data import TRAIN_SAMPLES
 from tests.watcher import Silent
 

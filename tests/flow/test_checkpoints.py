@@ -22,17 +22,17 @@ import pytest
 
 from repro.bundle.verify import verify
 from repro.core.machine import Machine
-from repro.record import environment
-from repro.record.checkpoint import Checkpoints
-from repro.record.index import file_sha256
-from repro.record.results import Result
-from repro.record.store import Record
+from repro.record.environment import environment
+from repro.record.folder.checkpoint import Checkpoints
+from repro.record.folder.index import file_sha256
+from repro.record.folder.store import Record
+from repro.record.result.results import Result
 from repro.runner import preflight
 from repro.runner.context import Options
 from repro.runner.run import Run, prepare
 from repro.suite.file import read_suite
-from repro.suite.plan import make_plan
-from repro.worker import parity
+from repro.suite.planning.plan import make_plan
+from repro.worker.gate import parity
 from tests.chaos.faults import ranks_of
 from tests.watcher import Silent
 

@@ -24,8 +24,8 @@ trial:
   stop: {{repeats: 2, warmup: 1}}
 """
 DOUBLED = """\
-from repro.measurements.volume_inference import VolumeInference
-from repro.volumes import operators
+from repro.papers.chunkflow.volume_inference import VolumeInference
+from repro.papers.chunkflow import operators
 
 
 class Doubled(VolumeInference):

@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from repro.core.machine import Machine
-from repro.record.store import Record
+from repro.record.folder.store import Record
 from repro.suite.file import read_suite
-from repro.suite.plan import make_plan
+from repro.suite.planning.plan import make_plan
 from tests.records import SUITE, make_record
 
 ROOT = Path(__file__).parents[2]

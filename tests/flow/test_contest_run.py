@@ -18,7 +18,7 @@ from repro.reporters.tracking.run_view import cell_view
 import repro
 from repro.cli.main import cli
 from repro.core.errors import ReproError
-from repro.record.store import read_record
+from repro.record.folder.store import read_record
 
 ROOT = Path(repro.__file__).parents[1]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT),

@@ -13,8 +13,8 @@ from repro.bundle.verify import verify
 from repro.cli.workflows.run import reporter
 from repro.core.events import read_events
 from repro.launchers.netns.probe import ability
-from repro.record.results import Result
-from repro.record.store import Record, read_record
+from repro.record.folder.store import Record, read_record
+from repro.record.result.results import Result
 
 ROOT = Path(__file__).parents[2]
 NO_FABRIC = pytest.mark.skipif(bool(ability().problem), reason=ability().problem)

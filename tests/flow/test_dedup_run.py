@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from repro.record.store import read_record
+from repro.record.folder.store import read_record
 from tests.flow.test_reproduce import command
 from tests.tracking_server import environment
 

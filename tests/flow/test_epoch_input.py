@@ -13,8 +13,8 @@ import pytest
 from repro.comm.algorithms.backend import Backend
 from repro.comm.algorithms.ring import Ring
 from repro.core.random_streams import Streams
-from repro.measurements.epoch_input import EpochInput
-from repro.measurements.input_store import page_cache
+from repro.papers.in_memory import page_cache
+from repro.papers.in_memory.epoch_input import EpochInput
 from repro.seams.measurement import Counted, Post
 from repro.seams.training import Comm
 from tests.flow.test_comm_group import together

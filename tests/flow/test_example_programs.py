@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from repro.core.machine import Machine
-from repro.record.store import read_record
+from repro.record.folder.store import read_record
 from repro.suite.file import read_suite
-from repro.suite.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan, make_plan
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "torchrun"
 BATCH, TWICE = "default=12288", "default=24576"

@@ -23,8 +23,8 @@ from repro.launchers.emulated import Fabric
 from repro.launchers.local import Local
 from repro.launchers.netns.network_process import NetworkProcess
 from repro.launchers.netns.probe import ability
-from repro.record.results import Network
-from repro.record.store import read_record
+from repro.record.folder.store import read_record
+from repro.record.result.results import Network
 from repro.runner.doctor import end_orphans
 from repro.seams.launching import LaunchRequest, LaunchResult
 from repro.worker.control_counters import read_controller

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import repro
-from repro.compare.calibration import Calibration, Null, add, calibration, calibration_of, machine_of
-from repro.record.store import Record, read_record
+from repro.compare.design.calibration import Calibration, Null, add, calibration, calibration_of, machine_of
+from repro.record.folder.store import Record, read_record
 
 ROOT = Path(repro.__file__).parents[1]
 SUITE = """\

@@ -16,7 +16,7 @@ import repro
 from repro.cli.main import cli
 from repro.core.errors import UsageError
 from repro.core.events import EVALUATION_KEYS, read_events
-from repro.record.store import Record, read_record
+from repro.record.folder.store import Record, read_record
 
 ROOT = Path(repro.__file__).parents[1]
 STEPS, WARM, BATCH = 6, 2, 64

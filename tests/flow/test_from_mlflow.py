@@ -13,8 +13,8 @@ import repro
 from repro.cli.main import cli
 from repro.core import registry
 from repro.core.errors import ReproError
-from repro.record.ledger import Attempt
-from repro.record.store import Record, read_record
+from repro.record.folder.ledger import Attempt
+from repro.record.folder.store import Record, read_record
 from tests.records import SUITE, Course, make_record
 from tests.tracking_server import serving
 

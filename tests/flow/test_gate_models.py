@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from repro.record.store import read_record
+from repro.record.folder.store import read_record
 
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")

@@ -10,13 +10,13 @@ import pytest
 
 from repro.core import registry
 from repro.core.machine import Machine
-from repro.record import environment
-from repro.record.store import Record
+from repro.record.environment import environment
+from repro.record.folder.store import Record
 from repro.runner import preflight
 from repro.runner.run import Run, prepare
 from repro.suite.file import read_suite
-from repro.suite.plan import make_plan
-from repro.worker import parity
+from repro.suite.planning.plan import make_plan
+from repro.worker.gate import parity
 from tests.flow.test_checkpoints import killer
 from tests.watcher import Silent
 

@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 import repro
-from repro.record.lock import NAME
-from repro.record.store import read_record
+from repro.record.folder.lock import NAME
+from repro.record.folder.store import read_record
 from tests.chaos import faults
 
 ROOT = Path(repro.__file__).parents[1]

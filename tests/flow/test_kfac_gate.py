@@ -28,7 +28,7 @@ trial:
 {more}
 """
 LOCAL = """\
-from repro.preconditioners.kfac import Kfac
+from repro.papers.kfac.kfac import Kfac
 
 
 class Local(Kfac):

@@ -15,8 +15,8 @@ import pytest
 from repro.comm.algorithms.ring import Ring
 from repro.engines.ddp import Ddp
 from repro.engines.deepspeed_zero import DeepSpeedZero
-from repro.preconditioners.kfac import Kfac
-from repro.preconditioners.placement import Grid, assign
+from repro.papers.kfac.kfac import Kfac
+from repro.papers.kfac.placement import Grid, assign
 from repro.seams.training import Engine
 from tests.engine_ranks import Case, Run, ranks
 

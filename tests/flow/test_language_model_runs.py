@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from repro.record.store import read_record
+from repro.record.folder.store import read_record
 from repro.workloads import prose_data
 from repro.workloads.tokens import shards
 

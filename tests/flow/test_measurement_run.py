@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.record.store import read_record
+from repro.record.folder.store import read_record
 from tests.flow.mlflow_stores import empty_store, local, reporter
 from tests.flow.test_reproduce import ROOT, command
 from tests.tracking_server import Site

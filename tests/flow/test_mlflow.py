@@ -15,8 +15,8 @@ from repro.reporters.tracking.state import identity
 from repro.compare import compare, summarize
 from repro.core.events import EventLog, read_events
 from repro.core.markdown import escaped
-from repro.record.ledger import Attempt
-from repro.record.store import Record, read_record
+from repro.record.folder.ledger import Attempt
+from repro.record.folder.store import Record, read_record
 from repro.runner import tracking as tracking
 from tests.flow.mlflow_stores import (
     NARROW,

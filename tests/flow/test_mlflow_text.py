@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.record.store import read_record
+from repro.record.folder.store import read_record
 from tests.flow.mlflow_stores import NARROW, SMALL, dump, empty_store, local, named, reporter, store
 from tests.records import Course, make_record
 from tests.tracking_server import Site

@@ -20,7 +20,7 @@ import pytest
 
 from repro.core.errors import TrackingError, UsageError
 from repro.core.redact import redacted
-from repro.record.store import RunFolder
+from repro.record.folder.store import RunFolder
 from repro.runner import mlflow_ui
 from repro.runner import tracking as tracking
 from repro.runner.mlflow_ui import Shown, open_ui, page, ui_command

@@ -10,7 +10,7 @@ import pytest
 
 from repro.core import registry
 from repro.published.mlperf.folder import import_folder
-from repro.record.store import read_record
+from repro.record.folder.store import read_record
 from tests.unit.reporters.test_report_mllog import FOREIGN, complaints
 
 NOT_KNOWN = ("lowest_numerical_precision_in_attn",)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.record.store import Record, read_record
+from repro.record.folder.store import Record, read_record
 from tests.tracking_server import environment
 
 COUNT = 4

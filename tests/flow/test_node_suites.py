@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from repro.launchers.netns.probe import ability
-from repro.record.store import Record, read_record
+from repro.record.folder.store import Record, read_record
 from tests.flow.test_smoke_forms import smoke_form
 from tests.other_users import environment_of, ordinary_users
 

@@ -19,7 +19,7 @@ import pytest
 from repro.core.errors import UsageError
 from repro.launchers.nodes import hosts as host_lists
 from repro.launchers.torchrun import Torchrun
-from repro.record.store import Record, read_record
+from repro.record.folder.store import Record, read_record
 from tests.tracking_server import environment
 
 SECRET = "smuggled-secret-of-nodes-4711"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from repro.audit.rules import Finding, check
-from repro.record.store import read_record
+from repro.record.folder.store import read_record
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """\

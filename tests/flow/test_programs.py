@@ -20,14 +20,14 @@ from repro.core.events import read_events
 from repro.core.machine import Machine
 from repro.launchers.inline import Inline
 from repro.program.command import seed_of
-from repro.record import post_mortem
-from repro.record.derive import derive
-from repro.record.results import Result
-from repro.record.store import read_record
+from repro.record.derive.derive import derive
+from repro.record.folder import post_mortem
+from repro.record.folder.store import read_record
+from repro.record.result.results import Result
 from repro.seams.launching import LaunchRequest
 from repro.suite.file import read_suite
 from repro.suite.model import Trial
-from repro.suite.plan import make_plan
+from repro.suite.planning.plan import make_plan
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT),

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from repro.record.store import Record, read_record
+from repro.record.folder.store import Record, read_record
 from repro.workloads import prose_data
 from repro.workloads.tokens import shards
 from repro.workloads.tokens.tokenizers import BYTES

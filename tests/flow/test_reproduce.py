@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import repro
-from repro.record.store import Record, read_record
+from repro.record.folder.store import Record, read_record
 
 ROOT = Path(repro.__file__).parents[1]
 FAKE = """\

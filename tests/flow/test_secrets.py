@@ -23,7 +23,7 @@ import pytest
 
 import repro
 from repro.core.redact import HIDDEN, Scrubber, masked, redacted, secrets
-from repro.record.post_mortem import mask_secrets
+from repro.record.folder.post_mortem import mask_secrets
 from tests.tracking_server import serving
 
 ROOT = Path(repro.__file__).parents[1]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.record.store import Record, read_record
+from repro.record.folder.store import Record, read_record
 from tests.flow.test_nodes import SUITE
 from tests.flow.test_reproduce import command
 from tests.slurm_cluster import needs_slurm, slurm

@@ -13,7 +13,7 @@ import pytest
 
 from repro.bundle.verify import verify
 from repro.launchers.netns.probe import ability
-from repro.record.store import read_record
+from repro.record.folder.store import read_record
 from repro.suite.file import bundled
 
 pytest.importorskip("torch")

@@ -11,7 +11,7 @@ import pytest
 
 from repro.comm.algorithms.ring import Ring
 from repro.engines.ddp import Ddp
-from repro.preconditioners.kfac import Kfac
+from repro.papers.kfac.kfac import Kfac
 from tests.engine_ranks import Case, check_warm_up, furthest, ranks, same_bytes
 from tests.random_nets import gradients
 

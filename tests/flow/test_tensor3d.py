@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from repro.launchers.netns.probe import ability
-from repro.record.store import read_record
+from repro.record.folder.store import read_record
 from tests.flow.test_reproduce import command
 
 pytest.importorskip("torch")

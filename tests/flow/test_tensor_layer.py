@@ -9,8 +9,8 @@ import pytest
 from repro.comm.algorithms.backend import Backend
 from repro.comm.algorithms.ring import Ring
 from repro.core.random_streams import Streams
-from repro.measurements.tensor_layer import TensorLayer
-from repro.measurements.tensor_parallel.grid import Dimension, why_no_grid
+from repro.papers.tensor3d.grid import Dimension, why_no_grid
+from repro.papers.tensor3d.tensor_layer import TensorLayer
 from repro.seams.measurement import Counted, Post
 from repro.seams.training import Comm
 from tests.flow.test_comm_group import together

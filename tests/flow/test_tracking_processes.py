@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from repro.core.errors import TrackingError
-from repro.record.store import Record, read_record
+from repro.record.folder.store import Record, read_record
 from repro.runner import tracking
 from repro.runner.tracking import Tracker
 from tests.flow.failing_server import (

@@ -19,8 +19,8 @@ import yaml
 
 import repro
 from repro.bundle.verify import verify
-from repro.record.index import NAME, seal
-from repro.record.store import RunFolder, read_record
+from repro.record.folder.index import NAME, seal
+from repro.record.folder.store import RunFolder, read_record
 from repro.record.tuning import Tuning, read_declared, read_tuning, tuning_sha256
 
 ROOT = Path(repro.__file__).parents[1]

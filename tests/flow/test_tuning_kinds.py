@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from repro.bundle.verify import verify
-from repro.record.store import read_record
+from repro.record.folder.store import read_record
 from repro.record.tuning import Tuning, read_tuning
 from tests.file_classes import write_suite
 from tests.flow.test_programs import ENVIRONMENT, READER, SUITE, repro

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from repro.bundle.verify import verify
-from repro.record.store import read_record
+from repro.record.folder.store import read_record
 from repro.suite.file import read_suite
 from tests.flow.test_reproduce import command
 

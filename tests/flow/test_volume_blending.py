@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import zarr
 
-from repro.volumes.grid import Grid
-from repro.volumes.net import net
-from repro.volumes.operators import Blend, Infer, Piece, Read, Write, checked
-from repro.volumes.queue_address import open_queue
-from repro.volumes.store import Output
-from repro.volumes.worker import work
+from repro.papers.chunkflow.grid import Grid
+from repro.papers.chunkflow.net import net
+from repro.papers.chunkflow.operators import Blend, Infer, Piece, Read, Write, checked
+from repro.papers.chunkflow.queue_address import open_queue
+from repro.papers.chunkflow.store import Output
+from repro.papers.chunkflow.worker import work
 from tests.unit.volumes.test_grid_and_mask import SETTINGS, random_grid
 
 

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 import zarr
 
-from repro.volumes.grid import Grid
-from repro.volumes.queue_address import open_queue
-from repro.volumes.store import Output, open_volume
-from repro.volumes.task_queue import Counts
+from repro.papers.chunkflow.grid import Grid
+from repro.papers.chunkflow.queue_address import open_queue
+from repro.papers.chunkflow.store import Output, open_volume
+from repro.papers.chunkflow.task_queue import Counts
 from tests.redis_server import needs_redis, redis_server
 from tests.tracking_server import environment
 

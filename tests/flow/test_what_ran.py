@@ -14,8 +14,8 @@ import pytest
 from repro.core import registry
 from repro.core.events import read_events
 from repro.launchers.local import Local
-from repro.record.derive import derive
-from repro.record.results import Result
+from repro.record.derive.derive import derive
+from repro.record.result.results import Result
 from repro.seams.launching import LaunchRequest
 from repro.suite.model import Trial
 

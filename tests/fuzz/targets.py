@@ -27,17 +27,17 @@ from repro.cli.text.suite import plan_text, suite_text
 from repro.cli.workflows.reproduce import choose_trials, reduce_plan
 from repro.cli.workflows.run import reporter
 from repro.cli.workflows.tuning import plan_phases
-from repro.compare.calibration import calibration_of
-from repro.compare.merge import sections
-from repro.compare.runs import Compared, compare_runs, read_pattern
+from repro.compare.design.calibration import calibration_of
+from repro.compare.runs.merge import sections
+from repro.compare.runs.runs import Compared, compare_runs, read_pattern
 from repro.core.errors import ReproError
 from repro.core.machine import Machine
-from repro.record import index as record_index
-from repro.record.resume import plan_differences, trials_to_run
-from repro.record.store import read_record
-from repro.suite.cost import estimate
+from repro.record.folder import index as record_index
+from repro.record.folder.resume import plan_differences, trials_to_run
+from repro.record.folder.store import read_record
 from repro.suite.file import bundled, read_suite
-from repro.suite.plan import make_plan
+from repro.suite.planning.cost import estimate
+from repro.suite.planning.plan import make_plan
 from tests.fuzz.mutations import ENDINGS, Mutator, archive, in_file, lines, raw, rows_of_json, text_or, tree, yaml_tree
 from tests.fuzz.published_inputs import (
     _curve,
@@ -138,7 +138,7 @@ def _patterns(folder: Path) -> list[bytes]:
 
 
 def _pattern(data: bytes, folder: Path) -> None:
-    from repro.compare.condition import parse
+    from repro.compare.verdict.condition import parse
     from repro.published.comparison.selection import read_factors
 
     text = data.decode("utf-8", "replace")
@@ -194,7 +194,7 @@ def _record(folder: Path) -> list[bytes]:
 
 
 def _calibration(root: Path) -> dict[str, object]:
-    from repro.compare.calibration import machine_of
+    from repro.compare.design.calibration import machine_of
 
     record = read_record(root)
     pairs = [

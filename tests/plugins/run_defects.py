@@ -83,7 +83,7 @@ def _first(name: str, rows: Sequence[dict[str, Any]]) -> Found:
     failed = [row for row in rows if not row["passed"]]
     if not failed:
         return Found(name, "")
-    from repro.worker.gate_judge import ORDER
+    from repro.worker.gate.judge import ORDER
 
     order = (*ORDER, "start")
     row = min(failed, key=lambda row: (row["step"] or 0, order.index(row["check"])))

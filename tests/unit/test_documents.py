@@ -16,7 +16,7 @@ import pytest
 from repro.cli.main import cli
 from repro.core.machine import Machine
 from repro.suite.file import read_suite
-from repro.suite.plan import make_plan
+from repro.suite.planning.plan import make_plan
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]

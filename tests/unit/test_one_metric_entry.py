@@ -21,9 +21,9 @@ from repro.cli.commands.compare import compare
 from repro.cli.main import cli
 from repro.cli.workflows.run import reporter
 from repro.compare import summarize
-from repro.record.metric_values import figures_of, read
-from repro.record.results import Result
-from repro.record.store import Record
+from repro.record.folder.store import Record
+from repro.record.result.metric_values import figures_of, read
+from repro.record.result.results import Result
 from repro.suite.metrics import METRICS, MetricSpec
 from repro.suite.model import Trial
 from tests.records import SUITE, default_course, make_record

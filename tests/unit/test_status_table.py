@@ -10,15 +10,25 @@ from typing import get_args
 import pytest
 
 from reporters.tracking.metric_points import result_points
-from repro.compare.observation import observe
-from repro.compare.pairing import cell_trials
+from repro.compare.evidence.observation import observe
+from repro.compare.evidence.pairing import cell_trials
 from repro.core.errors import Exit
-from repro.record.metric_values import figure
-from repro.record.results import Result
-from repro.record.status import INTERRUPTED, LOST, NOT_LAUNCHED, REFUSED, STARTED, STATUSES, Status, StatusSpec, meaning
+from repro.record.result.metric_values import figure
+from repro.record.result.results import Result
+from repro.record.result.status import (
+    INTERRUPTED,
+    LOST,
+    NOT_LAUNCHED,
+    REFUSED,
+    STARTED,
+    STATUSES,
+    Status,
+    StatusSpec,
+    meaning,
+)
 from repro.runner.run import exit_code
+from repro.suite.kinds.training import TrainingConfig
 from repro.suite.metrics import DEFAULT, METRICS
-from repro.suite.training import TrainingConfig
 
 ROOT = Path(__file__).parents[2]
 STALLED = StatusSpec(name="stalled", words="stalled", page_word="stalled", counts=False, failed=True, reruns=True)

@@ -15,10 +15,10 @@ from repro.core.errors import CheckpointRefused
 from repro.launchers import inline
 from repro.launchers.inline import Inline
 from repro.launchers.processes import rank_processes
-from repro.record import post_mortem
-from repro.record.derive import derive
-from repro.record.ledger import read_attempts, read_incidents
-from repro.record.store import read_record
+from repro.record.derive.derive import derive
+from repro.record.folder import post_mortem
+from repro.record.folder.ledger import read_attempts, read_incidents
+from repro.record.folder.store import read_record
 from repro.seams.launching import LaunchRequest, LaunchResult, RankCause, RankEnd
 from repro.suite.model import Trial
 from tests.records import make_record

@@ -8,10 +8,10 @@ import pytest
 
 from repro.bundle.rederive import conservation_problems, differences
 from repro.core.events import Event
-from repro.record.derive import damaged_log, derive
-from repro.record.outcome import read_outcome
-from repro.record.result_warnings import ENERGY_RESUMED, describe_resumed, upgrade_legacy
-from repro.record.results import Result, Resumed
+from repro.record.derive.derive import damaged_log, derive
+from repro.record.result.outcome import read_outcome
+from repro.record.result.result_warnings import ENERGY_RESUMED, describe_resumed, upgrade_legacy
+from repro.record.result.results import Result, Resumed
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.worker.stop_rule import Progress, decide
 from tests.unit.record.test_results import Script, make_trial, play
@@ -62,7 +62,7 @@ def test_an_unknown_outcome_is_an_error_that_lists_the_known_ones() -> None:
 def reworded(monkeypatch: pytest.MonkeyPatch) -> None:
     """All warnings in other words."""
     for name in ("describe_log_fault", "describe_resumed"):
-        monkeypatch.setattr(f"repro.record.derive_training.{name}", lambda *_: "autre chose")
+        monkeypatch.setattr(f"repro.record.derive.training.{name}", lambda *_: "autre chose")
 
 
 @pytest.mark.usefixtures("reworded")

@@ -16,9 +16,9 @@ from repro.engines.ddp import Ddp
 from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.engines.single import Single
 from repro.seams.plugin import Setting
-from repro.suite.choice import parse_choice
+from repro.suite.choices.choice import parse_choice
 from repro.suite.file import read_suite
-from repro.suite.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan, make_plan
 from tests.records import SUITE, make_record
 
 cells = importlib.import_module("repro.reporters.page.cells")

@@ -12,23 +12,23 @@ import pytest
 
 from repro.bundle.verify import verify
 from repro.cli.workflows.reproduce import reduce_plan
-from repro.compare.calibration import nulls_of, twin_plan
-from repro.compare.merge import sections
+from repro.compare.design.calibration import nulls_of, twin_plan
+from repro.compare.runs.merge import sections
 from repro.core import registry
 from repro.core.errors import SuiteError
 from repro.core.files import read_model, write_model
 from repro.core.machine import Machine
-from repro.record import legacy
-from repro.record.effective import mismatches
-from repro.record.index import seal
-from repro.record.ledger import Attempt, read_attempts
-from repro.record.store import Record, read_record
+from repro.record.derive.effective import mismatches
+from repro.record.folder import legacy
+from repro.record.folder.index import seal
+from repro.record.folder.ledger import Attempt, read_attempts
+from repro.record.folder.store import Record, read_record
 from repro.suite.file import read_suite
 from repro.suite.identity import canonical
-from repro.suite.kinds import KINDS
+from repro.suite.kinds.kinds import KINDS
+from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial
-from repro.suite.plan import Plan, make_plan
-from repro.suite.training import TrainingConfig
+from repro.suite.planning.plan import Plan, make_plan
 from tests.records import SUITE, Course, make_record
 
 MACHINE = Machine("cpu", 0, 2)

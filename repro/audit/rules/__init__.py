@@ -14,7 +14,7 @@ from repro.audit.rules import acm, algoperf, firecaffe, hoefler_belli, mlperf, n
 from repro.audit.rules.facts import Facts
 from repro.audit.rules.from_record import record_facts
 from repro.audit.rules.rule import Finding, Rule, Verdict
-from repro.record.store import Record
+from repro.record.folder.store import Record
 
 __all__ = ["ORDER", "RULES", "Facts", "Finding", "Rule", "Verdict", "check", "check_facts", "failing_first"]
 

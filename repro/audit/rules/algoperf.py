@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from repro.audit.rules.facts import Facts, TuningFacts
 from repro.audit.rules.rule import Judged, Rule, count, join, many
-from repro.compare.tuning_check import Budget, width
+from repro.compare.ranking.tuning_check import Budget, width
 
 SOURCE = "AlgoPerf (arXiv:2306.07179), section 4"
 

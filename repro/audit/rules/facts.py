@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from repro.compare import Comparison
-from repro.compare.tuning_check import Budget
+from repro.compare.ranking.tuning_check import Budget
 
 Origin = Literal["record", "mlperf", "dawnbench", "speedrun", "mlflow"]
 HYPERPARAMETERS = ("initialisation", "optimizer", "momentum", "weight decay", "learning rate", "schedule",

@@ -7,19 +7,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repro.audit.rules.facts import Agreement, AttemptFacts, CellFacts, DataFacts, Facts, RunFacts, TuningFacts
-from repro.compare import Summary, compare, convergence, summarize
-from repro.compare.tuning_check import TuningCheck, check_tuning, untuned_optimizers
-from repro.record.environment import DataSet, Environment
-from repro.record.results import Result
-from repro.record.status import meaning
-from repro.record.store import Record
-from repro.record.trial_log import reached
-from repro.suite.cell import Cell
+from repro.compare import Summary, compare, summarize
+from repro.compare.ranking.tuning_check import TuningCheck, check_tuning, untuned_optimizers
+from repro.compare.verdict import convergence
+from repro.record.derive.trial_log import reached
+from repro.record.environment.environment import DataSet, Environment
+from repro.record.folder.store import Record
+from repro.record.result.results import Result
+from repro.record.result.status import meaning
 from repro.suite.contest import CONTEST
 from repro.suite.identity import canonical
-from repro.suite.kinds import AnyStop, AnyTrialConfig
-from repro.suite.program import ProgramConfig
-from repro.suite.training import TrainingConfig
+from repro.suite.kinds.kinds import AnyStop, AnyTrialConfig
+from repro.suite.kinds.program import ProgramConfig
+from repro.suite.kinds.training import TrainingConfig
+from repro.suite.planning.cell import Cell
 
 PARAMETERS = {
     "optimizer": ("optimizer", "optim", "opt"), "momentum": ("momentum", "beta1", "betas"),

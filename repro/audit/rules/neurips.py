@@ -5,7 +5,7 @@ from __future__ import annotations
 from repro.audit.rules.facts import Facts
 from repro.audit.rules.firecaffe import hyperparameters
 from repro.audit.rules.rule import ALWAYS, Judged, Rule, join, lacks, many, untold
-from repro.record.status import meaning
+from repro.record.result.status import meaning
 
 SOURCE = "NeurIPS paper checklist"
 

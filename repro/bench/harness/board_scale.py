@@ -22,7 +22,7 @@ from repro.core.errors import ReproError, UsageError
 from repro.core.files import write_bytes
 from repro.core.frozen import Frozen
 from repro.core.machine import count_cores
-from repro.record import index
+from repro.record.folder import index
 
 BUNDLES, SECONDS = 500, 60.0
 """Limit promised by the project for a board that reads every bundle, on two cores."""

@@ -16,11 +16,11 @@ import numpy as np
 from repro.compare import compare, summarize
 from repro.core.frozen import Frozen
 from repro.core.machine import Machine
-from repro.record.results import Bracket, Result
-from repro.suite.cell import Cell
+from repro.record.result.results import Bracket, Result
+from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Suite
-from repro.suite.plan import Plan, make_plan
-from repro.suite.training import TrainingConfig
+from repro.suite.planning.cell import Cell
+from repro.suite.planning.plan import Plan, make_plan
 
 SECONDS, MEBIBYTES = 10.0, 1024.0
 """Limits promised by the project for 100,000 results over 5,000 cells on two cores."""

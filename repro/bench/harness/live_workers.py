@@ -78,9 +78,9 @@ def _round(folder: Path, order: list[int], seconds: float, delay: float) -> tupl
     import numpy as np
     import zarr
 
-    from repro.volumes.grid import Grid
-    from repro.volumes.queue_address import open_queue
-    from repro.volumes.store import Output
+    from repro.papers.chunkflow.grid import Grid
+    from repro.papers.chunkflow.queue_address import open_queue
+    from repro.papers.chunkflow.store import Output
 
     # More tasks than the phases can do, so that the queue is never empty.
     enough = 1 + int(sum(order) * (seconds + SETTLE_SECONDS) / delay)

@@ -7,7 +7,7 @@ from statistics import median, quantiles
 
 from repro.core.frozen import Frozen
 from repro.core.random_streams import Streams
-from repro.worker.data_order import SampleOrder
+from repro.worker.input.data_order import SampleOrder
 
 STEPS = 2000
 """Look-ups timed at the beginning of the first pass, and around the beginning of the second."""

@@ -39,16 +39,16 @@ from repro.core.errors import TrialError
 from repro.core.files import write_model, write_text
 from repro.core.frozen import Frozen
 from repro.core.machine import detect
-from repro.record import environment as record_environment
-from repro.record.ledger import Attempt
-from repro.record.store import RunFolder
+from repro.record.environment import environment as record_environment
+from repro.record.folder.ledger import Attempt
+from repro.record.folder.store import RunFolder
 from repro.runner.monitor import Monitor
 from repro.runner.replays import PERIOD_SECONDS
 from repro.runner.tracking import Tracker
 from repro.seams.launching import LaunchRequest
 from repro.suite.file import read_suite
 from repro.suite.model import Trial
-from repro.suite.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan, make_plan
 from repro.worker.loop import Loop
 from repro.worker.main import build
 from repro.worker.setup import RankPlace

@@ -10,8 +10,8 @@ from repro.core import registry
 from repro.core.errors import TrialError
 from repro.core.events import Event, read_events
 from repro.seams.launching import Launcher, LaunchRequest
+from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial
-from repro.suite.training import TrainingConfig
 
 
 def bench_trial(

@@ -12,7 +12,7 @@ from repro.bench.verdicts.made_plans import made_plan, places_of
 from repro.bench.verdicts.scenario import DIFFERENT, OPEN, Judged, Scenario
 from repro.bench.verdicts.screen import ALPHA, DISAGREE
 from repro.compare import compare
-from repro.record.results import Result
+from repro.record.result.results import Result
 from repro.stats import quality_claim
 from repro.suite.contest import ALPHA as CLAIMED
 

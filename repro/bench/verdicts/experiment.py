@@ -10,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 
 from repro.bench.verdicts.made_plans import made_plan, ordered, places_of
-from repro.record.results import Bracket, Point, Result
+from repro.record.result.results import Bracket, Point, Result
 from repro.suite.model import SEEDS_BELOW
-from repro.suite.plan import Plan
+from repro.suite.planning.plan import Plan
 
 Miss = Literal["chance", "diverged", "budget"]
 TYPICAL_SAMPLES = 1_000_000

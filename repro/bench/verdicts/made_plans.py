@@ -9,7 +9,7 @@ from typing import Any
 
 from repro.core.machine import Machine
 from repro.suite.model import Suite
-from repro.suite.plan import Plan, make_plan, planned_order
+from repro.suite.planning.plan import Plan, make_plan, planned_order
 
 OTHER = {"kind": "deepspeed", "stage": 1}
 

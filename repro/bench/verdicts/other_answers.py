@@ -12,12 +12,12 @@ from repro import stats
 from repro.bench.verdicts.experiment import Experiment, simulated
 from repro.bench.verdicts.scenario import DIFFERENT, OPEN, Judged, Scenario, verdict
 from repro.compare import compare
-from repro.compare.condition import parse
-from repro.compare.several_runs import versus_several
-from repro.compare.two_runs import Ran, versus
+from repro.compare.runs.several_runs import versus_several
+from repro.compare.runs.two_runs import Ran, versus
+from repro.compare.verdict.condition import parse
 from repro.core.errors import UsageError
 from repro.core.machine import Machine
-from repro.record.environment import Environment, take
+from repro.record.environment.environment import Environment, take
 
 FULL_PATH = 40
 """Pairs up to which a planned experiment is judged by `compare`; beyond, by the interval, which alone decides there."""

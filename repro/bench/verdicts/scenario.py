@@ -12,7 +12,7 @@ from repro.bench.verdicts.experiment import CURVES_FROM, Experiment, SimulatedRu
 from repro.bench.verdicts.made_plans import made_plan
 from repro.bench.verdicts.screen import ALPHA, DISAGREE, clear_difference, is_open, paired_p
 from repro.compare import compare
-from repro.compare.sequential import stages, take_look
+from repro.compare.design.sequential import stages, take_look
 
 RELATIVE = 0.9
 SHOWN = 0.0

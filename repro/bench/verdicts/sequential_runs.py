@@ -27,9 +27,9 @@ from repro.bench.verdicts.scenario import (
     wrongly_same,
 )
 from repro.bench.verdicts.screen import ALPHA, DISAGREE, first_refuted, is_open_anytime, paired_p
-from repro.compare import drift
-from repro.compare.sequential import take_look
-from repro.compare.stage import Stage
+from repro.compare.design.sequential import take_look
+from repro.compare.evidence import drift
+from repro.compare.evidence.stage import Stage
 from repro.suite.sequential import ANYTIME, ANYTIME_LEAST
 
 DESIGNS: Mapping[str, Mapping[str, Any]] = {

@@ -44,7 +44,7 @@ def agent(address: tuple[str, int] | None, wait_seconds: float, secret_stdin: bo
     from repro.core.machine import detect
     from repro.launchers.nodes.agent import Agent
     from repro.launchers.nodes.secret import key_of, read
-    from repro.record.environment import take
+    from repro.record.environment.environment import take
 
     key = key_of(sys.stdin.readline().strip() if secret_stdin else read())
     found = Agent(*address, key, lambda: take(detect(), ()).model_dump(mode="json", by_alias=True),

@@ -38,7 +38,7 @@ def calibrate(
     Example: repro calibrate quickstart --nulls 5
     """
     from repro.cli.workflows import calibrate as calibration
-    from repro.compare.runs import read_pattern
+    from repro.compare.runs.runs import read_pattern
 
     source = read_source(suite, overrides)
     plan, wanted = expand(source, overrides), read_pattern(cell, "--cell") if cell is not None else None

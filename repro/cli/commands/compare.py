@@ -65,7 +65,7 @@ def compare(
         raise UsageError("--candidate requires published results; the cells of a run are all compared with their "
                          "baselines")
     from repro.cli.text.compare import print_compared
-    from repro.compare.runs import compare_runs
+    from repro.compare.runs.runs import compare_runs
 
     named = (*request.pop("against"), *runs)
     with open_records(named) as folders:

@@ -29,7 +29,7 @@ from repro.cli.terminal import say
 from repro.core.errors import visible
 
 if TYPE_CHECKING:
-    from repro.suite.plan import Plan
+    from repro.suite.planning.plan import Plan
 
 
 @click.command()

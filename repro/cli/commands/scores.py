@@ -40,7 +40,7 @@ def scores(
     """
     from repro.bundle.source import open_records
     from repro.cli.text.scores import print_scored
-    from repro.compare.score_runs import score_runs
+    from repro.compare.ranking.score_runs import score_runs
 
     with open_records(runs) as folders:
         found = score_runs(folders, metric, by, baseline, tau_max)

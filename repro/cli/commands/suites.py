@@ -92,10 +92,10 @@ def plan(
     from repro.cli.text.tuning import phases_json, phases_text
     from repro.cli.workflows.pilot import power_of
     from repro.cli.workflows.tuning import plan_phases
-    from repro.compare.reach import out_of_reach
-    from repro.record import limits
-    from repro.suite.absent_data import absent_data
-    from repro.suite.cost import estimate, over_time_limits
+    from repro.compare.design.reach import out_of_reach
+    from repro.record.folder import limits
+    from repro.suite.planning.absent_data import absent_data
+    from repro.suite.planning.cost import estimate, over_time_limits
 
     source = read_source(suite, overrides, seeds, master_seed, design_of(until_settled, anytime))
     phases = plan_phases(source, overrides) if source.suite.tune else None

@@ -15,7 +15,7 @@ from repro.cli.terminal import say
 from repro.core.errors import Exit, UnknownName, UsageError
 
 if TYPE_CHECKING:
-    from repro.volumes.operators import Operator
+    from repro.papers.chunkflow.operators import Operator
 
 NETS = ("identity", "conv")
 
@@ -72,9 +72,9 @@ def create_tasks(source: str, out: str, chunk: Any, overlap: Any, dtype: str | N
     Example: repro volume create-tasks v.zarr out --chunk 64,64,32 --overlap 16,16,8 --queue sqlite:tasks.db
     """
     from repro.core.redact import masked
-    from repro.volumes.grid import Grid
-    from repro.volumes.queue_address import open_queue
-    from repro.volumes.store import Output, open_volume
+    from repro.papers.chunkflow.grid import Grid
+    from repro.papers.chunkflow.queue_address import open_queue
+    from repro.papers.chunkflow.store import Output, open_volume
 
     given = open_volume(source)
     grid = Grid(tuple(given.shape), chunk, overlap)
@@ -96,7 +96,7 @@ def status(address: str, as_json: bool) -> None:
     \b
     Example: repro volume status --queue sqlite:tasks.db
     """
-    from repro.volumes.queue_address import open_queue
+    from repro.papers.chunkflow.queue_address import open_queue
 
     queue = open_queue(address)
     found, dead = queue.counts(), [task.rpartition("/")[2] for task in queue.dead()]
@@ -139,7 +139,7 @@ def operator(made: Callable[..., Operator]) -> Callable[..., Callable[[], Operat
 @operator
 def read(path: str) -> Operator:
     """Read the chunk from VOLUME, a Zarr array."""
-    from repro.volumes.operators import Read
+    from repro.papers.chunkflow.operators import Read
 
     return Read(path)
 
@@ -150,7 +150,7 @@ def read(path: str) -> Operator:
 @operator
 def infer(net: Any, device: str) -> Operator:
     """Run a network on the chunk."""
-    from repro.volumes.operators import Infer
+    from repro.papers.chunkflow.operators import Infer
 
     return Infer(net, device)
 
@@ -160,7 +160,7 @@ def infer(net: Any, device: str) -> Operator:
 @operator
 def delay(seconds: float) -> Operator:
     """Sleep, in place of a larger network."""
-    from repro.volumes.operators import Delay
+    from repro.papers.chunkflow.operators import Delay
 
     return Delay(seconds)
 
@@ -169,7 +169,7 @@ def delay(seconds: float) -> Operator:
 @operator
 def blend() -> Operator:
     """Multiply the chunk by its normalised bump."""
-    from repro.volumes.operators import Blend
+    from repro.papers.chunkflow.operators import Blend
 
     return Blend()
 
@@ -179,7 +179,7 @@ def blend() -> Operator:
 @operator
 def write(path: str) -> Operator:
     """Write the chunk into OUT, which create-tasks made."""
-    from repro.volumes.operators import Write
+    from repro.papers.chunkflow.operators import Write
 
     return Write(path)
 
@@ -187,9 +187,9 @@ def write(path: str) -> Operator:
 @run.result_callback()
 def work_on(made: list[Callable[[], Operator]], address: str, visibility: float, most_receives: int) -> None:
     """Work with the chain until the queue is empty."""
-    from repro.volumes.operators import checked
-    from repro.volumes.queue_address import open_queue
-    from repro.volumes.worker import work
+    from repro.papers.chunkflow.operators import checked
+    from repro.papers.chunkflow.queue_address import open_queue
+    from repro.papers.chunkflow.worker import work
 
     queue = open_queue(address, visibility, most_receives)
     chain, output = checked([each() for each in made])

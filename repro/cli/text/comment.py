@@ -19,7 +19,7 @@ from .contest import quality_lines
 from .outcome import comparison_sentence
 
 if TYPE_CHECKING:
-    from repro.compare.runs import Compared
+    from repro.compare.runs.runs import Compared
 
 ROWS, NOTES, SENTENCES = 6, 6, 3
 """Most rows of each table, most cautions, and most verdicts in full."""

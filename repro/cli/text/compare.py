@@ -10,7 +10,7 @@ from rich.table import Table
 
 from repro.cli.console import Console, line, stdout
 from repro.compare import METRICS, Comparison, Summary
-from repro.compare.effect import FEW
+from repro.compare.design.effect import FEW
 
 from .amounts import amount_text, ends_text
 from .colors import COLORS, p_text
@@ -19,9 +19,9 @@ from .effects import print_effects
 from .figures import print_figures
 
 if TYPE_CHECKING:
-    from repro.compare.calibration import Calibration
-    from repro.compare.convergence import Convergence
-    from repro.compare.runs import Compared
+    from repro.compare.design.calibration import Calibration
+    from repro.compare.runs.runs import Compared
+    from repro.compare.verdict.convergence import Convergence
 
 
 def print_compared(found: Compared, console: Console | None = None) -> None:

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from repro.cli.console import Console, line
 from repro.compare import METRICS
-from repro.compare.effect import HEADING, MainEffect
+from repro.compare.design.effect import HEADING, MainEffect
 
 from .colors import COLORS, p_text
 

@@ -11,8 +11,8 @@ from repro.cli.text.effects import effect_lines
 from repro.cli.text.tuning import tuning_lines
 from repro.cli.workflows.run import Ended
 from repro.compare import METRICS, Comparison, Summary
-from repro.compare.contest import Claim
-from repro.compare.effect import MainEffect
+from repro.compare.design.effect import MainEffect
+from repro.compare.verdict.contest import Claim
 from repro.core.errors import visible
 from repro.core.invocation import command
 
@@ -69,6 +69,7 @@ def comparison_sentence(found: Comparison) -> str:
     if found.ratio is None:
         return f"{versus}: {found.verdict}; {found.because}{settles}"
     counted = f"{found.n} pairs" if found.paired else f"{found.n} trials or more a side, not paired"
-    limits = f"{found.coverage} interval {found.interval.low:.3f} to {found.interval.high:.3f}, " if found.interval else ""
+    ends = found.interval
+    limits = f"{found.coverage} interval {ends.low:.3f} to {ends.high:.3f}, " if ends else ""
     return (f"{versus}: {found.verdict}, {found.ratio:.3f} x {METRICS[found.metric].times} ({limits}{counted}); "
             f"{found.because}{settles}")

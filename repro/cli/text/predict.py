@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from repro.cli.console import Console, line, stdout
 from repro.cli.text.scores import table_of
-from repro.compare.scale import words
+from repro.papers.predict import words
 
 if TYPE_CHECKING:
-    from repro.compare.scale.prediction import ScaleModel
+    from repro.papers.predict.prediction import ScaleModel
 
 SHOWN = 15
 """Columns of a terminal; bytes are in the page and the JSON."""

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from repro.cli.console import Console, line, stdout
-from repro.compare.scores import TWICE
+from repro.compare.ranking.scores import TWICE
 from repro.suite.metrics import METRICS
 
 if TYPE_CHECKING:
     from repro.compare.figures import Estimate
-    from repro.compare.score_figures import Scores
-    from repro.compare.score_runs import Scored
+    from repro.compare.ranking.score_figures import Scores
+    from repro.compare.ranking.score_runs import Scored
 
 
 def print_scored(scored: Scored, console: Console | None = None) -> None:

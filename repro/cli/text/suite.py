@@ -9,16 +9,16 @@ from typing import Any
 
 from repro.cli.text.tuning import suite_lines
 from repro.cli.workflows.progress import duration
-from repro.compare.contest import statement
+from repro.compare.verdict.contest import statement
 from repro.core import pattern
 from repro.core.source_code import SourceCode, is_file_kind
 from repro.seams.preconditioner import Work
-from repro.suite.cost import Cost
-from repro.suite.kinds import AnyTrialConfig
-from repro.suite.measurement import MeasurementConfig
+from repro.suite.kinds.kinds import AnyTrialConfig
+from repro.suite.kinds.measurement import MeasurementConfig
+from repro.suite.kinds.program import RUN_DIR, SEED, ProgramConfig
 from repro.suite.model import Suite
-from repro.suite.plan import Plan
-from repro.suite.program import RUN_DIR, SEED, ProgramConfig
+from repro.suite.planning.cost import Cost
+from repro.suite.planning.plan import Plan
 
 
 def suite_text(suite: Suite, sources: Mapping[str, SourceCode] = MappingProxyType({})) -> str:

@@ -14,15 +14,15 @@ import yaml
 from repro.bundle.source import open_record
 from repro.cli.entropy import fresh_seed
 from repro.cli.workflows import headless
-from repro.compare.forecast.checked import CheckRow, check
-from repro.compare.forecast.pilot import check_suite, pilot_suite
-from repro.compare.forecast.predict import Advice, advise, families_of, unfit
 from repro.core.errors import UsageError
 from repro.core.machine import detect
-from repro.record.store import Record, read_record
+from repro.papers.advise.checked import CheckRow, check
+from repro.papers.advise.pilot import check_suite, pilot_suite
+from repro.papers.advise.predict import Advice, advise, families_of, unfit
+from repro.record.folder.store import Record, read_record
 from repro.runner.run import discarded_if_unstarted, prepare
 from repro.suite.model import Suite
-from repro.suite.plan import Drawn, Plan, make_plan
+from repro.suite.planning.plan import Drawn, Plan, make_plan
 
 MOST_CELLS = 40
 """Of a pilot or a check: more take longer than what they are to save."""

@@ -13,17 +13,17 @@ from typing import Any
 from repro.bundle.source import is_bundle, open_record
 from repro.cli.workflows import headless
 from repro.compare import factors_of
-from repro.compare.calibration import FILE, Calibration, add, calibrated, nulls_of, place_for, twin_plan
 from repro.compare.cells import CellIndex, primary_pair
+from repro.compare.design.calibration import FILE, Calibration, add, calibrated, nulls_of, place_for, twin_plan
 from repro.core import pattern
 from repro.core.errors import UsageError
 from repro.core.machine import detect
-from repro.record import limits
-from repro.record.store import Record, read_record
+from repro.record.folder import limits
+from repro.record.folder.store import Record, read_record
 from repro.runner.run import discarded_if_unstarted, prepare
-from repro.suite.cell import Cell
 from repro.suite.model import Metric, Suite
-from repro.suite.plan import Plan, expand_again
+from repro.suite.planning.cell import Cell
+from repro.suite.planning.plan import Plan, expand_again
 
 
 @dataclass(frozen=True, slots=True)

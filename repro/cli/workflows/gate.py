@@ -10,16 +10,16 @@ from typing import Any
 
 from repro.cli.workflows.progress import TerminalWatcher
 from repro.compare.cells import factors_of
-from repro.compare.runs import read_pattern
+from repro.compare.runs.runs import read_pattern
 from repro.core import pattern
 from repro.core.errors import Exit, UsageError
 from repro.runner.context import RunContext
 from repro.runner.gate import ParityGate
 from repro.runner.launching import Launchers
 from repro.runner.run import prepare
-from repro.suite.cell import Cell
-from repro.suite.plan import Plan
-from repro.worker.parity import skipped
+from repro.suite.planning.cell import Cell
+from repro.suite.planning.plan import Plan
+from repro.worker.gate.parity import skipped
 
 
 @dataclass(frozen=True, slots=True)

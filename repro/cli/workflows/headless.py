@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from repro.cli.workflows.progress import TerminalWatcher
 from repro.core.machine import detect
-from repro.record.store import Record, RunFolder
+from repro.record.folder.store import Record, RunFolder
 from repro.runner.context import Options
 from repro.runner.run import Run
 from repro.runner.session import Messages, open_session
-from repro.suite.plan import Plan
+from repro.suite.planning.plan import Plan
 
 
 def execute(plan: Plan, folder: RunFolder, kept: str, next_step: str, force: bool = False) -> Record:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from repro.bundle.source import open_record
-from repro.compare.power import Power, power
-from repro.record.store import read_record
-from repro.suite.plan import Plan
+from repro.compare.design.power import Power, power
+from repro.record.folder.store import read_record
+from repro.suite.planning.plan import Plan
 
 
 def power_of(plan: Plan, pilot: Path) -> Power:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import cast
 
 from repro.bundle.source import open_record
-from repro.compare.scale.epochs import read_epochs
-from repro.compare.scale.predict import predict
-from repro.compare.scale.prediction import ScaleModel, Scaling
 from repro.core.errors import OutputError
-from repro.record.store import read_record
+from repro.papers.predict.epochs import read_epochs
+from repro.papers.predict.predict import predict
+from repro.papers.predict.prediction import ScaleModel, Scaling
+from repro.record.folder.store import read_record
 
 
 def predict_run(

@@ -10,13 +10,13 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from repro.cli.console import Console, line
 from repro.compare.figures import Comparison
-from repro.record.looks import Look
-from repro.record.results import Result
-from repro.suite.cell import Cell
+from repro.record.folder.looks import Look
+from repro.record.result.results import Result
 from repro.suite.contest import CONTEST
+from repro.suite.kinds.stop import Stop
 from repro.suite.model import Trial
+from repro.suite.planning.cell import Cell
 from repro.suite.quality import Quality
-from repro.suite.stop import Stop
 
 QUIET_SECONDS = 60.0
 """Without a terminal, the least time between two lines of one trial: a short trial has the one of its end."""

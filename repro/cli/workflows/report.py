@@ -8,7 +8,7 @@ from typing import Any
 
 from repro.bundle.source import is_bundle
 from repro.cli.workflows.run import reporter, write_reports
-from repro.compare.merge import Section, sections
+from repro.compare.runs.merge import Section, sections
 from repro.core import registry
 from repro.core.digits import spelled
 from repro.core.errors import UsageError

@@ -20,14 +20,14 @@ from repro.core.errors import Exit, OutputError, RecordModified, UsageError, nea
 from repro.core.files import read_bounded, write_json
 from repro.core.invocation import command
 from repro.core.machine import Machine, detect
-from repro.record.limits import check_size
-from repro.record.resume import reopen
-from repro.record.store import Record, RunFolder, read_record
-from repro.record.stored_code import allow_code_of, classes_from_files
+from repro.record.folder.limits import check_size
+from repro.record.folder.resume import reopen
+from repro.record.folder.store import Record, RunFolder, read_record
+from repro.record.folder.stored_code import allow_code_of, classes_from_files
 from repro.runner.run import prepare
-from repro.suite.consent import code_permission, require_code
-from repro.suite.plan import Plan, planned_order
-from repro.suite.reaching import permissions, require_allowed
+from repro.suite.planning.consent import code_permission, require_code
+from repro.suite.planning.plan import Plan, planned_order
+from repro.suite.planning.reaching import permissions, require_allowed
 
 FILE = "reproduction.json"
 

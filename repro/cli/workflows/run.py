@@ -13,23 +13,23 @@ from typing import Any
 from repro.cli.workflows.progress import TerminalWatcher
 from repro.cli.workflows.tuning import Phases, begin, refuse_tuning_alone, tune, waits_for_choice
 from repro.compare import Comparison, Summary, compare, summarize
-from repro.compare.calibration import Calibration, keep_calibration, read_kept_calibration
 from repro.compare.cell_figures import cell_figures
-from repro.compare.contest import Claim, claims
-from repro.compare.effect import MainEffect
-from repro.compare.factorial import main_effects
-from repro.compare.run_warnings import run_warnings
+from repro.compare.design.calibration import Calibration, keep_calibration, read_kept_calibration
+from repro.compare.design.effect import MainEffect
+from repro.compare.design.factorial import main_effects
+from repro.compare.runs.run_warnings import run_warnings
+from repro.compare.verdict.contest import Claim, claims
 from repro.core import fence, registry
 from repro.core.errors import Exit, UsageError
 from repro.core.invocation import command
 from repro.core.machine import detect
-from repro.record import limits
-from repro.record.index import seal, unseal
-from repro.record.resume import plan_differences, reopen
-from repro.record.store import Record, RunFolder, read_record
-from repro.record.stored_code import allow_code_of, classes_from_files
+from repro.record.folder import limits
+from repro.record.folder.index import seal, unseal
+from repro.record.folder.resume import plan_differences, reopen
+from repro.record.folder.store import Record, RunFolder, read_record
+from repro.record.folder.stored_code import allow_code_of, classes_from_files
+from repro.record.folder.untrusted import read_inside
 from repro.record.tuning import FOLDER, Tuning, read_tuning
-from repro.record.untrusted import read_inside
 from repro.reporting import Reporter
 from repro.runner.context import Options, Watcher
 from repro.runner.energy_meter import EnergyMeter
@@ -37,10 +37,10 @@ from repro.runner.run import Run, discarded_if_unstarted, exit_code, has_begun, 
 from repro.runner.session import Messages, RunSession, open_session
 from repro.runner.signals import Interrupts
 from repro.runner.tracking import Tracker, TrackingEnd
-from repro.suite.consent import code_permission, require_code
-from repro.suite.cost import over_time_limits
-from repro.suite.plan import Plan
-from repro.suite.reaching import permissions, require_allowed
+from repro.suite.planning.consent import code_permission, require_code
+from repro.suite.planning.cost import over_time_limits
+from repro.suite.planning.plan import Plan
+from repro.suite.planning.reaching import permissions, require_allowed
 
 FINISH_SECONDS = 60.0
 """Longest wait at the end of a run for a tracking server that answers; the record is complete without it."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from repro.core.errors import OutputError, UsageError
 from repro.core.files import read_bounded
 from repro.record.tuning import FOLDER
-from repro.suite.plan import Plan
+from repro.suite.planning.plan import Plan
 
 LATEST = 200
 """Runs that are looked at, the latest first: a suite that states its master seed repeats its last run."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from repro.launchers.slurm import Slurm, in_job, submit
 from repro.seams.launching import Launcher
-from repro.suite.plan import Plan
+from repro.suite.planning.plan import Plan
 
 
 def needs_job(plan: Plan) -> bool:

@@ -21,23 +21,23 @@ from repro.core.errors import TrialError, UsageError
 from repro.core.files import write_model, write_text
 from repro.core.invocation import command
 from repro.core.machine import Machine, detect
-from repro.record import limits
-from repro.record.resume import plan_differences
-from repro.record.store import RunFolder
+from repro.record.folder import limits
+from repro.record.folder.resume import plan_differences
+from repro.record.folder.store import RunFolder
 from repro.record.tuning import DECLARED, FOLDER, FROZEN, Declared, Tuning, read_declared, tuning_of
 from repro.runner.context import Options
 from repro.runner.run import Run, fill, prepare
 from repro.runner.session import Messages, RunSession, open_session
 from repro.runner.tracking import Tracker
-from repro.suite.consent import code_permission
-from repro.suite.contenders import Contender, Problem, check_spaces, contenders
-from repro.suite.cost import estimate, over_time_limits
 from repro.suite.field_problem import as_text
 from repro.suite.file import SuiteFile
-from repro.suite.matrix import tried_cells, written_kinds
-from repro.suite.phases import drafted, scored_suite, tuning_suite
-from repro.suite.plan import Drawn, Plan, make_plan
-from repro.suite.reaching import permissions, refuse_credentials
+from repro.suite.planning.consent import code_permission
+from repro.suite.planning.cost import estimate, over_time_limits
+from repro.suite.planning.matrix import tried_cells, written_kinds
+from repro.suite.planning.plan import Drawn, Plan, make_plan
+from repro.suite.planning.reaching import permissions, refuse_credentials
+from repro.suite.tuning.contenders import Contender, Problem, check_spaces, contenders
+from repro.suite.tuning.phases import drafted, scored_suite, tuning_suite
 
 FINISH_SECONDS = 20.0
 """Longest wait for a tracking server between the phases; the scored run does not depend on it."""

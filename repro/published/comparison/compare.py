@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repro.compare.condition import Condition, parse
+from repro.compare.verdict.condition import Condition, parse
 from repro.core.errors import Exit, UsageError, nearest
 from repro.published.comparison.contrast import PUBLISHED_METRICS, PublishedContrast, contrast_all
 from repro.published.comparison.selection import Entry, contrasts, entries, read_factors

@@ -10,15 +10,15 @@ from dataclasses import replace
 from pydantic import Field
 
 from repro.compare import Comparison
-from repro.compare.evidence import ComparisonRequest, Evidence, examine
-from repro.compare.two_runs import Named
-from repro.compare.verdict import judged
+from repro.compare.evidence.evidence import ComparisonRequest, Evidence, examine
+from repro.compare.runs.two_runs import Named
+from repro.compare.verdict.verdict import judged
 from repro.core.frozen import Frozen
 from repro.published.cells import SEVERAL, as_results
 from repro.published.comparison.selection import Entry
 from repro.published.score import Score
 from repro.published.speedrun.claims import different_machines
-from repro.record.results import Result
+from repro.record.result.results import Result
 from repro.stats.interval import from_log
 from repro.suite.metrics import DEFAULT, METRICS
 from repro.suite.model import Metric

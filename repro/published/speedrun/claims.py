@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from repro.compare.family import ALPHA, LEAST
+from repro.compare.verdict.family import ALPHA, LEAST
 from repro.core.frozen import Frozen
 from repro.published.contest_rules import Contest, StatedMean
 from repro.published.record import PublishedCell, PublishedResult

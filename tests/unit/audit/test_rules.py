@@ -11,9 +11,9 @@ import pytest
 
 from repro.audit.rules import RULES, Facts, Finding, check, check_facts, failing_first
 from repro.audit.rules.from_record import record_facts
-from repro.record.ledger import Attempt
-from repro.record.results import Result
-from repro.record.store import Record
+from repro.record.folder.ledger import Attempt
+from repro.record.folder.store import Record
+from repro.record.result.results import Result
 from repro.suite.model import Trial
 from tests.made_tuned import TUNED, make_tuned
 from tests.records import SCALING, SUITE, Course, default_course, make_record, scaling_course

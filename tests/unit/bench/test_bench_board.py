@@ -12,7 +12,7 @@ from repro.bench.harness.board_scale import DAY_MS, BoardScale, BuildCost, make_
 from repro.bundle.source import open_record
 from repro.bundle.verify import verify
 from repro.cli.main import cli
-from repro.record.store import read_record
+from repro.record.folder.store import read_record
 
 RECORDS = Path(__file__).parents[3] / "docs/gallery/records"
 

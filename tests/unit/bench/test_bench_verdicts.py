@@ -18,7 +18,8 @@ from repro.bench.verdicts.scenarios import SCENARIOS
 from repro.bench.verdicts.screen import DISAGREE, is_open, paired_p
 from repro.bench.verdicts.sequential_runs import adjusted_logs, places_in_order
 from repro.cli.main import cli
-from repro.compare import compare, drift
+from repro.compare import compare
+from repro.compare.evidence import drift
 
 MEASURED = pytest.mark.parametrize("name", [item.name for item in SCENARIOS])
 

@@ -18,13 +18,13 @@ from repro.cli.workflows.reproduce import choose_trials, reduce_plan
 from repro.core.errors import OutputError, UsageError
 from repro.core.files import read_model, write_json
 from repro.core.machine import Machine
-from repro.record.store import Record, read_record
-from repro.record.untrusted import read_inside
+from repro.record.folder.store import Record, read_record
+from repro.record.folder.untrusted import read_inside
 from repro.runner import preflight
 from repro.runner.context import Options
 from repro.seams.training import Comm, Engine, Workload
 from repro.suite.file import read_suite
-from repro.suite.plan import Plan
+from repro.suite.planning.plan import Plan
 from tests.letters import SUITE, installed, letters_record, write_package
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -106,7 +106,7 @@ def test_a_run_is_refused_in_one_line(record: Record) -> None:
 def test_a_suite_that_names_an_unknown_plug_in_is_still_refused(tmp_path: Path) -> None:
     path = tmp_path / "letters.yaml"
     path.write_text(SUITE)
-    from repro.suite.plan import make_plan
+    from repro.suite.planning.plan import make_plan
 
     with pytest.raises(UsageError, match="no workload named 'letters'"):
         make_plan(read_suite(str(path)).suite, Machine("cpu", 0, 2))

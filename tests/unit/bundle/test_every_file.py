@@ -16,9 +16,9 @@ from repro.bundle.source import open_record
 from repro.bundle.verify import verify
 from repro.core.errors import OutputError
 from repro.core.files import read_model, write_model
-from repro.record import index
-from repro.record.results import Result
-from repro.record.store import RunFolder
+from repro.record.folder import index
+from repro.record.folder.store import RunFolder
+from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult
 from tests.records import SUITE, make_record
 from tests.unit.bundle.test_verify import edit, reseal, trial_of
@@ -231,7 +231,7 @@ def test_a_complete_run_without_its_index_is_not_as_it_was(run: Path) -> None:
 def test_a_failure_is_as_it_was(run: Path, how: str) -> None:
     """A trial that hung, ran out of time, crashed with half a line, or lost its log is a record, not an alteration."""
     from repro.core.events import read_events
-    from repro.record.derive import derive
+    from repro.record.derive.derive import derive
     from repro.seams.launching import RankEnd
 
     folder, path = RunFolder(run), trial_of(run)
@@ -256,6 +256,6 @@ def test_a_failure_is_as_it_was(run: Path, how: str) -> None:
 
 
 def verify_plan(run: Path):
-    from repro.suite.plan import Plan
+    from repro.suite.planning.plan import Plan
 
     return list(read_model(run / "plan.json", Plan).trials())

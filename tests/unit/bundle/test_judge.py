@@ -14,13 +14,13 @@ from repro.bundle import judge as judge_module
 from repro.bundle.difference import between_executions, diff_records, differences
 from repro.bundle.judge import Reproduction, judge
 from repro.cli.workflows.reproduce import choose_trials, reduce_plan
-from repro.compare.evidence import ComparisonRequest
+from repro.compare.evidence.evidence import ComparisonRequest
 from repro.core.errors import UsageError
 from repro.core.files import read_model, write_model
 from repro.core.machine import Machine
-from repro.record.results import Result, Resumed
-from repro.record.store import Record, RunFolder, read_record
-from repro.suite.plan import planned_order
+from repro.record.folder.store import Record, RunFolder, read_record
+from repro.record.result.results import Result, Resumed
+from repro.suite.planning.plan import planned_order
 from tests.records import Course, make_record, sample_environment
 
 ONE = """\
@@ -189,8 +189,8 @@ def test_no_words_decide_what_is_judged(tmp_path: Path, monkeypatch: pytest.Monk
 def test_error_rates_over_simulated_reproductions(tmp_path: Path) -> None:
     """True ratio 1.05, the edge of the margin: "reproduced" in 5 % at most; true ratio 1: never "not"."""
     from repro.bundle.judge import _cell, _request
-    from repro.compare.evidence import examine
-    from repro.compare.verdict import judged
+    from repro.compare.evidence.evidence import examine
+    from repro.compare.verdict.verdict import judged
 
     record = spread(tmp_path / "a")
     cell, base = record.plan.cells[0], list(record.results)

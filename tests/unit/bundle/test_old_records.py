@@ -21,7 +21,7 @@ import pytest
 from repro.bundle.archive import unpack
 from repro.cli.main import main
 from repro.core.machine import Machine
-from repro.record.resume import plan_differences, reopen
+from repro.record.folder.resume import plan_differences, reopen
 
 STORED = Path(__file__).parents[2] / "data" / "records-0.1.0"
 NAMES = ("quickstart", "outcomes", "resumed", "interrupted", "calibrated", "reproduction")

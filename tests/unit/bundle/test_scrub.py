@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repro.core.redact import ABSOLUTE, Scrubber, secrets
-from repro.record.environment import others_sha256, settings
+from repro.record.environment.environment import others_sha256, settings
 
 WORLD = {"MLFLOW_TRACKING_URI": "https://ann:s%40crit-word@host.example/api?x=1", "WANDB_API_KEY": "k3y-0123456789",
          "MLFLOW_TRACKING_PASSWORD": 'qu"ote\\d-pass', "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin",

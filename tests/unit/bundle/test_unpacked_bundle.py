@@ -13,7 +13,7 @@ from repro.bundle.make import make_bundle
 from repro.bundle.verify import verify
 from repro.cli.main import cli
 from repro.core.errors import UsageError
-from repro.record import index
+from repro.record.folder import index
 from tests.records import make_record
 
 

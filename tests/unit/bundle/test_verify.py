@@ -22,10 +22,10 @@ from repro.bundle.verify import verify
 from repro.core.errors import OutputError, RecordModified
 from repro.core.events import read_events
 from repro.core.files import read_model, write_model
-from repro.record import index
-from repro.record.derive import derive
-from repro.record.results import Network, Result
-from repro.record.store import RunFolder, read_record
+from repro.record.derive.derive import derive
+from repro.record.folder import index
+from repro.record.folder.store import RunFolder, read_record
+from repro.record.result.results import Network, Result
 from repro.seams.launching import LaunchResult, RankEnd
 from tests.records import SUITE, make_record
 

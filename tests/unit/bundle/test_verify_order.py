@@ -11,12 +11,12 @@ from repro.bundle.verification import Verification
 from repro.bundle.verify import verify
 from repro.bundle.verify_plan import check_plan
 from repro.cli.workflows.reproduce import reduce_plan
-from repro.compare.calibration import twin_plan
+from repro.compare.design.calibration import twin_plan
 from repro.core.files import write_model
 from repro.core.machine import Machine
-from repro.record import index
-from repro.record.store import RunFolder
-from repro.suite.plan import Drawn, Plan, expand_again, make_plan, planned_order
+from repro.record.folder import index
+from repro.record.folder.store import RunFolder
+from repro.suite.planning.plan import Drawn, Plan, expand_again, make_plan, planned_order
 from tests.records import make_record
 
 MACHINE = Machine("cpu", 0, 2)

@@ -15,17 +15,17 @@ from repro.bundle.verification import Verification
 from repro.bundle.verify import verify
 from repro.bundle.verify_plan import check_plan, this_code
 from repro.cli.workflows.reproduce import reduce_plan
-from repro.compare.calibration import twin_plan
-from repro.compare.runs import compare_runs
+from repro.compare.design.calibration import twin_plan
+from repro.compare.runs.runs import compare_runs
 from repro.core.errors import OutputError
 from repro.core.files import write_model
 from repro.core.machine import Machine
-from repro.record import index
-from repro.record.environment import commit
-from repro.record.store import RunFolder, read_plan, read_record
+from repro.record.environment.environment import commit
+from repro.record.folder import index
+from repro.record.folder.store import RunFolder, read_plan, read_record
+from repro.suite.choices.labels import is_label, is_text_of
 from repro.suite.file import read_suite
-from repro.suite.labels import is_label, is_text_of
-from repro.suite.plan import Drawn, make_plan
+from repro.suite.planning.plan import Drawn, make_plan
 from tests.records import SUITE, make_record
 
 Change = Callable[[Any], Any]

@@ -13,7 +13,7 @@ import pytest
 import repro.cli.main as command
 from repro.cli.place import check_place
 from repro.core.errors import TrialError, UsageError
-from repro.record.store import RunFolder
+from repro.record.folder.store import RunFolder
 from repro.runner.run import discarded_if_unstarted
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from repro.cli.text.gate import gate_text
 from repro.cli.workflows.gate import Gated, _rows
 from repro.runner.gate import _as_json
-from repro.worker.gate_judge import judge
+from repro.worker.gate.judge import judge
 from tests.traces import set_norm, trace
 
 

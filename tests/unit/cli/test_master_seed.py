@@ -13,7 +13,7 @@ from repro.cli.main import cli
 from repro.cli.workflows.same_data import refuse_same_data
 from repro.core.errors import UsageError
 from repro.core.files import write_json
-from repro.suite.plan import Plan
+from repro.suite.planning.plan import Plan
 
 SUITE = """\
 suite: sample

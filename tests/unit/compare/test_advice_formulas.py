@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from repro.compare.forecast import formula
+from repro.papers.advise import formula
 
 
 @pytest.mark.parametrize(("workers", "speed_up"), [(2, 1.83), (4, 3.14), (8, 4.89), (16, 6.77)])

@@ -13,17 +13,27 @@ from click.testing import CliRunner
 from repro import stats
 from repro.cli.main import cli
 from repro.cli.workflows import calibrate
-from repro.compare import Pair, calibration
-from repro.compare.calibration import Calibration, Null, add, calibration_of, machine_of, nulls_of, place_for, twin_plan
+from repro.compare import Pair
+from repro.compare.design import calibration
+from repro.compare.design.calibration import (
+    Calibration,
+    Null,
+    add,
+    calibration_of,
+    machine_of,
+    nulls_of,
+    place_for,
+    twin_plan,
+)
 from repro.core.errors import UsageError
 from repro.core.files import write_model
 from repro.core.machine import Machine
-from repro.record.results import Result
-from repro.record.store import Record
+from repro.record.folder.store import Record
+from repro.record.result.results import Result
 from repro.suite.file import read_suite
 from repro.suite.identity import METHOD
 from repro.suite.model import Trial
-from repro.suite.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan, make_plan
 from tests.records import SUITE, Course, make_record, sample_environment
 
 MACHINE = Machine("cpu", 0, 2)

@@ -11,9 +11,9 @@ import pytest
 
 from repro.compare import Comparison, Summary, compare, summarize
 from repro.core.machine import Machine
-from repro.record.results import Result, Status
+from repro.record.result.results import Result, Status
 from repro.suite.file import read_suite
-from repro.suite.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan, make_plan
 from tests.made_cells import fine_bracket
 from tests.records import SUITE, Course, make_record
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from repro.cli.main import cli
 from repro.core.errors import UsageError
-from repro.record.store import Record
+from repro.record.folder.store import Record
 from repro.suite.model import Trial
 from tests.records import SUITE, Course, default_course, make_record
 

@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 
 from repro.cli.main import cli
 from repro.core.errors import UsageError
-from repro.record.store import Record
+from repro.record.folder.store import Record
 from tests.records import SUITE, make_record
 
 MOST_LINES = 40
@@ -77,7 +77,7 @@ def test_nothing_of_this_machine_and_no_markup_of_names(
     def warned(*_: object) -> list[Any]:
         return [type("W", (), {"line": "<img src=x> @someone /home/me/secret/place planted-secret"})()]
 
-    monkeypatch.setattr("repro.compare.runs.run_warnings", warned)
+    monkeypatch.setattr("repro.compare.runs.runs.run_warnings", warned)
     assert run(record.folder.root, "--markdown", tmp_path / "c.md").exit_code == 0
     found = (tmp_path / "c.md").read_text()
     assert "&lt;img" in found and "@<!-- -->someone" in found

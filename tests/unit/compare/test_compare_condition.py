@@ -9,12 +9,12 @@ import pytest
 from scipy.stats import binom
 
 from repro.compare import Comparison, contrast
-from repro.compare.condition import parse
-from repro.compare.evidence import ComparisonRequest, examine
+from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.figures import LookPlace
-from repro.compare.verdict import judged
+from repro.compare.verdict.condition import parse
+from repro.compare.verdict.verdict import judged
 from repro.core.errors import UsageError
-from repro.record.results import Bracket, Result
+from repro.record.result.results import Bracket, Result
 from tests.made_cells import BASELINE, CANDIDATE, MadeCell, result, trials
 
 RUNS = 60

@@ -11,9 +11,9 @@ import pytest
 
 from repro.compare import DECIDED, compare, contrast
 from repro.core.machine import Machine
-from repro.record.results import Result
+from repro.record.result.results import Result
 from repro.suite.file import read_suite
-from repro.suite.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan, make_plan
 from tests.made_cells import BASELINE, CANDIDATE, result, trials
 from tests.records import SUITE
 

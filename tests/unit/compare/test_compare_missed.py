@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from repro.compare import Comparison, contrast, summarize
-from repro.record.results import Point, Result, Status
+from repro.record.result.results import Point, Result, Status
 from tests.made_cells import BASELINE, CANDIDATE, result, trials
 
 

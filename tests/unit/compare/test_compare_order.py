@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repro.compare import Comparison, contrast, summarize
-from repro.record.results import Result
+from repro.record.result.results import Result
 from tests.made_cells import BASELINE, CANDIDATE, MadeCell, result
 
 SECONDS = st.floats(0.01, 1e4)

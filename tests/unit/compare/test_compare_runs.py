@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from repro.compare.two_runs import Ran, versus
+from repro.compare.runs.two_runs import Ran, versus
 from repro.core.errors import UsageError
 from repro.core.machine import Machine
-from repro.record.results import Bracket, Result
+from repro.record.result.results import Bracket, Result
 from repro.suite.file import read_suite
-from repro.suite.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan, make_plan
 from tests.records import SUITE, sample_environment
 
 FACTORS = (0.98, 1.0, 1.02, 1.01, 0.99)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from repro.compare import Comparison, contrast
-from repro.compare.evidence import Evidence
-from repro.record.results import Bracket, Result
+from repro.compare.evidence.evidence import Evidence
+from repro.record.result.results import Bracket, Result
 from tests.made_cells import BASELINE, CANDIDATE, MadeCell, result, trials
 
 WAVE = (0.97, 1.0, 1.03, 1.01, 0.99)
@@ -215,8 +215,8 @@ def test_unpaired_missed_runs_get_no_verdict() -> None:
 
 
 def test_drift_that_pairs_do_not_share_refuses_the_verdict() -> None:
-    from repro.compare.evidence import ComparisonRequest, examine
-    from repro.compare.verdict import judged
+    from repro.compare.evidence.evidence import ComparisonRequest, examine
+    from repro.compare.verdict.verdict import judged
 
     asked = ComparisonRequest(
         "tta_wall", primary=True, refusals=("cell c: ran apart",), cautions=("the machine drifted",))
@@ -230,8 +230,8 @@ def test_drift_that_pairs_do_not_share_refuses_the_verdict() -> None:
 
 
 def test_a_refused_contrast_does_not_make_the_others_easier() -> None:
-    from repro.compare.evidence import ComparisonRequest, examine
-    from repro.compare.verdict import judged
+    from repro.compare.evidence.evidence import ComparisonRequest, examine
+    from repro.compare.verdict.verdict import judged
 
     def family(*refusals: str) -> list[Evidence]:
         clear, close = trials(CANDIDATE, steady(12, 5.0)), trials(CANDIDATE, [8.0 + k % 5 / 2 for k in range(12)])

@@ -10,15 +10,15 @@ import pytest
 from scipy import stats as scipy_stats
 
 from repro.compare import Comparison, compare
-from repro.compare.contest import Claim, claims
-from repro.compare.merge import unlike
-from repro.compare.power import power
-from repro.compare.several_runs import versus_several
-from repro.compare.two_runs import Ran
+from repro.compare.design.power import power
+from repro.compare.runs.merge import unlike
+from repro.compare.runs.several_runs import versus_several
+from repro.compare.runs.two_runs import Ran
+from repro.compare.verdict.contest import Claim, claims
 from repro.core.machine import Machine
-from repro.record.results import Result
+from repro.record.result.results import Result
 from repro.suite.file import read_suite
-from repro.suite.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan, make_plan
 from tests.records import SUITE as TRAINING
 from tests.records import make_record, sample_environment
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from repro.compare import Pair
-from repro.compare.convergence import certain_p, check, pair_ranges
+from repro.compare.verdict.convergence import certain_p, check, pair_ranges
 from repro.core.machine import Machine
-from repro.record.results import Bracket, Point, Result
+from repro.record.result.results import Bracket, Point, Result
 from repro.suite.file import read_suite
-from repro.suite.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan, make_plan
 from tests.records import SUITE
 
 ONE = SUITE.replace("  processes: [1, 2]\n", "").replace(", processes: 2", "")

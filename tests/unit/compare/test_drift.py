@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from repro.compare import Comparison, compare
-from repro.compare.drift import Caution, cautions, seconds_per_sample
+from repro.compare.evidence.drift import Caution, cautions, seconds_per_sample
 from repro.core.machine import Machine
-from repro.record.results import Result
+from repro.record.result.results import Result
 from repro.suite.file import read_suite
-from repro.suite.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan, make_plan
 from tests.records import SUITE
 
 SEEDS = 10
@@ -179,7 +179,7 @@ def test_a_refusal_removes_the_verdict(plan: Plan, monkeypatch: pytest.MonkeyPat
     results = made(plan, lambda place, cell, repeat: 0.001 * draw() * (1.2 if "deepspeed" in cell else 1.0))
     assert compare(plan, results)[0].verdict == "slower"
     refusal = Caution(plan.cells[3].cell_id, "refuse", "the order was not kept")
-    monkeypatch.setattr("repro.compare.drift._cautions", lambda *_: [refusal])
+    monkeypatch.setattr("repro.compare.evidence.drift._cautions", lambda *_: [refusal])
     found = compare(plan, results)
     assert found[0].verdict == "inconclusive"
     assert found[0].because == "the order was not kept"

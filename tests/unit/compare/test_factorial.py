@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from repro.compare.effect import MainEffect
-from repro.compare.factorial import main_effects
+from repro.compare.design.effect import MainEffect
+from repro.compare.design.factorial import main_effects
 from repro.core.machine import Machine
-from repro.record.results import Result
-from repro.suite.cell import Cell
+from repro.record.result.results import Result
 from repro.suite.file import read_suite
-from repro.suite.plan import Plan, make_plan
+from repro.suite.planning.cell import Cell
+from repro.suite.planning.plan import Plan, make_plan
 from tests.made_cells import MadeCell, result
 
 SUITE = """\

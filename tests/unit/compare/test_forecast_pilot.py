@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from repro.compare.forecast.pilot import check_suite, pilot_suite
 from repro.core.errors import UsageError
 from repro.core.machine import Machine
+from repro.papers.advise.pilot import check_suite, pilot_suite
 from repro.suite.file import bundled, read_suite
-from repro.suite.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan, make_plan
 
 CPU = Machine("cpu", 0, 2)
 

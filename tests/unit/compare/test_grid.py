@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from repro.compare import Comparison, contrast
-from repro.compare.evidence import ComparisonRequest, examine
-from repro.compare.grid import Grid, span_of, unlike_grids
-from repro.compare.stage import Stage
-from repro.compare.verdict import judged
-from repro.record.metric_values import figure
-from repro.record.results import Bracket, Point, Result
+from repro.compare.evidence.evidence import ComparisonRequest, examine
+from repro.compare.evidence.grid import Grid, span_of, unlike_grids
+from repro.compare.evidence.stage import Stage
+from repro.compare.verdict.verdict import judged
+from repro.record.result.metric_values import figure
+from repro.record.result.results import Bracket, Point, Result
 from repro.suite.metrics import METRICS
 from tests.made_cells import BASELINE, CANDIDATE, MadeCell, result
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from repro.compare.pooled import pool
-from repro.record.controller import Controller, Exchange
-from repro.record.metric_values import read
-from repro.record.results import Result
+from repro.compare.design.pooled import pool
+from repro.record.result.controller import Controller, Exchange
+from repro.record.result.metric_values import read
+from repro.record.result.results import Result
 from repro.suite.metrics import METRICS
 
 

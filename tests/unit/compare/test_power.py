@@ -13,13 +13,13 @@ from click.testing import CliRunner
 
 from repro import stats
 from repro.cli.main import cli
-from repro.compare.power import power, spread_interval
+from repro.compare.design.power import power, spread_interval
 from repro.core.errors import UsageError
 from repro.core.machine import Machine
-from repro.record.store import Record
+from repro.record.folder.store import Record
 from repro.suite.file import read_suite
 from repro.suite.model import Trial
-from repro.suite.plan import make_plan
+from repro.suite.planning.plan import make_plan
 from tests.records import SUITE, Course, make_record
 
 SHIFTS = (0.00, 0.03, 0.01, 0.05, 0.02, 0.04)

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from repro.cli.main import cli
-from repro.compare.scale.predict import predict
 from repro.core.errors import UsageError
-from repro.record.store import Record
+from repro.papers.predict.predict import predict
+from repro.record.folder.store import Record
 from tests.records import SCALING, SUITE, WEIGHTS, default_course, make_record, scaling_course
 
 

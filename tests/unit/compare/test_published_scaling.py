@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from repro.comm.algorithms.ring import Ring
-from repro.compare.scale.formula import needed_step
 from repro.core.yaml_file import read_yaml
+from repro.papers.predict.formula import needed_step
 
 ROOT = Path(__file__).parents[3]
 PAGE = " ".join((ROOT / "docs" / "predict.md").read_text(encoding="utf-8").split())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from repro.compare.reach import out_of_reach
+from repro.compare.design.reach import out_of_reach
 from repro.core.machine import Machine
 from repro.suite.file import read_suite
-from repro.suite.plan import make_plan
+from repro.suite.planning.plan import make_plan
 from tests.records import SUITE
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from repro.compare.run_warnings import run_warnings
-from repro.record.ledger import Incident
-from repro.record.store import Record
+from repro.compare.runs.run_warnings import run_warnings
+from repro.record.folder.ledger import Incident
+from repro.record.folder.store import Record
 from tests.records import make_record
 
 

@@ -11,7 +11,7 @@ from repro.comm.algorithms.tree import ReductionTree
 from repro.comm.model import fit_parameters
 from repro.comm.schedule import cost_by_class
 from repro.comm.sharing import shared_path
-from repro.compare.scale.formula import computation_ratio, expected_maximum, interpolated, needed_step, speed_up
+from repro.papers.predict.formula import computation_ratio, expected_maximum, interpolated, needed_step, speed_up
 
 ONE_PIECE = ReductionTree(shape="binomial", chunk_kib=None)
 

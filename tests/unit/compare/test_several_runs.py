@@ -9,13 +9,13 @@ import pytest
 from click.testing import CliRunner
 
 from repro.cli.main import cli
-from repro.compare.several_runs import in_turns, versus_several
-from repro.compare.two_runs import Ran
+from repro.compare.runs.several_runs import in_turns, versus_several
+from repro.compare.runs.two_runs import Ran
 from repro.core.errors import UsageError
 from repro.core.machine import Machine
-from repro.record.results import Bracket, Result
+from repro.record.result.results import Bracket, Result
 from repro.suite.file import read_suite
-from repro.suite.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan, make_plan
 from repro.suite.sequential import Sequential
 from tests.records import SUITE, Course, default_course, make_record, sample_environment
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from repro.compare import Comparison, compare
-from repro.record.results import Result
+from repro.record.result.results import Result
 from tests.unit.compare.test_compare import make_plan_of, results, spread
 
 

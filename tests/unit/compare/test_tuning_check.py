@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from repro.audit.rules import check
-from repro.compare.scores import Scores, record_scores
-from repro.compare.tuning_check import check_tuning, near_an_end, tuned_by
+from repro.compare.ranking.scores import Scores, record_scores
+from repro.compare.ranking.tuning_check import check_tuning, near_an_end, tuned_by
 from repro.core.errors import OutputError
 from repro.core.files import write_model
-from repro.record.ledger import Attempt
-from repro.record.store import Record, RunFolder, read_record
+from repro.record.folder.ledger import Attempt
+from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.tuning import FOLDER
 from repro.suite.model import Suite
 from repro.suite.tune import Space
@@ -201,7 +201,7 @@ def test_tuning_on_scored_seeds_fails_and_is_on_the_page(
 
 
 def test_a_frozen_suite_says_what_it_declares_and_no_more(tmp_path: Path, fair: Record) -> None:
-    from repro.suite.plan import make_plan
+    from repro.suite.planning.plan import make_plan
     from tests.made_tuned import MACHINE
     from tests.records import write_record
 

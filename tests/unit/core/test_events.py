@@ -17,7 +17,7 @@ from repro.core import fence
 from repro.core.events import Event, EventLog, complete_lines, follow, parse_line, read_events
 from repro.core.machine import Machine
 from repro.suite.file import read_suite
-from repro.suite.plan import make_plan
+from repro.suite.planning.plan import make_plan
 from tests.records import SUITE, Course, write_log
 
 CALM = settings(max_examples=100, deadline=None, derandomize=True, database=None)

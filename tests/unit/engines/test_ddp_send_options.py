@@ -17,7 +17,7 @@ from repro.optimizers.sgd import Sgd
 from repro.seams.plugin import Setting
 from repro.seams.training import Job, TrainingParts
 from repro.suite.file import read_suite
-from repro.suite.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan, make_plan
 from tests.engine_ranks import free_port
 
 SUITE = """\

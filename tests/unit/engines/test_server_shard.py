@@ -6,13 +6,13 @@ import threading
 
 import pytest
 
-from repro.engines.async_server import AsyncServer
 from repro.optimizers.sgd import Sgd
+from repro.papers.server.async_server import AsyncServer
 from repro.seams.server_work import ServerWork
 
 torch = pytest.importorskip("torch")
 
-from repro.engines.server.shard import Push, Shard  # noqa: E402
+from repro.papers.server.shard import Push, Shard  # noqa: E402
 
 RATE = 0.5
 GRID = (2, 3, 5)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from repro.core import source_import
-from repro.record.index import file_sha256, members, text_of
+from repro.record.folder.index import file_sha256, members, text_of
 from tests.file_classes import imports, write_suite
 from tests.hostile_records import invoke_words
 

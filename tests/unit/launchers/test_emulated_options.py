@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from pydantic import ValidationError
 
 from repro.cli.main import cli
-from repro.compare.runs import compare_runs
+from repro.compare.runs.runs import compare_runs
 from repro.core import orphans
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
@@ -23,9 +23,9 @@ from repro.launchers.netns.placement import node_of
 from repro.launchers.netns.probe import Ability
 from repro.runner import doctor
 from repro.seams.plugin import Setting
-from repro.suite.choice import parse_choice
+from repro.suite.choices.choice import parse_choice
 from repro.suite.file import read_suite
-from repro.suite.plan import make_plan
+from repro.suite.planning.plan import make_plan
 from tests.records import SUITE, make_record
 
 

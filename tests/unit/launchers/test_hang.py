@@ -12,7 +12,7 @@ import pytest
 from repro.launchers.processes import hang, rank
 from repro.launchers.processes.hang import STOPPED, FileGrowth
 from repro.launchers.processes.rank_processes import hung_ends
-from repro.record import post_mortem
+from repro.record.folder import post_mortem
 from repro.seams.launching import LaunchResult, RankEnd
 
 DUMP = """\

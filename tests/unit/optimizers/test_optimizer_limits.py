@@ -14,7 +14,7 @@ from repro.core.machine import Machine
 from repro.optimizers import installed
 from repro.suite.file import read_suite
 from repro.suite.listing import rows
-from repro.suite.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan, make_plan
 from tests.optimizer_cases import ENGINES, EVERYWHERE, OPTIMIZERS
 
 MACHINE = Machine(device="cpu", device_count=0, cores=2)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from repro.core.errors import TrialError
-from repro.preconditioners.kfac import Kfac
+from repro.papers.kfac.kfac import Kfac
 from repro.seams.preconditioner import Place
 
 torch = pytest.importorskip("torch")

@@ -10,12 +10,12 @@ import pytest
 
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
-from repro.preconditioners.kfac import Kfac
+from repro.papers.kfac.kfac import Kfac
 from repro.seams.training import Preconditioner
 from repro.suite.file import read_suite
 from repro.suite.identity import canonical
-from repro.suite.plan import Plan, make_plan
-from repro.worker import parity
+from repro.suite.planning.plan import Plan, make_plan
+from repro.worker.gate import parity
 
 MACHINE = Machine(device="cpu", device_count=0, cores=2)
 SUITE = """\

@@ -12,15 +12,15 @@ import pytest
 from repro.core.events import Event
 from repro.core.machine import Machine
 from repro.engines.fake import FakeSession
-from repro.record import environment
-from repro.record.checkpoint import Checkpoints
-from repro.record.store import Record
+from repro.record.environment import environment
+from repro.record.folder.checkpoint import Checkpoints
+from repro.record.folder.store import Record
 from repro.runner import preflight
 from repro.runner.run import Run, prepare
 from repro.seams.training import Batch
 from repro.suite.file import read_suite
-from repro.suite.plan import make_plan
-from repro.worker.checkpoint_writer import CheckpointWriter
+from repro.suite.planning.plan import make_plan
+from repro.worker.checkpoints.checkpoint_writer import CheckpointWriter
 from tests.watcher import Silent
 
 SUITE = """\

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from repro.core.machine import Machine
-from repro.record import differences, environment, resume
-from repro.record.store import Record, RunFolder
+from repro.record.environment import differences, environment
+from repro.record.folder import resume
+from repro.record.folder.store import Record, RunFolder
 from repro.runner import preflight
 from repro.runner.context import Options
 from repro.runner.launching import Launchers
@@ -18,7 +19,7 @@ from repro.runner.run import Run, prepare
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.file import read_suite
 from repro.suite.model import Trial
-from repro.suite.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan, make_plan
 from tests.watcher import Silent
 
 SUITE = """\

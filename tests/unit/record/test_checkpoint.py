@@ -18,13 +18,13 @@ from repro.core import registry
 from repro.core.errors import CheckpointError, CheckpointRefused
 from repro.core.events import EventLog
 from repro.engines.fake import FakeSession
-from repro.record import checkpoint, resume
-from repro.record.checkpoint import Checkpoints
-from repro.record.index import file_sha256
+from repro.record.folder import checkpoint, resume
+from repro.record.folder.checkpoint import Checkpoints
+from repro.record.folder.index import file_sha256
 from repro.runner.context import Options
 from repro.runner.run import Run
 from repro.seams.training import Batch
-from repro.worker.checkpointing import find_problem
+from repro.worker.checkpoints.checkpointing import find_problem
 from tests.unit.record.resumable_runs import MACHINE, begin, failing, ledger, quiet
 from tests.watcher import Silent
 

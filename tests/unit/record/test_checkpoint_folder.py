@@ -17,15 +17,15 @@ from repro.bundle.verify import verify
 from repro.core.errors import CheckpointError, CheckpointRefused, ParityError, SuiteError
 from repro.core.events import Event
 from repro.launchers.inline import Inline
-from repro.record import checkpoint
+from repro.record.folder import checkpoint
 from repro.runner import attempt as runner_attempt
 from repro.runner.launching import PARITY_WORKER, Launchers
 from repro.runner.run import Run, prepare
 from repro.seams.launching import LaunchRequest, LaunchResult
+from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial
-from repro.suite.plan import Plan, make_plan
-from repro.suite.training import TrainingConfig
-from repro.worker.gate_difference import Difference
+from repro.suite.planning.plan import Plan, make_plan
+from repro.worker.gate.difference import Difference
 from tests.unit.record.resumable_runs import LINE, MACHINE, begin, failing, ledger, quiet, written
 from tests.watcher import Silent
 
@@ -318,7 +318,7 @@ def test_a_gate_that_was_passed_is_not_run_again(begin: Callable[..., Run], monk
             run.execute()
         gates.append(launchers.gates)
     assert gates == [3, 0]  # the reference without a warm-up, and both engines
-    monkeypatch.setattr("repro.worker.parity.STEPS", 2)  # another gate than the one that was passed
+    monkeypatch.setattr("repro.worker.gate.parity.STEPS", 2)  # another gate than the one that was passed
     monkeypatch.setattr("repro.runner.gate.judge", lambda *_: {"loss": Difference("loss", 1, "planted")})
     run = Run(plan, folder, MACHINE, Silent())
     run.launchers = Counting()

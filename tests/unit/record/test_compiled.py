@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from repro.core.events import Event
-from repro.record.compiled import describe_late, read_filling, read_seconds
+from repro.record.derive.compiled import describe_late, read_filling, read_seconds
 
 
 def event(value: Any) -> Event:

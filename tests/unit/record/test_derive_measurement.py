@@ -11,8 +11,8 @@ import pytest
 
 from repro.core.errors import TrialError
 from repro.core.events import EventLog, read_events
-from repro.record.derive import derive
-from repro.record.results import Result
+from repro.record.derive.derive import derive
+from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.seams.measurement import Check, FigureKind, Findings
 from repro.suite.model import Trial

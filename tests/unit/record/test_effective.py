@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from repro.core.events import EventLog
-from repro.record.derive import derive
-from repro.record.effective import mismatches
-from repro.record.results import Result
+from repro.record.derive.derive import derive
+from repro.record.derive.effective import mismatches
+from repro.record.result.results import Result
 from tests.unit.record.test_results import FINE, Script, make_trial, play
 
 RIGHT = {"matmul_dtype": "float32", "weight_dtype": "float32", "gradient_dtype": "float32", "master_dtype": "float32",

@@ -13,11 +13,11 @@ import pytest
 from repro.bundle.verify import verify
 from repro.core.errors import UsageError
 from repro.core.files import read_model, write_model
-from repro.record import index
-from repro.record.derive import with_energy
-from repro.record.energy import Energy, Part
-from repro.record.results import Result, Resumed
-from repro.record.store import read_record
+from repro.record.derive.derive import with_energy
+from repro.record.folder import index
+from repro.record.folder.store import read_record
+from repro.record.result.energy import Energy, Part
+from repro.record.result.results import Result, Resumed
 from repro.runner import energy_meter, energy_process
 from repro.runner.energy_meter import EnergyMeter
 from tests.records import make_record
@@ -160,7 +160,7 @@ def test_it_is_in_the_result_the_page_the_tables_and_the_metrics_with_its_label(
 
 
 def test_a_run_without_it_reports_no_energy(tmp_path: Path) -> None:
-    from repro.reporters.page.energy import energy
+    from repro.reporters.page.sections.energy import energy
 
     assert energy(make_record(tmp_path / "run", only=4)) is None
 

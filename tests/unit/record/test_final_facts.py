@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from repro.record.final_facts import (
+from repro.record.derive.final_facts import (
     FinalFacts,
     describe_cost,
     describe_facts,
@@ -14,7 +14,7 @@ from repro.record.final_facts import (
     find_failures,
     read_facts,
 )
-from repro.suite.training import TrainingConfig
+from repro.suite.kinds.training import TrainingConfig
 
 CHOICES: dict[str, Any] = {
     "workload": "digits", "engine": "ddp", "processes": 2, "batch": {"global": 48}, "evaluate_every": 480,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from repro.record.environment import settings
-from repro.record.gpus import interconnect, used_gpus
+from repro.record.environment.environment import settings
+from repro.record.environment.gpus import interconnect, used_gpus
 
 ROW = "NVIDIA H100 80GB HBM3, 550.54.15, 81559 MiB, 700.00 W, 700.00 W, 1980 MHz, 2619 MHz, Enabled, Disabled, Default"
 HEAD = "\t\x1b[4mGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m"

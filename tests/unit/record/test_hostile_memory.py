@@ -13,7 +13,7 @@ import pytest
 import repro
 from repro.core.errors import OutputError
 from repro.core.files import MAX_PARTS, parse_model, read_model, refuse_crowded, write_model
-from repro.record.store import MAX_TRIALS, check_plan
+from repro.record.folder.store import MAX_TRIALS, check_plan
 from tests.records import SUITE, make_record
 
 ROOT = Path(repro.__file__).parents[1]
@@ -22,14 +22,14 @@ CHILD = """
 import sys
 from pathlib import Path
 from repro.core.errors import OutputError
-from repro.suite.plan import Plan
+from repro.suite.planning.plan import Plan
 from repro.published.record import PublishedResult
 from repro.published.store import _read
-from repro.record.results import Result
+from repro.record.result.results import Result
 from repro.core.files import read_model
-from repro.record.ledger import Attempt, _read_lines
-from repro.record.store import _read_json
-from repro.record.index import read_sums
+from repro.record.folder.ledger import Attempt, _read_lines
+from repro.record.folder.store import _read_json
+from repro.record.folder.index import read_sums
 from repro.reporters.tracking.state import read_state
 
 path = Path(sys.argv[1])

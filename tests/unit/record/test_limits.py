@@ -13,8 +13,8 @@ from repro.cli.workflows.reproduce import reproduce
 from repro.cli.workflows.run import run_suite
 from repro.core.errors import UsageError
 from repro.core.machine import Machine
-from repro.record import index, limits
-from repro.record.limits import (
+from repro.record.folder import index, limits
+from repro.record.folder.limits import (
     BUNDLE_BYTES,
     MAX_EVALUATIONS,
     MAX_STEPS,
@@ -24,9 +24,9 @@ from repro.record.limits import (
     too_large,
     warnings,
 )
-from repro.record.store import MAX_TRIALS
+from repro.record.folder.store import MAX_TRIALS
 from repro.suite.file import read_suite
-from repro.suite.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan, make_plan
 from tests.records import make_record
 
 SUITE = """\

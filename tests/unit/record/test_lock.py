@@ -13,12 +13,12 @@ import pytest
 
 import repro
 from repro.core.errors import OutputError
-from repro.record.lock import NAME, RunLock
+from repro.record.folder.lock import NAME, RunLock
 
 HOLD = """
 import sys
 from pathlib import Path
-from repro.record.lock import RunLock
+from repro.record.folder.lock import RunLock
 RunLock(Path(sys.argv[1])).acquire()
 print("held", flush=True)
 sys.stdin.read()

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from repro.bundle.difference import diff_records
-from repro.compare.merge import sections
+from repro.compare.runs.merge import sections
 from repro.core import registry
 from repro.core.errors import UsageError
-from repro.record.differences import differences
-from repro.record.plugin_code import PluginCode, plugin_code
-from repro.record.resume import require_same
-from repro.record.store import Record
+from repro.record.environment.differences import differences
+from repro.record.environment.plugin_code import PluginCode, plugin_code
+from repro.record.folder.resume import require_same
+from repro.record.folder.store import Record
 from repro.suite.listing import rows
-from repro.suite.plan import Plan
+from repro.suite.planning.plan import Plan
 from tests.letters import installed, letters_record, write_package
 
 

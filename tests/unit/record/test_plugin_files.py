@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from repro.record import plugin_files
-from repro.record.plugin_files import SourceFile, own_file, source_files
+from repro.record.environment import plugin_files
+from repro.record.environment.plugin_files import SourceFile, own_file, source_files
 
 INSTALL = """
 import json, os, site, sys, zipfile
 from importlib.metadata import entry_points
 from pathlib import Path
 from setuptools.build_meta import build_editable
-from repro.record.plugin_files import own_file, source_files
+from repro.record.environment.plugin_files import own_file, source_files
 found = {}
 for place in sys.argv[1:]:
     os.chdir(place)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from repro.core.events import Event, EventLog, read_events
-from repro.record.derive import derive
-from repro.record.results import Bracket, Result
+from repro.record.derive.derive import derive
+from repro.record.result.results import Bracket, Result
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.model import Trial
 from repro.worker.stop_rule import Ending, Progress, decide

@@ -11,12 +11,13 @@ import pytest
 
 from repro.core.errors import OutputError, UsageError
 from repro.core.files import read_model, write_model
-from repro.record import differences, environment, resume
-from repro.record import index as record_index
-from repro.record.environment import Environment
-from repro.record.store import Record
+from repro.record.environment import differences, environment
+from repro.record.environment.environment import Environment
+from repro.record.folder import index as record_index
+from repro.record.folder import resume
+from repro.record.folder.store import Record
 from repro.runner.run import exit_code
-from repro.suite.plan import Plan
+from repro.suite.planning.plan import Plan
 from tests.unit.record.scripted_runs import MACHINE, Scripted, begin, go_on, half, ledger, results, texts
 
 __all__ = ["begin", "half"]  # fixtures

@@ -15,19 +15,19 @@ from repro.bundle.verify import verify
 from repro.cli.workflows import run as cli_run
 from repro.core.errors import GuardError, OutputError, UsageError
 from repro.core.files import read_model, write_model
-from repro.record import damaged as record_damaged
-from repro.record import index as record_index
-from repro.record import resume
-from repro.record.environment import Environment
-from repro.record.ledger import read_attempts
-from repro.record.results import Result
-from repro.record.store import RunFolder, read_record
+from repro.record.environment.environment import Environment
+from repro.record.folder import damaged as record_damaged
+from repro.record.folder import index as record_index
+from repro.record.folder import resume
+from repro.record.folder.ledger import read_attempts
+from repro.record.folder.store import RunFolder, read_record
+from repro.record.result.results import Result
 from repro.runner import attempt, preflight
 from repro.runner.context import Options
 from repro.runner.machine_watch import ClockWatch
 from repro.runner.trials import Trials
 from repro.suite.file import read_suite
-from repro.suite.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan, make_plan
 from tests.unit.record.scripted_runs import MACHINE, Scripted, begin, cut, go_on, half, ledger, results, texts
 
 __all__ = ["begin", "half"]  # fixtures

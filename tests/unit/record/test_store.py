@@ -10,9 +10,9 @@ import pytest
 
 from repro.core.errors import OutputError
 from repro.core.files import read_model, write_json, write_model, write_text
-from repro.record.ledger import Attempt
-from repro.record.store import Record, RunFolder, read_record
-from repro.suite.plan import Plan
+from repro.record.folder.ledger import Attempt
+from repro.record.folder.store import Record, RunFolder, read_record
+from repro.suite.planning.plan import Plan
 from tests.records import make_record
 
 ROOT_MAY_ALL = os.geteuid() == 0

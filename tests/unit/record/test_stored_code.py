@@ -11,10 +11,10 @@ import pytest
 from repro.core import source_import
 from repro.core.errors import TrialError
 from repro.core.machine import Machine
-from repro.record.plugin_code import plugin_code
-from repro.record.stored_code import allow_code_of_trial, keep_code
+from repro.record.environment.plugin_code import plugin_code
+from repro.record.folder.stored_code import allow_code_of_trial, keep_code
 from repro.suite.file import read_suite
-from repro.suite.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan, make_plan
 from tests.file_classes import write_suite
 from tests.hostile_records import invoke_words
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from repro.core.events import EventLog, read_events
-from repro.record.derive import derive
-from repro.record.results import Result
+from repro.record.derive.derive import derive
+from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.model import Trial
 from repro.worker.step_log import write_rank_steps, write_steps

@@ -19,12 +19,12 @@ from repro.core.events import Event, parse_line
 from repro.core.files import MAX_JSON_BYTES
 from repro.core.machine import Machine
 from repro.core.yaml_file import YamlFile
-from repro.record import index
-from repro.record.lock import _owner_text, _read
-from repro.record.store import read_record
+from repro.record.folder import index
+from repro.record.folder.lock import _owner_text, _read
+from repro.record.folder.store import read_record
 from repro.suite.file import read_suite
-from repro.suite.matrix import MAX_CELLS
-from repro.suite.plan import make_plan
+from repro.suite.planning.matrix import MAX_CELLS
+from repro.suite.planning.plan import make_plan
 from tests.records import SUITE, make_record
 
 SMALL = SUITE.replace("seeds: 6", "seeds: 2").replace("processes: [1, 2]", "processes: [2]")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from repro.core import registry
-from repro.record.store import Record
+from repro.record.folder.store import Record
 from repro.suite.model import Trial
 from tests.records import SUITE, Course, make_record
 

@@ -14,7 +14,7 @@ from repro.cli.text.outcome import ended_text
 from repro.cli.workflows.run import _summarize, reporter
 from repro.compare import compare
 from repro.core.errors import Exit
-from repro.record.store import Record, read_record
+from repro.record.folder.store import Record, read_record
 from repro.suite.model import Trial
 from tests.records import SUITE, Course, make_record
 

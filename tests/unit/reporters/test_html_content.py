@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from repro.core.machine import Machine
-from repro.record.store import Record
-from repro.suite.cell import Skipped
+from repro.record.folder.store import Record
 from repro.suite.file import read_suite
-from repro.suite.plan import make_plan
+from repro.suite.planning.cell import Skipped
+from repro.suite.planning.plan import make_plan
 from tests.records import make_record
 from tests.unit.reporters.parsed_page import Page, figures, page, render, rough, sample, trials_of
 

@@ -16,23 +16,23 @@ import yaml
 
 import repro
 from repro.compare import compare, summarize
-from repro.compare.calibration import FILE, Null, calibration, machine_of
+from repro.compare.design.calibration import FILE, Null, calibration, machine_of
 from repro.core import registry
 from repro.core.files import write_model
-from repro.record.results import Bracket, Point
-from repro.record.store import Record
+from repro.record.folder.store import Record
+from repro.record.result.results import Bracket, Point
 from repro.suite.identity import METHOD
 from repro.suite.model import Trial
 from tests.records import SUITE, Course, make_record
 
 ROOT = Path(__file__).parents[3]
-bands = importlib.import_module("repro.reporters.page.bands")
-checklists = importlib.import_module("repro.reporters.page.checklist")
+bands = importlib.import_module("repro.reporters.page.charts.bands")
+checklists = importlib.import_module("repro.reporters.page.sections.checklist")
 citations = importlib.import_module("repro.reporters.page.citation")
-speedup = importlib.import_module("repro.reporters.page.speedup")
-survivals = importlib.import_module("repro.reporters.page.survival")
+speedup = importlib.import_module("repro.reporters.page.first.speedup")
+survivals = importlib.import_module("repro.reporters.page.charts.survival")
 text_of = importlib.import_module("repro.reporters.text")
-trusts = importlib.import_module("repro.reporters.page.trust")
+trusts = importlib.import_module("repro.reporters.page.sections.trust")
 
 
 def uneven(trial: Trial) -> Course:
@@ -227,7 +227,7 @@ def test_a_long_curve_is_thinned_for_drawing_but_keeps_its_crossing(plain: Recor
 
 
 def test_thinning_changes_lines_but_no_figure(plain: Record, monkeypatch: pytest.MonkeyPatch) -> None:
-    curves = importlib.import_module("repro.reporters.page.curves")
+    curves = importlib.import_module("repro.reporters.page.charts.curves")
     whole = curves.panels(plain)[0]
     monkeypatch.setattr(curves, "DRAWN_UP_TO", 10)
     assert whole.drawn == 0 and curves.panels(plain)[0].drawn == 20
@@ -254,7 +254,7 @@ def test_pairing_hashes_are_counted_seed_by_seed(plain: Record) -> None:
 
 
 def test_differing_factors_come_first(plain: Record) -> None:
-    setup = importlib.import_module("repro.reporters.page.settings")
+    setup = importlib.import_module("repro.reporters.page.sections.settings")
     results = tuple(item.model_copy(update={
         "effective": {"alike": "x", "other": item.cell_id}, "settings": {"A": "1", "B": item.cell_id}})
         for item in plain.results)

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from repro.cli.main import cli
 from repro.core import registry
 from repro.core.errors import UsageError
-from repro.record.store import Record
+from repro.record.folder.store import Record
 from tests.records import SUITE, make_record
 
 rows = importlib.import_module("repro.reporters.tables.rows")

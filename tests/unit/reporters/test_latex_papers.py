@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from repro.cli.main import cli
 from repro.core import registry
-from repro.record.store import Record
+from repro.record.folder.store import Record
 from tests.made_scores import SCORES, scores_course
 from tests.records import SUITE, default_course, make_record
 

@@ -15,7 +15,7 @@ from repro.cli.console import Console
 from repro.cli.workflows.progress import TerminalWatcher
 from repro.core import registry
 from repro.core.events import read_events
-from repro.record.store import Record
+from repro.record.folder.store import Record
 from tests.records import SUITE, make_record
 from tests.unit.reporters.parsed_page import Page, figures, render, trials_of
 

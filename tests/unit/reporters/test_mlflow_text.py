@@ -22,11 +22,11 @@ from repro.reporters.tracking.table_view import NOTE, VIEW_TAG, experiment_tags
 
 from repro.compare import compare, summarize
 from repro.core.events import read_events
-from repro.record.metric_values import figures_of
-from repro.record.store import Record
-from repro.suite.cell import Cell
-from repro.suite.choice import parse_choice
-from repro.suite.recorded import reading
+from repro.record.folder.store import Record
+from repro.record.result.metric_values import figures_of
+from repro.suite.choices.choice import parse_choice
+from repro.suite.choices.recorded import reading
+from repro.suite.planning.cell import Cell
 from tests.records import SUITE, Course, make_record
 
 LINKS = Links("7", "abc", "def")

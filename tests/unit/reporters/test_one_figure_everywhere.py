@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from repro.cli.main import cli
 from repro.cli.workflows.run import _summarize, reporter
 from repro.core.errors import Exit
-from repro.record.store import Record
+from repro.record.folder.store import Record
 from repro.suite.model import Trial
 from tests.records import SUITE, Course, make_record
 

@@ -15,16 +15,16 @@ import pytest
 from repro.compare import contrast
 from repro.core import registry
 from repro.core.events import Event
-from repro.record.results import Network, Result
-from repro.record.store import Record, read_record
-from repro.record.traffic import read_traffic
-from repro.record.trial_log import TrialLog
+from repro.record.derive.traffic import read_traffic
+from repro.record.derive.trial_log import TrialLog
+from repro.record.folder.store import Record, read_record
+from repro.record.result.results import Network, Result
 from repro.suite.model import Trial
 from tests.records import SCALING, SUITE, WEIGHTS, Course, Moved, make_record, sample_network, scaling_course
 
-page_bounds = importlib.import_module("repro.reporters.page.bounds")
-page_network = importlib.import_module("repro.reporters.page.network")
-page_scaling = importlib.import_module("repro.reporters.page.scaling")
+page_bounds = importlib.import_module("repro.reporters.page.charts.bounds")
+page_network = importlib.import_module("repro.reporters.page.sections.network")
+page_scaling = importlib.import_module("repro.reporters.page.charts.scaling")
 page_traffic = importlib.import_module("repro.reporters.page.traffic")
 OVERLAP = SCALING.replace("suite: scaling", "suite: overlap").replace(
     "  processes: [1, 2, 4]\n  batch.global: [64, 256]\nbaseline: {processes: 1}\n",

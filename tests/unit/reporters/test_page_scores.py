@@ -14,14 +14,14 @@ from click.testing import CliRunner
 
 from repro.cli.main import cli
 from repro.core import registry
-from repro.record.store import Record
+from repro.record.folder.store import Record
 from tests.made_scores import SCORES, scores_course
 from tests.made_tuned import make_tuned
 from tests.records import make_record
 from tests.unit.reporters.parsed_page import Page, render
 
 SCORED = re.compile(r'<span data-scores="([a-z_.0-9]+)"><data value="([^"]+)">')
-parallel = importlib.import_module("repro.reporters.page.parallel").parallel
+parallel = importlib.import_module("repro.reporters.page.charts.parallel").parallel
 
 
 @pytest.fixture(scope="module")

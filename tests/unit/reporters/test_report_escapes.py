@@ -19,8 +19,8 @@ from markdown_it import MarkdownIt
 
 from repro.core import registry
 from repro.core.files import write_model
-from repro.record.store import Record, read_record
-from repro.suite.cell import Cell
+from repro.record.folder.store import Record, read_record
+from repro.suite.planning.cell import Cell
 from tests.records import make_record
 
 csv_tables = importlib.import_module("repro.reporters.csv_files")

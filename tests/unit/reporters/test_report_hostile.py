@@ -20,17 +20,17 @@ import pytest
 from click.testing import CliRunner
 
 from repro.cli.main import cli
-from repro.compare.merge import sections
+from repro.compare.runs.merge import sections
 from repro.core import registry
 from repro.core.errors import OutputError, UsageError
 from repro.core.files import write_model
 from repro.published.importing import import_results as import_published
 from repro.published.store import Published, read_published
-from repro.record.store import Record, read_record
+from repro.record.folder.store import Record, read_record
 from tests.records import SUITE, make_record
 from tests.unit.published.made_logs import SYSTEM, log_lines, repository
 
-several_page = importlib.import_module("repro.reporters.page.sections")
+several_page = importlib.import_module("repro.reporters.page.several")
 html_page = importlib.import_module("repro.reporters.html_page")
 published_page = importlib.import_module("repro.reporters.published.page")
 EVIL = ("</script><script>alert(1)</script><img src=x onerror=alert(2)>\" onmouseover=\"alert(3)\" ' {{ 7 * 7 }} "

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from repro.cli.main import cli
 from repro.core import registry
 from repro.core.events import Event
-from repro.record.store import Record, read_record
+from repro.record.folder.store import Record, read_record
 from tests.records import Course, make_record
 
 mllog_package = importlib.import_module("repro.reporters.mllog_package")

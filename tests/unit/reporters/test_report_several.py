@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from repro.reporters.page.section_answers import section_answers
+from repro.reporters.page.first.section_answers import section_answers
 
 from repro.bundle.verify import verify
 from repro.cli.main import cli
 from repro.compare import compare
-from repro.compare.merge import LATER, sections
+from repro.compare.runs.merge import LATER, sections
 from repro.core import registry
 from repro.core.errors import OutputError, UsageError
 from repro.core.files import write_model
-from repro.record import index
-from repro.record.ledger import Incident
-from repro.record.store import Record, read_record
+from repro.record.folder import index
+from repro.record.folder.ledger import Incident
+from repro.record.folder.store import Record, read_record
 from tests.records import SUITE, Course, make_record
 
 

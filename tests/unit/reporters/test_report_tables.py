@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from repro.cli.main import cli
 from repro.core import registry
 from repro.core.errors import SuiteError
-from repro.record.store import Record, read_record
+from repro.record.folder.store import Record, read_record
 from tests.records import SUITE, Course, make_record
 
 DATA = ("csv", "parquet", "jsonl")
@@ -26,7 +26,7 @@ QUICK = (*DATA, "markdown", "mllog")
 """Those that draw nothing: drawing takes seconds."""
 short_tables = importlib.import_module("repro.reporters.paper.brief")
 tables = importlib.import_module("repro.reporters.tables.rows")
-page_trials = importlib.import_module("repro.reporters.page.trials")
+page_trials = importlib.import_module("repro.reporters.page.sections.trials")
 
 
 def missing_some(trial: Any) -> Course:

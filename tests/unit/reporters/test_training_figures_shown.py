@@ -6,10 +6,10 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from repro.reporters.page.sections.figures import figures
 
 from reporters import markdown
 from reporters.latex_report import latex_files
-from reporters.page.figures import figures
 from reporters.paper.brief import brief
 from reporters.paper.shown import shown_of
 from reporters.tables.rows import tables
@@ -19,9 +19,9 @@ from repro.cli.text.figures import print_figures
 from repro.cli.workflows.run import reporter
 from repro.compare import summarize
 from repro.compare.cell_figures import cell_figures, notes
-from repro.record.energy import Energy
-from repro.record.results import Model, Result
-from repro.record.store import Record
+from repro.record.folder.store import Record
+from repro.record.result.energy import Energy
+from repro.record.result.results import Model, Result
 from tests.records import make_record
 
 MODEL = Model(parameters=124_439_808, forward_flops=2.92e11, tokens_per_sample=1024, device="NVIDIA H100 80GB HBM3",

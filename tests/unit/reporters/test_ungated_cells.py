@@ -12,11 +12,11 @@ from repro.audit.rules.from_record import _parity, record_facts
 from repro.compare import compare
 from repro.core.files import write_json
 from repro.core.machine import Machine
-from repro.record.store import Record, read_record
+from repro.record.folder.store import Record, read_record
 from repro.suite.file import read_suite
-from repro.suite.gate_options import GateOptions
-from repro.suite.plan import Plan, make_plan
-from repro.worker.parity import groups, skipped, why_not
+from repro.suite.kinds.gate_options import GateOptions
+from repro.suite.planning.plan import Plan, make_plan
+from repro.worker.gate.parity import groups, skipped, why_not
 from tests.records import SUITE, make_record
 
 REASON = "weights and optimizer state in fp32 exceed one GPU"

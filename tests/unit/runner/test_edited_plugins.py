@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from repro.bundle.verify import verify
-from repro.compare.run_warnings import run_warnings
+from repro.compare.runs.run_warnings import run_warnings
 from repro.core.machine import detect
-from repro.record.results import Result
-from repro.record.store import Record
+from repro.record.folder.store import Record
+from repro.record.result.results import Result
 from repro.runner.run import Run, prepare
 from repro.suite.file import read_suite
-from repro.suite.plan import make_plan
+from repro.suite.planning.plan import make_plan
 from tests.letters import installed, write_package
 from tests.watcher import Silent
 

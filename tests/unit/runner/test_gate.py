@@ -16,9 +16,9 @@ from repro.runner.launching import Launchers
 from repro.runner.run import prepare
 from repro.suite.file import read_suite
 from repro.suite.model import Trial
-from repro.suite.plan import make_plan
-from repro.worker.gate_trace import Trace
-from repro.worker.parity import Group
+from repro.suite.planning.plan import make_plan
+from repro.worker.gate.parity import Group
+from repro.worker.gate.trace import Trace
 from tests.records import SUITE
 from tests.traces import put, trace
 from tests.watcher import Silent

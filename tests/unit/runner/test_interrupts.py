@@ -21,9 +21,10 @@ from repro.cli.workflows.run import Ended, resume_suite, run_suite
 from repro.core.errors import Interrupted, OutputError, ParityError, UsageError, interrupter
 from repro.core.machine import Machine
 from repro.launchers.processes import node_launch
-from repro.record import environment, index, resume
-from repro.record.lock import RunLock
-from repro.record.store import Record, read_record
+from repro.record.environment import environment
+from repro.record.folder import index, resume
+from repro.record.folder.lock import RunLock
+from repro.record.folder.store import Record, read_record
 from repro.runner import preflight
 from repro.runner import run as runner_run
 from repro.runner.launching import Launchers
@@ -31,7 +32,7 @@ from repro.runner.run import Run
 from repro.runner.signals import Interrupts, raise_dropped
 from repro.runner.trials import Trials
 from repro.suite.file import read_suite
-from repro.suite.plan import make_plan
+from repro.suite.planning.plan import make_plan
 from tests.unit.record.scripted_runs import SUITE
 
 MACHINE = Machine(device="cpu", device_count=0, cores=2)

@@ -13,7 +13,7 @@ import pytest
 from repro.core.machine import Machine
 from repro.runner import machine_watch, preflight
 from repro.runner.machine_watch import ClockWatch
-from repro.suite.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan, make_plan
 from tests.records import make_record
 
 Usage = namedtuple("Usage", "total used free")
@@ -112,7 +112,8 @@ def test_a_real_small_disk_and_a_real_small_shared_memory(tmp_path: Path) -> Non
     code = (
         "from pathlib import Path; from repro.runner import preflight as guards; "
         "from repro.core.machine import Machine; "
-        f"from repro.suite.plan import Plan; plan = Plan.model_validate_json(Path({str(plan)!r}).read_bytes()); "
+        f"from repro.suite.planning.plan import Plan; "
+        f"plan = Plan.model_validate_json(Path({str(plan)!r}).read_bytes()); "
         f"print('\\n'.join(guards.before(plan, Machine('cpu', 0, 64), Path({str(tmp_path / 'small')!r}), None)))")
     mounts = f"mount -t tmpfs -o size=1m none {tmp_path / 'small'} && mount -t tmpfs -o size=1m none /dev/shm"
     done = subprocess.run(["unshare", "-m", "sh", "-c", f'{mounts} && exec "$0" -c "$1"', sys.executable, code],

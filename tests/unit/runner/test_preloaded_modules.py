@@ -9,7 +9,7 @@ import pytest
 from repro.core.machine import Machine
 from repro.runner import launching
 from repro.suite.file import read_suite
-from repro.suite.plan import make_plan
+from repro.suite.planning.plan import make_plan
 
 SUITE = """\
 suite: some
@@ -31,5 +31,5 @@ def test_the_gates_worker_is_loaded_if_a_trial_trains_a_model(tmp_path: Path, en
     (tmp_path / "suite.yaml").write_text(SUITE.format(engine=engine))
     found = read_suite(str(tmp_path / "suite.yaml"))
     modules = launching._modules(make_plan(found.suite, Machine("cpu", 0, 2), found.problem))
-    assert ("repro.worker.gate_worker" in modules) == trains
+    assert ("repro.worker.gate.worker" in modules) == trains
     assert ("torch" in modules) == trains

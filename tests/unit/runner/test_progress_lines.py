@@ -12,7 +12,7 @@ from repro.cli.workflows import progress
 from repro.cli.workflows.progress import TerminalWatcher
 from repro.cli.workflows.run import _summarize
 from repro.core.errors import Exit
-from repro.record.store import Record
+from repro.record.folder.store import Record
 from tests.records import make_record
 
 

@@ -18,20 +18,20 @@ from repro.cli.workflows.progress import look_line
 from repro.cli.workflows.reproduce import choose_trials, reduce_plan
 from repro.cli.workflows.run import reporter
 from repro.compare import compare
-from repro.compare.sequential import stages
+from repro.compare.design.sequential import stages
 from repro.core.files import read_model
 from repro.core.machine import detect
 from repro.engines.fake import VirtualClock
-from repro.record.index import seal
-from repro.record.ledger import Incident
-from repro.record.store import Record, RunFolder
+from repro.record.folder.index import seal
+from repro.record.folder.ledger import Incident
+from repro.record.folder.store import Record, RunFolder
 from repro.runner.context import Options, RunContext
 from repro.runner.looks import Looks
 from repro.runner.machine_watch import MachineWatch
 from repro.runner.run import Run, prepare
 from repro.runner.trials import Trials
 from repro.suite.file import read_suite
-from repro.suite.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan, make_plan
 from tests.watcher import Silent
 
 SUITE = """\

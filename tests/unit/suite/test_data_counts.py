@@ -11,17 +11,17 @@ from click.testing import CliRunner
 
 from repro.bundle.verify import verify
 from repro.cli.main import cli
-from repro.compare.merge import unlike
-from repro.compare.two_runs import Ran, forced
+from repro.compare.runs.merge import unlike
+from repro.compare.runs.two_runs import Ran, forced
 from repro.core.errors import UsageError
 from repro.core.machine import Machine
-from repro.record.environment import DataSet
-from repro.record.store import Record
+from repro.record.environment.environment import DataSet
+from repro.record.folder.store import Record
 from repro.runner.preflight import data_sets
 from repro.seams.training import Workload
-from repro.suite.absent_data import absent_data
 from repro.suite.file import read_suite
-from repro.suite.plan import Plan, expand_again, make_plan
+from repro.suite.planning.absent_data import absent_data
+from repro.suite.planning.plan import Plan, expand_again, make_plan
 from repro.workloads.images.cifar10_form import Cifar10Form
 from tests.made_data import cifar10_folder, prepared
 from tests.records import SUITE, make_record, sample_environment

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from repro.suite.identity import digest
-from repro.suite.training import TrainingConfig
+from repro.suite.kinds.training import TrainingConfig
 
 CELL: dict[str, Any] = {
     "workload": {"kind": "text"}, "engine": "ddp", "batch": {"global": 16}, "optimizer": {"kind": "sgd", "lr": 0.1},

@@ -11,8 +11,8 @@ from repro.core.errors import SuiteError
 from repro.core.machine import Machine
 from repro.suite.file import read_suite
 from repro.suite.identity import canonical
-from repro.suite.plan import Plan, make_plan
-from repro.suite.training import TrainingConfig
+from repro.suite.kinds.training import TrainingConfig
+from repro.suite.planning.plan import Plan, make_plan
 
 SUITE = """\
 suite: steps

@@ -8,9 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from repro.core import registry
-from repro.record.effective import mismatches, requested
+from repro.record.derive.effective import mismatches, requested
 from repro.suite.identity import canonical
-from repro.suite.training import TrainingConfig
+from repro.suite.kinds.training import TrainingConfig
 from repro.workloads.digits_mlp import DigitsMlp
 
 CHOICES: dict[str, Any] = {

@@ -10,7 +10,7 @@ from repro.core.errors import SuiteError
 from repro.core.machine import Machine
 from repro.suite.file import read_suite
 from repro.suite.identity import canonical
-from repro.suite.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan, make_plan
 
 SUITE = """\
 suite: rare

@@ -9,10 +9,10 @@ import pytest
 from repro.compare.cells import CellIndex, contrast_pairs
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
-from repro.suite.cell import truly_labelled
 from repro.suite.file import read_suite
 from repro.suite.identity import canonical
-from repro.suite.plan import Plan, expand_again, make_plan
+from repro.suite.planning.cell import truly_labelled
+from repro.suite.planning.plan import Plan, expand_again, make_plan
 
 HERE = Machine("cpu", 0, 2)
 SUITE = """\

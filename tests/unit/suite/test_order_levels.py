@@ -6,7 +6,7 @@ import numpy as np
 from scipy.stats import ttest_1samp
 
 from repro.suite.model import Suite
-from repro.suite.plan import execution_order
+from repro.suite.planning.plan import execution_order
 
 CELLS, SEEDS, EXPERIMENTS, CV = 4, 10, 1500, 0.01
 SUITE = Suite(suite="sample", seeds=SEEDS, trial={})

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
 from repro.suite.file import read_suite
+from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Suite
-from repro.suite.plan import FIXED, Drawn, Plan, expand_again, make_plan
-from repro.suite.training import TrainingConfig
+from repro.suite.planning.plan import FIXED, Drawn, Plan, expand_again, make_plan
 
 CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 CPU, GPUS = Machine("cpu", 0, 2), Machine("cuda", 2, 8)

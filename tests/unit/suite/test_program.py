@@ -11,8 +11,8 @@ from repro.core.errors import SuiteError
 from repro.core.machine import Machine
 from repro.core.source_code import SourceCode
 from repro.suite.file import read_suite
-from repro.suite.plan import Plan, expand_again, make_plan
-from repro.suite.program import ProgramConfig
+from repro.suite.kinds.program import ProgramConfig
+from repro.suite.planning.plan import Plan, expand_again, make_plan
 
 HERE = Machine("cpu", 0, 2)
 SUITE = """\

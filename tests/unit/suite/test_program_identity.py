@@ -10,9 +10,9 @@ import pytest
 from repro.cli.text.suite import suite_text
 from repro.core.machine import Machine
 from repro.core.source_code import SourceCode
-from repro.record.plugin_code import PROGRAM, PluginCode, plugin_code
+from repro.record.environment.plugin_code import PROGRAM, PluginCode, plugin_code
 from repro.suite.file import read_suite
-from repro.suite.plan import make_plan
+from repro.suite.planning.plan import make_plan
 
 HERE = Machine("cpu", 0, 2)
 TRAIN = b"print('loss 1')\n"

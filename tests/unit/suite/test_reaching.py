@@ -18,7 +18,7 @@ from repro.core.errors import ReproError, UsageError
 from repro.engines.fake import Fake
 from repro.seams.plugin import Plugin
 from repro.seams.reach import SAFE, CommandOption, HostOption, PathOption, TextOption
-from repro.suite import reaching
+from repro.suite.planning import reaching
 from tests.hostile_records import SUITE
 
 
@@ -132,7 +132,7 @@ def test_a_record_may_not_choose_a_path_unless_that_very_value_is_allowed(run: P
 
 def test_the_line_that_tells_how_to_resume_has_the_permission(run: Path) -> None:
     from repro.cli.workflows.run import _messages
-    from repro.record.store import read_record
+    from repro.record.folder.store import read_record
 
     with plugged():
         record = read_record(run)

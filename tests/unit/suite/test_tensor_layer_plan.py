@@ -8,11 +8,11 @@ import pytest
 
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
-from repro.measurements.tensor_parallel import formula
-from repro.measurements.tensor_parallel.grid import Dimension, Grid, grid_of
-from repro.measurements.tensor_parallel.layout import Share, shares
+from repro.papers.tensor3d import formula
+from repro.papers.tensor3d.grid import Dimension, Grid, grid_of
+from repro.papers.tensor3d.layout import Share, shares
 from repro.suite.file import read_suite
-from repro.suite.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan, make_plan
 
 SUITE = """\
 suite: layers

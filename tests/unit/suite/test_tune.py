@@ -12,9 +12,9 @@ from repro.cli.workflows.tuning import Phases, plan_phases
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
 from repro.suite.file import read_suite
-from repro.suite.matrix import tried_cells
-from repro.suite.phases import scored_suite, tuning_seed, tuning_suite
-from repro.suite.plan import Drawn, make_plan
+from repro.suite.planning.matrix import tried_cells
+from repro.suite.planning.plan import Drawn, make_plan
+from repro.suite.tuning.phases import scored_suite, tuning_seed, tuning_suite
 from tests.made_tuned import TUNED
 
 TEXT = """\

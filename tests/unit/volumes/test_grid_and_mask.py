@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from repro.core.errors import UsageError
-from repro.volumes.grid import Grid, Triple
-from repro.volumes.mask import weights
+from repro.papers.chunkflow.grid import Grid, Triple
+from repro.papers.chunkflow.mask import weights
 
 SETTINGS = 200
 

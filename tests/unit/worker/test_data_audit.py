@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from repro.core.random_streams import Streams
 from repro.seams.training import Fed, TrainingParts
-from repro.worker.data_audit import BatchSplit, DataAudit, Tally, add_tallies, draws_sha256
-from repro.worker.data_order import SampleOrder
+from repro.worker.input.data_audit import BatchSplit, DataAudit, Tally, add_tallies, draws_sha256
+from repro.worker.input.data_order import SampleOrder
 
 SAMPLES, STEPS = 37, 9
 CALM = settings(max_examples=60, deadline=None, derandomize=True, database=None)

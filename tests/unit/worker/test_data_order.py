@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repro.core.random_streams import Streams
-from repro.worker import data_order
-from repro.worker.data_order import SampleOrder, make_order
+from repro.worker.input import data_order
+from repro.worker.input.data_order import SampleOrder, make_order
 
 CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 

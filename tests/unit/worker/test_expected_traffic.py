@@ -16,7 +16,7 @@ from repro.comm.algorithms.parameter_server import ParameterServer
 from repro.comm.algorithms.ring import Ring
 from repro.comm.algorithms.tree import ReductionTree
 from repro.comm.formula import collective_cost
-from repro.worker.expected_traffic import expected_traffic, message_sizes
+from repro.worker.report.expected_traffic import expected_traffic, message_sizes
 
 ALGORITHMS: list[Algorithm] = [
     Ring(), ReductionTree(shape="binomial", chunk_kib=None), ReductionTree(arity=2), ParameterServer(),

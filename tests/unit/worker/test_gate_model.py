@@ -16,7 +16,7 @@ from repro.core.errors import TrialError  # noqa: E402
 from repro.core.random_streams import Streams  # noqa: E402
 from repro.seams.batches import call_model  # noqa: E402
 from repro.seams.training import TrainingParts  # noqa: E402
-from repro.worker.gate_model import prepare  # noqa: E402
+from repro.worker.gate.model import prepare  # noqa: E402
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from repro.engines.precisions import Bf16Autocast, Bf16Master
-from repro.worker.gate_judge import culprit
-from repro.worker.gate_precision import judge_precision
-from repro.worker.gate_trace import Trace
+from repro.worker.gate.judge import culprit
+from repro.worker.gate.precision import judge_precision
+from repro.worker.gate.trace import Trace
 from tests.traces import NAMES, STEPS, evaluated, put, set_norm, trace
 
 Change = Callable[[dict[str, Any]], object]

@@ -14,9 +14,9 @@ import pytest
 from repro.core.errors import TrialError
 from repro.core.events import EventLog
 from repro.worker.clock import CudaTimer
-from repro.worker.input_pipeline import Copier, WorkerInput, describe_end
-from repro.worker.input_receiver import Receiver
-from repro.worker.input_worker import Item, Reading, Unreadable, Wanted
+from repro.worker.input.pipeline import Copier, WorkerInput, describe_end
+from repro.worker.input.receiver import Receiver
+from repro.worker.input.worker import Item, Reading, Unreadable, Wanted
 from repro.worker.steps import read_losses
 
 torch = pytest.importorskip("torch")

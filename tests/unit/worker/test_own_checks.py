@@ -9,10 +9,10 @@ import pytest
 
 from repro.engines.precisions import Bf16Master, Fp16Master, Fp32
 from repro.seams.held import Held
-from repro.worker.capture import assemble
-from repro.worker.gate_measure import batch_sha256
-from repro.worker.gate_trace import LEAST_RATE, SPIKE, STEPS, measured_steps
+from repro.worker.gate.measure import batch_sha256
+from repro.worker.gate.trace import LEAST_RATE, SPIKE, STEPS, measured_steps
 from repro.worker.rank_weights import describe_held, wide_share
+from repro.worker.report.capture import assemble
 
 torch = pytest.importorskip("torch")
 FULL = {"w": np.linspace(0.1, 1, 6, dtype=np.float32).reshape(2, 3), "b": np.ones(2, np.float32)}
@@ -80,7 +80,7 @@ def test_batches_of_any_structure_have_a_hash() -> None:
 
 
 def test_the_reference_keeps_the_buffers_of_rank_0() -> None:
-    from repro.worker.gate_model import keep_rank_0_buffers
+    from repro.worker.gate.model import keep_rank_0_buffers
 
     batches = [torch.randn(8, 3) for _ in range(4)]
     reference, rank_0 = torch.nn.BatchNorm1d(3), torch.nn.BatchNorm1d(3)
@@ -94,7 +94,7 @@ def test_the_reference_keeps_the_buffers_of_rank_0() -> None:
 
 
 def test_dropout_is_off_in_the_gate() -> None:
-    from repro.worker.gate_model import cut_dropout
+    from repro.worker.gate.model import cut_dropout
 
     model = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.MultiheadAttention(4, 1, dropout=0.3))
     cut_dropout(model)
@@ -117,7 +117,7 @@ def test_only_the_last_step_in_fp32_has_a_larger_loss() -> None:
 
 
 def test_a_scaled_loss_is_the_workloads_times_the_factor() -> None:
-    from repro.worker.gate_model import ScaledLoss
+    from repro.worker.gate.model import ScaledLoss
 
     loss = ScaledLoss(torch.nn.functional.mse_loss)
     ones = torch.ones(3)

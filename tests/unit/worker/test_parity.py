@@ -12,10 +12,10 @@ import pytest
 from repro.core.errors import ParityError
 from repro.core.machine import Machine
 from repro.suite.file import read_suite
-from repro.suite.plan import Plan, make_plan
-from repro.worker.gate_measure import BLOCK, Measures
-from repro.worker.gate_trace import read_traces
-from repro.worker.parity import groups, why_not
+from repro.suite.planning.plan import Plan, make_plan
+from repro.worker.gate.measure import BLOCK, Measures
+from repro.worker.gate.parity import groups, why_not
+from repro.worker.gate.trace import read_traces
 from repro.workloads.digits import Digits
 from tests.records import SUITE
 from tests.traces import put, trace

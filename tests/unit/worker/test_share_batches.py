@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from repro.record.effective import mismatches
+from repro.record.derive.effective import mismatches
 from repro.suite.identity import canonical, digest
-from repro.suite.training import TrainingConfig
+from repro.suite.kinds.training import TrainingConfig
 from repro.worker.evaluation import share_batches
 
 

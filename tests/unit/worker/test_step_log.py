@@ -10,9 +10,9 @@ import pytest
 
 from repro.bundle.rederive import differences
 from repro.core.events import MAX_LINE, EventLog, read_events
-from repro.record.derive import derive
-from repro.record.post_mortem import log_damage
-from repro.record.results import Result
+from repro.record.derive.derive import derive
+from repro.record.folder.post_mortem import log_damage
+from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.model import Trial
 from repro.worker import step_log
@@ -124,7 +124,7 @@ def test_a_trial_with_that_many_steps_between_evaluations_keeps_them(tmp_path: P
     from repro.core.machine import Machine
     from repro.runner.run import Run, prepare
     from repro.suite.file import read_suite
-    from repro.suite.plan import make_plan
+    from repro.suite.planning.plan import make_plan
     from tests.unit.record.scripted_runs import SUITE
     from tests.watcher import Silent
 

@@ -10,11 +10,11 @@ from pydantic import ValidationError
 
 from repro.core.errors import TrialError
 from repro.core.random_streams import Streams
+from repro.papers.dedup import hashes
+from repro.papers.dedup.options import Dedup
+from repro.papers.dedup.selection import Images, select
 from repro.workloads import digits_data
 from repro.workloads.digits_mlp import DigitsMlp
-from repro.workloads.duplicates import hashes
-from repro.workloads.duplicates.options import Dedup
-from repro.workloads.duplicates.selection import Images, select
 
 pytest.importorskip("imagehash")
 SHA = digits_data.SHA256

@@ -1,0 +1,292 @@
+"""Quality against each clock, as plotly figures in plain data; the page resolves the names of colours."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from repro.record.folder.store import Record
+from repro.record.result.results import Point, Result
+from repro.record.result.status import meaning
+from repro.suite.kinds.kinds import AnyTrialConfig
+from repro.suite.kinds.program import ProgramConfig
+from repro.suite.planning.cell import Cell
+from repro.suite.quality import Quality
+
+from ...text import Number, number, plural, seconds, significant, wrapped
+from ..cells import CellMark, goal, marks, origins
+from .bands import LEAST_TRIALS, band, brackets, first_hits, middle, misses, thinned
+
+DASHES = {
+    "solid": "solid", "dash": "6px,3px", "dot": "2px,2px", "dashdot": "8px,3px,2px,3px", "longdash": "12px,3px",
+}
+"""Shorter than plotly's patterns, so that a steep line still shows its pattern."""
+MARKERS_UP_TO = 4000
+"""Points in a figure above which only lines are drawn: ten thousand SVG markers are slow."""
+DRAWN_UP_TO = 20_000
+"""Points in a figure above which each line is thinned; all numbers on the page use every point."""
+BANDS_UP_TO = 8
+"""Cells in a panel up to which their ranges are visible at first."""
+ROWS_UP_TO = 1500
+"""Evaluations above which the table keeps only those around the target."""
+CLOCKS = (
+    ("wall", "wall clock", "from run_start, including evaluation", "seconds"),
+    ("train", "training clock", "without evaluation, checkpoints and logging", "seconds"),
+    ("samples", "samples", "training samples, independent of the batch size", "samples"),
+    ("epochs", "epochs", "passes over the training data", "epochs"),
+)
+"""(name, title, what the clock counts, unit)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One figure with its heading and its text for screen readers."""
+
+    name: str
+    title: str
+    counted: str
+    figure: dict[str, Any]
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class CurveRow:
+    """One evaluation, for the table below the figures."""
+
+    mark: CellMark
+    trial_id: str
+    repeat: int
+    status: str
+    epochs: Number | None
+    samples: Number | None
+    wall: Number | None
+    train: Number | None
+    value: Number | None
+    derived: tuple[Number, ...]
+    """Figures that follow from the value, in the order of `Panel.derived`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Cells with one workload and one metric, whose curves share axes."""
+
+    workload: str
+    metric: str
+    noun: str
+    """accuracy, loss or quality."""
+    derived: tuple[str, ...]
+    """Names of the figures that follow from the metric."""
+    origins: tuple[str, ...]
+    marks: tuple[CellMark, ...]
+    counted: str
+    """Unit of the progress of training: samples, or a noun of its own."""
+    charts: tuple[Chart, ...]
+    rows: tuple[CurveRow, ...]
+    thinned: bool
+    """True if the table holds only the evaluations around the target."""
+    drawn: int
+    """Most evaluations of a trial that its line shows; 0: all."""
+    bands: bool
+    """True if ranges are visible at first."""
+    medians: bool
+    """True if every cell has enough trials for a median: single trials are then drawn on demand."""
+    without: int
+    """Trials without an evaluation."""
+    first: int
+    """Trials that reached the target at their first evaluation."""
+
+
+def panels(record: Record) -> list[Panel]:
+    """Make one panel for each workload and metric of the plan."""
+    grouped: dict[tuple[str, str], list[Cell]] = {}
+    for cell in record.plan.cells:
+        if not cell.choices.stop.has_target:
+            continue
+        grouped.setdefault((cell.choices.task, cell.choices.stop.metric), []).append(cell)
+    return [_panel(record, index, key, cells) for index, (key, cells) in enumerate(grouped.items())]
+
+
+def _panel(record: Record, index: int, key: tuple[str, str], cells: Sequence[Cell]) -> Panel:
+    known = marks(record)
+    trials = [(known[cell.cell_id], result) for cell in cells for result in record.of_cell(cell.cell_id)]
+    drawn = [(mark, result) for mark, result in trials if result.curve]
+    count = sum(len(result.curve) for _, result in drawn)
+    targets = sorted({target for cell in cells if (target := cell.choices.stop.target) is not None})
+    summary = f"{plural(len(drawn), 'line')}, one per trial; target {goal(cells[0].choices)}"
+    most = max(20, DRAWN_UP_TO // len(drawn)) if count > DRAWN_UP_TO else 0
+    quality = cells[0].choices.quality
+    clocks = _known(cells[0].choices, drawn)
+    charts = tuple(
+        Chart(f"curve-{index}-{clock}", title, counted,
+              _figure((clock, unit), quality, drawn, targets, count <= MARKERS_UP_TO, most),
+              f"{key[1]} against {title} in {unit}, {counted}; {summary}")
+        for clock, title, counted, unit in map(partial(_words, cells[0].choices), CLOCKS) if clock in clocks
+    ) if drawn else ()
+    of_cells = [known[cell.cell_id] for cell in cells]
+    return Panel(
+        workload=key[0], metric=key[1], noun=quality.noun, derived=tuple(quality.derived(targets[0])),
+        origins=origins(of_cells), marks=tuple(of_cells), charts=charts,
+        rows=tuple(_rows(drawn, count > ROWS_UP_TO, quality, clocks)), counted=quality.counted,
+        thinned=count > ROWS_UP_TO, drawn=most,
+        bands=len(cells) <= BANDS_UP_TO,
+        medians=all(len(record.of_cell(cell.cell_id)) >= LEAST_TRIALS for cell in cells),
+        without=len(trials) - len(drawn),
+        first=sum(result.bracket is not None and not result.bracket.miss_samples for _, result in drawn),
+    )
+
+
+def _known(choices: AnyTrialConfig, drawn: Sequence[tuple[CellMark, Result]]) -> frozenset[str]:
+    """Return the names of the clocks that trials have: a program may state neither epochs nor a clock of its own."""
+    points = [point for _, result in drawn for point in result.curve]
+    unknown = set()
+    if isinstance(choices, ProgramConfig):
+        unknown |= set() if any(point.epochs for point in points) else {"epochs"}
+        unknown |= set() if any(point.train_seconds != point.wall_seconds for point in points) else {"train"}
+    return frozenset(clock[0] for clock in CLOCKS) - unknown
+
+
+def _words(choices: AnyTrialConfig, clock: tuple[str, str, str, str]) -> tuple[str, str, str, str]:
+    """Return a clock of `CLOCKS` in words that fit: samples that have tokens by their own noun and with their length,
+    steps of a program by their name, its own clock as such."""
+    quality = choices.quality
+    if clock[0] == "train" and isinstance(choices, ProgramConfig):
+        return clock[0], clock[1], "the program's own clock", clock[3]
+    if clock[0] != "samples" or quality.counted == "samples":
+        return clock
+    if quality.tokens_per_sample is None:
+        return clock[0], quality.counted, "as the program states them", quality.counted
+    counted = f"{quality.unit} of {quality.tokens_per_sample:,} tokens, independent of the batch size"
+    return clock[0], quality.unit, counted, quality.unit
+
+
+def _figure(
+    clock: tuple[str, str], quality: Quality, drawn: Sequence[tuple[CellMark, Result]], targets: Sequence[float],
+    markers: bool, most: int,
+) -> dict[str, Any]:
+    name, unit = clock
+    lower = quality.direction == "lower"
+    return {
+        "data": [*_behind(name, drawn, most or DRAWN_UP_TO),
+                 *(_trace(name, mark, result, markers, most or DRAWN_UP_TO, quality) for mark, result in drawn)],
+        "layout": layout(unit, quality.metric) | {
+            "shapes": [_line(target) for target in targets],
+            "annotations": [_note(target, lower) for target in targets[:6]],
+        },
+    }
+
+
+def layout(x: str, y: str) -> dict[str, Any]:
+    """Return the layout that all figures against a clock share."""
+    return {
+        "autosize": True, "showlegend": False, "hovermode": "closest", "dragmode": "zoom",
+        "margin": {"l": 56, "r": 14, "t": 26, "b": 50}, "font": {"size": 13, "color": "--ink"},
+        "paper_bgcolor": "--surface", "plot_bgcolor": "--surface",
+        "hoverlabel": {"align": "left", "bgcolor": "--raised", "bordercolor": "--rule", "font": {"color": "--ink"}},
+        "modebar": {"bgcolor": "--surface", "color": "--muted", "activecolor": "--ink"},
+        "xaxis": _axis(x) | {"rangemode": "tozero"}, "yaxis": _axis(y),
+    }
+
+
+def _behind(clock: str, drawn: Sequence[tuple[CellMark, Result]], most: int) -> list[dict[str, Any]]:
+    """Return the traces of whole cells: ranges, brackets, medians, first hits, misses."""
+    cells: dict[CellMark, list[Result]] = {}
+    for mark, result in drawn:
+        cells.setdefault(mark, []).append(result)
+
+    def where(point: Point) -> float:
+        return _position(clock, point)
+
+    found = [*(band(mark, results, where, most) for mark, results in cells.items()),
+             *(brackets(mark, results, where) for mark, results in cells.items()),
+             *(middle(mark, results, where, DASHES[mark.dash], most) for mark, results in cells.items()),
+             *(first_hits(mark, results, where) for mark, results in cells.items()),
+             *(misses(mark, results, where) for mark, results in cells.items())]
+    return [trace for trace in found if trace is not None]
+
+
+def _trace(
+    clock: str, mark: CellMark, result: Result, markers: bool, most: int, quality: Quality
+) -> dict[str, Any]:
+    """Return the line of one trial; it ends in an open cross if the trial did not reach the target."""
+    known = [point for point in thinned(result, most) if point.value is not None]
+    symbols = [mark.symbol] * len(known)
+    sizes = [5] * len(known)
+    if known and result.status != "ok":
+        symbols[-1], sizes[-1] = "x-thin-open", 10
+    label = f"<b>{mark.number}</b> {wrapped(mark.label)}<br>seed {result.repeat}, {_end_word(result)}"
+    shown = {"samples": quality.counted, "epochs": "epochs"}.get(clock, "s")
+    derived = [quality.words(point.value) for point in known]
+    marker = {"symbol": symbols, "size": sizes, "color": f"--c{mark.color}",
+              "line": {"width": 1.3, "color": f"--c{mark.color}"}}
+    return {
+        "type": "scatter", "mode": "lines+markers" if markers else "lines", "name": f"cell {mark.number}",
+        "uid": f"trial-{mark.number}-{result.repeat}", "legendgroup": str(mark.number), "meta": [label],
+        "opacity": 0.85,
+        "x": [_position(clock, point) for point in known], "y": [point.value for point in known],
+        "line": {"color": f"--c{mark.color}", "dash": DASHES[mark.dash], "width": 1.6},
+        **({"marker": marker} if markers else {}),
+        **({"text": derived} if any(derived) else {}),
+        "hovertemplate": f"%{{meta[0]}}<br>%{{x:.4~g}} {shown}: %{{y:.4~g}}{'<br>%{text}' if any(derived) else ''}"
+                         "<extra></extra>",
+    }
+
+
+def _position(clock: str, point: Point) -> float:
+    value = {"wall": point.wall_seconds, "train": point.train_seconds,
+             "samples": float(point.samples), "epochs": point.epochs}[clock]
+    return float(f"{value:.7g}")
+
+
+def _axis(title: str) -> dict[str, Any]:
+    return {
+        "title": {"text": title, "standoff": 8}, "gridcolor": "--rule", "linecolor": "--rule",
+        "zerolinecolor": "--rule", "tickcolor": "--rule", "automargin": True, "ticks": "outside", "ticklen": 4,
+    }
+
+
+def _line(target: float) -> dict[str, Any]:
+    return {
+        "type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": "y", "y0": target, "y1": target,
+        "line": {"color": "--ink", "width": 1.2, "dash": "dash"},
+    }
+
+
+def _note(target: float, lower: bool) -> dict[str, Any]:
+    """Return the label of a target's line, on the side that no curve crosses before its target."""
+    return {
+        "xref": "paper", "x": 0, "xanchor": "left", "yref": "y", "y": target, "yanchor": "top" if lower else "bottom",
+        "showarrow": False, "text": f"target {target:g}", "font": {"size": 12, "color": "--ink"},
+        "bgcolor": "--surface", "opacity": 0.85,
+    }
+
+
+def _rows(
+    drawn: Sequence[tuple[CellMark, Result]], thin: bool, quality: Quality, clocks: Container[str]
+) -> list[CurveRow]:
+    return [
+        CurveRow(
+            mark=mark, trial_id=result.trial_id, repeat=result.repeat, status=_end_word(result),
+            epochs=number(point.epochs) if "epochs" in clocks else None,
+            samples=Number(point.samples, f"{point.samples:,}"), wall=seconds(point.wall_seconds),
+            train=seconds(point.train_seconds) if "train" in clocks else None, value=number(point.value, 4),
+            derived=tuple(Number(figure, significant(figure)) for figure in quality.derived(point.value).values()),
+        )
+        for mark, result in drawn
+        for point in (_around_target(result) if thin else result.curve)
+    ]
+
+
+def _end_word(result: Result) -> str:
+    """Return the word for a trial's end; a trial that is ok and crossed no target ran to the end of a contest."""
+    end = meaning(result.status)
+    return "ended" if end.reached and result.bracket is None else end.page_word
+
+
+def _around_target(result: Result) -> list[Point]:
+    """Return the last evaluation that missed and the first that hit; the last one if the trial missed its target."""
+    if result.bracket is None:
+        return list(result.curve[-1:])
+    wanted = (result.bracket.miss_samples, result.bracket.hit_samples)
+    return [point for point in result.curve if point.samples in wanted]

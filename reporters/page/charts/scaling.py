@@ -1,0 +1,202 @@
+"""Scaling with the number of processes: at the same batch, and with larger batches; measured values with bounds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from repro.compare import Metric
+from repro.record.folder.store import Record
+from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, DEFAULT_WITHOUT_TARGET
+from repro.suite.planning.cell import Cell
+
+from ...text import significant
+from ..cells import COLORS, DASHES, SYMBOLS, CellMark, marks, origins
+from .bounds import CostModel, fits
+from .curves import Chart
+from .scaling_charts import BOUND_LINES, drawn_line, ideal, scaling_chart, step_traces
+from .scaling_line import ScalingLine, scaling_line, speed_of
+
+SPEEDUPS = {DEFAULT: "Speed-up of the time to target", DEFAULT_OF_A_CONTEST: "Speed-up of the time to the end",
+            DEFAULT_WITHOUT_TARGET: "Speed-up of the training throughput"}
+"""Metric -> title of the chart of speed-ups."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingPanel:
+    """Charts and table of one batch (same-batch scaling), or of several (larger-batch scaling)."""
+
+    name: str
+    title: str
+    origins: tuple[str, ...]
+    lines: tuple[ScalingLine, ...]
+    charts: tuple[Chart, ...]
+    baseline: str
+    keys: tuple[tuple[str, str], ...]
+    """(dash, name) of the drawn bounds."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of its table."""
+        return sum(len(line.points) for line in self.lines)
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingView:
+    """The section."""
+
+    same: tuple[ScalingPanel, ...]
+    larger: tuple[ScalingPanel, ...]
+    models: tuple[str, ...]
+    """Descriptions of the fitted cost models, one for each network."""
+    emulated: bool
+    sleeps: bool
+    """Computation is a sleep, which processes do side by side."""
+
+    @property
+    def charts(self) -> tuple[Chart, ...]:
+        return tuple(chart for panel in (*self.same, *self.larger) for chart in panel.charts)
+
+
+def scaling(record: Record) -> ScalingView:
+    """Make all panels; none if the plan does not vary the number of processes, or trains nothing."""
+    if record.plan.measures:
+        return ScalingView((), (), (), emulated=False, sleeps=False)
+    models, known = fits(record), marks(record)
+    return ScalingView(
+        same=_same_batch(record, known, models), larger=_larger_batch(record, known, models),
+        models=tuple(_model_words(model) for model in models.values()),
+        emulated=any(mark.origin == "emulated" for mark in known.values()),
+        sleeps=all(config.workload.options.get("sleep_ms") for config in record.plan.trainings()),
+    )
+
+
+def _model_words(model: CostModel) -> str:
+    rate = f"{significant(8e-6 / model.beta)} Mbit/s" if model.beta else "no cost of bytes"
+    return (f"alpha {significant(model.alpha * 1e3)} ms per round, "
+            f"beta {significant(model.beta * 1e9)} ns per byte ({rate}), fitted to the busy seconds of {model.cells} "
+            f"cells of this run; median error {100 * model.error:.0f}\N{NO-BREAK SPACE}%")
+
+
+# ---- grouping cells
+
+
+def _same_batch(record: Record, known: dict[str, CellMark], models: dict[str, CostModel]) -> tuple[ScalingPanel, ...]:
+    """Make a panel for each global batch, with one line for each combination of other settings."""
+    panels = []
+    for batch in sorted({cell.choices.global_batch or 0 for cell in record.plan.cells}):
+        cells = [cell for cell in record.plan.cells if (cell.choices.global_batch or 0) == batch]
+        lines = [line for line in _grouped(cells, ("processes",)) if _spread(line)]
+        drawn = tuple(
+            scaling_line(record, known, models, index, line, _single(line)) for index, line in enumerate(lines)
+        )
+        if drawn:
+            panels.append(_same_panel(f"same-{batch}", batch, drawn, speed_of(record)))
+    return tuple(panels)
+
+
+def _larger_batch(record: Record, known: dict[str, CellMark], models: dict[str, CostModel]) -> tuple[ScalingPanel, ...]:
+    """Make one panel if the global batch varies too: every line is compared with one worker at the smallest batch."""
+    lines: list[ScalingLine] = []
+    for color, cells in enumerate(_grouped(record.plan.cells, ("processes", "batch"))):
+        batches = sorted({cell.choices.global_batch or 0 for cell in cells})
+        if len(batches) < 2 or not _spread(cells):
+            continue
+        single = _single([cell for cell in cells if (cell.choices.global_batch or 0) == batches[0]])
+        for place, batch in enumerate(batches):
+            of_batch = [cell for cell in cells if (cell.choices.global_batch or 0) == batch]
+            line = scaling_line(record, known, models, len(lines), of_batch, single, f"batch {batch}")
+            lines.append(ScalingLine(line.number, line.label, color % COLORS, DASHES[place % len(DASHES)],
+                              SYMBOLS[place % len(SYMBOLS)], line.points))
+    return (_larger_panel(tuple(lines), speed_of(record)),) if lines else ()
+
+
+def _grouped(cells: Sequence[Cell], free: tuple[str, ...]) -> list[list[Cell]]:
+    """Group cells that differ only in `free` (`batch`: its global and micro size), in the order of the plan."""
+    found: dict[str, list[Cell]] = {}
+    for cell in cells:
+        data = cell.choices.model_dump(mode="json", by_alias=True)
+        batch = data["batch"] or {}
+        del data["processes"]
+        batch.pop("micro", None)
+        if "batch" in free:
+            batch.pop("global", None)
+        found.setdefault(json.dumps(data, sort_keys=True), []).append(cell)
+    return [sorted(group, key=lambda cell: cell.choices.processes) for group in found.values()]
+
+
+def _spread(cells: Sequence[Cell]) -> bool:
+    return len({cell.choices.processes for cell in cells}) > 1
+
+
+def _single(cells: Sequence[Cell]) -> Cell | None:
+    """Return the single worker, the baseline of the others."""
+    return next((cell for cell in cells if cell.choices.processes == 1), None)
+
+
+# ---- panels and charts
+
+
+def _same_panel(name: str, batch: int, lines: tuple[ScalingLine, ...], metric: Metric) -> ScalingPanel:
+    known = origins([point.mark for line in lines for point in line.points])
+    drawn = tuple((dash, words) for bound, words, dash in BOUND_LINES
+                  if any(bound(point.bounds) is not None and point.processes > 1
+                         for line in lines for point in line.points))
+    baseline = _named_baseline(lines)
+    charts = (
+        scaling_chart(
+            f"{name}-step", "Seconds per step",
+            "median over trials; faint marks: single trials; thin lines: computed bounds, see below",
+            [item for line in lines for item in step_traces(line)], lines, "ms per step",
+        ),
+        scaling_chart(
+            f"{name}-epoch", "Seconds per epoch of training", "median over trials, without evaluation",
+            [drawn_line(line, lambda point: point.epoch) for line in lines], lines, "s per epoch",
+        ),
+        *([scaling_chart(
+            f"{name}-tta", "Seconds to the target", "median over trials, wall clock, including evaluation",
+            [drawn_line(line, lambda point: point.tta) for line in lines], lines, "s to target",
+        )] if metric == DEFAULT else []),
+        _speedup_chart(name, lines, known, baseline, metric),
+    )
+    return ScalingPanel(name, f"Same batch: {batch} samples per step at every number of processes", known, lines,
+                        tuple(chart for chart in charts if chart.figure["data"]), baseline, drawn)
+
+
+def _larger_panel(lines: tuple[ScalingLine, ...], metric: Metric) -> ScalingPanel:
+    known = origins([point.mark for line in lines for point in line.points])
+    baseline = _named_baseline(lines)
+    charts = (
+        _speedup_chart("larger", lines, known, baseline, metric),
+        scaling_chart(
+            "larger-bytes", "Bytes that the busiest rank sends per epoch", "counted, median over trials",
+            [drawn_line(line, lambda point: (point.bytes_per_epoch or 0) / 1e6) for line in lines], lines,
+            "MB per epoch",
+        ),
+        scaling_chart(
+            "larger-exposed", "Exposed communication per epoch",
+            "time in which training waited for communication; median over trials",
+            [drawn_line(line, lambda point: point.exposed_per_epoch) for line in lines], lines, "s per epoch",
+        ),
+    )
+    return ScalingPanel("larger", "Larger batches, compared with one worker at the smallest batch", known, lines,
+                        tuple(chart for chart in charts if chart.figure["data"]), baseline, ())
+
+
+def _speedup_chart(
+    name: str, lines: Sequence[ScalingLine], found: Sequence[str], baseline: str, metric: Metric
+) -> Chart:
+    traces = [drawn_line(line, lambda point: point.speedup, intervals=True) for line in lines]
+    return scaling_chart(
+        f"{name}-speedup", SPEEDUPS[metric], f"baseline: {baseline}; paired by seed, 95 % intervals",
+        [*traces, *ideal(lines, found)], lines, "times as fast",
+    )
+
+
+def _named_baseline(lines: Sequence[ScalingLine]) -> str:
+    """Name the single workers by cell number; each line has its own."""
+    found = dict.fromkeys(point.baseline.number for line in lines for point in line.points if point.baseline)
+    if not found:
+        return "none: this plan has no single worker"
+    return f"one worker (cell {', '.join(map(str, found))}{'; each line has its own' if len(found) > 1 else ''})"

@@ -1,0 +1,1 @@
+"""The first screen of a page: the answer, its picture, its arms."""

@@ -1,0 +1,224 @@
+"""Settings of a run: hyper-parameters, requested and effective settings, machine, suite file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from repro.record.derive.effective import requested
+from repro.record.environment.nodes import NodeRecord
+from repro.record.environment.plugin_code import PROGRAM, PluginCode
+from repro.record.folder.store import Record
+from repro.record.result.results import Result
+from repro.suite.kinds.kinds import AnyTrialConfig
+from repro.suite.kinds.measurement import MeasurementConfig
+from repro.suite.kinds.training import TrainingConfig
+from repro.suite.planning.cell import Cell
+
+from ...text import gibibytes, moment, seconds, visible
+from ..cells import CellMark, marks
+
+Fact = tuple[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Hyper-parameters: those that differ, by cell, and those that all cells share."""
+
+    differing: tuple[str, ...]
+    rows: tuple[tuple[CellMark, tuple[str, ...]], ...]
+    common: tuple[Fact, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveSetting:
+    """One effective setting, and the cells that have this value."""
+
+    name: str
+    requested: str
+    found: str
+    cells: str
+    steady: bool
+    """False if trials of one cell differ in it."""
+    differs: bool = False
+    """True if cells differ in it."""
+
+
+def settings(record: Record) -> Settings:
+    """Return all fields of every cell, flattened, with the derived learning rate."""
+    known = marks(record)
+    flat = {cell.cell_id: _all_fields(cell.choices) for cell in record.plan.cells}
+    keys = list(dict.fromkeys(key for fields in flat.values() for key in fields))
+    differing = tuple(key for key in keys if len({fields.get(key) for fields in flat.values()}) > 1)
+    first = next(iter(flat.values()), {})
+    return Settings(
+        differing=differing,
+        rows=tuple(
+            (known[cell_id], tuple(fields.get(key, "-") for key in differing)) for cell_id, fields in flat.items()
+        ),
+        common=tuple((key, first[key]) for key in keys if key not in differing),
+    )
+
+
+def _all_fields(choices: AnyTrialConfig) -> dict[str, str]:
+    fields = flatten(choices.model_dump(mode="json", by_alias=True))
+    derived = {f"{name.replace('_', ' ')} after scaling (derived)": value for name, value in choices.settings.items()}
+    return fields | derived
+
+
+def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Flatten nested fields to dotted paths, as in the matrix of a suite."""
+    found: dict[str, str] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping) and value:
+            found |= flatten(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = plain(value)
+    return found
+
+
+def plain(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+
+
+def effective(record: Record) -> list[EffectiveSetting]:
+    """Return the effective settings of the trials; cells with one value share a line, differing ones first."""
+    return _lines(record, lambda result: result.effective, _requested)
+
+
+def rank_settings(record: Record) -> list[EffectiveSetting]:
+    """Return the environment variables of the ranks in the same form; empty in records that do not have them."""
+    names = {name for item in record.results for name in item.settings}
+    return _lines(record, lambda result: {name: result.settings.get(name, "not set") for name in sorted(names)}
+                  if result.settings else {}, lambda _: {})
+
+
+def _lines(
+    record: Record, read: Callable[[Result], Mapping[str, str]], asked: Callable[[Cell], Mapping[str, str]]
+) -> list[EffectiveSetting]:
+    known = marks(record)
+    lines: dict[tuple[str, str, str, bool], list[int]] = {}
+    for cell in record.plan.cells:
+        wanted = asked(cell)
+        seen: dict[str, list[str]] = {}
+        for result in record.of_cell(cell.cell_id):
+            for name, value in read(result).items():
+                seen.setdefault(name, []).append(value)
+        for name, values in seen.items():
+            kinds = list(dict.fromkeys(values))
+            key = (name, wanted.get(name, "-"), " / ".join(kinds), len(kinds) == 1)
+            lines.setdefault(key, []).append(known[cell.cell_id].number)
+    order = {name: place for place, name in enumerate(dict.fromkeys(key[0] for key in lines))}
+    several = {name for name in order if len({key[2] for key in lines if key[0] == name}) > 1}
+    found = [
+        EffectiveSetting(name, wanted, found, spans(cells), steady, name in several)
+        for (name, wanted, found, steady), cells in sorted(lines.items(), key=lambda item: order[item[0][0]])
+    ]
+    return sorted(found, key=lambda line: not (line.differs or not line.steady))
+
+
+def _requested(cell: Cell) -> dict[str, str]:
+    """Return what the suite requested, under the names that engines use for effective settings."""
+    if isinstance(cell.choices, MeasurementConfig):
+        return {"comm": cell.choices.comm.label}
+    if not isinstance(cell.choices, TrainingConfig):
+        return {}
+    choices = cell.choices
+    found = requested(choices)
+    return found | {"comm": choices.comm.label, "optimizer": choices.optimizer.label, "engine": choices.engine.label,
+                    "autocast": found["matmul_dtype"]}
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Format 1, 2, 3, 5 as `1 to 3, 5`."""
+    runs: list[list[int]] = []
+    for value in sorted(numbers):
+        if runs and value == runs[-1][-1] + 1:
+            runs[-1].append(value)
+        else:
+            runs.append([value])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+
+
+def machine(record: Record) -> list[Fact]:
+    """Return hardware and system as (name, value); unknown values say so."""
+    environment = record.environment
+    dirty = {True: "with uncommitted changes", False: "clean", None: "state unknown"}[environment.dirty]
+    return [
+        ("Started", moment(environment.started_ms)),
+        ("CPU", f"{environment.cpu}, {environment.cores} cores usable"),
+        ("Memory", gibibytes(environment.memory_bytes) or "unknown"),
+        *((f"Node {item.node}",
+           f"{visible(item.host)}: {visible(item.environment.cpu)}, {item.environment.cores} cores, "
+           f"{gibibytes(item.environment.memory_bytes) or 'unknown'}; its clock {clock(item)}")
+          for item in record.nodes.nodes),
+        *_job(record),
+        ("Training device", environment.device),
+        ("Devices", "; ".join(environment.devices) or "none, CPU only"),
+        ("Interconnect of node 0" if record.nodes.nodes else "Interconnect", environment.interconnect),
+        *_cuda(record),
+        ("Operating system", environment.system),
+        ("Python", environment.python),
+        ("repro", environment.repro_version),
+        ("Commit", f"{environment.commit} ({dirty})" if environment.commit else "not from a checkout"),
+        *((_code_name(item), visible(item.text())) for item in environment.plugins),
+        ("Load before the run (1 min)", "unknown" if environment.load_1min is None else f"{environment.load_1min:g}"),
+        ("Loading libraries, once per run, not on the clock of a trial", seconds(record.preload_seconds) or "unknown"),
+    ]
+
+
+def _job(record: Record) -> list[Fact]:
+    measured = [f"{link.sender} to {link.receiver}: {link.bytes_per_second / 1e6:,.1f} MB/s, "
+                f"{link.latency_seconds * 1e6:,.0f} us" for link in record.nodes.links]
+    facts: list[Fact] = []
+    if measured:
+        facts.append(("Links between nodes (TCP by gloo, measured before the first trial)", "; ".join(measured)))
+    found = record.nodes.allocation
+    if found is None:
+        return facts
+    queued = "an unknown time" if found.queued_seconds is None else f"{found.queued_seconds:.0f} s"
+    facts.append(("Job", f"{visible(found.scheduler)} {visible(found.job)} on {visible(', '.join(found.nodes))}; "
+                         f"queued for {queued}, not on the clock of a trial"))
+    return facts
+
+
+def clock(item: NodeRecord) -> str:
+    """Return the offset of a node's clock in words."""
+    if item.clock_bound_ns is None:
+        return "not compared"
+    return f"{item.clock_offset_ns / 1e9:+.6f} s against node 0's, within {item.clock_bound_ns / 1e6:.3g} ms"
+
+
+def _code_name(item: PluginCode) -> str:
+    name = visible(item.plugin)
+    return name[:1].upper() + name[1:] if item.distribution == PROGRAM else f"Plug-in {name}"
+
+
+def _cuda(record: Record) -> list[Fact]:
+    """Return the versions of CUDA and its libraries as rank 0 read them; nothing of a build without CUDA."""
+    found = {tuple(item.build.get(name, "unknown") for name in ("torch_cuda", "torch_cudnn", "torch_nccl"))
+             for item in record.results if "torch_cudnn" in item.build}
+    return [("CUDA, cuDNN, NCCL of torch", "; ".join(map(", ".join, sorted(found))))] if found else []
+
+
+def suite_text(record: Record) -> str:
+    """Return the suite as it ran, overrides included, as YAML for `repro run`.
+
+    The master seed is a comment: a copy of the suite must not draw the same data again by accident.
+    """
+    data = record.plan.suite.model_dump(mode="json", by_alias=True, exclude_defaults=True,
+                                        exclude={"seeds", "master_seed"})
+    data = {"suite": data.pop("suite"), **data, "seeds": record.plan.suite.seeds}
+    drawn = f"# master_seed: {record.plan.master_seed} (of this run; `repro reproduce` draws its data again)\n"
+    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100) + drawn
+    if visible(text) == text:
+        return text
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=False, width=100) + drawn  # hidden characters as escapes

@@ -1,0 +1,103 @@
+"""Results + baseline -> Comparisons: the verdicts on pairs of cells, with reasons.
+
+The declared primary contrast is tested alone at the 5 % level; Holm corrects all others over the family shown.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from repro.compare.cells import CellIndex, ComparedCell, contrast_pairs
+from repro.compare.design.sequential import progress_of, rerun_refusals
+from repro.compare.evidence import drift
+from repro.compare.evidence.evidence import ComparisonRequest, examine
+from repro.compare.evidence.read_back import ReadBack
+from repro.compare.figures import (
+    Comparison,
+    Metric,
+)
+from repro.compare.verdict.contest import Doubts, claims
+from repro.compare.verdict.verdict import judged
+from repro.record.result.results import Result
+from repro.suite.metrics import METRICS
+from repro.suite.model import MARGIN
+from repro.suite.planning.plan import Plan
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Pause the garbage collector: it would visit every result of the record again for every few contrasts."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@without_collector()
+def compare(
+    plan: Plan, results: Sequence[Result], metric: Metric | None = None, baseline: Mapping[str, Any] | None = None,
+    started_ms: Mapping[str, float] | None = None, *, one_family: bool = False, pilot: bool = False,
+) -> list[Comparison]:
+    """Compare the declared contrast first, then every other cell with its baseline and, if processes vary, with one
+    process of the same kind.
+
+    A contrast is primary only by the metric and against the baseline that were declared. With another metric
+    it still comes first, but in the family of the others.
+
+    Args:
+        metric: None: the declared contrast's, else the wall clock.
+        baseline: factors that select the cells to compare against; None: the suite's.
+        started_ms: trial id -> its start, for finding drift; None: in the order of the plan.
+        one_family: Holm over all contrasts, the declared one too: together they err in 5 %.
+        pilot: the spread of the times is asked, whatever the qualities of a contest.
+    """
+    suite = plan.suite
+    if plan.kind == "tuning":  # its trials choose settings; they are no result about any
+        return []
+    chosen = metric or suite.metric
+    index = CellIndex(plan.cells)
+    first, contrasts = contrast_pairs(index, suite, baseline)
+    progress = progress_of(plan, results, started_ms)
+    used = progress.early if progress else results
+    by_cell: dict[str, list[Result]] = {}
+    for result in used:
+        by_cell.setdefault(result.cell_id, []).append(result)
+    doubts = drift.doubts(plan, used, started_ms)
+    waits = progress.refusals if progress else rerun_refusals(plan)
+    claimed = Doubts(() if pilot else claims(plan, results), METRICS[chosen])
+    found = judged([
+        examine(index.cells[one], index.cells[other], by_cell.get(one, []), by_cell.get(other, []), ComparisonRequest(
+            metric=chosen, primary=(one, other) == first and chosen == suite.metric and not one_family,
+            planned=plan.common_seeds, margin=suite.margin, horizon=suite.horizon,
+            refusals=(*doubts.refusals(one, other), *waits, *claimed.refusals(one)),
+            cautions=(*doubts.cautions(one, other), *claimed.cautions(one, other)),
+            slots=doubts.slots(one, other),
+        ))
+        for one, other in contrasts
+    ])
+    read_back = ReadBack(plan, results)
+    return [read_back.with_differences(progress.primary(plan, item) if progress and item.primary else item)
+            for item in found]
+
+
+def contrast(
+    candidate: ComparedCell, baseline: ComparedCell, candidate_results: Sequence[Result],
+    baseline_results: Sequence[Result], metric: Metric, primary: bool, planned: int | None = None, *,
+    margin: float = MARGIN, horizon: float | None = None, paired: bool = True,
+) -> Comparison:
+    """Compare one candidate with one baseline, in a separate family.
+
+    Args:
+        planned: pairs that the plan requires. While some are missing there is no verdict, because stopping at a good
+            moment would choose it.
+        paired: False if trials of one repeat share nothing, such as those of two machines: Welch on logs.
+    """
+    asked = ComparisonRequest(
+        metric=metric, primary=primary, planned=planned, margin=margin, horizon=horizon, paired=paired)
+    return judged([examine(candidate, baseline, candidate_results, baseline_results, asked)])[0]

@@ -1,0 +1,1 @@
+"""Designs of an experiment: sequential, factorial, calibrated, powered."""

@@ -1,0 +1,290 @@
+"""A/A calibration: how often a comparison of a cell with itself reports a difference, although there is none.
+
+A null is one comparison, by the same code as any other, whose two sides are trials of one cell. Every reported
+difference on a null is wrong; their share, with Wilson's interval, is the harness's false-positive rate on a machine.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from repro import stats
+from repro.compare import Comparison, Pair, Verdict, contrast
+from repro.compare.evidence.evidence import NO_SPREAD
+from repro.compare.figures import Bounds
+from repro.core.errors import ReproError, UsageError
+from repro.core.files import read_model, write_model
+from repro.core.frozen import Frozen
+from repro.core.random_streams import Streams
+from repro.record.environment.environment import Environment
+from repro.record.folder.store import Record
+from repro.record.result.results import Result
+from repro.suite.identity import rules_of
+from repro.suite.metrics import METRICS
+from repro.suite.model import Metric, Suite
+from repro.suite.planning.cell import Cell
+from repro.suite.planning.plan import Plan, planned_order
+
+DIFFERENT: tuple[Verdict, ...] = ("faster", "slower", "higher", "lower")
+LEAST_PAIRS = 6
+"""Fewer pairs can never be significant: as nulls they would only make the rate look low."""
+LEAST_HALVES = 5
+"""Trials per side that the unpaired comparison needs."""
+FILE = "calibration.json"
+
+How = Literal["twins", "drawn pairs", "halves"]
+"""twins: one cell run twice with the same seeds, interleaved. drawn pairs, halves: one cell's repeats, assigned to two
+sides at random."""
+
+
+class Null(Frozen):
+    """One comparison of a cell with itself."""
+
+    source: str
+    """The run, and the part of it, that the null is from: no source counts twice."""
+    cell_id: str
+    label: str
+    metric: Metric
+    how: How
+    n: int
+    """Trials per side."""
+    ratio: float | None
+    p: float | None
+    verdict: Verdict
+    pairs: tuple[Pair, ...] = ()
+
+    @property
+    def false_positive(self) -> bool:
+        return self.verdict in DIFFERENT
+
+    @property
+    def is_identical(self) -> bool:
+        """Both sides have the same figure in every pair: no harness could have found a difference."""
+        return bool(self.pairs) and all(math.isclose(pair.candidate, pair.baseline, rel_tol=NO_SPREAD)
+                                        for pair in self.pairs)
+
+
+class Calibration(Frozen):
+    """The nulls of one suite on one machine, and their false-positive rate."""
+
+    schema_: Literal[1] = Field(default=1, alias="schema")
+    suite: str
+    suite_digest: str
+    method: str
+    machine: str
+    nulls: tuple[Null, ...] = Field(min_length=1)
+    false_positives: int
+    n: int
+    rate: Bounds
+    """Wilson interval of the false-positive rate."""
+
+    def sentence(self) -> str:
+        """`1 of 24 comparisons of a cell with itself gave a difference: 4.2 % (95 % interval 0.7 % to 20.2 %)`."""
+        low, high, share = (f"{value:.1%}".replace("%", " %")
+                            for value in (self.rate.low, self.rate.high, self.false_positives / self.n))
+        return (f"{self.false_positives} of {self.n} comparisons of a cell with itself gave a difference: {share} "
+                f"({self.rate.level:.0%} interval {low} to {high})").replace("95% i", "95 % i")
+
+
+def machine_of(environment: Environment) -> str:
+    """Return the name of the machine that a false-positive rate is valid for."""
+    devices = ", ".join(dict.fromkeys(str(device) for device in environment.devices))
+    return f"{environment.cpu}, {environment.cores} cores, {environment.device}{f' ({devices})' if devices else ''}"
+
+
+def calibration(suite: str, digest: str, method: str, machine: str, nulls: Iterable[Null]) -> Calibration:
+    """Count the nulls; void ones, which older files may hold, are excluded.
+
+    Raises:
+        UsageError: there is none.
+    """
+    kept = tuple(sorted((item for item in nulls if not item.is_identical),
+                        key=lambda item: (item.source, item.cell_id)))
+    if not kept:
+        raise UsageError("no comparison of a cell with itself, so there is no rate")
+    wrong = sum(item.false_positive for item in kept)
+    rate = stats.wilson(wrong, len(kept))
+    return Calibration(
+        suite=suite, suite_digest=digest, method=method, machine=machine, nulls=kept, false_positives=wrong,
+        n=len(kept), rate=Bounds(low=rate.low, high=rate.high, level=rate.level),
+    )
+
+
+def twin_plan(plan: Plan, cells: Sequence[Cell], pairs: int, nulls: int) -> Plan:
+    """Return a plan of every cell twice with the same seeds, interleaved: `nulls` groups of `pairs` seeds each.
+
+    The two cells differ in their side only, which is part of the twin's name. The digest stays the suite's, because
+    these nulls are about its verdicts.
+
+    Raises:
+        UsageError: fewer pairs than can be significant, or more seeds than a suite may have.
+    """
+    if pairs < LEAST_PAIRS:
+        raise UsageError(f"--pairs {pairs}: fewer than {LEAST_PAIRS} pairs can never be significant, so they calibrate "
+                         "nothing")
+    if pairs * nulls > 1000:
+        raise UsageError(f"{nulls} x {pairs} pairs are {pairs * nulls} seeds; a suite has 1000 at most")
+    both = tuple(item for cell in cells for item in cell.twins())
+    suite = plan.suite.model_copy(update={
+        "title": f"A/A: cells of {plan.suite.suite} against themselves", "seeds": pairs * nulls, "matrix": {},
+        "exclude": [], "baseline": {}, "primary": None, "sequential": None,
+    })
+    twins = plan.model_copy(update={
+        "suite": suite, "cells": both, "skipped": (), "smoke_note": "", "kind": "calibration",
+        "notes": ("A/A calibration: the two cells of a pair have the same choices and the same seeds",),
+    })
+    return twins.model_copy(update={"order": tuple(planned_order(twins))})
+
+
+def nulls_of(record: Record, cells: Sequence[Cell], metric: Metric, pairs: int) -> tuple[list[Null], list[str]]:
+    """Return (the nulls of a record, why some cells gave none).
+
+    Twins are compared in groups of `pairs` seeds. The repeats of a cell without a twin are assigned to two sides once,
+    at random: a second assignment of the same trials would not be a new null. 12 repeats make pairs, 10 make halves.
+    """
+    found: list[Null] = []
+    problems: list[str] = []
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(cell.twin_of or cell.cell_id, []).append(cell)
+    source = f"{record.plan.digest[:16]}@{record.environment.started_ms:.0f}"
+    for group in groups.values():
+        made = _twins(record, group[0], group[1], metric, pairs, source) if len(group) > 1 else \
+            [_dealt(record, group[0], metric, source)]
+        for item in made:
+            if isinstance(item, str):
+                problems.append(f"{group[0].label}: {item}")
+            else:
+                found.append(item)
+    return found, problems
+
+
+def _twins(record: Record, one: Cell, other: Cell, metric: Metric, pairs: int, source: str) -> list[Null | str]:
+    ours = {item.repeat: item for item in record.of_cell(one.cell_id)}
+    theirs = {item.repeat: item for item in record.of_cell(other.cell_id)}
+    shared = sorted(ours.keys() & theirs.keys())
+    groups = [shared[start:start + pairs] for start in range(0, len(shared) - pairs + 1, pairs)]
+    if not groups or pairs < LEAST_PAIRS:
+        return [f"{len(shared)} seeds ran on both sides; a null requires {max(pairs, LEAST_PAIRS)}"]
+    return [
+        _null(one, contrast(other, one, [theirs[repeat] for repeat in group], [ours[repeat] for repeat in group],
+                            metric, primary=True), "twins", f"{source}#{group[0]}-{group[-1]}")
+        for group in groups
+    ]
+
+
+def _dealt(record: Record, cell: Cell, metric: Metric, source: str) -> Null | str:
+    results = record.of_cell(cell.cell_id)
+    half = len(results) // 2
+    if half < LEAST_HALVES:
+        return f"{len(results)} repeats; splitting them into two sides requires at least {2 * LEAST_HALVES}"
+    generator = Streams(record.plan.master_seed, 0).generator("calibration", zlib.crc32(cell.cell_id.encode()))
+    dealt = [results[index] for index in generator.permutation(len(results))[:2 * half]]
+    paired = half >= LEAST_PAIRS
+    ours, theirs = _renumbered(dealt[:half]), _renumbered(dealt[half:])
+    found = contrast(cell, cell, ours, theirs, metric, primary=True, paired=paired)
+    return _null(cell, found, "drawn pairs" if paired else "halves", source)
+
+
+def _renumbered(results: Sequence[Result]) -> list[Result]:
+    """Return trials with the seeds of the other side: any two trials of one cell differ by chance only."""
+    return [item.model_copy(update={"repeat": number, "hashes": {}}) for number, item in enumerate(results)]
+
+
+def _null(cell: Cell, found: Comparison, how: How, source: str) -> Null | str:
+    if found.p is None:
+        return f"no verdict was possible: {found.because}"
+    made = Null(
+        source=source, cell_id=cell.cell_id, label=cell.plain_label, metric=found.metric, how=how,
+        n=found.n, ratio=found.ratio, p=found.p, verdict=found.verdict, pairs=found.pairs,
+    )
+    return made if not made.is_identical else (
+        f"both sides have exactly the same {METRICS[made.metric].noun} in all {made.n} pairs: figures without chance "
+        "cannot show how often chance looks like a difference")
+
+
+def place_for(digest: str) -> Path:
+    """Return the file of a user's calibrations of a suite."""
+    home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(home) / "repro" / "calibration" / f"{digest}.json"
+
+
+def add(path: Path, found: Calibration) -> Calibration:
+    """Add nulls to those in a file; nulls of the same source are replaced.
+
+    Raises:
+        UsageError: the file holds nulls of another suite, method or machine.
+        OutputError: it cannot be read or written.
+    """
+    if path.is_file():
+        there = read_model(path, Calibration)
+        for what, old, new in (("suite digest", there.suite_digest, found.suite_digest),
+                               ("method", rules_of(there.method), rules_of(found.method)),
+                               ("machine", there.machine, found.machine)):
+            if old != new:
+                raise UsageError(f"{path}: holds nulls of another {what} ({old}, not {new}); --to names another file")
+        both = {_key(item): item for item in (*there.nulls, *found.nulls)}
+        found = calibration(found.suite, found.suite_digest, found.method, found.machine, both.values())
+    write_model(path, found)
+    return found
+
+
+def _key(item: Null) -> tuple[str, str, str]:
+    return item.source, item.cell_id, item.metric
+
+
+def calibration_of(record: Record) -> Calibration | None:
+    """Return the calibration in the run folder, else the user's own for its suite; None: not calibrated.
+
+    One of another suite, method or machine says nothing about this record and is ignored.
+
+    Raises:
+        OutputError: a file is damaged.
+    """
+    return read_kept_calibration(record) or _fitting(place_for(record.plan.digest), record)
+
+
+def read_kept_calibration(record: Record) -> Calibration | None:
+    """Return the calibration in the run folder; a report reads no other, so that it depends on the record alone."""
+    return _fitting(record.folder.root / FILE, record)
+
+
+def keep_calibration(record: Record) -> str:
+    """Copy the user's own calibration into the run folder, if it fits and the folder has none yet.
+
+    Returns:
+        Why it could not be copied, else "". A run that has ended never fails because of it.
+    """
+    target = record.folder.root / FILE
+    try:
+        found = None if os.path.lexists(target) else _fitting(place_for(record.plan.digest), record)
+        if found is not None:
+            write_model(target, found)
+    except (ReproError, OSError, RuntimeError) as error:  # RuntimeError: the home folder is unknown
+        return f"the calibration of this suite was not copied into the run folder: {error}"
+    return ""
+
+
+def _fitting(path: Path, record: Record) -> Calibration | None:
+    if not path.is_file():
+        return None
+    found = read_model(path, Calibration)
+    fits = (found.suite_digest == record.plan.digest and rules_of(found.method) == rules_of(record.plan.method)
+            and found.machine == machine_of(record.environment))
+    if not fits or all(item.is_identical for item in found.nulls):
+        return None
+    if not any(item.is_identical for item in found.nulls):
+        return found
+    return calibration(found.suite, found.suite_digest, found.method, found.machine, found.nulls)
+
+
+def calibrated(record: Record, suite: Suite, digest: str, nulls: Sequence[Null]) -> Calibration:
+    """Return the nulls of one record as a calibration."""
+    return calibration(suite.suite, digest, record.plan.method, machine_of(record.environment), nulls)

@@ -1,0 +1,193 @@
+"""Main effects: each level of a factor against the reference, paired over all combinations of the other factors.
+
+The unit of replication is the seed. Within a seed the effect is averaged over the combinations, as log ratios, each
+combination alike; the averages are compared as the pairs of two cells are, with Holm over the main effects shown. Only
+combinations with both levels count, so that the other factors are the same on both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+from repro.compare.cells import factors_of
+from repro.compare.design.effect import MainEffect
+from repro.compare.design.interaction import Effects, interactions
+from repro.compare.design.levels import Factors, Level, Match
+from repro.compare.design.pooled import pool
+from repro.compare.design.sequential import progress_of, rerun_refusals
+from repro.compare.evidence import drift
+from repro.compare.evidence.evidence import ComparisonRequest, Evidence, examine
+from repro.compare.evidence.pairing import CellTrials, cell_trials, mismatch, pairs_of
+from repro.compare.evidence.read_back import ReadBack
+from repro.compare.figures import Comparison
+from repro.compare.verdict.verdict import judged
+from repro.record.result.results import Result
+from repro.record.result.status import meaning
+from repro.stats import log_ratios
+from repro.suite.model import Metric
+from repro.suite.planning.cell import Cell
+from repro.suite.planning.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class LevelCell:
+    """A level in the place of a cell."""
+
+    cell_id: str
+    label: str
+    choices: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """The trials of two cells that differ in the factor only."""
+
+    cells: tuple[Cell, Cell]
+    ours: CellTrials
+    theirs: CellTrials
+
+    @property
+    def failed(self) -> bool:
+        """A trial failed, which tells nothing about either level."""
+        return any(not meaning(status).counts for side in (self.ours, self.theirs) for status in side.without)
+
+
+def main_effects(
+    plan: Plan, results: Sequence[Result], metric: Metric | None = None, baseline: Mapping[str, Any] | None = None,
+    started_ms: Mapping[str, float] | None = None,
+) -> list[MainEffect]:
+    """Return the main effects that the suite asks for; none for a calibration, whose cells come twice.
+
+    Args:
+        metric: None: the declared contrast's, else the wall clock.
+        baseline: factors that select the levels to compare against; None: the suite's.
+        started_ms: trial id -> its start, for finding drift; None: in the order of the plan.
+    """
+    suite = plan.suite
+    if not suite.contrasts or plan.has_twins:
+        return []
+    factors = Factors(plan.cells, suite)
+    wanted = suite.baseline if baseline is None else baseline
+    matches = [match for name in suite.contrasts for match in factors.matches(name, wanted)]
+    progress = progress_of(plan, results, started_ms)
+    used = progress.early if progress else results
+    doubts = drift.doubts(plan, used, started_ms)
+    by_cell: dict[str, list[Result]] = {}
+    for result in used:
+        by_cell.setdefault(result.cell_id, []).append(result)
+    asked = ComparisonRequest(metric=metric or suite.metric, planned=plan.common_seeds, margin=suite.margin,
+                              horizon=suite.horizon, refusals=progress.refusals if progress else rerun_refusals(plan))
+    measured = [_measure(match, by_cell, asked, doubts) for match in matches]
+    verdicts = judged([item.evidence for item in measured])
+    found = interactions([(item.match, item.effects) for item in measured], factors, wanted)
+    read_back = ReadBack(plan, results)
+    return [
+        MainEffect(factor=item.match.factor, level=item.match.candidate.label, reference=item.match.baseline.label,
+                   combinations=len(item.pairs), incomplete=item.match.incomplete, failed=item.failed,
+                   pooled=_with_differences(verdict, item.pairs, read_back), interactions=differences)
+        for item, verdict, differences in zip(measured, verdicts, found, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """One main effect before the correction for their number."""
+
+    match: Match
+    evidence: Evidence
+    effects: Effects
+    """Empty if there is no result."""
+    pairs: tuple[tuple[str, str], ...]
+    """Cells of each combination that counts."""
+    failed: int
+
+
+def _measure(
+    match: Match, by_cell: Mapping[str, list[Result]], asked: ComparisonRequest, doubts: drift.Doubts
+) -> _Measured:
+    every = {key: _pair(cells, by_cell, asked) for key, cells in match.cells.items()}
+    pairs = {key: pair for key, pair in every.items() if not pair.failed}
+    names = tuple((one.cell_id, other.cell_id) for one, other in (pair.cells for pair in pairs.values()))
+    asked = replace(asked, refusals=(*asked.refusals, *_first(doubts.refusals(*name) for name in names)),
+                    cautions=_first(doubts.cautions(*name) for name in names), slots=_slots(names, doubts))
+    design = _design(pairs.values())
+    sides = [pool(level.label, [side.results for side in found]) for level, found in (
+        (match.candidate, [pair.ours for pair in pairs.values()]),
+        (match.baseline, [pair.theirs for pair in pairs.values()]))]
+    evidence = examine(_cell(match.factor, match.candidate, design), _cell(match.factor, match.baseline, design),
+                       sides[0], sides[1], asked)
+    if refusal := _refusal(pairs.values()):
+        evidence = replace(evidence, refusal=refusal, settles="")
+    seeds = {pair.repeat for pair in evidence.pairs}
+    effects = {} if evidence.refusal else {
+        key: _logs(pair, seeds, doubts, asked) for key, pair in pairs.items()}
+    return _Measured(match, evidence, effects, names, len(every) - len(pairs))
+
+
+def _slots(names: Sequence[tuple[str, str]], doubts: drift.Doubts) -> drift.Slots | None:
+    """Return how far apart the pairs of a seed ran on average, if the machine drifted."""
+    found = [slots for name in names if (slots := doubts.slots(*name)) is not None]
+    if not found:
+        return None
+    repeats = set.intersection(*(set(slots.apart) for slots in found))
+    return drift.Slots(found[0].per_place, {repeat: fmean(slots.apart[repeat] for slots in found)
+                                            for repeat in repeats}, found[0].fixed)
+
+
+def _with_differences(item: Comparison, pairs: Iterable[tuple[str, str]], read_back: ReadBack) -> Comparison:
+    """Return the comparison with what else differs in some combination."""
+    found = dict.fromkeys(difference for pair in pairs for difference in read_back.differences(*pair))
+    return item.model_copy(update={"differs": tuple(found)})
+
+
+def _pair(cells: tuple[Cell, Cell], by_cell: Mapping[str, list[Result]], asked: ComparisonRequest) -> _Pair:
+    ours, theirs = (cell_trials(cell.label, by_cell.get(cell.cell_id, []), asked.scale) for cell in cells)
+    return _Pair(cells, ours, theirs)
+
+
+def _cell(factor: str, level: Level, design: Any) -> LevelCell:
+    return LevelCell(f"{factor}: {level.label}", level.label, {"stop": {"design": design}})
+
+
+def _design(pairs: Iterable[_Pair]) -> Any:
+    """Return the stop design of all cells; None if they differ."""
+    found = {factors_of(cell)["stop"]["design"] for pair in pairs for cell in pair.cells}
+    return found.pop() if len(found) == 1 else None
+
+
+def _refusal(pairs: Collection[_Pair]) -> str:
+    """Return why the combinations cannot be pooled; "" if they can."""
+    if not pairs:
+        return "no combination of the other factors has both levels with trials that did not fail"
+    sides = [side for pair in pairs for side in (pair.ours, pair.theirs)]
+    wrong = next((side.wrong for side in sides if side.wrong), "")
+    if wrong:
+        return wrong
+    missed = [side for side in sides if side.without]
+    if missed:
+        total = sum(sum(side.without.values()) for side in missed)
+        return (f"{total} of {sum(side.n for side in sides)} trials have no figure ({missed[0].without_words()}"
+                f"{' and others' if len(missed) > 1 else ''}); a mean over the other trials would hide them, so only "
+                "the contrasts of single cells show this factor")
+    unlike = next((found for pair in pairs if (found := mismatch(pair.ours, pair.theirs))), None)
+    return f"{unlike.text}, so they are not pairs" if unlike else ""
+
+
+def _logs(pair: _Pair, seeds: Collection[int], doubts: drift.Doubts, asked: ComparisonRequest) -> list[float]:
+    """Return the log ratio of each of the seeds, in their order, adjusted for the drift of the machine."""
+    found = sorted((item for item in pairs_of(pair.ours, pair.theirs) if item.repeat in seeds),
+                   key=lambda item: item.repeat)
+    logs = log_ratios([item.candidate for item in found], [item.baseline for item in found])
+    slots = doubts.slots(*(cell.cell_id for cell in pair.cells)) if asked.scale.clocked else None
+    sign = asked.scale.drift_sign
+    return [float(value) - (sign * slots.shift(item.repeat) if slots else 0.0)
+            for value, item in zip(logs, found, strict=True)]
+
+
+def _first(texts: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    """Return the different texts, at most three."""
+    return tuple(dict.fromkeys(text for found in texts for text in found))[:3]
+

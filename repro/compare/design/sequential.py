@@ -1,0 +1,215 @@
+"""Looks of a sequential design: the primary contrast judged at each declared look, until one settles it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from repro.compare.cells import CellIndex, primary_pair
+from repro.compare.evidence import drift
+from repro.compare.evidence.evidence import ComparisonRequest, examine
+from repro.compare.evidence.stage import Stage
+from repro.compare.figures import DECIDED, Comparison, LookPlace, TimeSplit
+from repro.compare.verdict.advice import OVER, TESTED
+from repro.compare.verdict.verdict import judged
+from repro.record.folder.looks import ENDS, Decision, Look
+from repro.record.result.results import Result
+from repro.record.result.status import meaning
+from repro.suite.planning.plan import Plan
+from repro.suite.planning.repeats import judged_cells
+
+WAITS = "judged once, when the primary contrast is settled or its last look has been taken"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The state of a sequential run: what its results allow to be said."""
+
+    found: Comparison | None
+    """The primary contrast at its last look; None before the first."""
+    ended: bool
+    """No further look follows."""
+    early: tuple[Result, ...]
+    """Results up to the first look: what the other contrasts are judged by, so that the stop cannot choose them."""
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """Return why the other contrasts have no verdict yet."""
+        return () if self.ended else (WAITS,)
+
+    def primary(self, plan: Plan, before: Comparison) -> Comparison:
+        """Return the primary contrast.
+
+        Args:
+            before: without a look.
+        """
+        if self.found is not None:
+            return self.found
+        have = len({item.repeat for item in self.early if item.cell_id == before.candidate}
+                   & {item.repeat for item in self.early if item.cell_id == before.baseline})
+        looks = plan.suite.looks
+        if have >= looks[0]:
+            return before
+        text = f"look 1 of {len(looks)} at {looks[0]} pairs: {have} have run"
+        return before.model_copy(update={"because": text, "settles": "run the missing pairs"})
+
+
+@dataclass(frozen=True, slots=True)
+class TakenLook:
+    """One look that was taken: what was found, and what follows."""
+
+    stage: Stage
+    found: Comparison
+    decision: Decision
+
+    @property
+    def ends(self) -> bool:
+        """No later look is taken."""
+        return self.decision != "continues"
+
+    def line(self) -> Look:
+        """Return it as a line of the record, without its time."""
+        found, test = self.found, self.found.equivalence
+        return Look(
+            number=self.stage.number, of=self.stage.of, n=self.stage.n, decision=self.decision, verdict=found.verdict,
+            nominal=self.stage.difference, same_nominal=self.stage.same, p=found.p, same_p=test.p if test else None,
+            ratio=found.ratio, low=found.interval.low if found.interval else None,
+            high=found.interval.high if found.interval else None,
+        )
+
+
+def is_sequential(plan: Plan) -> bool:
+    """Return True if the plan runs until its primary contrast is settled; parts of it that run again do not."""
+    return plan.kind == "suite" and bool(judged_cells(plan.suite, plan.cells))
+
+
+def rerun_refusals(plan: Plan) -> tuple[str, ...]:
+    """Return why the contrasts of a reproduction have no verdict: its pairs were not drawn for one.
+
+    They are those with which its source ended because of its results, or those that were chosen, with the same seeds.
+    """
+    if plan.kind != "reproduction" or (not plan.suite.looks and plan.common_seeds >= plan.suite.seeds):
+        return ()
+    which = "sequential run has the pairs that its source ran" if plan.suite.looks else \
+        f"part has {plan.common_seeds} of {plan.suite.seeds} planned pairs"
+    return (f"the reproduction of a {which}; it is judged against its source and gives no separate verdict",)
+
+
+def stages(plan: Plan) -> list[Stage]:
+    """Return the declared looks."""
+    design, looks = plan.suite.sequential, plan.suite.looks
+    if design is None:
+        return []
+    if design.anytime:
+        return [Stage(number, len(looks), n, anytime=True) for number, n in enumerate(looks, 1)]
+    return [Stage(number, len(looks), level.n, level.difference, level.same)
+            for number, level in enumerate(design.levels(), 1)]
+
+
+def looks_taken(
+    plan: Plan, results: Sequence[Result], started_ms: Mapping[str, float] | None = None
+) -> Iterator[TakenLook]:
+    """Yield every look that the results allow, up to the one that ends the run."""
+    for stage in stages(plan):
+        found = take_look(plan, results, stage, started_ms)
+        if found is None:
+            return
+        yield found
+        if found.ends:
+            return
+
+
+def take_look(
+    plan: Plan, results: Sequence[Result], stage: Stage, started_ms: Mapping[str, float] | None = None
+) -> TakenLook | None:
+    """Judge the primary contrast with the pairs of one look; None: some of them have not run.
+
+    Trials after the look are not used, those of other cells only to find drift.
+    """
+    index = CellIndex(plan.cells)
+    pair = primary_pair(index, plan.suite.primary)
+    assert pair is not None, "a plan with looks has both cells"
+    known = [item for item in results if item.repeat < stage.n]
+    sides = [[item for item in known if item.cell_id == name] for name in pair]
+    if any({item.repeat for item in side} != set(range(stage.n)) for side in sides):
+        return None
+    doubts = drift.doubts(plan, known, started_ms)
+    found = judged([examine(index.cells[pair[0]], index.cells[pair[1]], sides[0], sides[1], ComparisonRequest(
+        metric=plan.suite.metric, primary=True, planned=stage.n, margin=plan.suite.margin, horizon=plan.suite.horizon,
+        refusals=doubts.refusals(*pair), cautions=doubts.cautions(*pair), slots=doubts.slots(*pair),
+        stage=stage,
+    ))])[0]
+    return TakenLook(stage, found, _decision(found, stage, [item for side in sides for item in side]))
+
+
+def _decision(found: Comparison, stage: Stage, trials: Sequence[Result]) -> Decision:
+    if found.verdict in DECIDED:
+        return "settled"
+    if any(not meaning(item.status).counts for item in trials):
+        return "failed"
+    return "last" if stage.number == stage.of else "continues"
+
+
+def progress_of(
+    plan: Plan, results: Sequence[Result], started_ms: Mapping[str, float] | None = None
+) -> Progress | None:
+    """Return the state of a sequential run; None for a plan of a fixed number of pairs."""
+    if not is_sequential(plan):
+        return None
+    last = _last_look(plan, results, started_ms)
+    early = tuple(item for item in results if item.repeat < plan.common_seeds)
+    return Progress(_placed(plan, last) if last else None, last is not None and last.decision in ENDS, early)
+
+
+def _last_look(
+    plan: Plan, results: Sequence[Result], started_ms: Mapping[str, float] | None
+) -> TakenLook | None:
+    """Return the last look that was taken, or the first that ends the run.
+
+    An e-process is judged by its largest value so far, so an earlier look ends the run only if the later ones would,
+    too: of its hundreds of looks those before an open one need not be taken again.
+    """
+    if plan.suite.sequential is None or not plan.suite.sequential.anytime:
+        taken = list(looks_taken(plan, results, started_ms))
+        return taken[-1] if taken else None
+    found: TakenLook | None = None
+    for stage in reversed(stages(plan)):
+        earlier = take_look(plan, results, stage, started_ms)
+        if found is not None and (earlier is None or earlier.decision != "settled"):
+            return found
+        found = earlier if earlier is not None else found
+        if found is not None and found.decision != "settled":
+            return found
+    return found
+
+
+def _placed(plan: Plan, last: TakenLook) -> Comparison:
+    """Return the comparison of a look with its place among all looks."""
+    stage, following = last.stage, None if last.ends else plan.suite.looks[last.stage.number]
+    place = LookPlace(number=stage.number, of=stage.of, n=stage.n, nominal=stage.difference,
+                      same_nominal=stage.same, anytime=stage.anytime, next_n=following)
+    because, settles = _words(last, following)
+    return last.found.model_copy(update={"look": place, "because": because, "settles": settles} | _without_naive(last))
+
+
+def _without_naive(last: TakenLook) -> dict[str, object]:
+    """Return the figures next to the verdict without intervals that take no account of the looks."""
+    split = last.found.split
+    return {"welch": None, "probability_less": None, "split": split and TimeSplit(
+        samples=split.samples.model_copy(update={"interval": None}),
+        throughput=split.throughput.model_copy(update={"interval": None}))}
+
+
+def _words(last: TakenLook, following: int | None) -> tuple[str, str]:
+    """Return the reason of the verdict with its look, and what would settle it."""
+    stage, found = last.stage, last.found
+    at = f"after {stage.n} pairs" if stage.anytime else f"look {stage.number} of {stage.of} at {stage.n} pairs"
+    if last.decision == "settled":
+        nominal = stage.same if found.verdict == "same" else stage.difference
+        where = at if stage.anytime else f"at {at} (a p of at most {nominal:.3g} is needed)"
+        return f"settled {where}: {found.because}", ""
+    if following is not None:
+        return f"{at}: continues; {found.because}", f"the next look is at {following} pairs"
+    if last.decision == "failed":
+        return f"{at}: {found.because}", found.settles
+    return f"{at}, the last: {found.because}", OVER if found.settles == TESTED else found.settles

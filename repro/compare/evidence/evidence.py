@@ -1,0 +1,326 @@
+"""All figures of two cells. The verdict, which depends on the family, comes later."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from repro import stats
+from repro.compare.cells import ComparedCell, design_of
+from repro.compare.evidence.drift import Slots
+from repro.compare.evidence.grid import Grid, grid_of
+from repro.compare.evidence.missed import Missed, missed
+from repro.compare.evidence.pairing import CellTrials, cell_trials, mismatch, pairs_of
+from repro.compare.evidence.stage import Stage, missed_p, stage_figures
+from repro.compare.evidence.time_split import split_of
+from repro.compare.figures import Adjusted, Estimate, Pair, Restricted, TimeSplit, bounds
+from repro.record.result.results import Result
+from repro.record.result.status import meaning
+from repro.suite.contest import CONTEST
+from repro.suite.metrics import METRICS, MetricSpec
+from repro.suite.model import MARGIN, Metric
+
+EXACT_PAIRS = 20
+"""Up to here all 2^n sign flips are counted."""
+NO_SPREAD = 1e-12
+"""Standard deviation of log ratios below which it is only rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonRequest:
+    """The part of a comparison declared before the results."""
+
+    metric: Metric
+    primary: bool = False
+    planned: int | None = None
+    """Pairs that the plan requires: while some are missing there is no verdict, because stopping at a good moment would
+    choose it."""
+    margin: float = MARGIN
+    horizon: float | None = None
+    paired: bool = True
+    refusals: tuple[str, ...] = ()
+    """Reasons against a verdict that come from outside the figures (drift)."""
+    slots: Slots | None = None
+    """Places of the pairs on a machine that drifted, for which ratios of times are adjusted."""
+    withhold: bool = True
+    """Without a verdict, give no figures either; False for published results, whose rules show them."""
+    cautions: tuple[str, ...] = ()
+    stage: Stage | None = None
+    """The look at which a sequential design judges it; None: a fixed number of pairs."""
+
+    @property
+    def scale(self) -> MetricSpec:
+        return METRICS[self.metric]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The figures of two cells."""
+
+    candidate: ComparedCell
+    baseline: ComparedCell
+    asked: ComparisonRequest
+    ours: CellTrials
+    theirs: CellTrials
+    pairs: tuple[Pair, ...]
+    n: int
+    refusal: str = ""
+    """Reason for a missing verdict; "" if one is possible."""
+    settles: str = ""
+    ratio: float | None = None
+    interval: stats.Interval | None = None
+    p: float | None = None
+    floor: float = 1.0
+    """Smallest p that an exact test can give with this many trials."""
+    equivalence: stats.Equivalence | None = None
+    less: int = 0
+    """Pairs in which the candidate's figure is the smaller one."""
+    more: int = 0
+    welch: Estimate | None = None
+    split: TimeSplit | None = None
+    probability_less: Estimate | None = None
+    missed: Missed | None = None
+    grid: Grid | None = None
+    """For a metric known at evaluations only: what the evaluation grids leave open."""
+
+    @property
+    def design(self) -> Any:
+        """The design of both cells; None if they differ in it."""
+        designs = {design_of(cell) for cell in (self.candidate, self.baseline)}
+        return designs.pop() if len(designs) == 1 else None
+
+    @property
+    def slots(self) -> Slots | None:
+        """Places of the pairs, if the machine drifted, a clock is in the metric, and it moved the ratios at all."""
+        if self.asked.slots is None or not self.asked.scale.clocked or len(self.pairs) < 2:
+            return None
+        steady = stats.deviation(stats.log_ratios(*_sides(self.pairs))) < NO_SPREAD
+        return None if steady else self.asked.slots
+
+    @property
+    def judged_pairs(self) -> tuple[Pair, ...]:
+        """The pairs, adjusted for the drift of the machine."""
+        slots = self.slots
+        if slots is None:
+            return self.pairs
+        return tuple(pair.model_copy(update={"candidate": pair.candidate * math.exp(-shift)})
+                     for pair, shift in zip(self.pairs, self._shifts(slots), strict=True))
+
+    def _shifts(self, slots: Slots) -> tuple[float, ...]:
+        """Return the part of each log ratio that the machine explains; of a rate it is the opposite of a time's."""
+        sign = self.asked.scale.drift_sign
+        return tuple(sign * slots.shift(pair.repeat) for pair in self.pairs)
+
+    @property
+    def logs(self) -> list[float]:
+        """Log ratios of the pairs that are judged."""
+        return [float(value) for value in stats.log_ratios(*_sides(self.judged_pairs))]
+
+    @property
+    def adjusted(self) -> Adjusted | None:
+        """The adjustment of the ratio for drift; None if there is none."""
+        slots = self.slots
+        if slots is None or self.ratio is None or not self.pairs:
+            return None
+        apart = [slots.apart.get(pair.repeat, 0) for pair in self.pairs]
+        return Adjusted(per_place=math.expm1(slots.per_place), places=sum(apart) / len(apart), fixed_order=slots.fixed,
+                        unadjusted=stats.paired_ratio(*_sides(self.pairs))[0], shifts=self._shifts(slots))
+
+    @property
+    def slack(self) -> float:
+        """Log ratio that the drift could still explain: all of its mean share, if the order was fixed beforehand.
+
+        An order drawn for the run favours no cell on average, and what is left of a trend that is not straight is
+        spread over the pairs. A fixed order favours one cell, and the trend is only known as far as it is straight.
+        """
+        slots = self.slots
+        if slots is None or not slots.fixed or not self.pairs:
+            return 0.0
+        return abs(sum(self._shifts(slots))) / len(self.pairs)
+
+    @property
+    def smallest(self) -> int:
+        """Trials of the cell that has fewer."""
+        return min(self.ours.n, self.theirs.n)
+
+    @property
+    def agreeing(self) -> int:
+        """Pairs on the side of the ratio."""
+        return self.less if self.ratio is not None and self.ratio < 1 else self.more
+
+    def interval_at(self, level: float) -> stats.Interval | None:
+        """Return the interval of the ratio at another level; of a look it is that of the look. None: there is none."""
+        if self.interval is None or self.asked.stage is not None:
+            return self.interval
+        if self.asked.paired:
+            return stats.paired_ratio(*_sides(self.judged_pairs), level)[1]
+        return stats.welch_ratio(list(self.ours.values.values()), list(self.theirs.values.values()), level)[1]
+
+    def corrected(self, level: float) -> stats.Interval | None:
+        """Return the interval that a gate may test: of the crossings if the evaluation grids differ."""
+        found = self.interval_at(level)
+        if found is None or self.grid is None or not self.grid.unlike:
+            return found
+        return self.grid.interval(level)
+
+    def is_fine(self, level: float) -> bool:
+        """Return True if the evaluation grid is fine enough: two cells are the same only if their crossings are."""
+        if self.grid is None:
+            return True
+        edge, found = 1 + self.asked.margin, self.grid.interval(level)
+        return found is not None and 1 / edge <= found.low and found.high <= edge
+
+    def is_apart(self, level: float) -> bool:
+        """Return False if evaluation grids that differ could produce the ratio alone."""
+        if self.grid is None or not self.grid.unlike:
+            return True
+        found = self.grid.interval(level)
+        return found is not None and not found.low <= 1 <= found.high
+
+    @property
+    def restricted(self) -> Restricted | None:
+        return self.missed.restricted if self.missed else None
+
+
+def examine(
+    candidate: ComparedCell, baseline: ComparedCell, candidate_results: Sequence[Result],
+    baseline_results: Sequence[Result], asked: ComparisonRequest,
+) -> Evidence:
+    """Compute all figures of one candidate and one baseline; the order of the results does not matter."""
+    ours = cell_trials("the candidate", candidate_results, asked.scale)
+    theirs = cell_trials("the baseline", baseline_results, asked.scale)
+    base = Evidence(candidate, baseline, asked, ours, theirs, (), 0)
+    if ours.wrong or theirs.wrong:
+        return replace(base, refusal=ours.wrong or theirs.wrong)
+    if not asked.paired:
+        return _unpaired(replace(base, n=min(ours.n, theirs.n)))
+    if unlike := mismatch(ours, theirs):
+        return replace(base, refusal=f"{unlike.text}, so they are not a pair",
+                       welch=None if unlike.hash_name == "data" else _welch(ours, theirs))
+    pairs = pairs_of(ours, theirs)
+    return _paired(replace(base, pairs=pairs, n=len(pairs), floor=stats.sign_flip_floor(max(1, len(pairs)))))
+
+
+def _paired(base: Evidence) -> Evidence:
+    asked = base.asked
+    unknown = _unknown(base)
+    if unknown:
+        return replace(base, refusal=unknown, settles="run them again")
+    have = len(base.ours.results.keys() & base.theirs.results.keys())
+    early = "" if asked.planned is None or have >= asked.planned else (
+        f"{have} of {asked.planned} planned pairs have run; no verdict before all have")
+    if base.ours.without or base.theirs.without:
+        found = _with_missed(base)
+        return replace(found, refusal=early) if early and not found.refusal else found
+    if base.n < 2:
+        text = f"{base.n} pair{'s' if base.n != 1 else ''} with one seed; an interval needs two, significance six"
+        return replace(base, refusal=early or text, settles="run the missing pairs" if early else (
+            "run six pairs, with new seeds: repro run SUITE --seeds 6"))
+    found = _ratios(base)
+    return replace(found, refusal=early or _outside(base), settles="run the missing pairs" if early else "")
+
+
+def _unknown(base: Evidence) -> str:
+    """Return the trials whose end tells nothing about the cell or, for a metric without a target, without a figure."""
+    lost = [item for item in (base.ours, base.theirs)
+            if any(not base.asked.scale.to_target or _proves_nothing(status) for status in item.without)]
+    if not lost:
+        return ""
+    ends = " and ".join(item.without_words() for item in (base.ours, base.theirs) if item.without)
+    if any(not meaning(status).counts for item in lost for status in item.without):
+        return f"{ends}; a failed trial says nothing about the {base.asked.scale.noun}, so there is no ratio"
+    return f"{ends}; a ratio over the other trials would hide them"
+
+
+def _proves_nothing(status: str) -> bool:
+    """Return True for a trial without the metric of which the target tells nothing: it broke, or it reached it."""
+    return not meaning(status).counts or meaning(status).reached
+
+
+def _outside(base: Evidence) -> str:
+    """Return the reasons against a verdict that are not in the figures."""
+    if base.asked.scale.fixed_budget and base.design not in ("fixed_budget", CONTEST):
+        return "these trials stop at their target, so their final quality is the target's; compare it under design " \
+               "fixed_budget"
+    return "; ".join(base.asked.refusals)
+
+
+def _ratios(base: Evidence) -> Evidence:
+    """Compute the figures of cells of which every trial has the metric."""
+    above, below = _sides(base.judged_pairs)
+    logs = base.logs
+    steady = stats.deviation(np.asarray(logs)) < NO_SPREAD
+    interval: stats.Interval | None
+    ratio, interval = stats.paired_ratio(above, below)
+    exact = base.n <= EXACT_PAIRS
+    p = _p_without_spread(logs) if steady else stats.sign_flip(logs) if exact else stats.paired_p(above, below)
+    test = None if steady else stats.or_none(lambda: stats.tost(logs, base.asked.margin))
+    if base.asked.stage is not None and (not steady or base.asked.stage.anytime):
+        at_look = stage_figures(above, below, base.asked.margin, base.asked.stage)
+        interval, p, test = at_look.interval, at_look.p, None if steady else at_look.equivalence
+    return replace(
+        base, ratio=ratio, interval=None if steady else interval, p=p, equivalence=test,
+        less=sum(a < b for a, b in zip(above, below, strict=True)),
+        more=sum(a > b for a, b in zip(above, below, strict=True)), welch=_welch(base.ours, base.theirs),
+        probability_less=_ordering(base.ours, base.theirs), split=split_of(base.ours, base.theirs, base.judged_pairs,
+                                                                           base.asked.scale),
+        grid=grid_of(base.ours, base.theirs, base.asked.scale, paired=True),
+    )
+
+
+def _sides(pairs: Sequence[Pair]) -> tuple[list[float], list[float]]:
+    return [pair.candidate for pair in pairs], [pair.baseline for pair in pairs]
+
+
+def _p_without_spread(logs: Sequence[float]) -> float:
+    """Return the exact sign-flip p of any number of equal log ratios: only one of all flips and its mirror reach it."""
+    return stats.sign_flip_floor(len(logs)) if abs(logs[0]) > NO_SPREAD else 1.0
+
+
+def _with_missed(base: Evidence) -> Evidence:
+    found = missed(base.ours, base.theirs, base.asked.scale, base.asked.horizon)
+    if base.asked.stage is not None and base.asked.stage.anytime and found.p is not None:
+        found = replace(found, p=missed_p(base.ours, base.theirs, base.asked.scale))
+    return replace(base, missed=found, refusal=found.refusal or _outside(base), p=found.p, less=found.first,
+                   more=found.second, floor=stats.sign_flip_floor(max(1, found.n)), n=found.n,
+                   grid=grid_of(base.ours, base.theirs, base.asked.scale, paired=True))
+
+
+def _unpaired(base: Evidence) -> Evidence:
+    """Compute the figures of trials that do not share their seeds: Welch on logs."""
+    unknown = _unknown(base)
+    if unknown:
+        return replace(base, refusal=unknown, settles="run them again")
+    if base.ours.without or base.theirs.without:
+        found_missed = missed(base.ours, base.theirs, base.asked.scale, base.asked.horizon, paired=False)
+        return replace(base, missed=found_missed, refusal=found_missed.refusal or _outside(base))
+    above, below = list(base.ours.values.values()), list(base.theirs.values.values())
+    if min(len(above), len(below)) < 2:
+        return replace(base, refusal=f"{len(above)} and {len(below)} trials; an interval needs two of each")
+    found = stats.or_none(lambda: stats.welch_ratio(above, below))
+    if found is None or max(float(np.std(np.log(side))) for side in (above, below)) < NO_SPREAD:
+        return replace(base, refusal="all trials of each have the same figure: without a spread there is no interval")
+    return replace(
+        base, ratio=found[0], interval=found[1], p=stats.welch_p(above, below),
+        floor=2 / math.comb(len(above) + len(below), len(above)), refusal=_outside(base),
+        equivalence=stats.or_none(lambda: stats.tost_welch(above, below, base.asked.margin)),
+        welch=Estimate(value=found[0], interval=bounds(found[1])),
+        probability_less=_ordering(base.ours, base.theirs),
+        grid=grid_of(base.ours, base.theirs, base.asked.scale, paired=False),
+    )
+
+
+def _welch(ours: CellTrials, theirs: CellTrials) -> Estimate | None:
+    if ours.without or theirs.without:
+        return None
+    found = stats.or_none(lambda: stats.welch_ratio(list(ours.values.values()), list(theirs.values.values())))
+    return Estimate(value=found[0], interval=bounds(found[1])) if found else None
+
+
+def _ordering(ours: CellTrials, theirs: CellTrials) -> Estimate | None:
+    found = stats.or_none(lambda: stats.probability_less(list(ours.values.values()), list(theirs.values.values())))
+    return Estimate(value=found[0], interval=bounds(found[1])) if found else None

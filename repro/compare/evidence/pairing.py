@@ -1,0 +1,124 @@
+"""Trials of two cells by seed: which are pairs, and how the trials without a figure ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+from repro.compare.evidence.observation import is_meaningless
+from repro.compare.figures import Pair
+from repro.record.result.metric_values import figure
+from repro.record.result.results import Result
+from repro.record.result.status import meaning
+from repro.suite.metrics import MetricSpec
+
+PAIRED_HASHES = ("init_weights", "data_order", "data")
+"""Hashes that must be equal for one seed to mean the same in two trials."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellTrials:
+    """The trials of one cell by repeat, and their figures."""
+
+    name: str
+    """Its name in a sentence: the candidate, the baseline."""
+    results: Mapping[int, Result]
+    values: Mapping[int, float]
+    without: Mapping[str, int]
+    """Status -> trials without a figure."""
+    wrong: str
+    """Sentence about a figure that no clock can give, or a repeated seed; "" if there is none."""
+
+    @property
+    def n(self) -> int:
+        return len(self.results)
+
+    @property
+    def streamed(self) -> bool:
+        """The order of the samples is the data's own, so no seed means anything for it."""
+        return "stream" in [item.effective.get("input_order") for item in self.results.values()]
+
+    @property
+    def selections(self) -> set[str]:
+        """Which training samples stayed, by the hash of their numbers; "": all of the data."""
+        return {item.effective.get("selection", "") for item in self.results.values() if item.effective}
+
+    def without_words(self) -> str:
+        """`the candidate crashed in 2 of 6 trials and ran out of memory in 1`; "" if every trial has a figure."""
+        if not self.without:
+            return ""
+        parts = [f"{_word(status)} in {count}" for status, count in sorted(self.without.items())]
+        return f"{self.name} {_listed([f'{parts[0]} of {self.n} trials', *parts[1:]])}"
+
+
+def cell_trials(name: str, results: Sequence[Result], scale: MetricSpec) -> CellTrials:
+    """Return one cell's trials; their order does not matter."""
+    by_repeat = {item.repeat: item for item in sorted(results, key=attrgetter("repeat"))}
+    values, wrong = {}, ""
+    without: Counter[str] = Counter()
+    if len(by_repeat) < len(results):
+        twice = next(repeat for repeat, count in Counter(item.repeat for item in results).items() if count > 1)
+        wrong = f"seed {twice} appears twice among the trials of {name}"
+    for repeat, item in by_repeat.items():
+        value = figure(item, scale)
+        if value is None:
+            without[item.status] += 1
+            continue
+        values[repeat] = value
+        if is_meaningless(value) and not wrong:
+            found = f"{value:g} {scale.unit}".rstrip()
+            wrong = f"seed {repeat} of {name} has a {scale.noun} of {found}: no ratio can be computed from it"
+    return CellTrials(name, by_repeat, values, without, wrong)
+
+
+def pairs_of(candidate: CellTrials, baseline: CellTrials) -> tuple[Pair, ...]:
+    """Return the seeds of which both trials have a figure, by repeat."""
+    return tuple(Pair(repeat=repeat, candidate=value, baseline=baseline.values[repeat])
+                 for repeat, value in candidate.values.items() if repeat in baseline.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Two trials of one seed that are not a pair: a hash differs."""
+
+    repeat: int
+    hash_name: str
+
+    @property
+    def text(self) -> str:
+        """`seed 3: data order differ between the two`."""
+        return f"seed {self.repeat}: {self.hash_name.replace('_', ' ')} differ between the two"
+
+
+def ordered_apart(one: CellTrials, other: CellTrials) -> bool:
+    """Return whether no seed can give both cells one order: a stream, or other samples that stayed."""
+    apart = one.selections and other.selections and one.selections != other.selections
+    return bool(one.streamed or other.streamed or apart)
+
+
+def mismatch(candidate: CellTrials, baseline: CellTrials) -> Mismatch | None:
+    """Return the first seed whose two trials are not a pair; None if all are pairs."""
+    for repeat, item in candidate.results.items():
+        mate = baseline.results.get(repeat)
+        if mate is None:
+            continue
+        for name in PAIRED_HASHES:
+            ours, theirs = item.hashes.get(name), mate.hashes.get(name)
+            if ours == theirs or (name == "data_order" and ordered_apart(candidate, baseline)):
+                continue
+            # What ended before it wrote its hashes counts by how it ended, not as another seed.
+            both_finished = meaning(item.status).reached and meaning(mate.status).reached
+            if both_finished or None not in (ours, theirs):
+                return Mismatch(repeat, name)
+    return None
+
+
+def _word(status: str) -> str:
+    end = meaning(status)
+    return f"{end.words} without this figure" if end.reached else end.words
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

@@ -1,0 +1,89 @@
+"""One look of a sequential design: the levels at which its pairs are judged, and the figures that belong to them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from repro import stats
+from repro.compare.evidence.observation import observe
+from repro.compare.evidence.pairing import CellTrials
+from repro.suite.metrics import MetricSpec
+
+ALPHA = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One look, as the part of a comparison that is declared before the results."""
+
+    number: int
+    of: int
+    n: int
+    """Pairs at this look."""
+    difference: float = ALPHA
+    """Nominal level of the two-sided test."""
+    same: float = ALPHA
+    """Nominal level of each of the two one-sided tests."""
+    anytime: bool = False
+    """An e-process decides; p is 1 / its largest value so far, and the intervals are confidence sequences."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageFigures:
+    """The figures of pairs at one look."""
+
+    interval: stats.Interval | None
+    """Repeated: all looks together keep its coverage."""
+    p: float
+    equivalence: stats.Equivalence | None
+
+
+def stage_figures(
+    candidate: Sequence[float], baseline: Sequence[float], margin: float, stage: Stage
+) -> StageFigures:
+    """Return the figures of pairs that have a spread."""
+    logs = stats.log_ratios(candidate, baseline).tolist()
+    if stage.anytime:
+        return _anytime(logs, margin)
+    exact = len(logs) <= stats.EXACT_PAIRS
+    return StageFigures(
+        stats.paired_ratio(candidate, baseline, 1 - stage.difference)[1],
+        stats.sign_flip(logs) if exact else stats.paired_p(candidate, baseline),
+        stats.or_none(lambda: _same(logs, margin, stage.same, exact)),
+    )
+
+
+def _same(logs: Sequence[float], margin: float, level: float, exact: bool) -> stats.Equivalence:
+    """Two one-sided t tests; up to 20 pairs the exact test of each side must agree."""
+    found = stats.tost(logs, margin, level)
+    if not exact:
+        return found
+    edge = math.log1p(margin)
+    sides = [stats.sign_flip([value + shift for value in logs]) / 2 for shift in (edge, -edge)]
+    p = max(found.p, *sides)
+    return replace(found, p=p, equivalent=found.equivalent and p <= level)
+
+
+def _anytime(logs: Sequence[float], margin: float) -> StageFigures:
+    p = 1 / stats.e_same(logs, margin)
+    inner = stats.anytime_interval(logs, 1 - 2 * ALPHA)
+    test = None if inner is None else stats.Equivalence(min(1.0, p), inner, p <= ALPHA, margin)
+    return StageFigures(stats.anytime_interval(logs), 1 / stats.e_difference(logs), test)
+
+
+def missed_p(ours: CellTrials, theirs: CellTrials, scale: MetricSpec) -> float:
+    """Return the p of the e-process of pairs of which some trials missed: those count with their order."""
+    logs = []
+    for repeat in sorted(ours.results.keys() & theirs.results.keys()):
+        one, other = observe(ours.results[repeat], scale), observe(theirs.results[repeat], scale)
+        if one.kind == other.kind == "reached":
+            logs.append(math.log(one.at / other.at))
+        elif one.kind == "reached" and one.at <= other.at:
+            logs.append(-math.inf)
+        elif other.kind == "reached" and other.at <= one.at:
+            logs.append(math.inf)
+        else:
+            logs.append(math.nan)
+    return 1 / stats.e_difference(logs)

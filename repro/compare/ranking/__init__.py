@@ -1,0 +1,1 @@
+"""Rankings over workloads: contenders, scores, the check of their tuning."""

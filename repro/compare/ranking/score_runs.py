@@ -1,0 +1,100 @@
+"""Scores of several runs: runs of one experiment become one record, runs of others add their workloads.
+
+Workloads may come from different suites, because times are divided within a workload only. All runs must be of one
+machine and one method. Two experiments with a task in common are refused: their times on it do not compare.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from repro.compare.design.calibration import machine_of
+from repro.compare.ranking.score_figures import Scores
+from repro.compare.ranking.scores import TAU_MAX, scores
+from repro.compare.runs.merge import Section, sections
+from repro.compare.runs.runs import read_pattern
+from repro.core.errors import UsageError
+from repro.record.environment.differences import changed_data, changed_plugins
+from repro.record.folder.store import read_record
+from repro.suite.identity import rules_of
+from repro.suite.model import Metric
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Scores, and the experiments that they are of."""
+
+    runs: tuple[str, ...]
+    suites: tuple[tuple[str, str, str], ...]
+    """(name, digest, method) of each experiment."""
+    machine: str
+    found: Scores
+    notes: tuple[str, ...]
+    """Notes about merged runs."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {"schema": 1, "runs": list(self.runs), "machine": self.machine,
+                "suites": [{"suite": name, "suite_digest": digest, "method": method}
+                           for name, digest, method in self.suites],
+                "scores": self.found.model_dump(mode="json"), "notes": list(self.notes)}
+
+
+def score_runs(
+    runs: Sequence[Path], metric: Metric | None = None, by: Sequence[str] = (), baseline: str | None = None,
+    tau_max: float = TAU_MAX,
+) -> Scored:
+    """Score the contenders of one run or of several.
+
+    Args:
+        by: factors that name a contender; (): those that vary on one workload.
+        baseline: `key=value,...` that selects the contender whose times the ratios are over.
+
+    Raises:
+        UsageError: as `scores.scores`; runs of different machines, methods, code or data; a run named twice.
+        OutputError: no run folder, or a damaged one.
+    """
+    pattern = read_pattern(baseline) if baseline is not None else None
+    with tempfile.TemporaryDirectory(prefix="repro-scores-") as folder:
+        notes: tuple[str, ...] = ()
+        if len(runs) == 1:
+            records = [read_record(runs[0])]
+        else:
+            found = sections(runs, Path(folder) / "merged")
+            _check_sections(found)
+            records, notes = [item.record for item in found], tuple(text for item in found for text in item.notes)
+        return Scored(
+            runs=tuple(map(str, runs)), machine=machine_of(records[0].environment),
+            suites=tuple((item.plan.suite.suite, item.plan.digest, item.plan.method) for item in records),
+            found=scores(records, metric, by, pattern, tau_max), notes=notes)
+
+
+def _check_sections(found: Sequence[Section]) -> None:
+    """Refuse experiments whose times cannot stand in one ranking.
+
+    Raises:
+        UsageError: they are of different machines, methods, code or data, or have a task in common.
+    """
+    first = found[0]
+    for item in found[1:]:
+        names = f"{', '.join(first.sources)} and {', '.join(item.sources)} cannot be ranked together"
+        machines = [machine_of(each.record.environment) for each in (first, item)]
+        if machines[0] != machines[1]:
+            raise UsageError(f"{names}: another machine, {machines[1]} against {machines[0]}")
+        methods = [each.record.plan.method for each in (first, item)]
+        if rules_of(methods[0]) != rules_of(methods[1]):
+            raise UsageError(f"{names}: another method of measuring, {methods[1]} against {methods[0]}")
+        changed = [*changed_plugins(first.record.environment, item.record.environment),
+                   *changed_data(first.record.environment, item.record.environment)]
+        if changed:
+            raise UsageError(f"{names}: other {', '.join(changed)}")
+    owners: dict[str, Section] = {}
+    for item in found:
+        for task in dict.fromkeys(cell.choices.task for cell in item.record.plan.cells):
+            if (mate := owners.setdefault(task, item)) is not item:
+                raise UsageError(f"{', '.join(mate.sources)} and {', '.join(item.sources)} both have {task}, and are "
+                                 f"not one experiment ({item.why or mate.why}): times of one workload from two "
+                                 "experiments are not ranked")

@@ -1,0 +1,264 @@
+"""Several runs -> sections: runs of one experiment on one machine become one record, others a section with a reason.
+
+Every section is a run folder, so that everything that reads a run can read it. No seed counts twice: all trials of a
+seed are taken from one run, the earliest that has them all. Which run counts does not depend on its results. Trials
+that do not count stay in the ledger, with the name of their run.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from repro.compare.design.calibration import FILE, machine_of, read_kept_calibration
+from repro.core import fence
+from repro.core.errors import OutputError, UsageError
+from repro.core.files import write_json, write_model
+from repro.record.environment.differences import changed_data, changed_plugins
+from repro.record.folder.index import seal
+from repro.record.folder.ledger import Attempt
+from repro.record.folder.store import Record, RunFolder, read_record
+from repro.record.folder.stored_code import copy_code
+from repro.record.folder.untrusted import read_inside
+from repro.suite.identity import rules_of
+from repro.suite.planning.plan import Plan
+
+LATER = ("seeds were added by a later run: this may have been decided after seeing the earlier results, and p does not "
+         "account for that")
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Runs that form one record."""
+
+    name: str
+    sources: tuple[str, ...]
+    """Names of the runs, the earliest first."""
+    why: str
+    """Reason for its separation from the first section; "" for the first."""
+    notes: tuple[str, ...]
+    """Notes about the merge for readers; () for a single run."""
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One run and the name that the report uses for it."""
+
+    name: str
+    record: Record
+
+
+def sections(roots: Sequence[Path], out: Path) -> list[Section]:
+    """Read the runs, group them, write each group as a run folder below `out`.
+
+    Raises:
+        UsageError: a run is named twice.
+        OutputError: not a run folder, a damaged one, or `out` is not empty or cannot be written.
+    """
+    places = [root.resolve() for root in roots]
+    twice = next((root for index, root in enumerate(roots) if places[index] in places[:index]), None)
+    if twice is not None:
+        raise UsageError(f"{twice}: named twice; a run counts once")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise OutputError(f"{out}: exists and is not an empty folder; give another --out")
+    found = [Source(name, read_inside(root)) for name, root in zip(_names(places), roots, strict=True)]
+    groups = _grouped(found)
+    return [_section(group, groups[0][0], out, number if len(groups) > 1 else 0)
+            for number, group in enumerate(groups, 1)]
+
+
+def _names(places: Sequence[Path]) -> list[str]:
+    """Return folder names, numbered if several are equal. Not paths, because a report is given to others."""
+    short = [place.name or "run" for place in places]
+    return [name if short.count(name) == 1 else f"{name} ({short[:index + 1].count(name)})"
+            for index, name in enumerate(short)]
+
+
+def _grouped(found: Sequence[Source]) -> list[list[Source]]:
+    """Return groups in the order in which their first run was given; in a group the earliest run comes first."""
+    groups: list[list[Source]] = []
+    for source in found:
+        mates = next((group for group in groups if not unlike(group[0].record, source.record)), None)
+        if mates is None:
+            groups.append([source])
+        else:
+            mates.append(source)
+    return [sorted(group, key=lambda item: (item.record.environment.started_ms, item.name)) for group in groups]
+
+
+def unlike(first: Record, second: Record) -> str:
+    """Return why trials of two runs cannot be in one record; "" if they can."""
+    one, other = first.plan, second.plan
+    if one.digest != other.digest:
+        changed = changed_plugins(first.environment, second.environment)
+        return (f"another suite or version of it: {other.suite.suite!r}, digest {other.digest[:16]} against "
+                f"{one.digest[:16]}{'; other code of ' if changed else ''}{', '.join(changed)}")
+    if rules_of(one.method) != rules_of(other.method):
+        return f"another method of measuring: {other.method} against {one.method}"
+    if one.suite.looks:
+        return "a sequential run: pairs of another run would come after its looks"
+    if one.is_contest:
+        return "a contest: the runs of another contest were not declared with its runs"
+    if one.master_seed != other.master_seed:
+        return (f"another master seed: {other.master_seed} against {one.master_seed}, so that seed 0 of one is not "
+                "seed 0 of the other")
+    machines = [machine_of(item.environment) for item in (first, second)]
+    if machines[0] != machines[1]:
+        return f"another machine: {machines[1]} against {machines[0]}"
+    if changed := changed_plugins(first.environment, second.environment):
+        return f"other code of {', '.join(changed)}"
+    if changed := changed_data(first.environment, second.environment):
+        return f"other {', '.join(changed)}"
+    if {cell.cell_id for cell in one.cells} != {cell.cell_id for cell in other.cells}:
+        return "other cells of the suite ran"
+    return ""
+
+
+def _section(group: Sequence[Source], first: Source, out: Path, number: int) -> Section:
+    name = f"{number}-{group[0].record.plan.suite.suite}" if number else ""
+    root = out / name if name else out
+    why = unlike(first.record, group[0].record) if number > 1 else ""
+    notes = _notes(group) if len(group) > 1 else ()
+    return Section(name, tuple(item.name for item in group), why, notes, merge(group, root, notes))
+
+
+def counted(group: Sequence[Source]) -> dict[int, Source]:
+    """Return seed -> the run it is taken from: the earliest with a result in every cell, else the one with most."""
+    cells = len(group[0].record.plan.cells)
+    seeds = sorted({item.repeat for source in group for item in source.record.results})
+    found = {}
+    for seed in seeds:
+        have = [sum(item.repeat == seed for item in source.record.results) for source in group]
+        full = next((source for source, count in zip(group, have, strict=True) if count == cells), None)
+        found[seed] = full or group[have.index(max(have))]
+    return found
+
+
+def _notes(group: Sequence[Source]) -> tuple[str, ...]:
+    chosen = counted(group)
+    parts = []
+    for source in group:
+        mine = [seed for seed, item in chosen.items() if item is source]
+        parts.append(f"{source.name} ({f'seeds {spans(mine)}' if mine else 'none of its seeds counted'})")
+    twice = [seed for seed in chosen
+             if sum(any(item.repeat == seed for item in source.record.results) for source in group) > 1]
+    notes = [f"one record of {len(group)} runs, the earliest first: {'; '.join(parts)}"]
+    if twice:
+        notes.append(f"seeds {spans(twice)} were run more than once: each counts once, from the earliest run that has "
+                     "it in every cell; the other trials are in the ledger")
+    if len({source.name for source in chosen.values()}) > 1:
+        notes.append(LATER)
+    return (*notes, *_differing(group))
+
+
+def _differing(group: Sequence[Source]) -> Iterator[str]:
+    first = group[0].record.environment
+    for source in group[1:]:
+        other = source.record.environment
+        names = sorted({*first.libraries, *other.libraries})
+        found = [name for name in names if first.libraries.get(name) != other.libraries.get(name)]
+        found += [name for name in ("python", "system", "commit", "settings")
+                  if getattr(first, name) != getattr(other, name)]
+        if found:
+            yield f"{source.name} differs from {group[0].name} in {', '.join(found)}"
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Return 0, 1, 2, 5 as `0 to 2, 5`."""
+    runs: list[list[int]] = []
+    for value in sorted(numbers):
+        if runs and value == runs[-1][-1] + 1:
+            runs[-1].append(value)
+        else:
+            runs.append([value])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def merge(group: Sequence[Source], root: Path, notes: Sequence[str] = ()) -> Record:
+    """Write the runs, the earliest first, as one run folder with its own index.
+
+    Raises:
+        OutputError: `root` is not empty or cannot be written, or a run cannot be read.
+    """
+    folder = RunFolder.create(root)
+    base = max(group, key=lambda item: len(item.record.plan.order)).record
+    plan = base.plan.model_copy(update={"notes": (*base.plan.notes, *notes)})
+    write_model(folder.plan, plan)
+    write_model(folder.environment, group[0].record.environment)
+    write_json(root / "sources.json", {"schema": 1, "runs": [
+        {"name": item.name, "started_ms": item.record.environment.started_ms,
+         "seeds": sorted({result.repeat for result in item.record.results})} for item in group]})
+    parity = _parity(group)
+    if parity is not None:
+        write_json(folder.parity_verdict, parity)
+    try:
+        _copy_file(base.folder.suite, folder.suite)
+        _copy_file(group[0].record.folder.launchers, folder.launchers)
+        _copy_file(base.folder.looks, folder.looks)
+        calibrated = next((item.record for item in group if read_kept_calibration(item.record) is not None), None)
+        if calibrated is not None:
+            _copy_file(calibrated.folder.root / FILE, root / FILE)
+        copy_code(base.folder.code, folder.code, plan)
+        _copy_trials(group, folder, plan)
+        _copy_incidents(group, folder)
+    except OSError as error:
+        raise OutputError(f"{error.filename or root}: cannot be copied: {error.strerror}") from error
+    seal(folder)
+    return read_record(root)
+
+
+def _parity(group: Sequence[Source]) -> Mapping[str, object] | None:
+    """Return the worst outcome of the gates: one failure means not passed, one missing verdict means unknown."""
+    found = [item.record.parity for item in group]
+    failed = [data for data in found if data and any(item.get("problem") for item in data.get("findings", ()))]
+    if failed:
+        return failed[0]
+    return None if any(data is None for data in found) else max(
+        (data for data in found if data is not None), key=lambda data: bool(data.get("needed")))
+
+
+def _copy_trials(group: Sequence[Source], folder: RunFolder, plan: Plan) -> None:
+    """Copy trials that count unchanged; of the others copy the logs, under further attempt numbers."""
+    chosen, ledger = counted(group), list[Attempt]()
+    for trial in plan.trials():
+        source = chosen.get(trial.repeat, group[0])
+        number = 0
+        for item in sorted(group, key=lambda other: other is not source):
+            starts = [entry for entry in item.record.attempts if entry.trial_id == trial.trial_id]
+            if item is source:
+                _copy_folder(item.record.folder.trial(trial.trial_id), folder.trial(trial.trial_id))
+                ledger += starts
+                number = max((entry.attempt for entry in starts), default=1)
+                continue
+            for entry in starts:
+                number += 1
+                _copy_file(item.record.folder.log(trial.trial_id, entry.attempt), folder.log(trial.trial_id, number))
+                said = f"of {item.name}, not counted: seed {trial.repeat} counts from {source.name}"
+                reason = f"{said}; {entry.reason}" if entry.reason else said
+                ledger.append(entry.model_copy(update={"attempt": number, "reason": reason, "source": item.name}))
+    for entry in sorted(ledger, key=lambda entry: (entry.started_ms, entry.trial_id, entry.attempt)):
+        folder.append_attempt(entry)
+
+
+def _copy_incidents(group: Sequence[Source], folder: RunFolder) -> None:
+    """Copy the incidents of all runs in order of time; if there are several runs, with the name of the run."""
+    incidents = [(item, source) for source in group for item in source.record.incidents]
+    for item, source in sorted(incidents, key=lambda pair: pair[0].at_ms):
+        text = f"{source.name}: {item.text}" if len(group) > 1 else item.text
+        folder.keep_incident(item.model_copy(update={"text": text}))
+
+
+def _copy_folder(source: Path, target: Path) -> None:
+    """Copy the files of one folder; `read_record` has refused links."""
+    for path in sorted(source.iterdir()) if source.is_dir() else ():
+        _copy_file(path, target / path.name)
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    if source.is_file():
+        fence.make_folder(target.parent)
+        with fence.open_file(source) as read, fence.open_file(target, "wb") as written:
+            shutil.copyfileobj(read, written)

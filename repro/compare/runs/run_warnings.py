@@ -1,0 +1,107 @@
+"""Warnings about the run for a reader of any figure: a busy or throttled machine, interruptions, odd trials.
+
+One source for the page, the terminal, papers, tables and MLflow: a format that drops a warning would be believed more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from repro.record.result.results import Result
+from repro.record.folder.store import Record
+
+BUSY = 0.25
+"""Load per core (1 min, before the run) above which a reader is warned: one other process on four cores."""
+SHOWN = 3
+"""Texts of one kind that are written out."""
+TITLES = {
+    "resumed": "Resumed", "difference": "Resumed in another environment", "lock": "Stale lock", "machine": "Machine",
+    "clock": "Clock", "lost": "Result lost", "rerun": "Started again", "stopped": "Stopped", "budget": "Budget spent",
+    "calibration": "Calibration", "checkpoint": "Checkpoint skipped", "throttled": "Throttled", "energy": "Energy",
+    "edited": "Plug-in edited", "nodes": "Nodes", "waited": "Waited",
+}
+"""Kind of an incident -> its title."""
+CONSEQUENCES = {
+    "resumed": "the seed that was running at the pause has trials from before and after it",
+    "difference": "trials before and after it are compared as if it had no effect",
+    "lock": "no figure is affected", "waited": "no figure is affected",
+    "clock": "durations come from the monotonic clock and are correct; dates may be wrong",
+    "throttled": "the ratios of these seeds may be wrong", "rerun": "the first attempt that ended counts",
+    "energy": "times are not affected", "edited": "trials of one cell may have run different code: run the suite again",
+}
+"""Kind of an incident -> what it means for the figures, where that follows from the kind alone."""
+Subject = Literal["machine", "attempts", "trials"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunWarning:
+    """One thing to know before the figures are used."""
+
+    title: str
+    text: str
+    about: Subject
+    consequence: str = ""
+    """What it means for the figures; "": the text says it."""
+
+    @property
+    def line(self) -> str:
+        """`Waited: 12.3 s for another run that timed its trials on this machine; no figure is affected`."""
+        return f"{self.title}: {self.text}{'; ' if self.consequence else ''}{self.consequence}"
+
+
+def run_warnings(record: Record) -> tuple[RunWarning, ...]:
+    """Return the warnings about the machine, the course of the run and its trials."""
+    return (*_busy(record), *_incidents(record), *_trials(record))
+
+
+def _busy(record: Record) -> Iterator[RunWarning]:
+    load, cores = record.environment.load_1min, record.environment.cores
+    if load is not None and load > BUSY * cores:
+        many = f"{cores} cores" if cores != 1 else "1 core"
+        text = f"the load was {load:g} on {many} before the run ({load / cores:.2g} per core)"
+        yield RunWarning("Busy machine", text, "machine", "other work slows trials down, some more than others: repeat "
+                         "the run on a quiet machine before you quote its times")
+
+
+def _incidents(record: Record) -> Iterator[RunWarning]:
+    """Yield the incidents of the run by kind."""
+    by_kind: dict[str, list[str]] = {}
+    for item in record.incidents:
+        by_kind.setdefault(item.kind, []).append(f"{item.trial_id}: {item.text}" if item.trial_id else item.text)
+    for kind, texts in by_kind.items():
+        yield RunWarning(TITLES.get(kind, kind), _listed(texts), "attempts", CONSEQUENCES.get(kind, ""))
+
+
+def _trials(record: Record) -> Iterator[RunWarning]:
+    """Yield the warnings of trials; those that differ only in their numbers as one."""
+    alike: dict[str, list[tuple[Result, str]]] = {}
+    for result in record.results:
+        for text in result.warnings:
+            alike.setdefault(re.sub(r"[\d.]+", "#", text), []).append((result, text))
+    for found in alike.values():
+        (first, text), others = found[0], len(found) - 1
+        more = f" (and {others} other trial{'s' if others > 1 else ''})" if others else ""
+        yield RunWarning("Trial", f"{first.trial_id}: {text}{more}", "trials",
+                         _where(record, {result.cell_id for result, _ in found}))
+
+
+def _where(record: Record, cells: set[str]) -> str:
+    """Return whose figures contain what the trials of `cells` are warned of."""
+    every = {item.cell_id for item in record.results}
+    if len(every) == 1:
+        return ""
+    if cells == every:
+        return "trials of every cell are affected"
+    if len(cells) > 1:
+        return f"trials of {len(cells)} of {len(every)} cells are affected, and so are ratios to the others"
+    return f"only trials of {record.cell(cells.pop()).label} are affected, and so is every ratio of that cell"
+
+
+def _listed(texts: Iterable[str]) -> str:
+    """Return the first of the different texts, and how many there are."""
+    different = list(dict.fromkeys(texts))
+    more = f" (and {len(different) - SHOWN} more)" if len(different) > SHOWN else ""
+    return f"{'; '.join(different[:SHOWN])}{more}"

@@ -1,0 +1,1 @@
+"""Evidence -> verdicts, their sentences and their claims."""

@@ -1,0 +1,71 @@
+"""A family of contrasts, corrected together: the primary contrast is not corrected, Holm corrects the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from repro import stats
+from repro.compare.evidence.evidence import Evidence
+
+ALPHA = 0.05
+LEAST = 5
+"""Fewest trials of each cell for a result (method.md section 3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyShare:
+    """A contrast's place in its family."""
+
+    family: int = 1
+    p: float | None = None
+    """Adjusted."""
+    floor: float = 1.0
+    """Smallest adjusted p possible: if every contrast of the family were as clear as it can be."""
+    equivalence_p: float | None = None
+    level: float = ALPHA
+    """Error that an interval of this contrast may have: the family's divided by its contrasts, a look's nominal one."""
+    same_level: float = ALPHA
+    """The same for each side of sameness."""
+
+
+def shares_of(found: Sequence[Evidence]) -> list[FamilyShare]:
+    """Return the place of each contrast, in the order given.
+
+    A contrast that gives no p counts in the family with p = 1: leaving it out would make the others easier. So does one
+    that was refused, independent of its figures.
+    """
+    shares = iter(family_shares([item for item in found if not item.asked.primary]))
+    return [_alone(item) if item.asked.primary else next(shares) for item in found]
+
+
+def family_shares(family: Sequence[Evidence]) -> list[FamilyShare]:
+    """Return Holm's correction over the family, of significance and of equivalence."""
+    if not family:
+        return []
+    adjusted = stats.holm([1.0 if item.p is None else item.p for item in family])
+    floors = stats.holm([item.floor for item in family])
+    same = stats.holm([item.equivalence.p if item.equivalence else 1.0 for item in family])
+    level = ALPHA / len(family)
+    return [
+        FamilyShare(len(family), None if item.p is None else p, floor, q if item.equivalence else None, level, level)
+        for item, p, floor, q in zip(family, adjusted, floors, same, strict=True)
+    ]
+
+
+def can_be_same(pairs: int, family: int) -> bool:
+    """Return True if this many pairs could show sameness to a test without assumptions, after Holm over the family."""
+    return pairs >= LEAST and 0.5 ** min(pairs, 1000) * family <= ALPHA
+
+
+def _alone(item: Evidence) -> FamilyShare:
+    """Return the figures of a contrast that is not corrected, those of a look on the scale of its nominal level."""
+    same = item.equivalence.p if item.equivalence else None
+    stage = item.asked.stage
+    if stage is None:
+        return FamilyShare(1, item.p, item.floor, same)
+    different, alike = ALPHA / stage.difference, ALPHA / stage.same
+    # An e-process has no level of a look: intervals of brackets, which are none of it, share the 5 % over all looks.
+    levels = (ALPHA / stage.of, ALPHA / stage.of) if stage.anytime else (stage.difference, stage.same)
+    return FamilyShare(1, None if item.p is None else min(1.0, item.p * different), item.floor,
+                       None if same is None else min(1.0, same * alike), *levels)

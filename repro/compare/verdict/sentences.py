@@ -1,0 +1,261 @@
+"""The sentences of a verdict: its reason, and the cautions for its reader."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from repro.compare.cells import ComparedCell
+from repro.compare.evidence.evidence import EXACT_PAIRS, Evidence
+from repro.compare.evidence.missed import Missed, sign_test
+from repro.compare.figures import Restricted
+from repro.compare.verdict.family import ALPHA, LEAST, FamilyShare
+from repro.core.sums import plain_sum
+from repro.suite.contest import CONTEST
+
+VISIBLE = 0.005
+"""Relative distance between evaluations below which it is not worth a word."""
+
+
+def why_different(item: Evidence, share: FamilyShare, word: str) -> str:
+    """Return why the candidate is `word`, of figures that show a difference."""
+    assert item.ratio is not None
+    if not item.asked.paired:
+        why = f"the 95 % interval of the unpaired ratio excludes 1, {p_words(item, share)}; {item.ours.n} trials " \
+              f"against {item.theirs.n}"
+        return why + _small(item)
+    start = "every pair has the same ratio, so there is no spread and no interval" if item.interval is None \
+        else f"{_interval_name(item)} excludes 1"
+    return f"{start}, {p_words(item, share)}; {item.agreeing} of {item.n} pairs were {word}{_small(item)}"
+
+
+def _small(item: Evidence) -> str:
+    if item.equivalence is None or not item.equivalence.equivalent:
+        return ""
+    return (f"; the {100 * item.equivalence.interval.level:.3g} % interval is inside the margin of {_margin(item)}, "
+            "which the suite calls too small to matter")
+
+
+def _margin(item: Evidence) -> str:
+    return f"{100 * item.asked.margin:.3g} %"
+
+
+def _interval_name(item: Evidence) -> str:
+    """`the 95 % interval`; at a look of a sequential design the repeated one, which all looks together keep."""
+    stage, found = item.asked.stage, item.interval
+    if stage is None or found is None:
+        return "the 95 % interval"
+    return f"the {100 * found.level:.3g} % confidence sequence" if stage.anytime else \
+        f"the repeated interval ({100 * found.level:.4g} % alone, 95 % over all looks)"
+
+
+def p_words(item: Evidence, share: FamilyShare) -> str:
+    """`exact sign-flip p = 0.0312, 0.0312 after Holm over 3 contrasts`."""
+    name = "Welch" if not item.asked.paired else "exact sign-flip" if item.n <= EXACT_PAIRS else "paired t"
+    name = "e-process" if item.asked.stage is not None and item.asked.stage.anytime else name
+    least = f" (the least of {item.n} pairs)" if name == "exact sign-flip" and _at_the_least(item) else ""
+    holm = f", {share.p:.3g} after Holm over {share.family} contrasts" if share.family > 1 else ""
+    return f"{name} p = {item.p:.3g}{least}{holm}"
+
+
+def _at_the_least(item: Evidence) -> bool:
+    return item.p is not None and math.isclose(item.p, 2 / 2**item.n, rel_tol=1e-9)
+
+
+def why_same(item: Evidence, share: FamilyShare) -> str:
+    """Return why the two cells are equivalent."""
+    assert item.equivalence is not None
+    holm = f" after Holm over {share.family} contrasts" if share.family > 1 else ""
+    inside = item.equivalence.interval
+    p = share.equivalence_p if item.asked.stage is None else item.equivalence.p
+    return (f"the {100 * inside.level:.3g} % interval {inside.low:.3f} to {inside.high:.3f}, that of two one-sided "
+            f"tests, is inside the margin of {_margin(item)} declared beforehand (p = {p:.3g}{holm})")
+
+
+def why_open(item: Evidence, share: FamilyShare) -> str:
+    """Return why the figures show neither a difference nor equivalence."""
+    assert item.ratio is not None
+    if not item.is_apart(1 - share.level) and share.p is not None and share.p <= ALPHA:
+        return grids_alone(item)
+    if item.interval is None:
+        return _why_no_spread(item, share)
+    if item.slack > 0 and not item.interval.low <= 1 <= item.interval.high:
+        return ("the machine drifted during the run, in an order that was the same for every run of this suite: the "
+                f"drift could produce a ratio up to {math.exp(item.slack):.3f} or down to {math.exp(-item.slack):.3f}")
+    word = item.asked.scale.below if item.ratio < 1 else item.asked.scale.above
+    counted = f"{item.agreeing} of {item.n} pairs were {word}" if item.asked.paired else \
+        f"{item.ours.n} trials against {item.theirs.n}"
+    contains = item.interval.low <= 1 <= item.interval.high
+    if contains and item.equivalence is not None and item.equivalence.equivalent and item.grid is not None \
+            and not item.is_fine(1 - 2 * share.same_level):
+        return too_coarse(item)
+    if contains:
+        return f"{_interval_name(item)} contains 1, {p_words(item, share)}; {counted}"
+    if share.family > 1 and item.p is not None and item.p <= ALPHA:
+        return f"the 95 % interval excludes 1, but not after correction ({p_words(item, share)}); {counted}"
+    if not item.asked.paired:
+        return f"{item.ours.n} trials against {item.theirs.n}; a result needs at least {LEAST} of each"
+    test = "exact sign-flip test" if item.n <= EXACT_PAIRS else "test"
+    return f"the t interval excludes 1, but the {test} does not agree (p = {item.p:.3g}); {counted}"
+
+
+def _why_no_spread(item: Evidence, share: FamilyShare) -> str:
+    if item.less or item.more:
+        return f"every pair has the same ratio and {p_words(item, share)}"
+    grid = "" if item.grid is None or item.grid.share is None or item.grid.share < VISIBLE else (
+        f"; evaluations are {per_cent(item.grid.share)} apart there; to show more, evaluate more often")
+    return f"both have exactly the same figure in all {item.n} pairs: there is no spread to judge by{grid}"
+
+
+def too_coarse(item: Evidence) -> str:
+    """Return why crossings cannot be shown to be the same on this evaluation grid."""
+    assert item.grid is not None
+    share = item.grid.share
+    if share is not None and share < item.asked.margin / 2:
+        return (f"{_apart_words(share)}, and {item.n} pairs are too few to show the crossings within the margin of "
+                f"{_margin(item)} in addition")
+    return f"{_apart_words(share)}, too far to resolve a margin of {_margin(item)}"
+
+
+def grids_alone(item: Evidence) -> str:
+    """Return why a ratio between unlike evaluation grids shows no difference."""
+    assert item.grid is not None
+    return (f"{item.grid.unlike}; the grids alone could produce this ratio, because a crossing can be anywhere between "
+            "two evaluations")
+
+
+def _apart_words(share: float | None) -> str:
+    if share is None:
+        return "the record does not say between which evaluations the target was crossed"
+    if math.isinf(share):
+        return "the target was crossed before the first evaluation, at an unknown time"
+    return f"evaluations are {per_cent(share)} apart at the target"
+
+
+def missed_figures(item: Evidence, missed: Missed, share: FamilyShare, word: str) -> str:
+    """Return the order of the pairs and the mean time, which follow how the trials ended."""
+    counted = f"the candidate was first in {missed.first} of {missed.n} pairs and the baseline in {missed.second}"
+    if unknown := missed.n - missed.first - missed.second:
+        both = "neither trial reached the target, or " if item.ours.without and item.theirs.without else ""
+        counted += (f"; the order of {unknown} is unknown, because {both}one trial ended without the target before the "
+                    "other reached it")
+    holm = f", {share.p:.3g} after Holm over {share.family} contrasts" if share.family > 1 else ""
+    test = f"(exact sign test p = {item.p:.3g}{holm}){_reached_or_not(missed)}"
+    if missed.all_of:
+        return (f": no trial of {missed.all_of} reached the target, so it is unknown how many times {word} the "
+                f"candidate is; {counted} {test}")
+    if missed.restricted is None:
+        return (f", so there is no ratio of times, and no mean time either: {missed.no_mean}; {counted} {test}")
+    return f", so there is no ratio of times; {counted} {test}; {_mean_words(item, missed.restricted)}"
+
+
+def _reached_or_not(missed: Missed) -> str:
+    ours, theirs = missed.alone
+    if not ours + theirs:
+        return ""
+    return (f"; the candidate alone reached the target in {ours} of {missed.n} pairs and the baseline alone in "
+            f"{theirs} (exploratory: exact sign test p = {sign_test(ours, theirs):.3g})")
+
+
+def _mean_words(item: Evidence, mean: Restricted) -> str:
+    limits = f" ({mean.interval.low:.3f} to {mean.interval.high:.3f})" if mean.interval else ""
+    return (f"the mean up to {amount(mean.horizon)} {item.asked.scale.unit} is {mean.ratio:.3f} x the baseline's"
+            f"{limits}")
+
+
+def per_cent(share: float) -> str:
+    """Return a relative distance between evaluations in words."""
+    return f"{share:.0%}".replace("%", " %") if math.isfinite(share) else "up to the first of them"
+
+
+def amount(value: float) -> str:
+    """Return four digits, without an exponent for large values: 13,440 samples."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def cautions(item: Evidence) -> list[str]:
+    """Return the cautions that no interval shows."""
+    found = [*dict.fromkeys(_ungated(item.candidate, item.baseline)), *describe_resumed_trials(item),
+             *_missed_cautions(item), *_order_cautions(item)]
+    found += _grid_cautions(item) if item.grid is not None else []
+    found += _drift_cautions(item)
+    if item.missed is not None and item.missed.restricted is not None and not item.missed.restricted.declared:
+        found.append("the suite declares no horizon: the limit up to which all trials were observed is used")
+    if item.ours.n and item.theirs.n and not item.refusal and item.smallest < LEAST:
+        found.append(f"{item.smallest} trials are a smoke test, not a result; a result needs at least {LEAST}")
+    if item.interval is not None and item.interval.high > 4 * item.interval.low:
+        found.append("the interval spans more than a factor of 4: the size of the difference is poorly known")
+    return found
+
+
+def _missed_cautions(item: Evidence) -> list[str]:
+    """Return a caution for each side whose trials missed their target, if the figure is a speed that does not ask."""
+    scale = item.asked.scale
+    if item.ratio is None or not scale.speed or scale.to_target or scale.at_end:
+        return []
+    sides = ((item.candidate, item.ours), (item.baseline, item.theirs))
+    missed = [(cell, sum(each.samples_to_target is None for each in side.results.values()), side.n)
+              for cell, side in sides
+              if (stop := getattr(cell.choices, "stop", None)) and stop.has_target and item.design != CONTEST]
+    return [f"{cell.label}: {count} of {n} trials missed the target; {scale.noun} says nothing about the time to it"
+            for cell, count, n in missed if count]
+
+
+def _ungated(*cells: ComparedCell) -> Iterator[str]:
+    """Yield the stated reason why the parity gate left a cell out; published cells have no gate."""
+    for cell in cells:
+        if unverified := getattr(cell.choices, "unverified", ""):
+            yield unverified
+        if reason := getattr(getattr(cell.choices, "gate", None), "skip", None):
+            yield f"not gated: {reason} (that {cell.label} trains like the reference was not checked)"
+
+
+def _order_cautions(item: Evidence) -> list[str]:
+    """Return the label of a comparison in which the seed does not decide the order of the samples."""
+    streamed = [side.name for side in (item.ours, item.theirs) if side.streamed]
+    if not streamed:
+        ours, theirs = item.ours.selections, item.theirs.selections
+        apart = ours and theirs and ours != theirs
+        return ["unpaired by order: the two train on different samples of the data (dedup); a seed gives both the same "
+                "initial weights only"] if apart else []
+    verb = "read" if len(streamed) > 1 else "reads"
+    return [f"unpaired by order: {' and '.join(streamed)} {verb} the data in their own order (input.order stream), "
+            "which no seed varies, so the result is that of this order"]
+
+
+def _grid_cautions(item: Evidence) -> list[str]:
+    """Return what a reader must know of the evaluation grids."""
+    assert item.grid is not None
+    found = [item.grid.unlike] if item.grid.unlike else []
+    for cell, side, first in zip((item.candidate, item.baseline), (item.ours, item.theirs), item.grid.first,
+                                 strict=True):
+        if first and first == side.n:
+            found.append(f"{cell.label}: all {first} trials reached the target at their first evaluation, so its "
+                         f"{item.asked.scale.noun} is one distance between evaluations, however early the target was "
+                         "crossed; to show it, evaluate more often")
+    if item.interval is None and item.ratio not in (None, 1.0) and item.asked.scale.watched == "samples" \
+            and item.grid.share is not None:
+        found.append("all trials reached the target at the same evaluation: counts are known to "
+                     f"{per_cent(item.grid.share)} only")
+    return found
+
+
+def _drift_cautions(item: Evidence) -> list[str]:
+    found = item.adjusted
+    if found is None or item.ratio is None:
+        return []
+    when = "later" if found.places > 0 else "earlier"
+    return [f"adjusted for drift: the candidate ran {abs(found.places):.2f} places {when} on average, and times "
+            f"changed by {100 * found.per_place:.2f} % a place; without the adjustment the ratio is "
+            f"{found.unadjusted:.3f}"]
+
+
+def describe_resumed_trials(item: Evidence) -> list[str]:
+    """Return a caution for each side with resumed trials: their clocks include the time lost."""
+    found = []
+    for cell, side in ((item.candidate, item.ours), (item.baseline, item.theirs)):
+        lost = [plain_sum(part.lost_seconds for part in each.resumed) for each in side.results.values() if each.resumed]
+        if lost and item.asked.scale.has_lost_time:
+            found.append(f"{cell.label}: {len(lost)} of {side.n} trials were resumed from a checkpoint; their clocks "
+                         f"include the time lost, up to {max(lost):.1f} s")
+    return found

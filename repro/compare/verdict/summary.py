@@ -1,0 +1,152 @@
+"""One cell in figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from statistics import median
+
+from repro import stats
+from repro.compare.cells import ComparedCell, design_of
+from repro.compare.evidence.missed import censored, common_horizon, cut
+from repro.compare.evidence.observation import is_meaningless, observe, watched_until
+from repro.compare.figures import Bounds, Estimate, bounds
+from repro.core.frozen import Frozen
+from repro.record.result.metric_values import figure
+from repro.record.result.results import Result
+from repro.record.result.status import counted, meaning
+from repro.suite.contest import CONTEST
+from repro.suite.kinds.measurement import MeasurementConfig
+from repro.suite.kinds.training import TrainingConfig
+from repro.suite.metrics import DEFAULT, METRICS, MetricSpec
+from repro.suite.model import Metric
+
+
+class Summary(Frozen):
+    """One cell in figures."""
+
+    cell_id: str
+    label: str
+    metric: str
+    n: int
+    ok: int
+    values: tuple[float, ...]
+    """The metric of every trial that has it, by repeat, in the metric's unit."""
+    median: float | None
+    """None unless more than half of the trials reached the target."""
+    interval: Bounds | None
+    success: Bounds | None
+    """Wilson interval of the probability to reach the target, without trials whose end tells nothing about the cell."""
+    statuses: dict[str, int]
+    median_epochs: float | None
+    median_samples_per_second: float | None
+    median_final: float | None
+    coefficient_of_variation: float | None = None
+    """Standard deviation over mean; None below two values and if trials missed."""
+    outliers: tuple[bool, ...] = ()
+    """One mark per value: far from the others. Marked values stay in every figure."""
+    reached_by: tuple[tuple[float, float], ...] = ()
+    """Kaplan-Meier: (time, probability to have reached the target by then); only if trials missed."""
+    restricted: Estimate | None = None
+    """Mean time up to `horizon`, only if trials missed."""
+    horizon: float | None = None
+    diverged_share: float | None = None
+    """Probability to diverge instead of reaching the target, as far as trials were watched (Aalen-Johansen); only if
+    trials diverged."""
+    has_target: bool = True
+    """False: its trials ran a fixed number of steps, and `ok` counts those that ended well."""
+    contest: bool = False
+    """Its trials ran to their end whatever their quality, and `ok` counts those that did."""
+    resumed: int = 0
+    """Trials resumed from a checkpoint: their clocks include the time lost."""
+
+    @property
+    def done(self) -> str:
+        """Return the noun that `ok` counts, after a number of trials."""
+        return "ran to their end" if self.contest else "reached the target" if self.has_target else "ended well"
+
+
+def summarize(
+    cell: ComparedCell, results: Iterable[Result], metric: Metric = DEFAULT, horizon: float | None = None
+) -> Summary:
+    """Return the median with its order-statistic interval, the success probability with Wilson's, and every point.
+
+    Args:
+        horizon: end of the mean time if trials missed; None: as far as all were watched.
+    """
+    ordered = sorted(results, key=attrgetter("repeat"))
+    scale = METRICS[metric]
+    found = [value for item in ordered if (value := figure(item, scale)) is not None and not is_meaningless(value)]
+    reached, n = sum(meaning(item.status).reached for item in ordered), len(ordered)
+    judged = counted(item.status for item in ordered)
+    complete = bool(found) and len(found) == n
+    middle = _censored_median(found, judged) if scale.to_target else _plain_median(found)
+    return Summary(
+        cell_id=cell.cell_id, label=cell.label, metric=metric, n=n, ok=reached, values=tuple(found), median=middle,
+        statuses=dict(Counter(item.status for item in ordered)),
+        interval=bounds(stats.median_interval(found)) if complete else None,
+        success=bounds(stats.wilson(reached, judged)) if judged else None,
+        median_epochs=_censored_median([x for item in ordered if (x := item.epochs_to_target) is not None], judged),
+        median_samples_per_second=_plain_median([x for item in ordered if (x := item.samples_per_second) is not None]),
+        median_final=_plain_median([x for item in ordered if (x := item.final) is not None]),
+        coefficient_of_variation=stats.or_none(lambda: stats.coefficient_of_variation(found))
+        if complete and n > 1 else None,
+        outliers=tuple(stats.or_none(lambda: stats.outlier_marks(found)) or ()) if complete else (),
+        has_target=not isinstance(cell.choices, TrainingConfig | MeasurementConfig) or cell.choices.stop.has_target,
+        contest=design_of(cell) == CONTEST,
+        resumed=sum(bool(item.resumed) for item in ordered),
+        **(_missed(ordered, scale, horizon) if scale.to_target and 0 < reached < judged else {}),
+    )
+
+
+def _missed(results: Sequence[Result], scale: MetricSpec, horizon: float | None) -> dict[str, object]:
+    """Return figures of a cell with missed trials; none if it is unknown how long those were watched."""
+    results = [item for item in results if meaning(item.status).counts]
+    courses = [observe(item, scale) for item in results]
+    if not courses or any(item.kind == "unknown" for item in courses):
+        return {}
+    times, reached = censored(courses)
+    curve = stats.or_none(lambda: stats.kaplan_meier(times, reached))
+    found: dict[str, object] = {"reached_by": _steps(curve) if curve else ()}
+    at = common_horizon(courses) if horizon is None else horizon
+    if all(item.kind != "watched" or item.at >= at for item in courses):
+        mean = stats.or_none(lambda: stats.restricted_mean(*cut(courses, at), at))
+        if mean is not None:
+            found |= {"restricted": Estimate(value=mean[0], interval=bounds(mean[1])), "horizon": at}
+    return found | {"diverged_share": _diverged(results, scale)}
+
+
+def _diverged(results: Sequence[Result], scale: MetricSpec) -> float | None:
+    """Return the share that diverges; the target is the competing event, all other ends are censored."""
+    causes = [_cause(item) for item in results]
+    if "diverged" not in causes:
+        return None
+    times = [figure(item, scale) or watched_until(item, scale) for item in results]
+    if any(time is None or is_meaningless(time) for time in times):
+        return None
+    steps = stats.or_none(lambda: stats.cumulative_incidence([float(time or 0) for time in times], causes))
+    return float(steps["diverged"][-1][1]) if steps else None
+
+
+def _cause(item: Result) -> str | None:
+    """Return which of the competing events ended the trial; None for an end that cut it off."""
+    end = meaning(item.status)
+    return "reached" if end.reached else end.name if end.competes else None
+
+
+def _steps(curve: stats.Survival) -> tuple[tuple[float, float], ...]:
+    return tuple((float(time), float(share)) for time, share in zip(curve.times, curve.reached_by, strict=True))
+
+
+def _censored_median(values: Sequence[float], n: int) -> float | None:
+    """Return the median of times of which n - len(values) are only known to be longer; None up to 50 % reached."""
+    if 2 * len(values) <= n:
+        return None
+    padded = sorted(values) + [float("inf")] * (n - len(values))
+    found = median(padded)
+    return None if found == float("inf") else found
+
+
+def _plain_median(values: Sequence[float]) -> float | None:
+    return median(values) if values else None

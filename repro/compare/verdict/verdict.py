@@ -1,0 +1,157 @@
+"""Evidence -> Comparison: the verdict, corrected for the family it is shown in, and one sentence that says why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from repro import stats
+from repro.compare.evidence.evidence import Evidence
+from repro.compare.evidence.missed import Missed
+from repro.compare.figures import Comparison, GridFacts, MarginTest, Verdict, bounds
+from repro.compare.verdict import sentences
+from repro.compare.verdict.advice import what_reaches, what_settles
+from repro.compare.verdict.family import ALPHA, LEAST, FamilyShare, can_be_same, shares_of
+
+Decision = tuple[Verdict, str, str]
+"""(verdict, because, what would settle it)."""
+
+
+def judged(found: Sequence[Evidence]) -> list[Comparison]:
+    """Return verdicts in the order given: the primary contrast alone at 5 %, the others under Holm over all of them."""
+    found = [_withheld(item) if item.refusal and item.asked.withhold else item for item in found]
+    return [_comparison(item, share) for item, share in zip(found, shares_of(found), strict=True)]
+
+
+def _withheld(item: Evidence) -> Evidence:
+    """Return it without any figure that could be taken for a result; the pairs, which were measured, stay."""
+    return replace(item, ratio=None, interval=None, p=None, floor=1.0, equivalence=None, less=0, more=0, welch=None,
+                   split=None, probability_less=None, missed=None, grid=None)
+
+
+def _comparison(item: Evidence, share: FamilyShare) -> Comparison:
+    verdict, because, settles = _decide(item, share)
+    adjusted = not item.asked.primary
+    return Comparison(
+        candidate=item.candidate.cell_id, baseline=item.baseline.cell_id, candidate_label=item.candidate.label,
+        baseline_label=item.baseline.label, metric=item.asked.metric, primary=item.asked.primary, pairs=item.pairs,
+        n=item.n, ratio=item.ratio, interval=bounds(item.interval), verdict=verdict, because=because,
+        paired=item.asked.paired, p=item.p, p_adjusted=share.p if adjusted else None, family=share.family,
+        welch=item.welch, split=item.split, restricted=item.restricted,
+        log_rank_p=item.missed.log_rank_p if item.missed else None, probability_less=item.probability_less,
+        equivalence=_margin_test(item, share.equivalence_p if adjusted else None), settles=settles,
+        cautions=(*item.asked.cautions, *sentences.cautions(item)), refused=bool(item.refusal),
+        adjusted=item.adjusted, corrected=bounds(item.corrected(1 - share.level)),
+        reachable=share.floor <= ALPHA, grid=_grid_facts(item),
+    )
+
+
+def _grid_facts(item: Evidence) -> GridFacts | None:
+    grid = item.grid
+    if grid is None:
+        return None
+    share = grid.share if grid.share is not None and math.isfinite(grid.share) else None
+    return GridFacts(share=share, unlike=grid.unlike, candidate_first_hits=grid.first[0],
+                     baseline_first_hits=grid.first[1], interval=bounds(grid.interval(0.95)))
+
+
+def _margin_test(item: Evidence, adjusted: float | None) -> MarginTest | None:
+    test = item.equivalence
+    if test is None:
+        return None
+    interval = bounds(test.interval)
+    assert interval is not None
+    return MarginTest(
+        margin=item.asked.margin, p=test.p, p_adjusted=adjusted, interval=interval, equivalent=test.equivalent)
+
+
+def _decide(item: Evidence, share: FamilyShare) -> Decision:
+    if item.refusal:
+        return "inconclusive", item.refusal, item.settles
+    if item.missed is not None:
+        return _of_missed(item, item.missed, share)
+    if share.p is None or item.ratio is None:
+        return "inconclusive", "there is no figure to judge", ""
+    if _is_significant(item, share):
+        word = item.asked.scale.below if item.ratio < 1 else item.asked.scale.above
+        return word, sentences.why_different(item, share, word), ""
+    if _is_same(item, share):
+        return "same", sentences.why_same(item, share), ""
+    if share.floor > ALPHA:
+        return _out_of_reach(item, share)
+    return "inconclusive", sentences.why_open(item, share), what_settles(item, share)
+
+
+def _is_significant(item: Evidence, share: FamilyShare) -> bool:
+    """The interval and the test must agree. The t interval assumes normal logs, the exact test assumes nothing."""
+    if share.p is None or share.p > ALPHA or (not item.asked.paired and item.smallest < LEAST):
+        return False
+    if not item.is_apart(1 - share.level):
+        return False
+    return item.interval is None or excludes_one(item.interval, item.slack)
+
+
+def excludes_one(interval: stats.Interval, slack: float) -> bool:
+    """Return True if the interval excludes every ratio that drift could explain; without drift that is 1 alone."""
+    return math.log(interval.low) > slack or math.log(interval.high) < -slack
+
+
+def _is_same(item: Evidence, share: FamilyShare) -> bool:
+    """Two one-sided t tests inside the margin, at an n at which a test without assumptions could show it too."""
+    if item.equivalence is None or share.equivalence_p is None or item.smallest < LEAST:
+        return False
+    edge, inside = math.log1p(item.asked.margin) - item.slack, item.equivalence.interval
+    if math.log(inside.low) < -edge or math.log(inside.high) > edge:
+        return False
+    return share.equivalence_p <= ALPHA and item.equivalence.equivalent and (
+        can_be_same(item.n, share.family) and item.is_fine(1 - 2 * share.same_level))
+
+
+def _out_of_reach(item: Evidence, share: FamilyShare) -> Decision:
+    """Decide where this n cannot be significant, for any figures."""
+    if not item.asked.paired:
+        return "inconclusive", f"{item.ours.n} trials against {item.theirs.n} cannot be significant at 5 %", ""
+    alone = item.floor > ALPHA
+    needed = 6 if alone and share.family == 1 else stats.pairs_to_survive(share.family, ALPHA)
+    settles = what_reaches(needed, tested=not alone)
+    if not alone:
+        text = f"{item.n} pairs cannot be significant after Holm over the {share.family} contrasts shown; {needed} can"
+        return "exploratory", text, settles
+    text = f"{item.n} pairs cannot be significant at 5 % (exact floor p = {item.floor:.3g})"
+    if item.asked.primary:
+        return "inconclusive", f"{text}; 6 can", settles
+    together = f"{share.family} contrasts together need {needed}" if share.family > 1 else f"{needed} can"
+    return "exploratory", f"{text}; {together}", settles
+
+
+def _of_missed(item: Evidence, missed: Missed, share: FamilyShare) -> Decision:
+    """Decide by the exact sign test of which trial of each pair was first; the restricted mean stands next to it."""
+    ends = [side.without_words() for side in (item.ours, item.theirs) if side.without]
+    if not item.asked.paired:
+        return "inconclusive", f"{' and '.join(ends)}; without pairs of one seed there is no verdict", ""
+    start = "; ".join(ends)
+    if share.floor > ALPHA:
+        verdict, text, settles = _out_of_reach(item, share)
+        return verdict, f"{start}, so there is no ratio of times; {text}", settles
+    clear = share.p is not None and share.p <= ALPHA
+    word: Verdict = item.asked.scale.below if missed.first > missed.second else item.asked.scale.above
+    text = f"{start}{sentences.missed_figures(item, missed, share, word)}"
+    if clear and (doubt := _missed_doubt(item, missed)):
+        return "inconclusive", f"{text}; {doubt}", ""
+    return (word if clear else "inconclusive"), text, ""
+
+
+def _missed_doubt(item: Evidence, missed: Missed) -> str:
+    """Return why the order of the pairs is no verdict, however clear it is."""
+    if item.grid is not None and item.grid.unlike:
+        return f"{item.grid.unlike}, and this alone can decide which is first"
+    if item.slots is not None and item.slots.fixed:
+        return ("the machine drifted, and the order of execution was fixed for every run; this alone can decide which "
+                "is first")
+    mean = missed.restricted
+    if mean is None or mean.interval is None or (not mean.interval.low > 1 and not mean.interval.high < 1):
+        return ""
+    if (mean.ratio < 1) == (missed.first > missed.second):
+        return ""
+    return "the mean time, misses included, is clearly on the other side: one is first more often, but misses more"

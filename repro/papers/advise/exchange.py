@@ -1,0 +1,81 @@
+"""The exchange of gradients in a step, read from the traffic of a trial: how many all-reduces of how many bytes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from repro.comm.algorithm import Algorithm
+from repro.comm.algorithms.ring import Ring
+from repro.comm.schedule import ScheduleCost
+from repro.core.errors import UsageError
+from repro.record.result.results import Moved, RankTraffic, Result
+from repro.seams.training import Comm, Engine
+from repro.suite.planning.cell import Cell
+
+ALL_REDUCE = ("ddp",)
+"""Engines that send gradients by all-reduce alone, beside DeepSpeed's stage 0."""
+ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """The all-reduces of one step."""
+
+    calls: int
+    size: int
+    """Bytes of gradient of all of them."""
+    itemsize: int
+    counted: bool
+    """False: the backend's collectives are not counted, so all gradients in one all-reduce are assumed."""
+
+    @property
+    def elements(self) -> int:
+        """Elements of one all-reduce; all are taken as equally large."""
+        return math.ceil(self.size / self.itemsize / self.calls)
+
+    def cost(self, algorithm: Algorithm, workers: int) -> ScheduleCost:
+        """Return rounds and bytes of a step; no reduced bytes, which are in proportion to those on the path."""
+        one = algorithm.cost(workers, self.elements, self.itemsize)
+        return ScheduleCost(self.calls * one.rounds, self.calls * one.path_bytes, 0)
+
+
+def all_reduces_alone(cell: Cell) -> bool:
+    """Return True if the engine of a cell sends gradients by all-reduce alone."""
+    engine = cell.training.engine
+    return engine.kind in ALL_REDUCE or engine.get(Engine).zero_stage() == 0
+
+
+def algorithm_of(cell: Cell) -> tuple[Algorithm, bool]:
+    """Return the algorithm of a cell's all-reduce, and True if it is assumed: a ring stands for the backend's own,
+    which is not known.
+    """
+    comm = cell.training.comm.get(Comm)
+    return (comm, False) if isinstance(comm, Algorithm) else (Ring(), True)
+
+
+def gradient_lines(rank: RankTraffic) -> list[Moved]:
+    """Return the collectives of one rank that carry gradients: neither barriers nor sums of single numbers."""
+    return [line for line in rank.lines if line.payload_bytes > 64 * line.collectives and "gloo" not in line.operation]
+
+
+def exchange_of(item: Result, cell: Cell, steps: int, label: str) -> Exchange:
+    """Return the exchange of a step.
+
+    Args:
+        steps: of the trial, warm-up included.
+        label: names the cell in a message.
+
+    Raises:
+        UsageError: the engine sends gradients in another way, or the record does not state their size.
+    """
+    sent = gradient_lines(item.traffic.ranks[0]) if item.traffic else []
+    if not sent and item.model is None:
+        raise UsageError(f"{label}: its record states neither the bytes that were sent nor the size of the model")
+    if not sent and item.model:
+        return Exchange(1, 4 * item.model.parameters, 4, counted=False)
+    if others := {line.operation for line in sent} - {"all_reduce"}:
+        raise UsageError(f"{label}: engine {cell.training.engine.kind} sends gradients by {sorted(others)[0]}; this is "
+                         "for engines that all-reduce them, for example ddp")
+    return Exchange(math.ceil(sum(line.collectives for line in sent) / steps),
+                    sum(line.payload_bytes for line in sent) // steps, ITEM_BYTES.get(sent[0].dtype, 4), counted=True)

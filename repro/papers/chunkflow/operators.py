@@ -1,0 +1,113 @@
+"""Operators: each takes a chunk of a grid and returns it, changed or written. A worker applies a chain of them."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from repro.core.errors import UsageError
+from repro.papers.chunkflow.grid import Grid
+from repro.papers.chunkflow.mask import weights
+from repro.papers.chunkflow.net import Net, NetName, net
+from repro.papers.chunkflow.store import Output, open_volume, require_shape
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A chunk on its way through the operators."""
+
+    index: int
+    """Place in the grid."""
+    data: np.ndarray = field(default_factory=lambda: np.empty((0, 0, 0)))
+
+
+class Operator(ABC):
+    """One step of a chain."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def apply(self, piece: Piece, grid: Grid) -> Piece:
+        """Return the piece after this step."""
+
+
+class Read(Operator):
+    """Read the chunk from a Zarr array."""
+
+    name: ClassVar[str] = "read"
+
+    def __init__(self, path: str) -> None:
+        self.path, self.volume = path, open_volume(path)
+
+    def apply(self, piece: Piece, grid: Grid) -> Piece:
+        return Piece(piece.index, np.asarray(self.volume[grid.box(piece.index)]))
+
+
+class Infer(Operator):
+    """Run a network on the chunk."""
+
+    name: ClassVar[str] = "infer"
+
+    def __init__(self, which: NetName, device: str = "cpu") -> None:
+        self.net: Net = net(which, device)
+
+    def apply(self, piece: Piece, grid: Grid) -> Piece:
+        return Piece(piece.index, self.net(piece.data))
+
+
+class Delay(Operator):
+    """Sleep: computation that is emulated."""
+
+    name: ClassVar[str] = "delay"
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def apply(self, piece: Piece, grid: Grid) -> Piece:
+        time.sleep(self.seconds)
+        return piece
+
+
+class Blend(Operator):
+    """Multiply the chunk by its normalised bump, in float64."""
+
+    name: ClassVar[str] = "blend"
+
+    def apply(self, piece: Piece, grid: Grid) -> Piece:
+        return Piece(piece.index, piece.data * weights(grid, piece.index))
+
+
+class Write(Operator):
+    """Write the weighted chunk, and the blocks that are complete with it."""
+
+    name: ClassVar[str] = "write"
+
+    def __init__(self, path: str) -> None:
+        self.output = Output(path)
+
+    def apply(self, piece: Piece, grid: Grid) -> Piece:
+        self.output.write(piece.index, piece.data)
+        return piece
+
+
+def checked(chain: Sequence[Operator]) -> tuple[Sequence[Operator], Output]:
+    """Return a chain and its output.
+
+    Raises:
+        UsageError: the chain does not begin with read or end with blend and write, has one of them twice, or reads a
+            volume of another shape.
+    """
+    names = [item.name for item in chain]
+    if names[:1] != ["read"] or names[-2:] != ["blend", "write"] or any(
+            names.count(each) > 1 for each in ("read", "blend", "write")):
+        raise UsageError(f"the chain {' '.join(names) or '(empty)'} cannot run; write it as: read V infer --net NAME "
+                         "blend write OUT")
+    first: Any = chain[0]
+    last: Any = chain[-1]
+    require_shape(first.volume, first.path, last.output.grid)
+    return chain, last.output

@@ -1,0 +1,104 @@
+"""The training images that stay: found once for each data set and setting, and kept in the store of prepared data.
+
+Hashing and comparing happen before any clock runs; a trial reads the rows and checks them against the plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repro.core.errors import TrialError
+from repro.core.files import write_bytes
+from repro.core.random_streams import Streams
+from repro.papers.dedup import hashes
+from repro.papers.dedup.options import Dedup, Selected, rows_sha256
+from repro.workloads.data import places
+
+FOLDER = "duplicates"
+
+
+class Images(NamedTuple):
+    """A data set whose near-duplicates are looked for."""
+
+    train: NDArray[np.uint8]
+    """[n, side, side] grey or [n, side, side, 3] colour."""
+    evaluation: NDArray[np.uint8]
+    sha256: str
+    planted: int = 0
+    """The last so many training images are near-copies that were added on purpose."""
+
+
+def select(dedup: Dedup, images: Images) -> Selected:
+    """Find the images that stay and return what is known of them; hashes and rows are kept for later calls."""
+    sides = _hashes(dedup, images)
+    kept = _first(dedup, images, sides)
+    chosen = _drawn(len(images.train), len(kept)) if dedup.leave_out == "random" else kept
+    first_copy = len(images.train) - images.planted
+    return Selected(
+        samples=len(images.train), kept=len(chosen), sha256=rows_sha256(chosen),
+        leaked=int(hashes.near(sides[1], sides[0][chosen], dedup.threshold).sum()), evaluation=len(images.evaluation),
+        planted=images.planted, planted_removed=images.planted - int((chosen >= first_copy).sum()),
+    )
+
+
+def rows(dedup: Dedup, images: Images, planned: Selected) -> NDArray[np.int64]:
+    """Return the training images that stay, ascending.
+
+    Raises:
+        TrialError: they are not those of the plan.
+    """
+    kept = _first(dedup, images, None)
+    chosen = _drawn(len(images.train), len(kept)) if dedup.leave_out == "random" else kept
+    if rows_sha256(chosen) != planned.sha256:
+        raise TrialError(f"near-duplicates: other images stay than in the plan ({len(chosen)}, sha256 "
+                         f"{rows_sha256(chosen)[:8]}, here; {planned.kept}, {planned.sha256[:8]}, there): the data, "
+                         "ImageHash or Pillow differ; a new plan takes what is found here")
+    return chosen
+
+
+def _hashes(dedup: Dedup, images: Images) -> tuple[hashes.Words, hashes.Words]:
+    """Return the hashes of training and evaluation images."""
+    def found() -> np.ndarray:
+        both = (hashes.hash_images(part, dedup.hash, dedup.size) for part in (images.train, images.evaluation))
+        return np.concatenate(list(both))
+
+    both = _stored(f"hashes {images.sha256} {dedup.hash} {dedup.size}", found)
+    return both[: len(images.train)], both[len(images.train) :]
+
+
+def _first(dedup: Dedup, images: Images, sides: tuple[hashes.Words, hashes.Words] | None) -> NDArray[np.int64]:
+    return _stored(f"rows {images.sha256} {dedup.hash} {dedup.size} {dedup.threshold}",
+                   lambda: hashes.keep_first((sides or _hashes(dedup, images))[0], dedup.threshold))
+
+
+def _drawn(samples: int, kept: int) -> NDArray[np.int64]:
+    """Return `kept` rows drawn at random, the same for every seed of the trials."""
+    return np.sort(Streams(0, 0).generator("random subset").permutation(samples)[:kept])
+
+
+def _stored(what: str, find: Callable[[], np.ndarray]) -> np.ndarray:
+    """Return an array from the store, else find and store it. `what` holds everything that determines it."""
+    versions = f"{_version('ImageHash')} {_version('Pillow')} {_version('PyWavelets')}"
+    place = places.store() / FOLDER / f"{hashlib.sha256(f'{what} {versions}'.encode()).hexdigest()}.npy"
+    if place.exists():
+        try:
+            stored: np.ndarray = np.load(place, allow_pickle=False)
+            return stored
+        except (OSError, ValueError, EOFError) as error:
+            raise TrialError(f"{place}: cannot be read: {error}; delete it, it is found again") from error
+    found, out = find(), io.BytesIO()
+    np.save(out, found)
+    write_bytes(place, out.getvalue())
+    return found
+
+
+def _version(package: str) -> str:
+    from importlib.metadata import version
+
+    return version(package)

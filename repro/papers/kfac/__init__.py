@@ -1,0 +1,1 @@
+"""K-FAC, a distributed second-order preconditioner (docs/kfac.md)."""

@@ -1,0 +1,178 @@
+"""K-FAC on one rank: hooks that observe the layers, and the preconditioning of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+
+from repro.core.errors import TrialError
+from repro.papers.kfac.exchange import Exchange
+from repro.papers.kfac.factors import Factors
+from repro.papers.kfac.inverses import INVERSES
+from repro.papers.kfac.kl_clip import kl_factor
+from repro.papers.kfac.layers import find_layers
+from repro.papers.kfac.options import KfacOptions
+from repro.papers.kfac.placement import assign
+from repro.seams.preconditioner import Place, Preconditioning
+
+
+class RunningKfac(Preconditioning):
+    """The factors, decompositions and messages of one model on one rank.
+
+    A factor step (every `factor_every`) observes the layers and averages the factors over the ranks. An eigen step
+    (every `eigen_every`) also decomposes them. Every step preconditions.
+
+    Raises:
+        TrialError: the model has no layer that it could precondition.
+    """
+
+    name: ClassVar[str] = "K-FAC"
+
+    def __init__(self, options: KfacOptions, model: torch.nn.Module, place: Place) -> None:
+        self.options, self.place = options, place
+        device = torch.device(place.device)
+        self.device_type = device.type
+        self.layers = find_layers(model, options.largest_factor)
+        if not self.layers:
+            raise TrialError("K-FAC would change nothing: the model has no Linear, Conv1d or Conv2d of its own, or "
+                             f"only some with more than {options.largest_factor} inputs or outputs")
+        self.trained = sum(item.numel() for item in model.parameters() if item.requires_grad)
+        self.factors = Factors(self.layers, device, place.accumulation)
+        self.inverse = INVERSES[options.inverse](options.damping)
+        self.grid = options.grid(place.world)
+        self.exchange = Exchange(self.grid, place.rank)
+        self.assignment = assign([layer.sizes for layer in self.layers], self.grid)
+        self._allocate(device)
+        self.step = self.decompositions = 0
+        self._observes = False
+        for number, layer in enumerate(self.layers):
+            layer.module.register_forward_hook(partial(self._observe, number), with_kwargs=True)
+
+    def _allocate(self, device: torch.device) -> None:
+        """Make room for what this rank keeps of factors, one piece of memory per owner, and for results, one a column.
+        """
+        mine = self.grid.column_of(self.place.rank)
+        self.worked = [number for number, column in enumerate(self.assignment.columns) if column == mine]
+        """Numbers of the layers that this rank preconditions."""
+        wanted: dict[int, list[tuple[int, int]]] = {}
+        for number in self.worked:
+            for part, owner in enumerate(self.assignment.owners[number]):
+                wanted.setdefault(owner, []).append((number, part))
+        self.pieces: dict[int, torch.Tensor] = {}
+        self.kept: dict[tuple[int, int], torch.Tensor] = {}
+        """(layer, 0 for A or 1 for G) -> what is kept of the factor."""
+        for owner, items in sorted(wanted.items()):
+            numbers = [self.inverse.numbers(self.layers[number].sizes[part]) for number, part in items]
+            self.pieces[owner] = torch.zeros(sum(numbers), device=device)
+            self.kept.update(zip(items, torch.split(self.pieces[owner], numbers), strict=True))
+        self.columns: dict[int, torch.Tensor] = {}
+        results: dict[int, torch.Tensor] = {}
+        for column in sorted(set(self.assignment.columns)):
+            dealt = [number for number, of in enumerate(self.assignment.columns) if of == column]
+            counts = [self.layers[number].parameters for number in dealt]
+            self.columns[column] = torch.zeros(sum(counts), device=device)
+            views = torch.split(self.columns[column], counts)
+            results |= {number: view.view(self.layers[number].outputs, -1)
+                        for number, view in zip(dealt, views, strict=True)}
+        self.results = [results[number] for number in range(len(self.layers))]
+
+    # ---- observation
+
+    @property
+    def is_factor_step(self) -> bool:
+        # A first step whose loss scale was too large leaves nothing to precondition with: the next one counts.
+        return self.step % self.options.factor_every == 0 or not self.factors.updates
+
+    @contextmanager
+    def observing(self) -> Iterator[None]:
+        self._observes = self.is_factor_step
+        try:
+            yield
+        finally:
+            self._observes = False
+
+    def _observe(self, number: int, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if not self._observes:
+            return
+        with torch.no_grad(), torch.autocast(self.device_type, enabled=False):
+            self.factors.add_inputs(number, args[0] if args else kwargs["input"])
+        output.register_hook(partial(self._observe_gradient, number))
+
+    def _observe_gradient(self, number: int, gradient: torch.Tensor) -> None:
+        with torch.no_grad(), torch.autocast(self.device_type, enabled=False):
+            self.factors.add_gradient(number, gradient)
+
+    # ---- the step
+
+    @torch.no_grad()
+    def apply(self, gradients: Mapping[str, torch.Tensor | None], rate: float, scale: float) -> None:
+        if self.is_factor_step:
+            self.factors.update(self.exchange.average, self.options.factor_decay, scale)
+        if self.factors.updates and (self.step % self.options.eigen_every == 0 or not self.decompositions):
+            self._decompose()
+        self.step += 1
+        if self.decompositions:
+            self._precondition(gradients, rate, scale)
+
+    def _decompose(self) -> None:
+        matrices = self.factors.matrices()
+        for (number, part), kept in self.kept.items():
+            if self.assignment.owners[number][part] == self.place.rank:
+                self.inverse.decompose(matrices[2 * number + part], kept)
+        self.exchange.share_in_column(self.pieces)
+        self.decompositions += 1
+
+    def _precondition(self, gradients: Mapping[str, torch.Tensor | None], rate: float, scale: float) -> None:
+        matrices = []
+        for layer in self.layers:
+            if (matrix := layer.matrix(gradients)) is None:
+                raise TrialError(f"K-FAC needs a gradient of every layer in every step; {layer.weight} got none")
+            matrices.append(matrix)
+        for number in self.worked:
+            a, g = self.kept[number, 0], self.kept[number, 1]
+            self.results[number].copy_(self.inverse.product(a, g, matrices[number]))
+        self.exchange.share_in_row(self.columns)
+        if self.options.kl_clip is not None:
+            # Both factors of the sum carry the loss scale; the rate divided by it undoes that.
+            nu = kl_factor(self.results, matrices, self.options.kl_clip, rate / scale)
+            for result in self.columns.values():
+                result.mul_(nu)
+        for layer, result in zip(self.layers, self.results, strict=True):
+            layer.write(result, gradients)
+
+    # ---- state
+
+    def shared_tensors(self) -> dict[str, torch.Tensor]:
+        return {"factors": self.factors.averages, **(self._decomposed() if self.grid.columns == 1 else {})}
+
+    def own_tensors(self) -> dict[str, torch.Tensor]:
+        return {} if self.grid.columns == 1 else self._decomposed()
+
+    def _decomposed(self) -> dict[str, torch.Tensor]:
+        return {f"decompositions.{owner}": piece for owner, piece in self.pieces.items()}
+
+    def counts(self) -> dict[str, int]:
+        return {"step": self.step, "updates": self.factors.updates, "decompositions": self.decompositions}
+
+    def set_counts(self, counts: Mapping[str, int]) -> None:
+        self.step, self.factors.updates = counts["step"], counts["updates"]
+        self.decompositions = counts["decompositions"]
+
+    # ---- read-outs
+
+    def effective(self) -> dict[str, str]:
+        covered = sum(layer.parameters for layer in self.layers)
+        return {
+            "preconditioner": self.name,
+            "preconditioned_layers": str(len(self.layers)),
+            "preconditioned_parameters": f"{covered} of {self.trained}",
+            "preconditioner_inverse": f"{type(self.inverse).__name__.lower()}, damping {self.inverse.damping:g}",
+            "preconditioner_placement": f"{self.options.placement}: {self.grid.workers} of {self.grid.world} ranks a "
+                                        "layer",
+            "preconditioner_periods": f"factors every {self.options.factor_every}, decompositions every "
+                                      f"{self.options.eigen_every}",
+        }

@@ -1,0 +1,142 @@
+"""What the scale model takes from a record: step times, gradients and evaluations of every trial that ended well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import mean
+
+from repro.core.errors import UsageError
+from repro.core.events import read_events
+from repro.papers.advise.exchange import Exchange, all_reduces_alone, exchange_of, gradient_lines
+from repro.papers.advise.pilot import SET_BY_PILOT, samples_of_worker
+from repro.record.derive.trial_log import TrialLog
+from repro.record.folder.store import Record
+from repro.record.result.results import Result
+from repro.record.result.status import meaning
+from repro.suite.kinds.training import TrainingConfig
+from repro.suite.planning.cell import Cell
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One trial."""
+
+    processes: int
+    batch: int
+    """Global."""
+    samples: int
+    """Of a worker in a step."""
+    repeat: int
+    steps: tuple[float, ...]
+    """Seconds of every timed step, of the slowest rank, without input."""
+    input_seconds: float
+    """Mean wait for input of a step."""
+    exposed_seconds: float | None
+    """Counted: mean time of a step in which training waited for communication, mean over ranks."""
+    hidden_share: float | None
+    """Counted: share of communication that ran during computation."""
+    evaluation_seconds: float
+    """Of one evaluation; 0: it has none."""
+    samples_to_target: int | None
+    seconds_to_target: float | None
+    """On the wall clock of training and evaluation."""
+    exchange: Exchange | None
+    """None: of one process, which sends nothing."""
+    sent_bytes: int | None
+    """Counted: gradients that the busiest rank sent in a step."""
+    node_of_rank: tuple[int, ...] | None
+    """None: the launcher sets up no network."""
+    busy: float | None
+    """Mean share of all cores in use during training, this machine's other work included, 0 to 1."""
+
+    @property
+    def step_seconds(self) -> float:
+        """Mean seconds of a step, input included."""
+        return mean(self.steps) + self.input_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Cells that differ only in processes and batch."""
+
+    label: str
+    cell: Cell
+    """One of them."""
+    trials: tuple[Observed, ...]
+
+
+def families_in(record: Record) -> tuple[list[Family], list[str]]:
+    """Return the families of a record that a scale model can be made of, and why others are left out."""
+    cells: dict[str, list[Cell]] = {}
+    for cell in record.plan.cells:
+        cells.setdefault(_label(cell), []).append(cell)
+    found, left_out = list[Family](), list[str]()
+    for label, each in cells.items():
+        try:
+            found.append(Family(label, each[0], tuple(_trials(record, label, each))))
+        except UsageError as error:
+            left_out.append(str(error))
+    return found, left_out
+
+
+def _label(cell: Cell) -> str:
+    return ", ".join(f"{key.rpartition('.')[2].replace('_', ' ')} {value}" for key, value in cell.factors.items()
+                     if key not in SET_BY_PILOT)
+
+
+def _trials(record: Record, label: str, cells: Sequence[Cell]) -> Iterator[Observed]:
+    name = label or record.plan.suite.suite
+    for cell in cells:
+        choices = cell.choices
+        if not isinstance(choices, TrainingConfig) or not choices.needs_parts:
+            raise UsageError(f"{name}: {cell.label} trains no model here; a scale model needs trainings")
+        if not all_reduces_alone(cell):
+            raise UsageError(f"{name}: engine {choices.engine.kind} does not send gradients by all-reduce alone; a "
+                             "scale model is for engines that do: ddp, and deepspeed of stage 0")
+        for item in record.of_cell(cell.cell_id):
+            if meaning(item.status).counts and item.samples:
+                found = _observed(record, cell, item, name)
+                if found.steps:
+                    yield found
+
+
+def _observed(record: Record, cell: Cell, item: Result, name: str) -> Observed:
+    choices = cell.training
+    log = TrialLog(read_events(record.folder.log(item.trial_id, item.attempt))[0])
+    slowest = [value for event in log.all("x_rank_steps") for value in event.value.get("slowest_seconds", ())]
+    taken = max(1, (item.samples or 0) // choices.batch.global_)
+    spent = item.traffic.training if item.traffic else None
+    evaluations = len(item.curve)
+    return Observed(
+        processes=choices.processes, batch=choices.batch.global_, samples=samples_of_worker(cell), repeat=item.repeat,
+        steps=tuple(slowest[choices.stop.warmup:]), input_seconds=item.input_wait_seconds or 0.0,
+        exposed_seconds=spent.exposed_seconds / taken if spent else None,
+        hidden_share=spent.overlapped_seconds / spent.busy_seconds if spent and spent.busy_seconds else None,
+        evaluation_seconds=item.phases.get("eval", 0.0) / evaluations if evaluations else 0.0,
+        samples_to_target=item.samples_to_target, seconds_to_target=item.tta_wall,
+        exchange=exchange_of(item, cell, taken, name) if choices.processes > 1 else None, sent_bytes=_sent(item, taken),
+        node_of_rank=item.network.node_of_rank if item.network else None,
+        busy=_busy(record, item, log),
+    )
+
+
+def _sent(item: Result, steps: int) -> int | None:
+    if item.traffic is None:
+        return None
+    each = [[line.sent_bytes for line in gradient_lines(rank)] for rank in item.traffic.ranks]
+    if any(value is None for row in each for value in row) or not any(each):
+        return None
+    return max(sum(value or 0 for value in row) for row in each) // steps
+
+
+def _busy(record: Record, item: Result, log: TrialLog) -> float | None:
+    """Return the mean use of all cores between start and stop of the timed part; None: it was shorter than a sample."""
+    file = record.folder.system_log(item.trial_id, item.attempt)
+    if not file.exists() or log.run_start is None or log.run_stop is None:
+        return None
+    # A sample describes the second before it.
+    used = [event.value["cpu_utilization_percentage"] / 100 for event in read_events(file)[0]
+            if event.key == "x_system" and event.nanoseconds is not None
+            and log.run_start + 1e9 <= event.nanoseconds <= log.run_stop]
+    return mean(used) if used else None

@@ -1,0 +1,234 @@
+"""A trial under an engine whose workers do not train in lock step.
+
+On every rank one thread trains: it takes work from the servers until there is none. The main thread of rank 0 follows
+the servers: at every place of the sample grid it takes a snapshot of the weights, evaluates it, logs, decides. No
+worker waits for that, but all share the machine. Samples are counted when a server has applied their gradient.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from repro.core.random_streams import Streams
+from repro.papers.server.dealt_audit import DealtAudit
+from repro.papers.server.dealt_report import DealtFigures, report_dealt
+from repro.papers.server.dealt_work import dealt_work, sample_grid
+from repro.seams.asynchronous import AsyncSession, Update
+from repro.worker.context import TrialContext
+from repro.worker.control_counters import read_controller
+from repro.worker.evaluation import share_batches
+from repro.worker.input.data_audit import BatchSplit
+from repro.worker.input.data_order import make_order
+from repro.worker.input.trial_input import DirectInput
+from repro.worker.own_model import OwnModel
+from repro.worker.step_log import write_rank_steps, write_steps
+from repro.worker.stop_rule import Ending, Progress, decide, decide_hopeless, decide_steps
+from repro.worker.traffic_log import TrafficLog
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The updates between two places of the sample grid."""
+
+    first_step: int
+    stop_step: int
+    stop_ns: int
+    """When its last update had been applied."""
+    updates: Sequence[Update]
+
+
+class AsyncLoop:
+    """One rank's training; a step is the time in which the servers apply one global batch."""
+
+    def __init__(self, context: TrialContext) -> None:
+        self.context, self.log, self.watch = context, context.log, context.clock.watch
+        session, parts = context.session, context.parts
+        assert isinstance(session, AsyncSession) and parts is not None
+        self.session, self.parts = session, parts
+        trial, job, batch = context.trial, context.job, context.choices.batch.global_
+        samples = context.workload.train_samples
+        self.order = make_order(context.choices.input.order, Streams(trial.master_seed, trial.repeat), samples, batch,
+                                job.world, job.accumulation)
+        self.input = DirectInput(context, self.order, parts)
+        self.audit = DealtAudit(parts, self.order, BatchSplit(job.rank, job.world, job.accumulation, batch), samples)
+        self.an_update = session.samples_an_update
+        self.each = batch // self.an_update
+        """Updates of one global batch."""
+        self.progress = Progress()
+        self.evaluations = 0
+        self.evaluated_ns = self.delay_ns = 0
+        """Spent in evaluations; from a snapshot's last update until its value was known."""
+        self.last: dict[str, np.ndarray] | None = None
+        """Weights of the last snapshot."""
+        self.failure: BaseException | None = None
+        self.init_peak_bytes: int | None = None
+
+    def run(self) -> None:
+        """Train until the target, the budget or divergence ends the trial, then log the final report."""
+        session, context = self.session, self.context
+        steps = sample_grid(context.choices)
+        own = OwnModel(context.trial, context.job, replace(self.parts)) if context.job.rank == 0 else None
+        session.synchronize()
+        session.traffic()
+        self.init_peak_bytes = session.peak_bytes()
+        session.reset_peak()
+        start_ns = self.log.start("run_start")
+        self.watch.restart(start_ns)
+        controller = [read_controller(self.log.recorded_bytes)]
+        self.log.emit("x_hashes", {"data": self.parts.open_data()})
+        self.input.start(0)
+        session.begin(dealt_work(context.choices, self.an_update, context.clock.now))
+        session.synchronize()
+        worker = threading.Thread(target=self._work, name="repro-worker", daemon=True)
+        worker.start()
+        phases, block = self._lead(steps, own, start_ns) if own is not None else ({}, None)
+        worker.join()
+        controller.append(read_controller(self.log.recorded_bytes))
+        if self.failure is not None:
+            raise self.failure
+        session.finish()
+        traffic = TrafficLog()
+        traffic.add(session.traffic(), training=True)
+        session.adopt(self.last)
+        report_dealt(context, DealtFigures(
+            self._describe(phases, block), traffic.total(), session.peak_bytes(), self.init_peak_bytes, self.audit,
+            self.input, self.last, controller))
+
+    # ---- the worker
+
+    def _work(self) -> None:
+        session = self.session
+        try:
+            ticket = session.first()
+            while ticket >= 0:
+                step, rank = session.place(ticket)
+                epoch, shares = self.order.micro_batches(step, rank, self.context.job.world,
+                                                         self.context.job.accumulation)
+                batches = [self.parts.train_batch(epoch, indices) for indices in shares]
+                ticket = session.exchange(ticket, session.backward(batches))
+                fed = self.parts.fed() if self.parts.fed is not None else [(indices, None) for indices in shares]
+                self.audit.count_dealt(step, rank, list(fed))
+            session.leave()
+        except BaseException as error:  # raised again by the main thread
+            self.failure = error
+            if self.context.job.rank == 0:
+                with suppress(Exception):  # the first failure is the one to report
+                    session.fail(error)
+
+    # ---- rank 0 follows the servers
+
+    def _lead(self, steps: Sequence[int], own: OwnModel, start_ns: int) -> tuple[dict[str, float], Block]:
+        """Follow the servers to the end of the run, and end the work; a failure of the own worker comes first."""
+        try:
+            found = self._follow(steps, own, start_ns)
+        except BaseException as error:
+            with suppress(Exception):
+                self.session.end()
+            raise (self.failure or error) from None
+        self.session.end()
+        return found
+
+    def _follow(self, steps: Sequence[int], own: OwnModel, start_ns: int) -> tuple[dict[str, float], Block]:
+        """Log, evaluate and decide at every place of the grid; return the phases, and the last block."""
+        choices = self.context.choices
+        before, stop_ns, ending, at_ns = 0, start_ns, None, start_ns
+        logging_ns = 0
+        block = Block(0, 0, start_ns, ())
+        for step in steps:
+            updates = self.session.updates(before * self.each, step * self.each)
+            block = Block(before, step, updates[-1].at_ns, updates)
+            since = self.context.clock.now()
+            self._log_block(block, stop_ns)
+            logging_ns = self.context.clock.now() - since
+            finite = all(math.isfinite(update.loss) for update in updates)
+            self.last = self.session.snapshot(step * self.each)
+            if choices.stop.has_target:
+                ending = self._judge(block, own, finite)
+            else:
+                ending = decide_steps(step, self.context.budget_steps, finite)
+            before, stop_ns = step, block.stop_ns
+            if ending is not None:
+                break
+        assert ending is not None, "the last block ends the budget"
+        at_ns = self.log.stop("run_stop", status="success" if ending.outcome == "success" else "aborted",
+                              outcome=ending.outcome, reason=ending.reason,
+                              samples_count=self.context.count_samples(block.stop_step))
+        # What follows the last update is the evaluation of its weights, but for the logging of the block.
+        tail = at_ns - block.stop_ns
+        logging_ns = min(logging_ns, tail)
+        phases = {"train": (block.stop_ns - start_ns) / 1e9, "eval": (tail - logging_ns) / 1e9,
+                  "logging": logging_ns / 1e9}
+        self.log.emit("x_phases", phases)
+        self.log.flush()
+        return phases, block
+
+    def _log_block(self, block: Block, start_ns: int) -> None:
+        log, updates = self.log, block.updates
+        log.emit("block_start", None, "INTERVAL_START", start_ns, first_step=block.first_step,
+                 steps=block.stop_step - block.first_step)
+        log.emit("block_stop", None, "INTERVAL_END", block.stop_ns,
+                 samples_count=self.context.count_samples(block.stop_step))
+        whole = [updates[index:index + self.each] for index in range(0, len(updates), self.each)]
+        ends = [start_ns, *(part[-1].at_ns for part in whole)]
+        seconds = [(later - sooner) / 1e9 for sooner, later in pairwise(ends)]
+        losses = [sum(update.loss for update in part) / len(part) for part in whole]
+        write_steps(log, block.first_step, seconds, [0.0] * len(seconds),
+                    [loss if math.isfinite(loss) else None for loss in losses], block.stop_ns)
+        write_rank_steps(log, seconds, seconds, seconds)
+        log.emit("x_updates", {
+            "first": updates[0].applied if updates else 0, "worker": [item.worker for item in updates],
+            "read": [item.read for item in updates], "applied": [item.applied for item in updates],
+            "staleness": [item.applied - item.read for item in updates], "ahead": [item.ahead for item in updates],
+            "rate": [float(f"{item.rate:.9g}") for item in updates],
+        }, at_ns=block.stop_ns)
+        log.flush()
+
+    def _judge(self, block: Block, own: OwnModel, finite: bool) -> Ending | None:
+        context, stop, log = self.context, self.context.choices.stop, self.log
+        samples, before = (context.count_samples(step) for step in (block.stop_step, block.first_step))
+        position = {"epoch_num": samples / context.workload.train_samples, "samples_count": samples}
+        begin = log.start("eval_start", **position)
+        assert self.last is not None
+        own.load(self.last, self.session.buffers())
+        alone = replace(context.job, rank=0, world=1)
+        score, count = own.score(share_batches(own.functions, alone, context.workload.eval_samples), stop.metric)
+        value = score / count if finite and count else math.nan
+        losses = [update.loss for update in block.updates]
+        end = log.stop("eval_stop", **position)
+        self.evaluations += 1
+        self.evaluated_ns += end - begin
+        self.delay_ns += end - block.stop_ns
+        short: dict[str, Any] = {} if count == context.workload.eval_samples else {"evaluated": count}
+        log.emit(
+            "eval_accuracy" if stop.direction == "higher" else "eval_error", value if math.isfinite(value) else None,
+            samples_count=samples, epoch_num=position["epoch_num"], eval_stop_ns=end, metric=stop.metric,
+            phases={"train": 0.0, "eval": (end - block.stop_ns) / 1e9, "logging": 0.0},
+            train_loss=sum(losses) / len(losses) if finite else None, **short,
+        )
+        log.flush()
+        self.progress, ending = decide(stop, self.progress, value, block.stop_step, context.budget_steps)
+        return ending or decide_hopeless(context.bar, stop.metric, value, before, samples)
+
+    def _describe(self, phases: dict[str, float], block: Block | None) -> dict[str, Any]:
+        """Return the facts of the run that the engine does not know."""
+        return {
+            "evaluations": self.evaluations, "evaluation_seconds": self.evaluated_ns / 1e9,
+            "evaluation_delay_seconds": self.delay_ns / 1e9 / max(1, self.evaluations),
+            "evaluated_updates": block.stop_step * self.each if block is not None else 0,
+        } if phases else {}
+
+    def close(self) -> None:
+        """Close the input, the log and the session, the session also if the log fails."""
+        try:
+            self.input.close()
+            self.log.close()
+        finally:
+            self.session.close()

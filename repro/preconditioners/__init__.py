@@ -1,1 +1,0 @@
-"""Preconditioners, one a file, and the parts of K-FAC."""

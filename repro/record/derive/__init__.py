@@ -1,0 +1,1 @@
+"""The log of a trial -> its result."""

@@ -1,0 +1,59 @@
+"""Derives the result of a trial of any kind from the events of its log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from repro.core.events import Event
+from repro.record.derive.measurement import derive_measurement
+from repro.record.derive.program import derive_program
+from repro.record.derive.training import derive_training
+from repro.record.result.energy import OBSERVER_LIMIT, Energy
+from repro.record.result.result_warnings import ENERGY_RESUMED, describe_energy_tracking
+from repro.record.result.results import Result
+from repro.seams.launching import LaunchResult
+from repro.suite.kinds.measurement import MeasurementConfig
+from repro.suite.kinds.program import ProgramConfig
+from repro.suite.model import Trial
+
+UNREAD = ("block_start", "block_stop", "eval_start", "eval_stop")
+"""Events that no figure uses; a reader that holds a long log may leave them out."""
+SERIES = ("x_steps", "x_rank_steps", "x_operations")
+"""Events with a number for every step."""
+
+
+def is_read(series: str) -> bool:
+    """Return True for the lists of a `SERIES` event that figures come from; a reader may leave out the others."""
+    return series.endswith("seconds")
+
+
+def derive(trial: Trial, attempt: int, events: Sequence[Event], outcome: LaunchResult | None) -> Result:
+    """Return the result of one attempt, from its log and from how its processes ended.
+
+    Args:
+        outcome: None if unknown (a folder found later); the log alone then decides.
+    """
+    if isinstance(trial.choices, ProgramConfig):
+        return derive_program(trial, trial.choices, attempt, events, outcome)
+    if isinstance(trial.choices, MeasurementConfig):
+        return derive_measurement(trial, trial.choices, attempt, events, outcome)
+    return derive_training(trial, attempt, events, outcome)
+
+
+def damaged_log(trial: Trial, attempt: int, damage: str) -> Result:
+    """Return the result of an attempt of which every rank ended well, but whose log is damaged.
+
+    Crashed, not invalid: the trial did what was requested, but its record is lost.
+    """
+    return Result(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=attempt,
+                  status="crashed", reason=f"{damage}, though every rank ended well", log_damaged=True)
+
+
+def with_energy(result: Result, energy: Energy) -> Result:
+    """Return the result with its energy, and a warning if the tracker used too much of a core."""
+    share, warnings = energy.observer_share, result.warnings
+    if share is not None and share > OBSERVER_LIMIT:
+        warnings = (*warnings, describe_energy_tracking(share))
+    if result.resumed:
+        warnings = (*warnings, ENERGY_RESUMED)
+    return result.model_copy(update={"energy": energy, "warnings": warnings})

@@ -1,0 +1,93 @@
+"""Derives the result of a trial of kind program from the events of its log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from repro.core.events import EVALUATION_KEYS, Event
+from repro.record.derive.trial_log import (
+    TrialLog,
+    find_stop,
+    read_clocks,
+    read_curve,
+    read_init_seconds,
+    read_status,
+    why_no_success,
+)
+from repro.record.result.results import Point, Result
+from repro.record.result.status import meaning
+from repro.seams.launching import LaunchResult
+from repro.suite.kinds.program import ProgramConfig
+from repro.suite.model import Trial
+
+
+def derive_program(
+    trial: Trial, choices: ProgramConfig, attempt: int, events: Sequence[Event], outcome: LaunchResult | None
+) -> Result:
+    """Return the result of one attempt.
+
+    Its wall clock is ours: the arrival of what the program states. Its training clock is the program's own, if it has
+    one. Phases, weights and data of a program are unknown.
+    """
+    log = TrialLog(events)
+    base: dict[str, Any] = {
+        "trial_id": trial.trial_id, "cell_id": trial.cell_id, "repeat": trial.repeat, "attempt": attempt,
+        "hashes": log.mapping("x_hashes"), "effective": log.mapping("x_effective"),
+        "settings": log.mapping("x_settings"),
+    }
+    status, reason = read_status(log, outcome)
+    if status == "hung":
+        reason = f"no output for {choices.stall_seconds:g} s"
+    if meaning(status).logged and (wrong := _findings(log, void=True)):
+        status, reason = "invalid", "; ".join(wrong)
+    warnings = tuple(_findings(log, void=False))
+    if log.run_start is None:
+        return Result(**base, status=status, reason=reason, warnings=warnings)
+    points = read_curve(log)
+    crossing = find_stop(points, choices.stop)
+    clocks = read_clocks(log, points, choices.stop, crossing) if status == "ok" and crossing is not None else {}
+    if status == "ok" and crossing is None:
+        status, reason = "invalid", why_no_success(choices.stop)
+    if clocks and crossing is not None and not _own_clock_counts(log, crossing[1]):
+        clocks["tta_train"] = None
+    if "epochs_to_target" in clocks and not _states(log, "epochs_known"):
+        clocks["epochs_to_target"] = None
+    return Result(**base, **_measured(choices, log, points), **clocks, status=status, reason=reason, curve=points,
+                  warnings=warnings)
+
+
+def _findings(log: TrialLog, void: bool) -> list[str]:
+    """Return the findings of the supervisor: those that make the trial invalid, or the rest."""
+    return [str(event.value.get("text", "")) for event in log.all("x_finding")
+            if bool(event.value.get("void")) == void]
+
+
+def _own_clock_counts(log: TrialLog, at: int) -> bool:
+    """Return whether the program's own clock gives the time of an evaluation: it states one there, and it could be
+    compared with ours, which takes two statements."""
+    events = [event for event in log.events if event.key in EVALUATION_KEYS]
+    compared = log.last("x_clocks")
+    return ("own_seconds" in events[at].metadata and compared is not None
+            and compared.value.get("own_share") is not None)
+
+
+def _states(log: TrialLog, name: str) -> bool:
+    return any(event.metadata.get(name) not in (None, False) for event in log.events)
+
+
+def _measured(choices: ProgramConfig, log: TrialLog, points: Sequence[Point]) -> dict[str, Any]:
+    """Return the figures that need no target."""
+    found: dict[str, Any] = {"init_seconds": read_init_seconds(log)}
+    values = [point.value for point in points if point.value is not None]
+    if values:
+        lower = choices.stop.direction == "lower"
+        found |= {"final": points[-1].value, "best": min(values) if lower else max(values)}
+    if log.run_stop is None or log.run_start is None:
+        return found
+    wall = (log.run_stop - log.run_start) / 1e9
+    samples = points[-1].samples if points else None
+    found |= {"run_seconds": wall, "samples": samples}
+    if samples and wall > 0 and choices.batch is not None:
+        found["samples_per_second"] = samples / wall
+    return found

@@ -1,0 +1,99 @@
+"""Figures of training alone: step time, throughput, memory, arithmetic; without evaluation, data opening, checkpoints.
+
+They come from events that logs of earlier versions do not have, so that their results stay as they are. Steps that
+design fixed_steps declares as warm-up are in none of them but the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from repro.core.events import Event
+from repro.core.sums import plain_sum
+from repro.record.result.results import Model, Steps
+from repro.suite.model import Trial
+
+MIB = 1 << 20
+TRAINING_PASSES = 3
+"""FLOPs of a training step over those of its forward pass: the backward pass takes two products for each of the
+forward pass. What is computed again (activation checkpointing) does not count."""
+
+
+def training_figures(trial: Trial, events: Sequence[Event], per_second: float | None) -> dict[str, Any]:
+    """Return fields of `Result`.
+
+    Args:
+        per_second: training samples a second of all ranks.
+    """
+    found = _whole_steps(trial, events) | memory_figures(events)
+    event = _last(events, "x_model")
+    if event is None:
+        return found
+    model = Model.model_validate(event.value)
+    found["model"] = model
+    if per_second is None:
+        return found
+    if model.tokens_per_sample:
+        found["tokens_per_second"] = per_second * model.tokens_per_sample
+    if model.forward_flops and model.peak_flops:
+        found["mfu"] = per_second * TRAINING_PASSES * model.forward_flops / (model.peak_flops * trial.choices.processes)
+    return found
+
+
+def samples_per_second(trial: Trial, events: Sequence[Event], samples: int, train_seconds: float) -> float | None:
+    """Return the training samples a second of all ranks; None if no step was timed.
+
+    Args:
+        samples: of all steps.
+        train_seconds: rank 0's seconds of all steps with their input.
+    """
+    left_out = trial.choices.stop.warmup
+    if left_out:
+        seconds = [step + waited for event in events if event.key == "x_steps"
+                   for step, waited in zip(event.value["seconds"], event.value["input_seconds"], strict=True)]
+        train_seconds, samples = plain_sum(seconds[left_out:]), samples - left_out * trial.training.batch.global_
+    return samples / train_seconds if train_seconds > 0 else None
+
+
+def step_times(trial: Trial, events: Sequence[Event]) -> Steps | None:
+    """Return the step times, without input where the clock tells the two apart; None if no step was timed."""
+    slowest, fastest = (_of_ranks(trial, events, name) for name in ("slowest_seconds", "fastest_seconds"))
+    if not len(slowest):
+        return None
+    return Steps(
+        count=len(slowest), median_seconds=float(np.median(slowest)), p95_seconds=float(np.quantile(slowest, 0.95)),
+        straggler_seconds=float(np.sum(slowest - fastest)),
+    )
+
+
+def _whole_steps(trial: Trial, events: Sequence[Event]) -> dict[str, Any]:
+    timed = _of_ranks(trial, events, "whole_seconds")
+    if not len(timed):
+        return {}
+    return {"step_seconds": float(np.median(timed)), "step_seconds_mean": float(np.mean(timed))}
+
+
+def _of_ranks(trial: Trial, events: Sequence[Event], name: str) -> np.ndarray:
+    """Return one figure over ranks of every timed step [steps]; empty if the log does not have it."""
+    found = [value for event in events if event.key == "x_rank_steps" for value in event.value.get(name, ())]
+    return np.asarray(found[trial.choices.stop.warmup:])
+
+
+def memory_figures(events: Sequence[Event]) -> dict[str, Any]:
+    """Return the largest memory of the ranks as fields of `Result`; {} if the log does not have it."""
+    event = _last(events, "x_memory")
+    if event is None:
+        return {}
+    init, training = ([value / MIB for value in event.value[name] if value is not None]
+                      for name in ("init", "training"))
+    if not training:
+        return {}
+    return {"memory": event.value["kind"], "init_peak_mib": max(init, default=None),
+            "training_peak_mib": max(training), "training_peak_mib_sum": plain_sum(training)}
+
+
+def _last(events: Sequence[Event], key: str) -> Event | None:
+    return next((event for event in reversed(events) if event.key == key), None)

@@ -1,0 +1,174 @@
+"""Read from a log what every kind of trial has: its end, its curve, the clocks up to its target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from repro.core.events import EVALUATION_KEYS, Event
+from repro.core.out_of_memory import says_out_of_memory
+from repro.core.sums import plain_sum
+from repro.record.derive.compiled import read_filling
+from repro.record.derive.final_facts import FinalFacts, read_facts
+from repro.record.result.outcome import read_outcome
+from repro.record.result.result_warnings import init_excess
+from repro.record.result.results import Bracket, Point
+from repro.record.result.status import Status
+from repro.seams.launching import LaunchResult
+from repro.suite.contest import CONTEST
+
+
+class Goal(Protocol):
+    """The part of a stop rule that a curve is judged by."""
+
+    @property
+    def target(self) -> float | None: ...
+    @property
+    def direction(self) -> str | None: ...
+    @property
+    def confirm_evals(self) -> int: ...
+    @property
+    def design(self) -> str: ...
+
+
+class TrialLog:
+    """Look-ups in one trial's events."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self.events = [event for event in events if event.nanoseconds is not None]
+        self.run_start = self._time("run_start")
+        self.run_stop = self._time("run_stop")
+        self.init_start = self._time("init_start")
+
+    def _time(self, key: str) -> int | None:
+        return next((event.nanoseconds for event in self.events if event.key == key), None)
+
+    def all(self, key: str) -> list[Event]:
+        return [event for event in self.events if event.key == key]
+
+    def last(self, key: str) -> Event | None:
+        return next((event for event in reversed(self.events) if event.key == key), None)
+
+    def facts(self) -> FinalFacts | None:
+        event = self.last("x_checked")
+        return read_facts(event.value) if event is not None else None
+
+    def mapping(self, key: str) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for event in self.all(key):
+            if isinstance(event.value, dict):
+                found |= {str(name): str(value) for name, value in event.value.items()}
+        return found
+
+
+def read_status(log: TrialLog, outcome: LaunchResult | None) -> tuple[Status, str]:
+    """Decide by exit codes AND the last event: a trial without `run_stop` failed even if its exit code is 0."""
+    stop = log.last("run_stop")
+    failure = outcome.first_failure if outcome else None
+    if outcome is not None and outcome.timed_out:
+        return "timed_out", f"ended at its time limit, after {outcome.seconds:.0f} s"
+    if outcome is not None and outcome.hung:
+        return "hung", _by_rank(failure) if failure else "no event for longer than stall_seconds"
+    if stop is None:
+        reason = failure.reason if failure else ""
+        if failure and (failure.cause == "out_of_memory" or says_out_of_memory(reason)):
+            return "out_of_memory", _by_rank(failure)
+        return "crashed", _by_rank(failure) if failure else "ended without run_stop in its log"
+    if failure is not None:
+        return "crashed", f"after run_stop: {_by_rank(failure)}"
+    ended = read_outcome(stop)
+    return ("ok", "") if ended == "success" else (ended, str(stop.metadata.get("reason", "")))
+
+
+def _by_rank(end: Any) -> str:
+    code = f"killed by signal {-end.exit_code}" if end.exit_code < 0 else f"exit code {end.exit_code}"
+    tail = f"; its log ends: {end.tail}" if end.tail else ""
+    return f"rank {end.rank}: {end.reason or code}{tail}"
+
+
+def read_curve(log: TrialLog) -> tuple[Point, ...]:
+    start = log.run_start
+    assert start is not None
+    points = []
+    for event in [event for event in log.events if event.key in EVALUATION_KEYS]:
+        data = event.metadata
+        phases = data.get("phases") or {}
+        at = data.get("eval_stop_ns", event.nanoseconds)
+        wall = (at - start) / 1e9
+        points.append(
+            Point(
+                samples=int(data["samples_count"]), epochs=float(data["epoch_num"]), wall_seconds=wall,
+                train_seconds=data["own_seconds"] if "own_seconds" in data else (
+                    wall - plain_sum(phases.get(name, 0.0) for name in ("eval", "checkpoint", "logging"))),
+                value=event.value, train_loss=data.get("train_loss"),
+            )
+        )
+    return tuple(points)
+
+
+def reached(value: float | None, stop: Goal) -> bool:
+    """Return True if an evaluation is at or past the target."""
+    if value is None or stop.target is None:
+        return False
+    return value >= stop.target if stop.direction == "higher" else value <= stop.target
+
+
+def find_crossing(points: Sequence[Point], stop: Goal) -> tuple[int, int] | None:
+    """Return (first hit, establishing evaluation) of the first `confirm_evals` hits in a row; None: no such row."""
+    run = 0
+    for index, point in enumerate(points):
+        run = run + 1 if reached(point.value, stop) else 0
+        if run == stop.confirm_evals:
+            return index - run + 1, index
+    return None
+
+
+def find_stop(points: Sequence[Point], stop: Goal) -> tuple[int, int] | None:
+    """Return (first hit, evaluation that ends the clocks); None: a trial with this curve is no success.
+
+    In a contest the clocks run to the last evaluation, whatever its finite quality: the target judges the mean only.
+    """
+    if stop.design != CONTEST:
+        return find_crossing(points, stop)
+    last = len(points) - 1
+    return (last, last) if points and points[last].value is not None else None
+
+
+def why_no_success(stop: Goal) -> str:
+    """Return why a log that ends in success is invalid if `find_stop` finds nothing."""
+    if stop.design == CONTEST:
+        return "the log ends in success but its last evaluation has no finite quality"
+    return "the log ends in success but no evaluation establishes the target"
+
+
+def read_clocks(log: TrialLog, points: Sequence[Point], stop: Goal, crossing: tuple[int, int]) -> dict[str, Any]:
+    """Return the clocks up to an evaluation; of a contest, which crosses no target, without the figures of one."""
+    first, established = (points[index] for index in crossing)
+    miss = points[crossing[0] - 1] if crossing[0] else None
+    launch = log.last("x_launch_ns")
+    assert log.run_start is not None
+    filling = read_filling(log.last("x_compile"))
+    excess = init_excess(read_init_seconds(log))
+    clocks = {
+        "tta_wall": established.wall_seconds + excess,
+        "tta_train": established.train_seconds + excess,
+        "tta_cold": established.wall_seconds + (log.run_start - launch.value) / 1e9 - filling if launch else None,
+    }
+    if stop.design == CONTEST:
+        return clocks
+    return clocks | {
+        "samples_to_target": established.samples,
+        "epochs_to_target": established.epochs,
+        "bracket": Bracket(
+            miss_samples=miss.samples if miss else 0, hit_samples=first.samples,
+            miss_wall_seconds=miss.wall_seconds if miss else 0.0, hit_wall_seconds=first.wall_seconds,
+        ),
+    }
+
+
+def read_init_seconds(log: TrialLog) -> float | None:
+    if log.init_start is None or log.run_start is None:
+        return None
+    return (log.run_start - log.init_start) / 1e9
+
+

@@ -1,0 +1,226 @@
+"""Environment: the code, libraries, devices and settings of a run, and the identity of its data.
+
+Environment variables are stored by allow-list; of all others only one hash is stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+import repro
+from repro.core import git
+from repro.core.files import LATEST_MS
+from repro.core.frozen import Frozen
+from repro.core.machine import Machine
+from repro.core.redact import SECRET, Scrubber, secrets
+from repro.record.environment.gpus import interconnect, used_gpus
+from repro.record.environment.plugin_code import PluginCode
+from repro.record.environment.price import Price, declared_price
+
+ALLOWED = re.compile(
+    r"^(REPRO_IMAGE|REPRO_TIMING_LOCK|OMP_NUM_THREADS|MKL_(NUM_THREADS|CBWR)|KMP_AFFINITY|CUDA_VISIBLE_DEVICES|CUBLAS_WORKSPACE_CONFIG|PYTHONHASHSEED"
+    r"|NVIDIA_TF32_OVERRIDE|CUDA_(LAUNCH_BLOCKING|DEVICE_MAX_CONNECTIONS|DEVICE_ORDER|MODULE_LOADING)|CUDNN_[A-Z0-9_]+"
+    r"|UCX_(TLS|NET_DEVICES|RNDV_[A-Z_]+|MAX_[A-Z_]+)|FI_(PROVIDER|EFA_[A-Z_]+)"
+    r"|SLURM_(JOB_NUM_NODES|NTASKS|NTASKS_PER_NODE|CPUS_PER_TASK|GPUS|GPUS_PER_(NODE|TASK)|CPU_BIND_TYPE)"
+    r"|PYTORCH_[A-Z0-9_]+|GLOO_[A-Z_]+|NCCL_[A-Z0-9_]+|TORCH_[A-Z0-9_]+|TORCHINDUCTOR_[A-Z0-9_]+|DS_[A-Z0-9_]+|DEEPSPEED_[A-Z0-9_]+)$"
+)
+NCCL = re.compile(
+    r"^NCCL_(ALGO|PROTO|NTHREADS|BUFFSIZE|LAUNCH_MODE|DEBUG|DEBUG_SUBSYS|CROSS_NIC|(MIN|MAX)_(P2P_)?(NCHANNELS|CTAS)"
+    r"|[A-Z0-9_]*_(DISABLE|ENABLE|LEVEL|THRESHOLD|TIMEOUT|CHUNKSIZE)|IB_(HCA|TC|SL|GID_INDEX|RETRY_CNT|QPS_PER_CONNECTION"
+    r"|PCI_RELAXED_ORDERING|ADAPTIVE_ROUTING)|SOCKET_(IFNAME|FAMILY|NTHREADS)|NSOCKS_PERTHREAD|NET_GDR_READ|NET"
+    r"|COMM_BLOCKING|IGNORE_CPU_AFFINITY|NET_SHARED_BUFFERS|WORK_FIFO_DEPTH)$"
+)
+"""Variables of NCCL whose values are recorded: they tune it. Others name files, hosts and plug-ins; a hash of each is
+recorded, which shows that two runs differed."""
+FLEETING = re.compile(r"^(_|PWD|OLDPWD|SHLVL|PS1|TERM.*|COLUMNS|LINES|COLORTERM|LS_COLORS|SSH_.*|DISPLAY|XDG_.*|DBUS_.*"
+                      r"|WINDOWID|HISTFILE|REPRO_PRICE_PER_HOUR|PYTEST_.*|TMUX.*|STY)$")
+"""Variables of a terminal or session: they differ between runs and have no effect on training."""
+GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+CGROUP = Path("/sys/fs/cgroup")
+LIMITS = {"cpu.max": "cpu.max", "memory.max": "memory.max", "cpuset.cpus": "cpuset.cpus.effective",
+          "cpu.cfs_quota_us": "cpu/cpu.cfs_quota_us", "cpu.cfs_period_us": "cpu/cpu.cfs_period_us",
+          "memory.limit_in_bytes": "memory/memory.limit_in_bytes", "pids.max": "pids.max"}
+"""Limits of a control group, version 2 and 1: name -> file below CGROUP."""
+NAMED = ("torch", "deepspeed", "mlflow", "numpy", "scipy", "scikit-learn", "pandas", "pydantic", "plotly")
+
+
+class DataSet(Frozen):
+    """Identity of a data set by its full content."""
+
+    workload: str
+    name: str
+    version: str
+    sha256: str
+    train_samples: int
+    eval_samples: int
+    licence: str
+    source: str
+    synthetic: bool
+    test_views: int | None = None
+    """Number of times that an evaluation shows each test sample; None: the workload does not state it."""
+
+
+class Environment(Frozen):
+    """The code, libraries, devices, settings and data of a run."""
+
+    schema_: Literal[1] = Field(default=1, alias="schema")
+    repro_version: str
+    python: str
+    system: str
+    cpu: str
+    cores: int
+    memory_bytes: int | None
+    device: str
+    devices: tuple[str, ...]
+    interconnect: str
+    libraries: dict[str, str]
+    """Versions of the libraries that affect the figures."""
+    packages: tuple[str, ...]
+    """All installed packages, name==version, sorted."""
+    settings: dict[str, str]
+    """Environment variables that affect training, by allow-list."""
+    commit: str | None
+    dirty: bool | None
+    load_1min: float | None
+    started_ms: int = Field(ge=0, le=LATEST_MS)
+    """Wall clock at the start of the run, milliseconds since 1970: distinguishes two executions of one plan."""
+    data: tuple[DataSet, ...] = ()
+    governor: str | None = None
+    """The kernel's policy for the clock rate of a core; None: unknown."""
+    limits: dict[str, str] = Field(default_factory=dict)
+    """Limits of the control group (container), in the kernel's notation."""
+    others_sha256: str | None = None
+    """Hash of the environment variables that are not stored, without secrets and session variables."""
+    diff_sha256: str | None = None
+    """Hash of the uncommitted changes to the code; None: there are none, or no checkout."""
+    plugins: tuple[PluginCode, ...] = ()
+    """The code of the plan's plug-ins that are not of this package."""
+    price: Price | None = None
+    """Declared price of all machines of the run; None: none was declared."""
+
+
+def take(machine: Machine, data: tuple[DataSet, ...], plugins: tuple[PluginCode, ...] = ()) -> Environment:
+    """Return the environment of this process and machine."""
+    packages = _importable(tuple(sys.path))
+    return Environment(
+        repro_version=repro.__version__,
+        python=f"{platform.python_implementation()} {platform.python_version()}",
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        cpu=_cpu(), cores=machine.cores, memory_bytes=_memory(), device=machine.device,
+        devices=used_gpus() if machine.device == "cuda" else (),
+        interconnect=interconnect(machine.device_count if machine.device == "cuda" else 0),
+        libraries={name: packages[name] for name in NAMED if name in packages},
+        packages=tuple(sorted(f"{name}=={number}" for name, number in packages.items())),
+        settings=settings(os.environ), commit=commit(), dirty=_dirty(),
+        load_1min=round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None, data=data,
+        started_ms=time.time_ns() // 1_000_000, governor=_first_line(GOVERNOR), limits=_limits(),
+        others_sha256=others_sha256(os.environ), diff_sha256=_diff_sha256(),
+        plugins=plugins, price=declared_price(os.environ),
+    )
+
+
+@cache  # every METADATA is parsed: a tenth of a second, and what a process imports from a path it imports only once
+def _importable(_: tuple[str, ...]) -> dict[str, str]:
+    """Return package -> version of everything on this import path."""
+    return installed(distributions())
+
+
+def installed(found: Iterable[Distribution]) -> dict[str, str]:
+    """Return package -> version; of two packages with one name the first, which is the one that Python imports."""
+    packages: dict[str, tuple[str, str]] = {}
+    for item in found:
+        if name := item.metadata["Name"]:
+            packages.setdefault(re.sub(r"[-_.]+", "-", name).lower(), (name, item.version))
+    return dict(packages.values())
+
+
+def settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables on the allow-list whose names do not look like secrets, without passwords in addresses; of
+    those that do not tune but name something, a hash.
+    """
+    hidden = Scrubber(secrets(environment))
+    found = {name: hidden.masked(value) for name, value in sorted(environment.items())
+             if ALLOWED.match(name) and not SECRET.search(name)}
+    return {name: _hashed(value) if name.startswith("NCCL_") and not NCCL.match(name) else value
+            for name, value in found.items()}
+
+
+def _hashed(value: str) -> str:
+    return f"sha256:{hashlib.sha256(value.encode('utf-8', 'surrogateescape')).hexdigest()[:12]}"
+
+
+def others_sha256(environment: Mapping[str, str]) -> str:
+    """Return a hash of the variables that are not stored, without secrets: a hashed secret could be guessed."""
+    hidden = Scrubber(secrets(environment))
+    lines = [f"{name}={hidden.masked(value)}" for name, value in sorted(environment.items())
+             if not ALLOWED.match(name) and not SECRET.search(name) and not FLEETING.match(name)]
+    return hashlib.sha256("\0".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _limits() -> dict[str, str]:
+    found = {name: _first_line(CGROUP / place) for name, place in LIMITS.items()}
+    return {name: value for name, value in found.items() if value}
+
+
+def _first_line(path: Path) -> str | None:
+    try:
+        return path.read_text().partition("\n")[0].strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown"
+
+
+def _memory() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return None
+
+
+def commit() -> str | None:
+    """Return the commit of the checkout that this package runs from; None if it runs from no checkout."""
+    return _git("rev-parse", "HEAD")
+
+
+def _git(*arguments: str) -> str | None:
+    """Return git's answer about the checkout that this package runs from; None if it runs from no checkout."""
+    root = Path(repro.__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return None
+    return git.ask(root, *arguments)
+
+
+def _dirty() -> bool | None:
+    status = _git("status", "--porcelain", "--untracked-files=no")
+    return None if status is None else bool(status)
+
+
+def _diff_sha256() -> str | None:
+    changes = _git("diff", "HEAD", "--no-ext-diff")
+    return hashlib.sha256(changes.encode()).hexdigest() if changes else None
+
+
+def python_executable() -> str:
+    """Return the interpreter as reports print it: the version, without the path."""
+    return f"python {sys.version_info.major}.{sys.version_info.minor}"

@@ -1,0 +1,1 @@
+"""The run folder: its files, ledgers, index, lock, checkpoints; resuming and repair."""

@@ -1,0 +1,186 @@
+"""The index of a run: sha256 of every file, in the format of `sha256sum -c`, so that later changes are detected."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from repro.core import fence
+from repro.core.errors import OutputError
+from repro.core.files import write_text
+from repro.record.folder.store import RunFolder
+
+NAME = "sha256sums.txt"
+TOP = ("plan.json", "suite.yaml", "environment.json", "launchers.json", "ledger.jsonl", "incidents.jsonl",
+       "looks.jsonl", "parity.json", "declared.json", "tuned.yaml")
+BELOW = ("code", "parity", "trials")
+"""Folders whose every file belongs to the record, as the files of the record in TUNING do. Reports, tracking and
+calibration can be made from it again."""
+TUNING = "tuning"
+"""Folder of the tuning of a run: a record of its own, whose own index the one of the run replaces."""
+MAX_FILES = 100_000
+MAX_FILE_BYTES = 256 << 20
+PIECE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A file of the record; `name` relative to the run, `/` between parts."""
+
+    name: str
+    path: Path
+    refusal: str = ""
+    """Reason not to read the file; "" if it may be read."""
+
+
+def members(root: Path) -> Iterator[Member]:
+    """Yield every file of the record below `root`, sorted by name; links and special files carry a refusal.
+
+    Raises:
+        OutputError: there are more than MAX_FILES.
+    """
+    found = _members(root, "")
+    if (root / TUNING).is_symlink():
+        found.append(Member(TUNING, root / TUNING, "is a symbolic link; links are not followed"))
+    elif (root / TUNING).is_dir():
+        found += _members(root / TUNING, f"{TUNING}/")
+    if len(found) > MAX_FILES:
+        raise OutputError(f"{root}: holds more than {MAX_FILES:,} files, the limit of a run")
+    yield from sorted(found, key=lambda item: item.name.encode("utf-8", "surrogateescape"))
+
+
+def _members(root: Path, prefix: str) -> list[Member]:
+    """Return the files of one record below `root`; `prefix` comes before their names."""
+    found = [_member(f"{prefix}{name}", root / name) for name in TOP if os.path.lexists(root / name)]
+    waiting = [(f"{prefix}{name}", root / name) for name in BELOW]
+    while waiting:
+        name, path = waiting.pop()
+        if path.is_symlink():
+            found.append(Member(name, path, "is a symbolic link; links are not followed"))
+            continue
+        if not path.is_dir():
+            continue
+        for entry in os.scandir(path):
+            inner = f"{name}/{entry.name}"
+            of_a_trial = name.startswith(f"{prefix}trials/")
+            if entry.is_dir(follow_symlinks=False) and entry.name == "checkpoints" and of_a_trial:
+                continue  # a failed trial may resume from them; they are not part of the record
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append((inner, Path(entry.path)))
+            elif not (entry.name.startswith(".") and entry.name.endswith(".tmp")):
+                found.append(_member(inner, Path(entry.path)))
+        if len(found) + len(waiting) > MAX_FILES:
+            raise OutputError(f"{root}: holds more than {MAX_FILES:,} files, the limit of a run")
+    return found
+
+
+def listed_members(root: Path, sums: Mapping[str, str]) -> Iterator[Member]:
+    """Yield the files at the top of `root` that its index lists: an unpacked bundle has more of them than a run."""
+    yield from (_member(name, root / name) for name in sums
+                if "/" not in name and name not in ("", ".", "..") and os.path.lexists(root / name))
+
+
+def _member(name: str, path: Path) -> Member:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return Member(name.encode("utf-8", "backslashreplace").decode(), path, "its name is not UTF-8 text")
+    if any(ord(sign) < 32 for sign in name) or "\\" in name:
+        return Member(ascii(name)[1:-1], path, "its name holds control characters or backslashes")
+    state = path.lstat()
+    if stat.S_ISLNK(state.st_mode):
+        return Member(name, path, "is a symbolic link; links are not followed")
+    if not stat.S_ISREG(state.st_mode):
+        return Member(name, path, "is not a regular file (a pipe, socket or device)")
+    if state.st_size > MAX_FILE_BYTES:
+        return Member(name, path, f"is larger than {MAX_FILE_BYTES >> 20} MiB")
+    return Member(name, path)
+
+
+def file_sha256(path: Path) -> str:
+    """Return the sha256 of a file's content.
+
+    Raises:
+        OutputError: the file cannot be read.
+    """
+    digest = hashlib.sha256()
+    try:
+        with fence.open_file(path) as stream:
+            while piece := stream.read(PIECE):
+                digest.update(piece)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be read: {error.strerror}") from error
+    return digest.hexdigest()
+
+
+def text_of(sums: Mapping[str, str]) -> str:
+    """Return the text of the index: one line `<hash>  <name>` per file, sorted by name."""
+    return "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
+
+
+def identity(sums: Mapping[str, str]) -> str:
+    """Return one hash for the whole record: sha256 of the text of the index."""
+    return hashlib.sha256(text_of(sums).encode()).hexdigest()
+
+
+def read_sums(path: Path) -> dict[str, str]:
+    """Read an index as file name -> hash.
+
+    Raises:
+        OutputError: the file cannot be read or is no index; the message names the line.
+    """
+    if path.is_symlink() or not path.is_file():
+        raise OutputError(f"{path}: not a regular file")
+    if path.stat().st_size > MAX_FILES * 512:
+        raise OutputError(f"{path}: larger than {MAX_FILES * 512 >> 20} MiB, the limit of an index")
+    try:
+        text = fence.read_bytes(path).decode("utf-8")
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise OutputError(f"{path}: not UTF-8 text") from error
+    found: dict[str, str] = {}
+    for number, row in enumerate(io.StringIO(text, newline="\n"), 1):  # a list of all lines may not fit into memory
+        line = row.removesuffix("\n")
+        digest, gap, name = line.partition("  ")
+        if not gap or len(digest) != 64 or set(digest) - set("0123456789abcdef") or not name or name in found:
+            raise OutputError(f"{path}:{number}: not a line of `sha256sum` (64 hex digits, two spaces, a name)")
+        found[name] = digest
+    return found
+
+
+def seal(folder: RunFolder) -> None:
+    """Write the index of the run's files; the last action of a run.
+
+    Raises:
+        OutputError: the index cannot be written.
+    """
+    sums = {item.name: file_sha256(item.path) for item in members(folder.root) if not item.refusal}
+    write_text(folder.root / NAME, text_of(sums))
+
+
+def seal_again(folder: RunFolder) -> None:
+    """Seal a folder that was unsealed; leave one that still has its index.
+
+    Raises:
+        OutputError: as `seal`.
+    """
+    if not os.path.lexists(folder.root / NAME):
+        seal(folder)
+
+
+def unseal(folder: RunFolder) -> None:
+    """Remove the index of a run whose files are about to change.
+
+    Raises:
+        OutputError: it cannot be removed.
+    """
+    try:
+        fence.remove(folder.root / NAME)
+    except OSError as error:
+        raise OutputError(f"{folder.root / NAME}: cannot be removed: {error.strerror}") from error

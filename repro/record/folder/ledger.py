@@ -1,0 +1,181 @@
+"""The append-only files of a run: one line for every start and end of a trial, and for every incident."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError
+
+from repro.core import fence
+from repro.core.errors import OutputError
+from repro.core.files import LATEST_MS, Model, read_bounded, refuse_absurd
+from repro.core.frozen import Frozen
+from repro.record.environment.differences import DifferenceKind
+from repro.record.folder import legacy
+from repro.record.folder.looks import Look, latest
+from repro.record.result.status import STARTED
+
+MAX_LINES_BYTES = 64 << 20
+MAX_LINE_BYTES = 1 << 20
+MAX_LINES = 400_000
+"""Largest number of lines of a ledger: two for every start."""
+
+
+class Attempt(Frozen):
+    """One start of one trial: a line of the ledger."""
+
+    trial_id: str
+    cell_id: str
+    repeat: int
+    attempt: int
+    started_ms: float = Field(ge=0, le=LATEST_MS)
+    seconds: float
+    status: str
+    reason: str = ""
+    resumed_from: str = ""
+    """The checkpoint that it was resumed from: name and attempt; "" for a start from the beginning."""
+    passed_over: Annotated[tuple[str, ...], BeforeValidator(legacy.passed_over)] = ()
+    """Newer checkpoints that it could not be resumed from, each with its reason."""
+    source: str = ""
+    """In a record merged from several runs: the run that this attempt is of, if its seed counts from another one."""
+
+    @property
+    def known_seconds(self) -> float | None:
+        """Duration; None if no process was left to record its end."""
+        return None if self.status == STARTED else self.seconds
+
+
+IncidentKind = Literal["resumed", "difference", "lock", "lost", "machine", "clock", "throttled", "energy", "rerun",
+                       "stopped", "budget", "calibration", "checkpoint", "edited",
+                       "nodes", "waited"]
+
+
+class Incident(Frozen):
+    """An event of a run that affects the use of its figures: a line of incidents.jsonl."""
+
+    at_ms: float
+    """Wall clock, milliseconds since 1970."""
+    kind: str
+    """One of `IncidentKind`."""
+    text: str
+    trial_id: str = ""
+    difference: DifferenceKind | None = None
+    """Kind of the difference; None for an incident of another kind."""
+
+
+def append_line(path: Path, line: Frozen) -> None:
+    """Append one line in one write, durable before this returns; on a full disk, remove what was written of it.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    text = (json.dumps(line.model_dump(mode="json", exclude_none=True), sort_keys=True) + "\n").encode()
+    try:
+        handle = fence.open_handle(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            before = os.fstat(handle).st_size
+            try:
+                if os.write(handle, text) < len(text):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(handle)
+            except OSError:
+                os.ftruncate(handle, before)
+                raise
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def cut_torn_line(path: Path) -> None:
+    """Remove a last line without its newline, so that the next line does not continue it.
+
+    Raises:
+        OutputError: it cannot be read or written.
+    """
+    if not path.is_file():
+        return
+    try:
+        with fence.open_file(path, "r+b") as stream:
+            raw = stream.read()
+            if raw and not raw.endswith(b"\n"):
+                stream.truncate(raw.rfind(b"\n") + 1)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def read_attempts(path: Path) -> list[Attempt]:
+    """Return the attempts of a ledger, each by its last line.
+
+    Raises:
+        OutputError: a line is not an attempt.
+    """
+    # Every attempt has a line when it starts and one when it ends; the later one says more.
+    latest = {(found.trial_id, found.attempt): found for found in _read_lines(path, Attempt)}
+    return [_with_source(found) for found in latest.values()]
+
+
+def _with_source(found: Attempt) -> Attempt:
+    if "source" in found.model_fields_set or not (source := legacy.attempt_source(found.reason)):
+        return found
+    return found.model_copy(update={"source": source})
+
+
+def read_incidents(path: Path) -> list[Incident]:
+    """Return what happened to a run, in order.
+
+    Raises:
+        OutputError: a line is not an incident.
+    """
+    return [_with_difference(found) for found in _read_lines(path, Incident)]
+
+
+def read_look_lines(path: Path) -> list[Look]:
+    """Return all lines of the looks of a sequential run, in order.
+
+    Raises:
+        OutputError: a line is not a look.
+    """
+    return _read_lines(path, Look)
+
+
+def read_looks(path: Path) -> tuple[Look, ...]:
+    """Return the looks of a sequential run, each by its last line.
+
+    Raises:
+        OutputError: a line is not a look.
+    """
+    return latest(read_look_lines(path))
+
+
+def _with_difference(found: Incident) -> Incident:
+    if found.kind != "difference" or found.difference is not None:
+        return found
+    return found.model_copy(update={"difference": legacy.difference_kind(found.text)})
+
+
+def _read_lines(path: Path, cls: type[Model]) -> list[Model]:
+    """Parse one model a line."""
+    if not path.is_file():
+        return []
+    # A last line without its newline was being written when the run ended; it says nothing yet.
+    complete, _, _ = read_bounded(path, MAX_LINES_BYTES).rpartition(b"\n")
+    found: list[Model] = []
+    for number, line in enumerate(io.BytesIO(complete), 1):  # not all lines at once: there may be millions, empty
+        if number > MAX_LINES:
+            raise OutputError(f"{path}:{number}: more lines than any run writes ({MAX_LINES:,} at most)")
+        if len(line) > MAX_LINE_BYTES:
+            raise OutputError(f"{path}:{number}: a line longer than any run writes ({MAX_LINE_BYTES:,} bytes at most)")
+        try:
+            found.append(cls.model_validate_json(line))
+            refuse_absurd(f"{path}:{number}", line)
+        except ValidationError as error:
+            what = "ledger line" if cls is Attempt else f"line of {path.name}"
+            raise OutputError(f"{path}:{number}: not a {what}: "
+                              f"{error.errors(include_input=False)[0]['msg']}") from error
+    return found

@@ -1,0 +1,372 @@
+"""The run folder: names every file, appends to its ledgers, reads it back as a Record."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, Field, ValidationError
+
+from repro.core import fence
+from repro.core.errors import OutputError
+from repro.core.files import read_bounded, read_model, refuse_crowded
+from repro.core.frozen import Frozen
+from repro.record.environment.differences import DifferenceKind
+from repro.record.environment.environment import Environment
+from repro.record.environment.nodes import Nodes
+from repro.record.folder.ledger import (
+    Attempt,
+    Incident,
+    IncidentKind,
+    append_line,
+    cut_torn_line,
+    read_attempts,
+    read_incidents,
+    read_looks,
+)
+from repro.record.folder.looks import Look, end_of
+from repro.record.result.results import Result
+from repro.suite.model import Trial
+from repro.suite.planning.cell import Cell, truly_labelled
+from repro.suite.planning.plan import Plan
+
+MAX_TRIALS = 200_000
+
+
+class RunFolder:
+    """Names of everything in one run's folder."""
+
+    def __init__(self, root: Path) -> None:
+        fence.put_around(root)
+        self.root = root
+        self.plan = root / "plan.json"
+        self.suite = root / "suite.yaml"
+        self.environment = root / "environment.json"
+        self.ledger = root / "ledger.jsonl"
+        self.incidents = root / "incidents.jsonl"
+        self.looks = root / "looks.jsonl"
+        self.launchers = root / "launchers.json"
+        self.parity = root / "parity"
+        self.parity_verdict = root / "parity.json"
+        self.trials = root / "trials"
+        self.reports = root / "report"
+        self.tracking = root / "tracking.json"
+        self.code = root / "code"
+        """Source of the classes from files, a folder for each: what the ranks import."""
+        self.cache = root / "cache"
+        """Compiled code, while a run executes."""
+
+    def clear_cache(self) -> None:
+        """Remove compiled code: an execution never loads what it has not compiled itself.
+
+        Raises:
+            OutputError: it cannot be removed.
+        """
+        try:
+            fence.remove_tree(self.cache)
+        except OSError as error:
+            raise OutputError(f"{self.cache}: cannot be removed: {error.strerror or error}") from error
+
+    def trial(self, trial_id: str) -> Path:
+        return self.trials / trial_id
+
+    def trial_file(self, trial_id: str) -> Path:
+        return self.trial(trial_id) / "trial.json"
+
+    def log(self, trial_id: str, attempt: int) -> Path:
+        """Rank 0's events of one attempt."""
+        return self.trial(trial_id) / f"result_{attempt}.txt"
+
+    def system_log(self, trial_id: str, attempt: int) -> Path:
+        """System metrics of one attempt, sampled by the parent."""
+        return self.trial(trial_id) / f"system_{attempt}.txt"
+
+    def checkpoints(self, trial_id: str) -> Path:
+        """Checkpoints that a trial can be resumed from; removed when it has ended."""
+        return self.trial(trial_id) / "checkpoints"
+
+    def result(self, trial_id: str) -> Path:
+        return self.trial(trial_id) / "result.json"
+
+    @classmethod
+    def create(cls, root: Path) -> RunFolder:
+        """Make a new, empty run folder.
+
+        Raises:
+            OutputError: it exists and is not empty, or cannot be written.
+        """
+        try:
+            if root.exists() and (not root.is_dir() or any(root.iterdir())):
+                raise OutputError(f"{root}: exists and is not an empty folder; give another --out")
+            folder = cls(root)
+            fence.make_folder(folder.trials)
+        except OSError as error:
+            raise OutputError(f"{root}: cannot be written: {error.strerror}; give another --out") from error
+        return folder
+
+    def append_attempt(self, attempt: Attempt) -> None:
+        """Append a line to the ledger, durable before this returns.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        append_line(self.ledger, attempt)
+
+    def append_incident(
+        self, kind: IncidentKind, text: str, trial_id: str = "", difference: DifferenceKind | None = None
+    ) -> None:
+        """Append a line to the incidents of the run, durable before this returns.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        self.keep_incident(Incident(at_ms=round(time.time() * 1e3), kind=kind, text=text, trial_id=trial_id,
+                                    difference=difference))
+
+    def append_look(self, look: Look) -> None:
+        """Append a look of a sequential run, durable before this returns.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        append_line(self.looks, look)
+
+    def keep_incident(self, incident: Incident) -> None:
+        """Append an incident that has its own time.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        append_line(self.incidents, incident)
+
+    def mend(self) -> None:
+        """Remove what a killed writer left unfinished; only for the process that owns the folder."""
+        for path in (self.ledger, self.incidents, self.looks):
+            cut_torn_line(path)
+        for place in (self.root, *(self.trials / name for name in fence.names(self.trials))):
+            for name in fence.names(place, ".*.tmp"):
+                fence.remove(place / name)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A run folder, read."""
+
+    folder: RunFolder
+    plan: Plan
+    environment: Environment
+    attempts: tuple[Attempt, ...]
+    results: tuple[Result, ...]
+    parity: Mapping[str, Any] | None
+    preload_seconds: float | None
+    """Time the launchers' fork server took to load its modules, once a run; on no trial's clock."""
+    incidents: tuple[Incident, ...] = ()
+    """Incidents of the run, in order."""
+    looks: tuple[Look, ...] = ()
+    """Looks of a sequential run, in order."""
+    nodes: Nodes = Nodes()  # noqa: RUF009  # frozen
+    """The other computers of a run on several, and the scheduler's job."""
+
+    def of_cell(self, cell_id: str) -> list[Result]:
+        """Return the results of one cell, by repeat."""
+        return sorted((item for item in self.results if item.cell_id == cell_id), key=lambda item: item.repeat)
+
+    def cell(self, cell_id: str) -> Cell:
+        return next(cell for cell in self.plan.cells if cell.cell_id == cell_id)
+
+    @property
+    def started_ms(self) -> dict[str, float]:
+        """Trial id -> the start of the attempt that its result is of, if the ledger has it."""
+        starts = {(item.trial_id, item.attempt): item.started_ms for item in self.attempts}
+        return {item.trial_id: starts[item.trial_id, item.attempt] for item in self.results
+                if (item.trial_id, item.attempt) in starts}
+
+    def due(self) -> list[Trial]:
+        """Return the planned trials that this record has or lacks: those after the end of a sequential run are neither.
+
+        A run that its budget ended after a look has what it was for; it can be resumed all the same.
+        """
+        if not self.plan.suite.looks:
+            return list(self.plan.trials())
+        end, done = end_of(self.looks), {result.trial_id for result in self.results}
+        spent = self.budget_spent and bool(self.looks)
+        return [trial for trial in self.plan.trials()
+                if trial.trial_id in done or not (spent or (end is not None and trial.repeat >= end))]
+
+    @property
+    def planned(self) -> int:
+        """Number of trials that are due."""
+        return len(self.due()) if self.plan.suite.looks else len(self.plan.order)
+
+    @property
+    def budget_spent(self) -> bool:
+        """The last thing that happened is that the time given to a sequential run was spent."""
+        ended = max((item.at_ms for item in self.incidents if item.kind == "budget"), default=-1.0)
+        return ended >= 0 and all(item.started_ms <= ended for item in self.attempts)
+
+    def due_of(self, cell_id: str) -> int:
+        """Return how many trials of a cell are due."""
+        if self.plan.kind == "suite" and not self.plan.suite.looks:
+            return self.plan.suite.seeds
+        return sum(trial.cell_id == cell_id for trial in self.due())
+
+    def missing(self) -> list[Trial]:
+        """Return the trials that are due and have no result yet."""
+        done = {result.trial_id for result in self.results}
+        return [trial for trial in self.due() if trial.trial_id not in done]
+
+    def next_attempt(self, trial_id: str) -> int:
+        """Return the number of the next start of a trial: above all in the ledger and in the names of its logs."""
+        known = [item.attempt for item in self.attempts if item.trial_id == trial_id]
+        logs = [name[7:-4] for name in fence.names(self.folder.trial(trial_id), "result_*.txt")]
+        return 1 + max([*known, *(int(number) for number in logs if number.isdecimal())], default=0)
+
+
+def read_record(root: Path, read: Mapping[Path, Any] | None = None) -> Record:
+    """Read a run folder.
+
+    Args:
+        read: models of files of this folder that were read already.
+
+    Raises:
+        OutputError: `root` is not a run folder, it holds a link, or a file in it is damaged.
+    """
+    folder = RunFolder(root)
+    if not folder.plan.is_file():
+        raise OutputError(f"{root}: is not a run folder (it has no plan.json)")
+    fence.refuse_links(root)
+    known = read or {}
+    plan = read_plan(folder.plan, known.get(folder.plan))
+    paths = {trial.trial_id: folder.result(trial.trial_id) for trial in plan.trials()}
+    results = tuple(_read_result(folder, trial, known.get(paths[trial.trial_id])) for trial in plan.trials()
+                    if paths[trial.trial_id].is_file())
+    return Record(
+        folder=folder,
+        plan=plan,
+        environment=known.get(folder.environment) or read_model(folder.environment, Environment),
+        attempts=tuple(_of_plan(folder.ledger, plan, read_attempts(folder.ledger))),
+        incidents=tuple(read_incidents(folder.incidents)),
+        looks=read_looks(folder.looks),
+        preload_seconds=_preload_seconds(folder.launchers),
+        nodes=_nodes(folder.launchers),
+        results=results,
+        parity=_parity(folder.parity_verdict) if folder.parity_verdict.is_file() else None,
+    )
+
+
+def read_plan(path: Path, read: Plan | None = None) -> Plan:
+    """Read the plan of a record, whose cells are called what their choices are: no reader can take one for the other.
+
+    Args:
+        read: the plan if the file was read already.
+
+    Raises:
+        OutputError: it is damaged, or an assumption of readers does not hold.
+    """
+    plan = read or read_model(path, Plan)
+    check_plan(path, plan)
+    cells = truly_labelled(plan.cells)
+    same = all(one is other for one, other in zip(cells, plan.cells, strict=True))
+    return plan if same else plan.model_copy(update={"cells": cells})  # a copy computes the names of its trials again
+
+
+def check_plan(path: Path, plan: Plan) -> None:
+    """Check what every reader of a record assumes about its plan.
+
+    Raises:
+        OutputError: an assumption does not hold.
+    """
+    if not plan.cells or len({cell.cell_id for cell in plan.cells}) < len(plan.cells):
+        raise OutputError(f"{path}: cells: must name at least one cell, and none twice")
+    if other := next((cell for cell in plan.cells if not cell.well_named), None):
+        raise OutputError(f"{path}: cells: {other.cell_id[:80]} is not what its name says; its choices give "
+                          f"{other.choices.cell_id}")
+    if len(plan.order) > MAX_TRIALS:
+        raise OutputError(f"{path}: order: more than {MAX_TRIALS:,} trials")
+    if len(set(plan.order)) < len(plan.order) or not all(
+            0 <= index < len(plan.cells) and 0 <= repeat < 1 << 32 for index, repeat in plan.order):
+        raise OutputError(f"{path}: order: names a trial twice, or one that is of no cell")
+
+
+def _read_result(folder: RunFolder, trial: Trial, read: Result | None) -> Result:
+    path = folder.result(trial.trial_id)
+    try:
+        result = read or read_model(path, Result)
+    except OutputError as error:
+        raise OutputError(f"{error}; `repro run --resume {folder.root}` sets it aside and runs this trial again"
+                          ) from error
+    if (result.trial_id, result.cell_id, result.repeat) != (trial.trial_id, trial.cell_id, trial.repeat):
+        raise OutputError(f"{path}: is the result of another trial ({result.trial_id[:80]})")
+    return result
+
+
+def _of_plan(path: Path, plan: Plan, attempts: list[Attempt]) -> list[Attempt]:
+    cells = {cell.cell_id for cell in plan.cells}
+    if other := next((item for item in attempts if item.cell_id not in cells), None):
+        raise OutputError(f"{path}: names a cell that the plan does not have: {other.cell_id[:80]}")
+    return attempts
+
+
+class _Finding(Frozen):
+    """The fields of a finding of the parity gate that readers rely on."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    group: str
+    reference: str
+    candidate: str
+    problem: str | None
+    largest_difference: float
+
+
+class _Gate(Frozen):
+    """The fields of the parity gate's file that readers rely on."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    needed: bool = False
+    why: str = ""
+    steps: int = Field(0, ge=0, lt=1 << 63)
+    tolerance: float = 0.0
+    findings: tuple[_Finding, ...] = ()
+    skipped: dict[str, str] = Field(default_factory=dict)
+
+
+def _parity(path: Path) -> dict[str, Any]:
+    data = _read_json(path)
+    try:
+        _Gate.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise OutputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    return data
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        raw = read_bounded(path)
+        refuse_crowded(str(path), raw)
+        data = json.loads(raw)
+        json.dumps(data, ensure_ascii=False).encode()  # half a surrogate pair can be read, but not written
+    except (ValueError, RecursionError) as error:
+        raise OutputError(f"{path}: not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise OutputError(f"{path}: holds no JSON object")
+    return data
+
+
+def _nodes(path: Path) -> Nodes:
+    found = _read_json(path) if path.is_file() else {}
+    try:
+        return Nodes.model_validate({name: found[name] for name in Nodes.model_fields if name in found})
+    except ValidationError as error:
+        raise OutputError(f"{path}: nodes: {error.errors()[0]['msg']}") from error
+
+
+def _preload_seconds(path: Path) -> float | None:
+    value = _read_json(path).get("preload_seconds") if path.is_file() else None
+    return float(value) if isinstance(value, int | float) and 0 <= value <= 1e9 else None

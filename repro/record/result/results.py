@@ -1,0 +1,392 @@
+"""The result of a trial: all clocks, phases, traffic; `derive` computes it from the log."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from repro.core.frozen import Frozen
+from repro.record.result.controller import Controller
+from repro.record.result.energy import Energy
+from repro.record.result.layer_cost import LayerCost
+from repro.record.result.operation import Operation
+from repro.record.result.protocol import Protocol
+from repro.record.result.status import Status
+
+LogFault = Literal["steps_missing", "clock_backwards"]
+"""Step records do not cover the evaluations' samples; an evaluation is before its predecessor."""
+PHASES = ("train", "eval", "checkpoint", "logging", "other")
+LOST = "lost"
+"""A sixth phase, of trials resumed from a checkpoint only: from the checkpoint to the point of resumption."""
+OTHER_SHARE = 0.1
+"""Largest share of the wall clock that may go to neither training, evaluation, checkpoints nor logging."""
+CONSERVATION_TOLERANCE = 0.01
+"""Largest share of the wall clock that the phases may leave unexplained (method.md 1.2)."""
+SMALLEST = 1e-100
+"""Smallest figure above 0 that a run writes; quotients of smaller ones become 0."""
+
+
+def _refuse_tiny(value: float) -> float:
+    if 0 < abs(value) < SMALLEST:
+        raise PydanticCustomError("tiny", "a number that no run writes (too close to 0)")
+    return value
+
+
+Compared = Annotated[float, AfterValidator(_refuse_tiny)]
+"""A figure of which ratios are formed."""
+
+
+class Point(Frozen):
+    """One evaluation: its end on each clock, and its value."""
+
+    samples: int
+    epochs: float
+    wall_seconds: float
+    train_seconds: float
+    value: float | None
+    """None if the metric was not finite."""
+    train_loss: float | None = None
+
+
+class Bracket(Frozen):
+    """The last evaluation that missed and the first that hit: the crossing is between them (interval-censored)."""
+
+    miss_samples: int
+    hit_samples: int
+    miss_wall_seconds: float
+    hit_wall_seconds: float
+
+
+class Steps(Frozen):
+    """Step times of one trial, seconds; a step's time is the MAX over ranks."""
+
+    count: int
+    median_seconds: float
+    p95_seconds: float
+    straggler_seconds: float
+    """Sum over steps of slowest minus fastest rank."""
+
+
+class Moved(Frozen):
+    """Collectives of one operation and type on one rank."""
+
+    operation: str
+    dtype: str
+    collectives: int
+    payload_bytes: int
+    sent_bytes: int | None
+    """None: done by the inner group, which does not count bytes."""
+    received_bytes: int | None
+
+
+class Spent(Frozen):
+    """Seconds of communication, as in `RankTraffic`."""
+
+    busy_seconds: float
+    exposed_seconds: float
+    overlapped_seconds: float
+
+
+class RankTraffic(Frozen):
+    """The communication of one rank between `run_start` and `run_stop`."""
+
+    lines: tuple[Moved, ...]
+    busy_seconds: float
+    """Time with collectives running."""
+    exposed_seconds: float
+    """Time in which training waited for them."""
+    overlapped_seconds: float
+    """Time in which they ran during training."""
+    training: Spent | None = None
+    """The part in training steps, without evaluations and barriers. None: an old record, which does not separate
+    them."""
+
+    @property
+    def sent_bytes(self) -> int:
+        return sum(line.sent_bytes or 0 for line in self.lines)
+
+    @property
+    def received_bytes(self) -> int:
+        return sum(line.received_bytes or 0 for line in self.lines)
+
+
+class Formula(Frozen):
+    """The traffic that the algorithm's schedules require for the collectives that ran
+    (`repro.worker.report.expected_traffic`)."""
+
+    sent_bytes: int
+    """Bytes of the rank that sends most."""
+    received_bytes: int
+    rounds: int
+    path_bytes: int
+    """Sum over rounds of the largest amount that one rank sends or receives."""
+    reduced_bytes: int
+    assumed: tuple[str, ...] = ()
+    """Operations and types whose messages were assumed to be of equal size."""
+
+
+class Link(Frozen):
+    """A transfer from one node to another before the first trial; bits per second."""
+
+    sender: int
+    receiver: int
+    stated_bits_per_second: float
+    """The lower of the rates of both ends."""
+    measured_bits_per_second: float
+    """Payload of one TCP stream."""
+
+
+class Network(Frozen):
+    """The network that a launcher set up for a trial; further details stay in the launcher's own file."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    origin: str
+    """emulated or measured."""
+    frame_bytes: int | None = None
+    congestion_control: str | None = None
+    """Of TCP, as the kernel says; None: an old record, which had the host's."""
+    node_of_rank: tuple[int, ...]
+    stated_bits_per_second: tuple[float, ...]
+    """By node."""
+    sent_bytes: tuple[int, ...] = ()
+    """By node, from the start of the processes to their end, headers included."""
+    received_bytes: tuple[int, ...] = ()
+    control_sent_bytes: tuple[int, ...] = ()
+    """The same of the control network, as are the three below; empty: it has none, or an old record."""
+    control_received_bytes: tuple[int, ...] = ()
+    control_sent_frames: tuple[int, ...] = ()
+    control_received_frames: tuple[int, ...] = ()
+    links: tuple[Link, ...] = ()
+
+    @property
+    def slowest(self) -> float:
+        """Bits per second of the slowest link in use: measured if known, else as stated."""
+        nodes = set(self.node_of_rank)
+        measured = [link.measured_bits_per_second for link in self.links if {link.sender, link.receiver} <= nodes]
+        return min(measured or [self.stated_bits_per_second[node] for node in nodes])
+
+
+class Traffic(Frozen):
+    """Communication of a trial; only bytes of the algorithm's own collectives are counted."""
+
+    ranks: tuple[RankTraffic, ...]
+    busiest_rank: int
+    """The rank that sent most."""
+    busiest_sent_bytes: int
+    busiest_received_bytes: int
+    collectives: int
+    """Of one rank; all ranks do the same."""
+    exposed_seconds: float
+    """Mean over ranks, as are the two below."""
+    overlapped_seconds: float
+    busy_seconds: float
+    uncounted: tuple[str, ...]
+    """Operations that passed through to the inner group."""
+    training: Spent | None = None
+    """Of training steps only, mean over ranks; None: an old record."""
+    formula: Formula | None = None
+    """None: the backend's own collectives, or an old record."""
+
+    @property
+    def uncounted_share(self) -> float:
+        """Share of one rank's payload in operations without counted bytes, 0 to 1."""
+        lines = self.ranks[self.busiest_rank].lines
+        unknown = sum(line.payload_bytes for line in lines if line.sent_bytes is None)
+        return unknown / total if (total := sum(line.payload_bytes for line in lines)) else 0.0
+
+    @property
+    def steps(self) -> Spent:
+        """Communication in training steps; old records include evaluations and barriers."""
+        return self.training or Spent(busy_seconds=self.busy_seconds, exposed_seconds=self.exposed_seconds,
+                                      overlapped_seconds=self.overlapped_seconds)
+
+
+class Resumed(Frozen):
+    """Resumption of a trial from a checkpoint of an earlier attempt."""
+
+    attempt: int
+    """The one that wrote it."""
+    step: int
+    samples: int
+    lost_seconds: float
+    """From the checkpoint to the point of resumption: lost computation, the failure, the new start. On every
+    clock."""
+    clock: Literal["monotonic", "wall"]
+    """The clock that measured the loss: the wall clock if the machine was restarted in between."""
+
+
+class Model(Frozen):
+    """Size and arithmetic of a trial's model (event `x_model`)."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    parameters: int
+    forward_flops: float | None
+    """Floating-point operations of the forward pass of one sample; None: they could not be counted."""
+    tokens_per_sample: int | None
+    """None: its samples have no tokens."""
+    device: str
+    """Name of the device that every rank ran on."""
+    peak_flops: float | None
+    """Stated peak of one device in the format of the trial's matrix products; None: unknown."""
+    peak_source: str
+    why: str
+    """Reason for a missing MFU; "" if there is one."""
+
+
+class Result(Frozen):
+    """The result of one trial."""
+
+    schema_: Literal[1] = Field(default=1, alias="schema")
+    trial_id: str
+    cell_id: str
+    repeat: int
+    attempt: int
+    status: Status
+    reason: str = ""
+    tta_wall: Compared | None = None
+    """Seconds from `run_start` to the evaluation that establishes the target, including evaluation, plus the part
+    of initialisation beyond its 30 minutes. Of design contest to the last evaluation, as the two below."""
+    tta_train: Compared | None = None
+    """The same, minus evaluation, checkpoint and logging."""
+    tta_cold: Compared | None = None
+    """Seconds from the launch of the processes to the same evaluation: the waiting time of a user."""
+    run_seconds: Compared | None = None
+    """From `run_start` to `run_stop`."""
+    init_seconds: Compared | None = None
+    compile_seconds: Compared | None = None
+    """Seconds of compilation before `run_start`, of the slowest rank; part of `tta_cold`. None: nothing is compiled."""
+    samples_to_target: int | None = None
+    epochs_to_target: Compared | None = None
+    bracket: Bracket | None = None
+    samples: int | None = None
+    samples_per_second: Compared | None = None
+    """All samples of the run over its wall clock, evaluation included; measured outside the engine."""
+    train_samples_per_second: Compared | None = None
+    """Samples of the timed steps over their time, input included: no evaluation, no opening of the data."""
+    tokens_per_second: Compared | None = None
+    """The same in tokens; None: samples have none, or an old record."""
+    step_seconds: Compared | None = None
+    """Median over timed steps of the slowest rank's step, its input included; None: an old record."""
+    step_seconds_mean: Compared | None = None
+    phases: dict[str, float] = Field(default_factory=dict)
+    """Seconds by phase between `run_start` and `run_stop`."""
+    conservation_error: float | None = None
+    """|sum of phases - wall| / wall."""
+    observer_effect: float | None = None
+    """Logging seconds over the run's wall clock."""
+    steps: Steps | None = None
+    input_wait_seconds: float | None = None
+    """Time that a step waited for its input, mean over steps, of the rank that waited most; None: an engine without
+    input, or an old record."""
+    input_wait_share: float | None = None
+    """The same as a share of that rank's steps, waiting included; 0 to 1."""
+    peak_bytes: int | None = None
+    """Largest over ranks. On a GPU in training; on a processor in the process's life, as in old records. Of a
+    measurement in its operations."""
+    memory: Literal["", "resident", "allocated"] = ""
+    """Kind of memory in the three fields below: resident memory of a process, interpreter and libraries included, or
+    memory that torch allocated on a GPU. Empty in old records."""
+    training_peak_mib: float | None = None
+    """MiB of the rank that needed most, from `run_start` on."""
+    training_peak_mib_sum: float | None = None
+    """Sum over ranks of each rank's largest; memory that processes share counts for each."""
+    init_peak_mib: float | None = None
+    """Of the rank that needed most until `run_start`, warm-up included."""
+    model: Model | None = None
+    """None: the engine trains none, or an old record."""
+    mfu: float | None = None
+    """Model FLOPs utilisation: the model's operations a second over the stated peak of all devices, 0 to 1."""
+    state_bytes: dict[str, int] = Field(default_factory=dict)
+    """Memory of the model's states on one rank, modelled (`repro.engines.state_memory`); empty: no formula, or an old
+    record."""
+    bytes_sent: int | None = None
+    """By all ranks, in collectives that are counted."""
+    traffic: Traffic | None = None
+    protocol: Protocol | None = None
+    """None: no servers hold the weights."""
+    gradient_plan: tuple[LayerCost, ...] | None = None
+    """None: no layer could send sufficient factors, or an old record."""
+    network: Network | None = None
+    """None: the launcher sets up no network, or an old record."""
+    controller: Controller | None = None
+    """Traffic through the controller; None: not counted, a resumed trial, or an old record."""
+    energy: Energy | None = None
+    """Energy of the whole machine while the trial's processes ran; None: not tracked."""
+    operation: Operation | None = None
+    """None: not of kind measurement."""
+    final: float | None = None
+    best: float | None = None
+    curve: tuple[Point, ...] = ()
+    hashes: dict[str, str] = Field(default_factory=dict)
+    every_rank: bool | None = None
+    """Every rank's own weights were compared and agree with the hash of the final weights; None: an old record."""
+    effective: dict[str, str] = Field(default_factory=dict)
+    settings: dict[str, str] = Field(default_factory=dict)
+    """Environment variables that affect training, as rank 0 read them."""
+    build: dict[str, str] = Field(default_factory=dict)
+    """Build of the library that trains, as read by rank 0; empty in old records."""
+    warnings: tuple[str, ...] = ()
+    """For readers; no code reads them."""
+    log_faults: tuple[LogFault, ...] = ()
+    """Faults that an unmodified log never has; empty in results of version 0.1.0, which only warn of them."""
+    log_damaged: bool = False
+    """Every rank ended well, but lines of the log are damaged or missing: the status is crashed, without a figure."""
+    resumed: tuple[Resumed, ...] = ()
+    """Its resumptions, in order; its log contains the part before each."""
+
+    def at(self, path: str) -> Any:
+        """Return the value at a metric's path: names joined by dots; None if any part of it is missing."""
+        return reduce(lambda found, name: None if found is None else getattr(found, name), path.split("."), self)
+
+    @property
+    def state_mib_modelled(self) -> float | None:
+        """Memory of the model's states on one rank by the engine's formula, MiB; None: no formula, or an old record."""
+        total = self.state_bytes.get("total")
+        return None if total is None else total / (1 << 20)
+
+    @property
+    def controller_bytes(self) -> int | None:
+        """Bytes between the controller's store and all ranks, from the first connection to `run_stop`."""
+        return self.controller.bytes if self.controller else None
+
+    @property
+    def busiest_bytes(self) -> int | None:
+        """Bytes that the rank with most of both sent and received between `run_start` and `run_stop`, in collectives
+        that are counted; a server of the weights is a rank here."""
+        if self.traffic is None:
+            return None
+        servers = self.protocol.servers if self.protocol else ()
+        return max([*(rank.sent_bytes + rank.received_bytes for rank in self.traffic.ranks),
+                    *(server.sent_bytes + server.received_bytes for server in servers)])
+
+    @property
+    def version_lag(self) -> float | None:
+        """Mean staleness of the updates; None: no servers hold the weights."""
+        return self.protocol.mean_lag if self.protocol else None
+
+    @property
+    def clock_lag(self) -> float | None:
+        """Mean number of clocks that the worker of an update was ahead of the slowest; None: as above."""
+        return self.protocol.mean_ahead if self.protocol else None
+
+    @property
+    def joules_per_sample(self) -> float | None:
+        """Measured energy per training sample, from the launch of the processes to their end; None also if any part is
+        modelled."""
+        joules = self.energy_joules_measured
+        return joules / self.samples if joules is not None and self.samples else None
+
+    @property
+    def energy_joules_measured(self) -> float | None:
+        """None also if any part is modelled."""
+        return self.energy.joules if self.energy and self.energy.provenance == "measured" else None
+
+    @property
+    def energy_joules_modelled(self) -> float | None:
+        """None also if all of it is measured: the two are separate figures."""
+        return self.energy.joules if self.energy and self.energy.provenance == "modelled" else None

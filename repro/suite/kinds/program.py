@@ -1,0 +1,332 @@
+"""The kind of trial that runs a command of the user's and reads its output."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from repro.core.errors import nearest
+from repro.core.machine import Machine
+from repro.core.redact import SECRET
+from repro.core.source_code import PLACE_DIGITS
+from repro.seams.plugin import Setting
+from repro.suite.choices.choice import LauncherChoice
+from repro.suite.contest import ALPHA, CONTEST, check_stop
+from repro.suite.field_problem import FieldProblem, SuitePart
+from repro.suite.kinds.carried_code import CarriedCode
+from repro.suite.kinds.program_evaluation import Evaluation
+from repro.suite.kinds.program_files import ProgramFiles
+from repro.suite.kinds.trial_config import LogSize, TrialConfig
+from repro.suite.quality import Quality
+
+Value = bool | int | float | str
+SEED, RUN_DIR = "seed", "run_dir"
+GIVEN = (SEED, "processes", "batch.global", RUN_DIR)
+"""Placeholders that need no declaration."""
+PLACEHOLDER = re.compile(r"\{\{([A-Za-z_][\w.-]*)\}\}|\{([A-Za-z_][\w.-]*)\}")
+"""`{name}`, and `{{name}}` for the text `{name}` itself; any other brace stands for itself."""
+RESERVED = ("REPRO_TRIAL", "REPRO_OWNER", "REPRO_WATCH")
+"""Variables by which the harness finds a program's processes and hears from it."""
+NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,99}$"
+UNVERIFIED = ("self-reported: the programs state their quality and their training clock themselves; not gated: "
+              "their data, its order, their initial weights and their arithmetic were not compared")
+BUDGET_SECONDS = 60.0
+"""Duration of a program's trial of which nothing is known, for estimates."""
+
+
+class Program(SuitePart):
+    """A command, and the files that make it up."""
+
+    kind: Literal["program"]
+    run: tuple[str, ...] = Field(min_length=1, max_length=1000, description="the command as a list of arguments, never "
+                                 "through a shell; {seed}, {processes}, {batch.global}, {run_dir} and parameters in "
+                                 "braces are filled in")
+    folder: str = Field(".", min_length=1, max_length=1000, description="working folder, relative to the suite's file")
+    files: tuple[str, ...] = Field(("**/*.py",), min_length=1, max_length=100,
+                                   description="patterns of the files below it that are the program")
+    commit: str = Field("", pattern=r"^([\w@][\w./~^@-]{0,199})?$", description="commit, tag or branch of the folder's "
+                        "git repository to run, in a separate folder; empty: the files as they are")
+    environment: dict[str, str] = Field(default_factory=dict, max_length=100, description="variables to set")
+    passes: tuple[str, ...] = Field((), max_length=100, description="variables of this environment that it may see, "
+                                    "in addition to those that any program needs")
+    terminal: bool = Field(False, description="run it under a pseudo-terminal, for programs that hold back what "
+                                              "they print into a pipe")
+    sha256: str = Field("", pattern="^([0-9a-f]{64})?$", description="hash of its files, filled in when a plan is "
+                        "made; given: the files must have it")
+
+    @property
+    def name(self) -> str:
+        """The script or module that the command runs, for people: `train.py`."""
+        scripts = [part for part in self.run if part.endswith((".py", ".sh"))]
+        return PurePosixPath((scripts or self.run)[0]).name[:60]
+
+
+class ProgramBatch(SuitePart):
+    """Samples of one optimizer step, as the user declares them."""
+
+    global_: int = Field(alias="global", ge=1, le=1 << 40, description="samples per optimizer step over all processes")
+
+
+class ProgramStop(SuitePart):
+    """Criterion of success, declared beforehand; the program itself decides when it ends."""
+
+    target: float = Field(description="the quality to reach")
+    confirm_evals: int = Field(1, ge=1, description="consecutive evaluations at or past the target that establish it")
+    design: Literal["fixed_budget", "stop_at_target", "contest"] = Field(
+        "fixed_budget", description="fixed_budget: it runs to its end; stop_at_target: it is ended (SIGTERM, then "
+                                    "SIGKILL) when the target is established; contest: it runs to its end, and "
+                                    "the target judges the mean over all trials")
+    alpha: float = Field(ALPHA, gt=0, lt=0.5, description="design contest: level of the claim that the mean quality is "
+                                                          "at least as good as the target")
+    metric: str = Field("", description="filled in from evaluation")
+    direction: Literal["higher", "lower"] | None = Field(None, description="filled in from evaluation")
+
+    @model_validator(mode="after")
+    def _one_design(self) -> ProgramStop:
+        check_stop(self.design, self.alpha, self.confirm_evals)
+        return self
+
+    @model_serializer(mode="wrap")
+    def _own_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what only a contest has."""
+        data: dict[str, Any] = handler(self)
+        return {name: value for name, value in data.items() if name != "alpha" or self.design == CONTEST}
+
+    @property
+    def has_target(self) -> bool:
+        return True
+
+    @property
+    def warmup(self) -> int:
+        return 0
+
+    @property
+    def steps(self) -> int | None:
+        return None
+
+
+class ProgramConfig(TrialConfig):
+    """Everything that defines a cell whose trials run a program."""
+
+    entry: ClassVar[str] = "repro.program.main:main"
+    plugin_fields: ClassVar[tuple[str, ...]] = ("launcher",)
+
+    kind: Literal["program"] = Field("program", description="what a trial is; program: your own command")
+    engine: Program
+    parameters: dict[str, Value] = Field(default_factory=dict, max_length=1000,
+                                         description="values that the command takes in braces; factors of the suite")
+    evaluation: Evaluation
+    stop: ProgramStop
+    processes: int = Field(1, ge=1, le=65536, description="ranks that the command starts; {processes} passes it")
+    batch: ProgramBatch | None = Field(None, description="declared, so that steps can be counted as samples")
+    epoch_samples: int | None = Field(None, ge=1, le=1 << 53, description="samples of one pass, so that they can be "
+                                                                          "counted as epochs")
+    launcher: LauncherChoice = Field("inline", validate_default=True)
+    timeout_seconds: float = Field(3600.0, gt=0, le=1e7, description="longest a trial may take, start to end")
+    stall_seconds: float | None = Field(None, ge=3, le=1e7, description="a trial is ended as hung after this long "
+                                                                        "without output; null: only timeout_seconds")
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _batch_by_number(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(data.get("batch"), int):
+            return {**data, "batch": {"global": data["batch"]}}
+        return data
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ProgramConfig:
+        for name in self.parameters:
+            if not re.match(NAME, name) or name in GIVEN:
+                raise FieldProblem("a parameter's name is a word of letters, digits and underscores, and none of "
+                                   f"{', '.join(GIVEN)}", ("parameters", name))
+        names = self.engine.environment
+        if bad := next((name for name in names if not re.match(NAME, name) or name in RESERVED), None):
+            raise FieldProblem("is no name of a variable that a suite may set", ("engine", "environment", bad))
+        texts = (*self.engine.run, *names.values())
+        if not self.engine.run[0] or any("\0" in text for text in texts):
+            raise FieldProblem("a command has a name, and no text in it a zero byte", ("engine", "run"))
+        if secret := next((name for name in self.engine.environment if SECRET.search(name)), None):
+            raise FieldProblem("looks like a credential, and a suite is stored with every run; set it outside and name "
+                               "it in engine.passes", ("engine", "environment", secret))
+        used = set()
+        for path, text in self._templates():
+            for name in placeholders(text):
+                used.add(name)
+                self._check_placeholder(name, path)
+        if idle := next((name for name in self.parameters if name not in used), None):
+            raise FieldProblem(f"the command does not use it; write {{{idle}}} in engine.run, or remove it",
+                               ("parameters", idle))
+        for field, value in (("metric", self.evaluation.metric), ("direction", self.evaluation.direction)):
+            if getattr(self.stop, field) not in ("", None, value):
+                raise FieldProblem(f"evaluation.{field} says {value}; remove it here", ("stop", field))
+        object.__setattr__(self, "stop", self.stop.model_copy(
+            update={"metric": self.evaluation.metric, "direction": self.evaluation.direction}))
+        if self.launcher.kind != "inline":
+            raise FieldProblem("a program is started by the harness itself; remove it (the command may be torchrun)",
+                               ("launcher",))
+        return self
+
+    def _templates(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        yield from ((("engine", "run", index), part) for index, part in enumerate(self.engine.run))
+        yield from ((("engine", "environment", name), text) for name, text in self.engine.environment.items())
+        yield ("evaluation", "logs"), self.evaluation.logs
+
+    def _check_placeholder(self, name: str, path: tuple[str | int, ...]) -> None:
+        if name == "batch.global" and self.batch is None:
+            raise FieldProblem("uses {batch.global}, and the suite declares no batch", path)
+        if name not in GIVEN and name not in self.parameters:
+            known = [*GIVEN, *self.parameters]
+            raise FieldProblem(f"no parameter named {name!r}{nearest(name, known)}; {{{{{name}}}}} stands for the text "
+                               f"{{{name}}} itself", path)
+
+    def located(self, files: ProgramFiles) -> ProgramConfig:
+        found = files.sha256(self.engine.folder, self.engine.files, self.engine.commit)
+        if self.engine.sha256 not in ("", found):
+            raise FieldProblem(f"the files have the hash {found}; remove it to run them as they are",
+                               ("engine", "sha256"))
+        return self.model_copy(update={"engine": self.engine.model_copy(update={"sha256": found})})
+
+    def carried_code(self) -> tuple[CarriedCode, ...]:
+        given = {SEED: f"{{{SEED}}}", RUN_DIR: f"{{{RUN_DIR}}}"}
+        words = shlex.join(self.filled(part, given) for part in self.engine.run)
+        sets = {name: self.filled(text, given) for name, text in self.engine.environment.items()}
+        more = f" with {json.dumps(sets, sort_keys=True)}" if sets else ""
+        more += f" seeing {json.dumps(sorted(self.engine.passes))}" if self.engine.passes else ""
+        return (CarriedCode(f"command `{words}`{more}", self.engine.sha256,
+                            f"code/{self.engine.sha256[:PLACE_DIGITS]}"),)
+
+    # ---- filling in
+
+    def filled(self, text: str, given: dict[str, str]) -> str:
+        """Return a template with every placeholder replaced.
+
+        Args:
+            given: seed and run_dir.
+        """
+        values = {name: plain(value) for name, value in self.parameters.items()}
+        values |= {"processes": str(self.processes), **given}
+        if self.batch is not None:
+            values["batch.global"] = str(self.batch.global_)
+        return PLACEHOLDER.sub(lambda found: f"{{{found[1]}}}" if found[1] else values[found[2]], text)
+
+    @property
+    def uses_seed(self) -> bool:
+        """The command, or a variable, takes {seed}."""
+        return any(SEED in placeholders(text) for _, text in self._templates())
+
+    # ---- as a kind of trial
+
+    @property
+    def slug(self) -> str:
+        return f"{self.engine.name}-p{self.processes}"
+
+    @property
+    def title(self) -> str:
+        return self.engine.name
+
+    @property
+    def task(self) -> str:
+        return self.engine.name
+
+    @classmethod
+    def phrase(cls, field: str, value: str) -> str:
+        if field == "engine":
+            return _short_engine(value)
+        if field.startswith(("parameters.", "engine.")):
+            return f"{field.partition('.')[2]}={value}"
+        return f"batch {value}" if field == "batch.global" else super().phrase(field, value)
+
+    @property
+    def quality(self) -> Quality:
+        unit = "samples" if self.batch is not None else "steps"
+        return Quality(self.evaluation.metric, "quality", self.evaluation.direction, unit, None, None)
+
+    @property
+    def global_batch(self) -> int | None:
+        return self.batch.global_ if self.batch is not None else None
+
+    @property
+    def train_samples(self) -> int | None:
+        return self.epoch_samples
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {}
+
+    @property
+    def repeatability(self) -> str:
+        return "unknown"
+
+    @property
+    def ranks(self) -> int:
+        return 1
+
+    @property
+    def unverified(self) -> str:
+        return UNVERIFIED
+
+    @property
+    def origin(self) -> str:
+        return "measured"
+
+    def why_no_checkpoints(self) -> str:
+        return "a program keeps its own checkpoints, which this harness does not know"
+
+    def setting(self, device: str, device_count: int) -> Setting:
+        return Setting(workload=self.task, engine="program", comm="", precision="", optimizer="", launcher="inline",
+                       processes=1, accumulation=1, device=device, device_count=device_count)
+
+    def notes(self, machine: Machine) -> list[str]:
+        without = "" if self.uses_seed else (f"{self.title}: the command takes no {{seed}}, so its runs differ by "
+                                             "chance alone, and one seed means nothing for two of them")
+        place = next((part for part in self.engine.run if part.startswith("/")), "")
+        bound = f"{self.title}: engine.run names a place of this machine ({place}), so no other can run it and its " \
+                "record cannot be bundled; name what is on PATH, or a path below engine.folder" if place else ""
+        scripts = [part for part in self.engine.run if part.endswith((".py", ".sh"))]
+        outside = next((part for part in scripts if ".." in part.split("/")), "")
+        unhashed = f"{self.title}: {outside} lies outside engine.folder, so its changes are not seen" if outside else ""
+        return [*(text for text in (without, bound, unhashed) if text), *super().notes(machine)]
+
+    @property
+    def always_runs_full_budget(self) -> bool:
+        return self.stop.design != "stop_at_target"
+
+    def full_budget_seconds(self, cores: int) -> float:
+        return min(BUDGET_SECONDS, self.timeout_seconds)
+
+    def log_size(self) -> LogSize:
+        return LogSize(budget="its own end", steps=0, evaluations=0, fewer_steps="", fewer_evaluations="")
+
+    def rank_logs(self) -> int:
+        return 1
+
+    def gate_starts(self) -> int:
+        return 0
+
+
+def placeholders(text: str) -> list[str]:
+    """Return the names in braces in a template."""
+    return [found[2] for found in PLACEHOLDER.finditer(text) if found[2]]
+
+
+def plain(value: Value) -> str:
+    """Return a parameter as the command gets it: true and false in small letters, numbers as Python writes them."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _short_engine(text: str) -> str:
+    """Return a label for one of several whole programs: where they lie, or what they run."""
+    try:
+        data = Program.model_validate(json.loads(text))
+    except ValueError:
+        return text
+    parts = [data.folder if data.folder != "." else "", f"@{data.commit}" if data.commit else ""]
+    place = "".join(parts) or shlex.join(data.run)
+    return f"{place} with {json.dumps(data.environment, sort_keys=True)}" if data.environment else place

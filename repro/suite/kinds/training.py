@@ -1,0 +1,392 @@
+"""The kind of trial that trains a model: workload, engine, batch, optimizer and the rule that ends it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from repro.core.errors import nearest
+from repro.core.machine import Machine
+from repro.seams.launching import Launcher
+from repro.seams.model_options import ModelOptions
+from repro.seams.plugin import Setting
+from repro.seams.preconditioner import Preconditioner, Work
+from repro.seams.training import Comm, Engine, Optimizer, Precision, Workload
+from repro.suite.choices.choice import (
+    CommChoice,
+    EngineChoice,
+    LauncherChoice,
+    OptimizerChoice,
+    PrecisionChoice,
+    PreconditionerChoice,
+    WorkloadChoice,
+)
+from repro.suite.field_problem import FieldProblem, SuitePart
+from repro.suite.kinds.gate_options import GateOptions
+from repro.suite.kinds.input_options import AHEAD, Input
+from repro.suite.kinds.model_options import Compile, compile_phrase, why_unsupported
+from repro.suite.kinds.schedule import Constant, Scaling, Schedule
+from repro.suite.kinds.stop import Stop, stop_phrase
+from repro.suite.kinds.trial_config import LogSize, TrialConfig
+from repro.suite.quality import Quality, quality_of
+
+LAUNCH_SECONDS = 0.7
+"""Starting and ending the processes of one trial, roughly."""
+INVENTED_SECONDS = 0.05
+"""A trial whose engine invents its figures, roughly."""
+BITWISE = ("determinism bitwise costs time, which is part of every figure of its cells: deterministic kernels, and "
+           "hashes of the weights while logging; `repro run determinism` measures how much it is on this machine")
+
+
+class Batch(SuitePart):
+    """Samples per optimizer step and how they are cut: global = micro x accumulation x processes."""
+
+    global_: int = Field(alias="global", ge=1, description="samples per optimizer step over all processes")
+    accumulation: int = Field(1, ge=1, description="forward and backward passes per optimizer step")
+    micro: int | None = Field(None, ge=1, description="samples per process and pass; derived if not given")
+
+
+class TrainingConfig(TrialConfig):
+    """Everything that defines a cell whose trials train a model."""
+
+    entry: ClassVar[str] = "repro.worker.main:main"
+    plugin_fields: ClassVar[tuple[str, ...]] = (
+        "workload", "engine", "comm", "precision", "optimizer", "preconditioner", "launcher")
+
+    # Not in the JSON of a training trial: records had no kinds at first, and cells keep their names.
+    kind: Literal["training"] = Field("training", exclude=True, description="what a trial is; training: a model")
+    workload: WorkloadChoice
+    engine: EngineChoice
+    processes: int = Field(1, ge=1, le=65536, description="ranks")
+    batch: Batch
+    optimizer: OptimizerChoice
+    stop: Stop
+    evaluate_every: int | None = Field(None, ge=1, le=1 << 53, description="samples between evaluations, rounded up to "
+                                                                           "whole steps; required but for fixed_steps")
+    comm: CommChoice = Field("backend", validate_default=True)  # validated to a Choice
+    precision: PrecisionChoice = Field("fp32", validate_default=True)
+    preconditioner: PreconditionerChoice = Field("none", validate_default=True)
+    launcher: LauncherChoice = Field("local", validate_default=True)
+    schedule: Schedule = Constant()
+    scaling: Scaling = Scaling()
+    input: Input = Input()
+    compression: Literal["none", "fp16", "bf16", "powersgd"] = Field("none", description="what gradients are sent as")
+    compression_rank: int = Field(1, ge=1, description="rank of PowerSGD's factors")
+    overlap: bool | None = Field(None, description="average gradients during back-propagation (true), or only after it "
+                                                   "(false); null: the engine's default")
+    compile: Literal[False] | Compile = Field(False, description="torch.compile: false, true, or a mapping")
+    activation_checkpointing: bool = Field(False, description="recompute activations inside the model's blocks in the "
+                                                              "backward pass instead of keeping them")
+    channels_last: bool = Field(False, description="images and convolutions in memory format channels_last")
+    cudnn_benchmark: bool = Field(False, description="cuDNN times its kernels and takes the fastest; GPUs only")
+    gradient_clip: float | None = Field(None, gt=0, description="largest global L2 norm of the mean gradient")
+    determinism: Literal["bitwise", "seeded", "free"] = "seeded"
+    warmup_steps: bool = Field(True, description="two steps on synthetic data before the clock starts, then undone")
+    timeout_seconds: float = Field(3600.0, gt=0, le=1e7, description="longest a trial may take, start to end")
+    stall_seconds: float | None = Field(
+        None, gt=0, le=1e7,
+        description="a trial is ended as hung after this long without an event; must be longer than its start and than "
+                    "the longest time between two evaluations; null: only timeout_seconds",
+    )
+    eval_batch: int | None = Field(None, ge=1, le=1 << 20, description="samples per process and forward pass of an "
+                                   "evaluation, in trials, warm-ups and the gate; null: the workload's own number")
+    gate: GateOptions | None = Field(None, description="how the parity gate treats the cell")
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    # ---- what may be written
+
+    @field_validator("schedule", mode="before")
+    @classmethod
+    def _schedule_by_name(cls, value: Any) -> Any:
+        return {"kind": value} if isinstance(value, str) else value
+
+    @field_validator("compile", mode="before")
+    @classmethod
+    def _compile_by_default(cls, value: Any) -> Any:
+        return {} if value is True else value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _batch_by_number(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and isinstance(data.get("batch"), int):
+            return {**data, "batch": {"global": data["batch"]}}
+        return data
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TrainingConfig:
+        self._check_metric()
+        self._check_batch()
+        self._check_input()
+        self._state_defaults_once()
+        if self.compression_rank != 1 and self.compression != "powersgd":
+            raise FieldProblem(f"only powersgd has a rank, not compression {self.compression}", ("compression_rank",))
+        if self.compile and not self.warmup_steps:
+            raise FieldProblem("compile needs the warm-up, in which everything is compiled; remove warmup_steps: false",
+                               ("compile",))
+        return self
+
+    def _check_metric(self) -> None:
+        if not self.stop.has_target:
+            if self.evaluate_every is not None:
+                raise FieldProblem("design fixed_steps evaluates nothing; remove it", ("evaluate_every",))
+            return
+        if self.evaluate_every is None:
+            raise FieldProblem("is missing", ("evaluate_every",))
+        workload, target = self.workload.get(Workload), self.stop.target
+        assert target is not None, "validated"
+        if not workload.metrics and self.stop.direction:
+            return  # of a record of version 0.1.0, whose plug-in is not installed: the record states the direction
+        if self.stop.metric not in workload.metrics:
+            known = nearest(self.stop.metric, workload.metrics)
+            raise FieldProblem(f"workload {self.workload.kind!r} has no metric {self.stop.metric!r}{known}",
+                               ("stop", "metric"))
+        natural = workload.metrics[self.stop.metric]
+        low, high = workload.ranges.get(self.stop.metric, (float("-inf"), float("inf")))
+        if not low <= target <= high:
+            share = f"; {target:g} % is {target / 100:g}" if (low, high) == (0, 1) else ""
+            raise FieldProblem(f"{self.stop.metric} must be between {low:g} and {high:g}{share} "
+                               f"(given: {target:g})", ("stop", "target"))
+        if self.stop.direction is None:
+            object.__setattr__(self, "stop", self.stop.model_copy(update={"direction": natural}))
+        elif self.stop.direction != natural:
+            raise FieldProblem(f"{self.stop.metric} is better {natural}", ("stop", "direction"))
+
+    def _state_defaults_once(self) -> None:
+        """Leave out what says the same as the default, so that one cell has one digest."""
+        same: dict[str, Any] = {}
+        if self.gate == GateOptions():
+            same["gate"] = None
+        if self.input.workers and self.input.ahead == AHEAD:
+            same["input"] = self.input.model_copy(update={"ahead": None})
+        if self.eval_batch is not None and self.eval_batch == self.workload.get(Workload).eval_batch_size:
+            same["eval_batch"] = None
+        for name, value in same.items():
+            object.__setattr__(self, name, value)
+
+    def _check_batch(self) -> None:
+        parts = self.processes * self.batch.accumulation
+        micro, rest = divmod(self.batch.global_, parts)
+        if rest:
+            raise FieldProblem(
+                f"global batch {self.batch.global_} is not divisible by processes x accumulation = "
+                f"{self.processes} x {self.batch.accumulation} = {parts}; "
+                f"{max(1, round(self.batch.global_ / parts)) * parts} would be",
+                ("batch", "global"),
+            )
+        if self.batch.micro not in (None, micro):
+            raise FieldProblem(
+                f"micro {self.batch.micro} x accumulation {self.batch.accumulation} x processes {self.processes} = "
+                f"{self.batch.micro * parts if self.batch.micro else 0}, not the global batch {self.batch.global_}",
+                ("batch", "micro"),
+            )
+        object.__setattr__(self, "batch", self.batch.model_copy(update={"micro": micro}))
+
+    def _check_input(self) -> None:
+        workload = self.workload.get(Workload)
+        if not workload.metrics:
+            return  # of a record of version 0.1.0, whose plug-in is not installed
+        if self.input.workers and not workload.reads_samples:
+            raise FieldProblem(f"workload {self.workload.kind!r} has no samples to read: its batches are looked up on "
+                               "the device, so no input worker could help", ("input", "workers"))
+        if self.input.order == "stream" and 0 < workload.train_samples < self.processes:
+            raise FieldProblem(f"a stream needs a sample for each process: {workload.train_samples} samples, "
+                               f"{self.processes} processes", ("input", "order"))
+
+    # ---- derived
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples per process and pass."""
+        return self.batch.global_ // (self.processes * self.batch.accumulation)
+
+    @property
+    def budget_steps(self) -> int:
+        """Optimizer steps of a trial that uses its whole budget; epochs are rounded up to whole steps."""
+        if self.stop.max_epochs is None:
+            return self.stop.warmup + (self.stop.steps or 0)
+        return math.ceil(self.stop.max_epochs * self.train_samples / self.batch.global_)
+
+    @property
+    def budget_epochs(self) -> float:
+        """Passes over the training data of a trial that uses its whole budget; a schedule runs over them."""
+        if self.stop.max_epochs is not None:
+            return self.stop.max_epochs
+        return self.budget_steps * self.batch.global_ / self.workload.get(Workload).train_samples
+
+    @property
+    def ungated(self) -> str:
+        """Return the reason of suite, engine or optimizer for no parity gate of the cell; "": it is gated."""
+        stated = self.gate.skip if self.gate is not None else None
+        rule = self.optimizer.get(Optimizer)
+        engine = self.engine.get(Engine)
+        clipping = engine.ungated_clipping if self.gradient_clip is not None and self.processes > 1 else ""
+        return stated or engine.ungated(self.processes, rule) or clipping or rule.ungated
+
+    @property
+    def gate_metric(self) -> str:
+        """The metric that the parity gate evaluates by: the one that the trial stops by, else the workload's first."""
+        return self.stop.metric or next(iter(self.workload.get(Workload).metrics))
+
+    @property
+    def eval_batch_size(self) -> int:
+        """Samples per process and forward pass of an evaluation: no more than a process has."""
+        workload = self.workload.get(Workload)
+        wanted = self.eval_batch or workload.eval_batch_size
+        share = -(-workload.eval_samples // self.processes)  # 0: unknown, of a plug-in that is not installed
+        return min(wanted, share) if share else wanted
+
+    @property
+    def rate(self) -> float:
+        """Full learning rate after the scaling rule."""
+        return float(self.optimizer.get(Optimizer).lr * self.scaling.scale(self.batch.global_))
+
+    @property
+    def needs_parts(self) -> bool:
+        """Its engine trains a model; False: it simulates."""
+        return self.engine.get(Engine).needs_parts
+
+    # ---- as a kind of trial
+
+    @property
+    def slug(self) -> str:
+        stage = self.engine.get(Engine).zero_stage()
+        engine = self.engine.kind if stage is None else f"{self.engine.kind}-z{stage}"
+        return f"{engine}-p{self.processes}-b{self.batch.global_}-{self.precision.kind}"
+
+    @property
+    def title(self) -> str:
+        return self.engine.label
+
+    @property
+    def task(self) -> str:
+        return self.workload.label
+
+    @property
+    def global_batch(self) -> int:
+        return self.batch.global_
+
+    @property
+    def train_samples(self) -> int:
+        return int(self.workload.get(Workload).train_samples)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {"learning_rate": f"{self.rate:g}"}
+
+    @property
+    def repeatability(self) -> str:
+        return self.determinism
+
+    @property
+    def quality(self) -> Quality:
+        return quality_of(self.workload.get(Workload), self.stop.metric)
+
+    @classmethod
+    def phrase(cls, field: str, value: str) -> str:
+        if field == "compile":
+            return compile_phrase(value)
+        if field == "stop":
+            return stop_phrase(value)
+        return f"batch {value}" if field == "batch.global" else super().phrase(field, value)
+
+    @property
+    def origin(self) -> str:
+        if not self.engine.get(Engine).needs_parts:
+            return "simulated"
+        return self.launcher.get(Launcher).origin
+
+    def why_no_checkpoints(self) -> str:
+        if not self.stop.has_target:
+            return "design fixed_steps evaluates nothing, after which checkpoints are written"
+        return "" if self.engine.get(Engine).checkpoints else f"engine {self.engine.kind} keeps no checkpoints"
+
+    @property
+    def model_options(self) -> ModelOptions:
+        """Return the options by which an engine runs the model: compiled, recomputed, in which memory format."""
+        return ModelOptions(self.compile.option() if self.compile else None, self.activation_checkpointing,
+                            self.channels_last, self.cudnn_benchmark)
+
+    def unsupported(self, machine: Machine) -> str:
+        if reason := super().unsupported(machine):
+            return reason
+        device = machine.device if self.device == "auto" else self.device
+        return why_unsupported(self.model_options, self.engine.get(Engine), self.engine.kind, self.determinism, device,
+                               machine)
+
+    def setting(self, device: str, device_count: int) -> Setting:
+        precision, optimizer = self.precision.get(Precision), self.optimizer.get(Optimizer)
+        engine, layers = self.engine.get(Engine), self.workload.get(Workload).layer_shapes
+        return Setting(
+            workload=self.workload.kind, engine=self.engine.kind, comm=self.comm.kind,
+            precision=self.precision.kind, optimizer=self.optimizer.kind, launcher=self.launcher.kind,
+            processes=self.processes, accumulation=self.batch.accumulation, device=device, device_count=device_count,
+            compression=self.compression, overlap=self.overlap, determinism=self.determinism,
+            simulated=self.origin == "simulated", emulated=self.origin == "emulated",
+            own_algorithm=self.comm.get(Comm).own_algorithm,
+            passed_through=tuple(self.comm.get(Comm).passes_through(self.processes)),
+            weights=precision.weights, autocast=precision.autocast, master_weights=precision.master,
+            model=self.model_options, whole_tensors=optimizer.whole_tensors, on_rows=optimizer.on_rows,
+            averages=optimizer.evaluates_other_weights, zero_stage=engine.zero_stage(),
+            preconditions=engine.preconditions, steps=self.budget_steps, clips=self.gradient_clip is not None,
+            reads_ahead=bool(self.input.workers) or self.input.order == "stream",
+            hidden_matrices=None if layers is None else not all(layer.kernel for layer in layers[1:-1]),
+            linear_layers=None if layers is None else not all(layer.kernel for layer in layers),
+            servers=engine.server_processes(self.processes), tensors=self.workload.get(Workload).tensor_count,
+        )
+
+    def preload(self) -> list[str]:
+        if self.engine.get(Engine).needs_parts:
+            return super().preload()
+        # No rank imports the modules of an optimizer and a workload that nothing trains with.
+        return [*self.engine.plugin.preload, *self.launcher.plugin.preload]
+
+    def notes(self, machine: Machine) -> list[str]:
+        costly = self.determinism == "bitwise" and self.origin != "simulated"
+        ungated = [f"not gated: {self.ungated}"] if self.ungated else []
+        remark = self.engine.get(Engine).remark(self.workload.get(Workload).layer_shapes,
+                                                self.batch.global_ // self.processes, self.processes,
+                                                self.comm.get(Comm))
+        return [*ungated, *([remark] if remark else []), *([BITWISE] if costly else []), *super().notes(machine)]
+
+    @property
+    def always_runs_full_budget(self) -> bool:
+        return self.stop.design != "stop_at_target"
+
+    @property
+    def preconditioner_work(self) -> Work | None:
+        """Work of the preconditioner in a mean step (modelled); None: the workload does not state its layers."""
+        shapes = self.workload.get(Workload).layer_shapes
+        return self.preconditioner.get(Preconditioner).work(shapes, self.batch.global_, self.processes)
+
+    def full_budget_seconds(self, cores: int) -> float:
+        if not self.engine.get(Engine).needs_parts:
+            return INVENTED_SECONDS
+        workload, busy = self.workload.get(Workload), min(self.processes, cores)
+        training = self.budget_epochs * workload.train_samples / (workload.reference_samples_per_second * busy)
+        return LAUNCH_SECONDS + training + self.budget_steps * (self.preconditioner_work or Work()).seconds(busy)
+
+    def log_size(self) -> LogSize:
+        steps = self.budget_steps
+        if self.evaluate_every is None:
+            return LogSize(budget=f"{steps} steps", steps=steps, evaluations=0, fewer_steps="fewer steps",
+                           fewer_evaluations="")
+        return LogSize(
+            budget=f"{self.stop.max_epochs:g} epochs", steps=steps,
+            evaluations=math.ceil(steps / math.ceil(self.evaluate_every / self.batch.global_)),
+            fewer_steps="a smaller max_epochs or a larger batch", fewer_evaluations="a larger evaluate_every",
+        )
+
+    @property
+    def ranks(self) -> int:
+        return self.processes + self.engine.get(Engine).server_processes(self.processes)
+
+    def rank_logs(self) -> int:
+        return self.launcher.get(Launcher).rank_logs(self.ranks)
+
+    def gate_starts(self) -> int:
+        if self.ungated:
+            return 0
+        return 1 if self.precision.kind == "fp32" else 2  # once in fp32, once more in its own format

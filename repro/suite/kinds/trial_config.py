@@ -1,0 +1,202 @@
+"""The base class of all kinds of trial: what planning, running, recording and reporting need of any trial.
+
+A new kind is one subclass of `TrialConfig` and one row in `repro.suite.kinds.kinds.KINDS`:
+
+1. Write the class in a separate file, next to `repro.suite.kinds.training`. It declares its fields (the four below
+   among them), `kind: Literal["<name>"]` without `exclude=True`, and every abstract member.
+2. Add the row. A suite that says `kind: <name>` in `trial:` is then parsed as that class.
+3. Add the class to the union `AnyTrialConfig`. mypy then lists every place that uses fields of training.
+4. Write the worker that `entry` names. It logs the events that `repro.record.derive.derive` reads.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from typing_extensions import Self
+
+from repro.core.machine import Machine
+from repro.core.source_code import PLACE_DIGITS
+from repro.seams.plugin import Setting
+from repro.suite.choices.choice import Choice
+from repro.suite.field_problem import SuitePart
+from repro.suite.identity import digest
+from repro.suite.kinds.carried_code import CarriedCode
+from repro.suite.kinds.program_files import ProgramFiles
+from repro.suite.quality import Quality
+
+
+@dataclass(frozen=True, slots=True)
+class LogSize:
+    """Size of a trial's log if it uses its whole budget."""
+
+    budget: str
+    """The budget as people read it, for example `8 epochs`."""
+    steps: int
+    evaluations: int
+    fewer_steps: str
+    """The change of a suite for fewer steps."""
+    fewer_evaluations: str
+
+
+class TrialConfig(SuitePart):
+    """Everything that defines a cell: what its trials have in common."""
+
+    entry: ClassVar[str]
+    """"module:function" that the launcher starts on every rank of a trial."""
+    plugin_fields: ClassVar[tuple[str, ...]]
+    """Fields that hold a plug-in; each has the name of its seam."""
+
+    if TYPE_CHECKING:  # declared by every kind itself, so that its fields stay in the order in which people read them
+        kind: Any
+        processes: int
+        device: Any
+        timeout_seconds: float
+        stall_seconds: float | None
+
+    # ---- names
+
+    @property
+    @abstractmethod
+    def slug(self) -> str:
+        """The readable part of the cell's name."""
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """The cell's label in a suite in which nothing varies."""
+
+    @property
+    @abstractmethod
+    def task(self) -> str:
+        """Return the task of its trials, as people read it: cells of one task share a panel of curves."""
+
+    @property
+    @abstractmethod
+    def quality(self) -> Quality:
+        """Words and derived figures of the metric by which its trials are judged."""
+
+    @property
+    @abstractmethod
+    def global_batch(self) -> int | None:
+        """Samples of one optimizer step over all processes; None: not declared."""
+
+    @property
+    @abstractmethod
+    def train_samples(self) -> int | None:
+        """Samples of one pass over the training data; None: not declared."""
+
+    @property
+    @abstractmethod
+    def settings(self) -> dict[str, str]:
+        """Settings that follow from the fields, by name."""
+
+    @property
+    @abstractmethod
+    def repeatability(self) -> str:
+        """The declared level of determinism."""
+
+    @property
+    def ranks(self) -> int:
+        """Processes that the launcher starts for a trial."""
+        return self.processes
+
+    @property
+    def unverified(self) -> str:
+        """Return the unchecked statements about its trials, for every verdict on them; "" if all are checked."""
+        return ""
+
+    def located(self: Self, files: ProgramFiles) -> Self:
+        """Return these choices with the hashes of the user's files that they name.
+
+        Raises:
+            FieldProblem: they are not there.
+        """
+        return self
+
+    @classmethod
+    def phrase(cls, field: str, value: str) -> str:
+        """Return one factor of a label, for example `2 processes`."""
+        if field == "processes":
+            return f"{value} process{'es' if value != '1' else ''}"
+        return value if field in cls.plugin_fields else f"{field.split('.')[-1].replace('_', ' ')} {value}"
+
+    @cached_property
+    def cell_id(self) -> str:
+        """The slug and 8 hex digits of the canonical JSON."""
+        return f"{re.sub('[^a-z0-9-]+', '-', self.slug.lower())}-{digest(self)[:8]}"
+
+    # ---- what may run where
+
+    @property
+    @abstractmethod
+    def origin(self) -> str:
+        """The label of a trial's figures: measured, emulated or simulated."""
+
+    @abstractmethod
+    def why_no_checkpoints(self) -> str:
+        """Return why a trial writes no checkpoints, for example `engine single keeps no checkpoints`; "" if it does."""
+
+    @abstractmethod
+    def setting(self, device: str, device_count: int) -> Setting:
+        """Return these choices as plain words, on a machine with `device_count` devices of kind `device`."""
+
+    def plugins(self) -> tuple[Choice, ...]:
+        """Return every plug-in chosen."""
+        return tuple(getattr(self, name) for name in self.plugin_fields)
+
+    def carried_code(self) -> tuple[CarriedCode, ...]:
+        """Return the code that a trial executes and that no installed package brings: a record that is run again needs
+        the user's consent to it. A kind that starts a command adds the command.
+        """
+        return tuple(CarriedCode(f"{item.seam} {item.kind}", item.code,
+                                 f"code/{item.code[:PLACE_DIGITS]}/{item.kind.partition(':')[0]}")
+                     for item in self.plugins() if item.code)
+
+    def preload(self) -> list[str]:
+        """Return modules that the ranks of a trial import, worth loading once for all trials."""
+        return [name for choice in self.plugins() for name in choice.plugin.preload]
+
+    def unsupported(self, machine: Machine) -> str:
+        """Return why `machine` cannot run these choices, in one sentence; "" if it can."""
+        if self.device == "cuda" and machine.device != "cuda":
+            return "device cuda is requested, and this machine has no usable GPU"
+        device = machine.device if self.device == "auto" else self.device
+        setting = replace(self.setting(device, machine.device_count if device == "cuda" else 0), cores=machine.cores)
+        for choice in self.plugins():
+            if reason := choice.plugin.unsupported(setting):
+                return f"{choice.seam} {choice.kind}: {reason}"
+        return ""
+
+    def notes(self, machine: Machine) -> list[str]:
+        """Return the notes on these choices."""
+        setting = replace(self.setting(self.device, machine.device_count), cores=machine.cores)
+        return [f"{choice.seam} {choice.label}: {text}" for choice in self.plugins()
+                if (text := choice.plugin.note(setting))]
+
+    # ---- what a trial takes
+
+    @property
+    @abstractmethod
+    def always_runs_full_budget(self) -> bool:
+        """A trial uses its whole budget, even if it reaches its target."""
+
+    @abstractmethod
+    def full_budget_seconds(self, cores: int) -> float:
+        """Return roughly how long a trial takes with its whole budget on `cores` CPU cores (modelled)."""
+
+    @abstractmethod
+    def log_size(self) -> LogSize:
+        """Return the size of a trial's log for its whole budget."""
+
+    @abstractmethod
+    def rank_logs(self) -> int:
+        """Return how many files with the output of ranks a trial leaves."""
+
+    @abstractmethod
+    def gate_starts(self) -> int:
+        """Return how often the parity gate starts a cell of these choices: once for each of its comparisons."""

@@ -1,0 +1,1 @@
+"""Suite -> Plan: cells, order of execution, costs, and what a plan needs leave to use."""

@@ -1,0 +1,21 @@
+"""Data and services that the trials of a plan need and this machine does not have."""
+
+from __future__ import annotations
+
+from repro.seams.measurement import Measurement
+from repro.seams.training import Workload
+from repro.suite.kinds.measurement import MeasurementConfig
+from repro.suite.planning.plan import Plan
+
+
+def absent_data(plan: Plan) -> list[str]:
+    """Return a line for each data set or service that is absent: what is missing and how to get it."""
+    found = (choices.workload.get(Workload).absent() for choices in plan.trainings())
+    return [*(text for text in dict.fromkeys(found) if text), *absent_services(plan)]
+
+
+def absent_services(plan: Plan) -> list[str]:
+    """Return a line for each service or room that a measurement needs and that is missing."""
+    found = (cell.choices.measurement.get(Measurement).absent() for cell in plan.cells
+             if isinstance(cell.choices, MeasurementConfig))
+    return [text for text in dict.fromkeys(found) if text]

@@ -1,0 +1,43 @@
+"""Modelled cost of a plan before it runs, from rough rates; never a result."""
+
+from __future__ import annotations
+
+from repro.core.frozen import Frozen
+from repro.core.sums import plain_sum
+from repro.suite.planning.plan import Plan
+
+SETUP_SECONDS = 15.0
+"""Fork server, parity gate, report, once a run, roughly."""
+
+
+class Cost(Frozen):
+    """Seconds that a plan takes if every trial uses its whole budget, roughly."""
+
+    trials: int
+    full_budget_seconds: float
+    label: str = "modelled from rough rates of one CPU core; a busy machine or a slow engine takes longer"
+
+
+def over_time_limits(plan: Plan) -> list[str]:
+    """Return a warning if trials that use their whole budget would be ended by `timeout_seconds`, and count as missed.
+
+    Only for CPUs: no rate of a GPU is known before it runs.
+    """
+    cells = [cell for cell in plan.cells if cell.choices.device == "cpu"]
+    late = [(seconds, cell) for cell in cells
+            if (seconds := cell.choices.full_budget_seconds(plan.cores)) > cell.choices.timeout_seconds]
+    if not late:
+        return []
+    seconds, cell = max(late, key=lambda item: item[0])
+    more = f" (and {len(late) - 1} other cells)" if len(late) > 1 else ""
+    ended = "as one that missed" if plan.has_target and not plan.is_contest else "before its end"
+    return [f"{cell.label}{more}: the whole budget takes about {seconds:,.0f} s (modelled), more than timeout_seconds: "
+            f"{cell.choices.timeout_seconds:g}, which would end the trial {ended}; set timeout_seconds higher or the "
+            "budget lower"]
+
+
+def estimate(plan: Plan) -> Cost:
+    """Return a plan's time if every trial uses its whole budget."""
+    per_cell = [cell.choices.full_budget_seconds(plan.cores) for cell in plan.cells]
+    total = plain_sum(per_cell[index] for index, _ in plan.order)
+    return Cost(trials=len(plan.order), full_budget_seconds=round(total + SETUP_SECONDS, 1))

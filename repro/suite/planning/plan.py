@@ -1,0 +1,392 @@
+"""Suite -> Plan: the cells that run, unsupported combinations with their reason, the order of execution."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field, ModelWrapValidatorHandler, model_validator
+
+from repro.core import pattern
+from repro.core.errors import SuiteError
+from repro.core.frozen import Frozen
+from repro.core.machine import Machine
+from repro.core.random_streams import Streams
+from repro.core.yaml_file import FieldPath
+from repro.suite.choices.recorded import RecordedPlugin, reading
+from repro.suite.choices.stand_in import StandIn
+from repro.suite.contest import CONTEST
+from repro.suite.identity import FIRST_METHOD, METHOD, METHODS, canonical, rules_of
+from repro.suite.kinds.measurement import MeasurementConfig
+from repro.suite.kinds.program_files import ProgramFiles
+from repro.suite.kinds.training import TrainingConfig
+from repro.suite.model import SEEDS_BELOW, Suite, Trial
+from repro.suite.planning import legacy
+from repro.suite.planning.cell import Cell, Skipped
+from repro.suite.planning.designs import check_designs
+from repro.suite.planning.factors import keep_factors
+from repro.suite.planning.legacy import PlanKind
+from repro.suite.planning.matrix import describe_plugins, expand_matrix, undrawn_settings
+from repro.suite.planning.repeats import lost_design, planned_repeats, without_primary
+from repro.suite.tuning.contenders import Problem, contender_label
+
+LEAST_SEEDS = 5
+"""Repeats that a result needs (method.md section 3); fewer make a smoke test."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Random numbers that a run needs and its suite does not state.
+
+    The command line draws them for every run; the defaults are for a plan that must be the same at every call.
+    """
+
+    master_seed: int = 20151102
+    """Used if the suite states none."""
+    order_seed: int | None = 20151102
+    """None: method 1.0, which had none."""
+
+
+FIXED = Drawn()
+
+
+class Plan(Frozen):
+    """The expanded suite: what will run, in which order, and what will not."""
+
+    schema_: Literal[1] = Field(default=1, alias="schema")
+    suite: Suite
+    digest: str = Field(pattern="^[0-9a-f]{64}$")
+    method: str = METHOD
+    device: str
+    device_count: int
+    cores: int
+    cpp_compiler: bool = True
+    """A C++ compiler is installed; older plans did not ask."""
+    plugins: tuple[RecordedPlugin, ...] = ()
+    """The plug-ins of other packages in the suite, so that readers need none of them installed."""
+    cells: tuple[Cell, ...]
+    skipped: tuple[Skipped, ...]
+    order: tuple[tuple[int, int], ...]
+    """(index into cells, repeat) of every trial, in order of execution."""
+    order_seed: int | None = Field(None, ge=0, lt=SEEDS_BELOW)
+    """The order follows from it; None: method 1.0, whose order follows from the master seed."""
+    notes: tuple[str, ...] = ()
+    """For people: declared contrasts that overrides removed, too few repeats, costs. No code searches them."""
+    smoke_note: str = ""
+    """The one of `notes` that says that the suite is a smoke test; "" if it is none."""
+    base: str = ""
+    """Folder of the suite's file, in which programs run; in a record relative to the run's folder. "": no programs."""
+    kind: PlanKind = "suite"
+    """suite: all that a suite expands to. tuning: the same of a suite with `tune`, whose trials are not scored.
+    reproduction: chosen trials of another record, run again. calibration: cells of a suite against themselves."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _without_plugins(cls, data: Any, handler: ModelWrapValidatorHandler[Plan]) -> Plan:
+        """Read a plan although plug-ins in it are not installed here."""
+        with reading(data.get("plugins", ()) if isinstance(data, Mapping) else ()):
+            return handler(data)
+
+    @model_validator(mode="after")
+    def _from_older_version(self) -> Plan:
+        if "kind" not in self.model_fields_set:
+            object.__setattr__(self, "kind", legacy.plan_kind(self.suite.title, self.notes))
+            object.__setattr__(self, "cells", legacy.with_sides(self.suite.title, self.cells))
+            object.__setattr__(self, "smoke_note", legacy.smoke_note(self.notes))
+        if self.suite.master_seed is None:
+            raise ValueError("suite.master_seed is missing: a plan holds the one that its trials are drawn from")
+        if (rules_of(self.method) == FIRST_METHOD) != (self.order_seed is None):
+            raise ValueError("order_seed " + ("is missing" if self.order_seed is None else "is set")
+                             + f": method {FIRST_METHOD} has none, later methods have one")
+        return self
+
+    @property
+    def master_seed(self) -> int:
+        """Seed of every random number of the trials."""
+        assert self.suite.master_seed is not None, "validated"
+        return self.suite.master_seed
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """`notes`, and what an older method of measuring means for the verdicts."""
+        return self.notes if rules_of(self.method) == METHOD else (legacy.method_note(self.method), *self.notes)
+
+    @property
+    def order_is_fixed(self) -> bool:
+        """The order follows from the suite alone, so that a cell which is early in one run is early in every run."""
+        return self.order_seed is None
+
+    @property
+    def order_entropy(self) -> int:
+        """The number from which `execution_order` gives the order."""
+        return self.master_seed if self.order_seed is None else self.order_seed
+
+    def trials(self) -> Iterator[Trial]:
+        """Yield every trial in order of execution."""
+        return iter(self.listed_trials)
+
+    @cached_property
+    def listed_trials(self) -> tuple[Trial, ...]:
+        """Every trial in order of execution: made once, because its name is a hash."""
+        return tuple(self.trial(self.cells[index], repeat) for index, repeat in self.order)
+
+    def trial(self, cell: Cell, repeat: int) -> Trial:
+        """Return the trial of one cell and one repeat."""
+        return Trial(
+            suite=self.suite.suite, suite_digest=self.digest, method=self.method, choices=cell.choices, repeat=repeat,
+            master_seed=self.master_seed, side=cell.trial_side,
+        )
+
+    def absent_plugins(self) -> list[str]:
+        """Return a sentence for each plug-in in it that is not installed here as the plan describes it."""
+        return list(dict.fromkeys(choice.plugin.absence for cell in self.cells for choice in cell.choices.plugins()
+                                  if isinstance(choice.plugin, StandIn)))
+
+    def trainings(self) -> list[TrainingConfig]:
+        """Return the choices of the cells that train a model here, in their order."""
+        return [cell.choices for cell in self.cells
+                if isinstance(cell.choices, TrainingConfig) and cell.choices.needs_parts]
+
+    @property
+    def common_seeds(self) -> int:
+        """Repeats that every cell has: after the first look of a sequential run only two cells go on.
+
+        A reproduction has those of its source that are run again.
+        """
+        if self.kind == "reproduction":
+            return min(Counter(index for index, _ in self.order).values(), default=self.suite.seeds)
+        return self.suite.looks[0] if self.suite.looks and self.kind == "suite" else self.suite.seeds
+
+    @property
+    def has_twins(self) -> bool:
+        """Its cells are the two sides of a calibration, which no suite expands to."""
+        return any(cell.side for cell in self.cells)
+
+    @property
+    def has_target(self) -> bool:
+        """False for design fixed_steps, which no cell shares with another design."""
+        return all(cell.choices.stop.has_target for cell in self.cells)
+
+    @property
+    def measures(self) -> bool:
+        """Its trials are measurements, which no cell shares with another kind: they train nothing."""
+        return any(isinstance(cell.choices, MeasurementConfig) for cell in self.cells)
+
+    @property
+    def is_contest(self) -> bool:
+        """The target judges the mean over all trials; no cell shares this design with another."""
+        return any(cell.choices.stop.design == CONTEST for cell in self.cells)
+
+    @property
+    def smoke(self) -> bool:
+        """The suite has fewer repeats than a result needs."""
+        return self.suite.seeds < LEAST_SEEDS and self.kind != "tuning"
+
+
+def make_plan(
+    suite: Suite, machine: Machine, problem: Problem | None = None, overridden: bool = False, drawn: Drawn = FIXED,
+    method: str = METHOD, folder: Path | None = None,
+) -> Plan:
+    """Expand `suite` for `machine`.
+
+    Args:
+        problem: makes errors that name file and line.
+        overridden: the suite was changed on the command line; a declared contrast that no cell matches any more then
+            becomes a note, not an error.
+        drawn: the random numbers of this run.
+        method: whose rules give the digest.
+        folder: of the suite's file, whose programs are hashed; None: the suite states their hashes, as that of a
+            record does.
+
+    Raises:
+        SuiteError: a combination that is wrong in itself, a cell twice, a baseline that no cell matches, or nothing
+            left to run.
+    """
+    problem = problem or (lambda text, path: SuiteError(text, field=".".join(map(str, path))))
+    files = ProgramFiles(folder, suite.programs)
+    if suite.master_seed is None:
+        suite = suite.model_copy(update={"master_seed": drawn.master_seed})
+    requested, used = expand_matrix(suite, problem, files)
+    if files.found:
+        suite = suite.model_copy(update={"programs": dict(files.found)})
+    idle = next((index for index in range(len(suite.exclude)) if index not in used), None)
+    if idle is not None and not overridden and suite.tune is None:
+        raise problem(f"{json.dumps(suite.exclude[idle])} excludes no combination of this suite", ("exclude", idle))
+    suite, lost = _keep_contrasts(suite, requested, problem, overridden)
+    check_designs(suite, requested, problem)
+    suite, without = keep_factors(suite, problem, overridden)
+    cells, skipped = _on_machine(requested, machine, problem)
+    plan = Plan(
+        suite=suite, digest=suite_digest(suite, requested, method), method=method, device=machine.device,
+        device_count=machine.device_count, cores=machine.cores, cpp_compiler=machine.cpp_compiler,
+        plugins=describe_plugins(suite, requested),
+        cells=tuple(cells), skipped=tuple(skipped), order=(), order_seed=drawn.order_seed,
+        kind="suite" if suite.tune is None else "tuning",
+        base=str(folder) if folder is not None and files.found else "",
+    )
+    plan = plan.model_copy(update={"order": tuple(planned_order(plan))})
+    smoke_note = _smoke_note(plan)
+    notes = (*lost, *without, *([smoke_note] if smoke_note else []), *_notes(plan, machine))
+    return plan.model_copy(update={"notes": notes, "smoke_note": smoke_note})
+
+
+def _keep_contrasts(
+    suite: Suite, cells: list[Cell], problem: Problem, overridden: bool
+) -> tuple[Suite, list[str]]:
+    """Return the suite with the contrasts that its cells can answer, and a note for each that overrides removed."""
+    data = [cell.choices.model_dump(mode="json", by_alias=True) for cell in cells]
+    wanted: list[tuple[dict[str, Any], FieldPath]] = [(suite.baseline, ("baseline",))] if suite.baseline else []
+    if suite.primary:
+        wanted.append((suite.primary.candidate, ("primary", "candidate")))
+        wanted.append((suite.primary.baseline, ("primary", "baseline")))
+    notes: list[str] = []
+    for item, path in wanted:
+        found = [cell.label for cell, choices in zip(cells, data, strict=True) if pattern.matches(choices, item)]
+        if len(found) == 1 or (found and path[0] == "baseline"):
+            continue
+        what = f"matches {len(found)} cells, not one: {'; '.join(found[:8])}" if found else (
+            f"matches no cell of this suite; cells: {'; '.join(cell.label for cell in cells[:8])}")
+        if not overridden:
+            raise problem(f"{json.dumps(item)} {what}", path)
+        notes.append(f"the declared {path[0]} is dropped: after the overrides {json.dumps(item)} {what}")
+        suite = suite.model_copy(update={"baseline": {}} if path[0] == "baseline" else without_primary(suite))
+    return suite, notes
+
+
+def _on_machine(requested: list[Cell], machine: Machine, problem: Problem) -> tuple[list[Cell], list[Skipped]]:
+    """Return the cells that run on `machine`, with the device they run on, and those that do not."""
+    cells: dict[str, Cell] = {}
+    skipped: list[Skipped] = []
+    for cell in requested:
+        if reason := cell.choices.unsupported(machine):
+            skipped.append(Skipped(label=cell.label, factors=cell.factors, reason=reason))
+            continue
+        here = cell
+        if cell.choices.device == "auto":
+            here = cell.with_choices(cell.choices.model_copy(update={"device": machine.device}))
+        if here.cell_id in cells:
+            raise problem(f"the cell {cell.label!r} is requested twice: device auto is {machine.device} here",
+                          ("matrix", "device"))
+        cells[here.cell_id] = here
+    if not cells:
+        raise problem(f"nothing can run on this machine: {skipped[0].label}: {skipped[0].reason}", ("trial",))
+    return list(cells.values()), skipped
+
+
+def _smoke_note(plan: Plan) -> str:
+    """Return the note of a smoke test; "" if it is none."""
+    if not plan.smoke:
+        return ""
+    return f"{plan.suite.seeds} repeats make a smoke test, not a result; {LEAST_SEEDS} are the least, 10 the default"
+
+
+def _notes(plan: Plan, machine: Machine) -> list[str]:
+    """Return the other notes on the plan, each once."""
+    found: list[str] = []
+    if plan.suite.seeds == LEAST_SEEDS and plan.kind != "tuning":
+        found.append("5 pairs cannot be significant at the 5 % level (sign-flip floor 0.0625); 6 can")
+    found += [lost] if (lost := lost_design(plan.suite, plan.cells)) else []
+    found += [f"{contender_label(item.where)} is not scored: no trial of its tuning could be judged"
+              for item in plan.suite.settings if item.set_ is None]
+    found += [f"{name} has a setting that the declared search does not draw: its tuning is not the one that the suite "
+              "states" for name in undrawn_settings(plan.suite)]
+    found += dict.fromkeys(note for cell in plan.cells for note in cell.choices.notes(machine))
+    return [*found, *_without_checkpoints(plan)]
+
+
+def _without_checkpoints(plan: Plan) -> list[str]:
+    """Return why some trials start from the beginning, although the suite resumes them from checkpoints."""
+    if not plan.suite.keeps_checkpoints:
+        return []
+    reasons = sorted({reason for cell in plan.cells if (reason := cell.choices.why_no_checkpoints())})
+    return [f"{reason}: a trial of it that fails starts from the beginning" for reason in reasons]
+
+
+def expand_again(plan: Plan, machine: Machine) -> Plan:
+    """Expand the suite of a plan by the rules of its method, with the random numbers that were drawn for it.
+
+    Raises:
+        SuiteError: the suite cannot be expanded here, or its method is unknown to this version.
+    """
+    if rules_of(plan.method) not in METHODS:
+        raise SuiteError(f"method {plan.method!r} is unknown to this version of repro (known: {', '.join(METHODS)})",
+                         field="method")
+    with reading(plan.plugins):
+        return make_plan(plan.suite, machine, overridden=True, drawn=Drawn(plan.master_seed, plan.order_seed),
+                         method=plan.method)
+
+
+def suite_digest(suite: Suite, cells: Sequence[Cell], method: str = METHOD) -> str:
+    """Return the sha256 of what defines the experiment: the complete cells; not titles, not the number of repeats.
+
+    The master seed is no part of it, so that runs with other seeds are runs of the same experiment.
+    """
+    data: dict[str, Any] = {
+        "suite": suite.suite, "method": method, "baseline": suite.baseline,
+        "primary": suite.primary.model_dump(mode="json") if suite.primary else None,
+        "cells": sorted(canonical(cell.choices) for cell in cells),
+    }
+    if suite.sequential is not None:
+        data["sequential"] = suite.sequential.model_dump(mode="json")
+    # Newer than the first suites: part of the digest only if not the default, so that older suites keep theirs.
+    data |= {key: value for key, value in (("margin", suite.margin), ("horizon", suite.horizon))
+             if value != Suite.model_fields[key].default}
+    if rules_of(method) == FIRST_METHOD:
+        data["master_seed"] = suite.master_seed
+    if suite.contrasts:
+        data["contrasts"] = suite.contrasts
+    if suite.tune is not None:  # `tuned` says where settings come from, which are part of the cells
+        data["tune"] = suite.tune.model_dump(mode="json", by_alias=True)
+    if suite.keeps_checkpoints:  # writing them is on the clock of every trial
+        data["checkpoint_every"] = suite.checkpoint_every
+    return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def planned_order(plan: Plan) -> Iterator[tuple[int, int]]:
+    """Yield the order that the seed of a plan gives to its trials.
+
+    A reproduction has chosen ones only; after the first look of a sequential design only two cells go on.
+    """
+    chosen, most = set(plan.order), planned_repeats(plan.suite, plan.cells)
+    for index, repeat in execution_order(plan.suite, len(plan.cells), plan.order_entropy):
+        if (index, repeat) in chosen if plan.kind == "reproduction" else repeat < most[index]:
+            yield index, repeat
+
+
+def wrong_order(plan: Plan, again: Plan | None = None) -> str:
+    """Return that the order is not the one that the plan's seed gives to these trials; "" if it is.
+
+    Args:
+        again: its suite, expanded again; shows cells that changed places.
+    """
+    if plan.kind == "reproduction" and plan.order_is_fixed:
+        return ""  # it has its record's order, and does not hold the other cells that this came from
+    here = [cell.cell_id for cell in plan.cells]
+    there = [cell.cell_id for cell in again.cells] if again else here
+    cells = there if sorted(there) == sorted(here) else here
+    expected = [(cells[index], repeat) for index, repeat in islice(planned_order(plan), len(plan.order) + 1)]
+    found = [(here[index], repeat) for index, repeat in plan.order]
+    if found == expected or sorted(found) != sorted(expected):
+        return ""
+    seed = f"master_seed {plan.master_seed}" if plan.order_is_fixed else f"order_seed {plan.order_seed}"
+    place = next(at for at, (ours, wanted) in enumerate(zip(found, expected, strict=True), 1) if ours != wanted)
+    return f"order is not the one that its {seed} gives: it differs from trial {place} on"
+
+
+def execution_order(suite: Suite, cells: int, seed: int) -> Iterator[tuple[int, int]]:
+    """Yield blocks of one seed over all cells, each shuffled on its own: no drift of the machine favours a cell.
+
+    Args:
+        seed: drawn for the run (`Plan.order_entropy`). Fewer repeats give the beginning of the same order.
+    """
+    for repeat in range(suite.seeds):
+        generator = Streams(seed, repeat).generator("execution-order")
+        yield from ((int(index), repeat) for index in generator.permutation(np.arange(cells)))

@@ -1,0 +1,1 @@
+"""The tuning of a suite: its search, its contenders, its two phases."""

@@ -1,0 +1,97 @@
+"""The writer of one attempt's checkpoints: every rank writes its own files; rank 0 makes room, finishes and deletes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from repro.core import fence
+from repro.core.errors import CheckpointError
+from repro.record.folder.checkpoint import LOG, Checkpoint, Checkpoints, Resumption, boot_id
+
+
+@dataclass(slots=True)
+class CheckpointWriter:
+    """Writes one rank's part of every checkpoint of one attempt."""
+
+    # Eight fields: what the launch payload says about checkpoints, which is all that this object needs to know.
+
+    folder: Checkpoints
+    every: int
+    """Evaluations between two checkpoints."""
+    trial_id: str
+    attempt: int
+    rank: int
+    world: int
+    shift_ns: int = 0
+    size: int = 0
+    """Bytes of the last checkpoint; 0: none yet."""
+
+    def is_due(self, evaluations: int) -> bool:
+        return evaluations % self.every == 0
+
+    def prepare(self, step: int, estimated_bytes: int) -> str:
+        """Make room for a checkpoint, on rank 0; return why it cannot be written, or ""."""
+        return self.folder.prepare(step, self.size or estimated_bytes) if self.rank == 0 else ""
+
+    def write_own(self, step: int, own: Mapping[str, Any], log: bytes) -> None:
+        """Write this rank's own files.
+
+        Raises:
+            CheckpointError: they cannot be written.
+        """
+        partial = self.folder.partial(step)
+        try:
+            fence.write_bytes(partial / f"rank{self.rank}.json", json.dumps(own, separators=(",", ":")).encode())
+            if self.rank == 0:
+                fence.write_bytes(partial / LOG, log)
+        except OSError as error:
+            raise CheckpointError(f"checkpoint of step {step}: cannot be written: {error.strerror}") from error
+
+    def describe_room(self) -> str:
+        """Return the free space of the disk in words: libraries do not report why they could not write."""
+        try:
+            return f"{shutil.disk_usage(self.folder.root).free / 1e6:.0f} MB are free on its disk"
+        except OSError as error:
+            return f"its disk: {error.strerror}"
+
+    def drop(self) -> None:
+        """Delete an unfinished checkpoint, on rank 0."""
+        if self.rank == 0:
+            self.folder.tidy()
+
+    def keep(self, step: int, samples: int, at_ns: int, wall_ms: float) -> None:
+        """Finish a checkpoint that all ranks have written, on rank 0.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        if self.rank == 0:
+            self.size = self.folder.keep(Checkpoint(
+                trial_id=self.trial_id, attempt=self.attempt, world=self.world, step=step, samples=samples,
+                at_ns=at_ns, wall_ms=wall_ms, shift_ns=self.shift_ns, boot=boot_id(), files={},
+            ))
+
+
+def from_payload(payload: Mapping[str, Any], folder: Path, trial_id: str, rank: int,
+                 world: int) -> tuple[CheckpointWriter | None, Resumption | None]:
+    """Return the writer (None: the trial keeps no checkpoints) and the checkpoint to resume (None: none).
+
+    Raises:
+        CheckpointRefused: the checkpoint is of another trial or another number of ranks.
+    """
+    request = payload.get("checkpoints")
+    if request is None:
+        return None, None
+    kept = Checkpoints(folder / request["folder"])
+    resumed = None
+    if request["resume"]:
+        # The parent has checked every file; once is enough.
+        manifest = kept.read_manifest(request["resume"], trial_id, world)
+        resumed = Resumption(kept.root / request["resume"], manifest, request["shift_ns"], request["clock"])
+    writer = CheckpointWriter(kept, request["every"], trial_id, payload["attempt"], rank, world, request["shift_ns"])
+    return writer, resumed

@@ -1,0 +1,171 @@
+"""One rank in the parity gate: it takes the gate's steps, and every tensor of them is measured and recorded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from repro.core import fence
+from repro.core.random_streams import Streams
+from repro.papers.server.server_rank import serve
+from repro.record.folder.stored_code import allow_code_of_trial
+from repro.seams.training import Batch, Job, Session, TrainingParts, Workload
+from repro.suite.kinds.gate_options import GateOptions
+from repro.suite.model import Trial
+from repro.worker.evaluation import share_batches
+from repro.worker.gate.measure import Measures, batch_sha256
+from repro.worker.gate.model import ScaledLoss, prepare
+from repro.worker.gate.trace import AGED_STEPS, Evaluation, Kind, Step, Trace, measured_steps
+from repro.worker.input.data_order import SampleOrder
+from repro.worker.memory import naming_out_of_memory
+from repro.worker.rank_weights import describe_held, wide_share
+from repro.worker.setup import RankPlace, Started, make_job, start_session, warm_up
+
+
+def main(folder: str, payload: Mapping[str, Any]) -> None:
+    """Run the steps and write trace<rank>.json in `folder`: the entry point of every rank."""
+    rank, local_rank = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK"))
+    allow_code_of_trial(payload)
+    trial = Trial.model_validate(payload["trial"])
+    place = RankPlace(rank, trial.training.processes, local_rank)
+    with naming_out_of_memory(trial.training, in_gate=True):
+        if rank >= place.world:
+            cut = int(payload.get("ranks_of_candidates", 1))
+            serve(trial, place, payload.get("disturbance", 0), lambda parts: prepare(parts, cut, "cpu"))
+            return
+        trace = _run(trial, place, payload)
+    fence.write_bytes(Path(folder, f"trace{rank}.json"), trace.model_dump_json().encode())
+
+
+def _run(trial: Trial, place: RankPlace, payload: Mapping[str, Any]) -> Trace:
+    job = make_job(trial.training, place, payload.get("cache"))
+    cut = int(payload.get("ranks_of_candidates", 1))
+    started = start_session(trial, job, payload.get("disturbance", 0), lambda parts: prepare(parts, cut, job.device))
+    assert started.parts is not None
+    try:
+        if trial.training.warmup_steps:  # the reference has none: what a warm-up leaves behind must show
+            warm_up(started.session, started.parts, job, trial.training)
+        kind: Kind = payload["kind"]
+        return Recorder(trial, job, started).record(kind, measured_steps(kind, float(payload["least_share"])))
+    finally:
+        started.session.close()
+
+
+class Recorder:
+    """Trains one session through the steps of the gate and measures it."""
+
+    def __init__(self, trial: Trial, job: Job, started: Started) -> None:
+        assert started.parts is not None and started.functions is not None
+        self.trial, self.job, self.started = trial, job, started
+        self.session: Session = started.session
+        self.parts: TrainingParts = started.parts
+        assert isinstance(started.functions.loss, ScaledLoss)
+        self.loss = started.functions.loss
+        self.parts.open_data()
+        workload = trial.training.workload.get(Workload)
+        self.eval_samples = min(workload.eval_samples, (trial.training.gate or GateOptions()).eval_samples)
+        self.order = SampleOrder(
+            Streams(trial.master_seed, trial.repeat), workload.train_samples, trial.training.batch.global_)
+        self.measures = Measures()
+        self.weights: dict[str, np.ndarray] = {}
+        self.fed: list[tuple[str, ...]] = []
+        self.losses: list[float] = []
+        self._optimizer: dict[str, str] = {}
+
+    def record(self, kind: Kind, steps: Sequence[Step]) -> Trace:
+        """Take all steps and return what was measured."""
+        self.weights = self.session.weights()
+        initial = self.measures.of(self.weights.items())
+        facts: dict[str, Any] = {}
+        before = [step for step in steps if step.before_evaluation]
+        for index, step in enumerate(before):
+            if kind == "fp32" and index and step.number > before[index - 1].number + 1:
+                facts |= self._age(before[index - 1].number)
+            self._measure_step(step)
+        evaluations = [self._evaluate(before[-1].number, self.eval_samples)]
+        facts["buffers"] = self.measures.of(self.session.buffers().items())
+        for step in steps[len(before):]:
+            self._measure_step(step)
+        # Fewer samples: a sum that is left over from the first evaluation cannot be right by chance.
+        evaluations.append(self._evaluate(steps[-1].number, max(1, self.eval_samples // 2)))
+        facts |= self._describe_ranks()
+        return Trace(
+            rank=self.job.rank, steps=tuple(step.number for step in steps), fed=tuple(self.fed),
+            loss=tuple(self._mean(self.losses)), initial=initial, gradients=self.measures.series("gradient"),
+            weights=self.measures.series("weight"), updates=self.measures.series("update"),
+            effective=self.session.effective(), evaluations=tuple(evaluations), optimizer=self._optimizer, **facts,
+        )
+
+    def _batches(self, number: int) -> list[Batch]:
+        job, index = self.job, number - 1
+        epoch, shares = self.order.micro_batches(index, job.rank, job.world, job.accumulation)
+        # Another epoch and another rate every step reveal an engine or workload that mishandles either.
+        return [self.parts.train_batch(epoch + index % 3, indices) for indices in shares]
+
+    def _measure_step(self, step: Step) -> None:
+        batches, rate = self._batches(step.number), self.trial.training.rate * step.share
+        self.fed.append(tuple(batch_sha256(batch) for batch in batches))
+        self.loss.factor = step.factor
+        if step.split:
+            self.losses.append(float(self.session.backward(batches)))
+            self.measures.add("gradient", self.session.gradients().items())
+            self.session.update(rate)
+        else:
+            self.losses.append(float(self.session.step(batches, rate)))
+            self.measures.skip("gradient")
+        before, self.weights = self.weights, self.session.weights()
+        self.measures.add("weight", self.weights.items())
+        self.measures.add("update", ((name, array - before.pop(name)) for name, array in self.weights.items()))
+
+    def _age(self, last: int) -> dict[str, Any]:
+        losses = [float(self.session.step(self._batches(last + 1 + index), 0.0)) for index in range(AGED_STEPS)]
+        moved = "" if self.job.optimizer.moves_at_rate_zero else self._moved()
+        return {"aged_loss": tuple(self._mean(losses)), "moved_at_rate_zero": moved}
+
+    def _moved(self) -> str:
+        """Return the first tensor whose weights differ from those at the last measured step."""
+        now = self.session.weights()
+        return next((name for name in now if not _equal(now[name], self.weights[name])), "")
+
+    def _evaluate(self, step: int, samples: int) -> Evaluation:
+        """Evaluate by the engine and, with the weights that it reports, by the harness's own model."""
+        from repro.worker.own_model import OwnModel
+
+        metric, job = self.trial.training.gate_metric, self.job
+        theirs = self.session.evaluate(share_batches(self.parts, job, samples), metric)
+        moved = self._moved()
+        weights = self.weights
+        if job.optimizer.evaluates_other_weights:
+            with self.session.evaluated():
+                weights = self.session.weights()
+        functions = self.started.functions
+        assert functions is not None
+        own = OwnModel(self.trial, job, functions)
+        own.load(weights, self.session.buffers())
+        ours = own.score(share_batches(functions, job, samples), metric)
+        sums = self.session.total([theirs[0], float(theirs[1]), ours[0], float(ours[1])])
+        self._optimizer = own.describe_optimizer()
+        # A lost sample must show: the harness's own count is the divisor of both.
+        value = sums[0] / sums[1] if sums[1] == sums[3] else float("nan")
+        return Evaluation(step=step, value=value, own=sums[2] / sums[3], moved=moved)
+
+    def _describe_ranks(self) -> dict[str, Any]:
+        held, precision = self.session.held(), self.job.precision
+        facts: dict[str, Any] = {"wide_share": wide_share(self.weights, precision)}
+        if held is None:
+            return facts
+        found = describe_held(held, self.weights, precision.weights)
+        return facts | {"parts": found["parts"], "held": found["sha256"], "different": found["different"],
+                        "first_different": found["first"]}
+
+    def _mean(self, losses: Sequence[float]) -> list[float]:
+        return [total / self.job.world for total in self.session.total(losses)]
+
+
+def _equal(one: np.ndarray, other: np.ndarray) -> bool:
+    # Looking for NaN takes several times as long.
+    return np.array_equal(one, other) or np.array_equal(one, other, equal_nan=True)

@@ -1,0 +1,142 @@
+"""Verify the consumed samples, their order and their augmentation against the seed, or a stream's own order.
+
+Every rank has only its share, and a run is cut differently on one process and on four. The compared value is
+therefore a sum over all samples of the run: of a 128-bit mix of (position in the run, value), modulo 2^128 (an
+incremental hash by addition; Bellare and Micciancio, 1997). The shares add up to the same number however the run was
+cut. Another sample, or the same samples in another order, give another number. The sum detects mistakes, not forgery.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from repro.seams.training import Fed, TrainingParts
+from repro.worker.input.data_order import DataOrder
+
+LANES = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F)
+"""Two independent sums of 64 bits each."""
+MASK = (1 << 64) - 1
+
+
+class Tally:
+    """The sum over all (position, value) pairs so far."""
+
+    __slots__ = ("lanes",)
+
+    def __init__(self, lanes: Sequence[int] = (0, 0)) -> None:
+        self.lanes = list(lanes)
+
+    def add(self, positions: np.ndarray, values: np.ndarray) -> None:
+        """Add `values` [n] int64 at `positions` [n] int64."""
+        places, contents = positions.astype(np.uint64), values.astype(np.int64).view(np.uint64)
+        for lane, key in enumerate(LANES):
+            mixed = _mix(_mix(places ^ np.uint64(key)) + contents)
+            self.lanes[lane] = (self.lanes[lane] + int(np.add.reduce(mixed, initial=np.uint64(0)))) & MASK
+
+    def hex(self) -> str:
+        """Return the sha256 of the sum."""
+        return hashlib.sha256(b"".join(lane.to_bytes(8, "little") for lane in self.lanes)).hexdigest()
+
+
+def add_tallies(shares: Sequence[Sequence[int]]) -> Tally:
+    """Return the tally of all ranks together."""
+    return Tally([sum(lanes) & MASK for lanes in zip(*shares, strict=True)])
+
+
+def _mix(values: np.ndarray) -> np.ndarray:
+    """splitmix64's finalizer (Steele, Lea and Flood, 2014): every bit of the input moves every bit of the output."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: np.ndarray = values ^ (values >> np.uint64(31))
+    return mixed
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSplit:
+    """The cut of a global batch into micro-batches, and the share of this rank."""
+
+    rank: int
+    world: int
+    accumulation: int
+    global_batch: int
+
+
+class DataAudit:
+    """One rank's tallies of the samples and draws that it consumed, updated between blocks of steps."""
+
+    def __init__(self, parts: TrainingParts, order: DataOrder, split: BatchSplit, train_samples: int) -> None:
+        self.parts, self.order, self.split, self.train_samples = parts, order, split, train_samples
+        self.calls = 0
+        """Micro-batches counted so far."""
+        self.fed, self.drawn = Tally(), Tally()
+
+    def state(self) -> dict[str, Any]:
+        """Return the tallies (JSON-like); between blocks, when everything is counted."""
+        return {"calls": self.calls, "fed": self.fed.lanes, "drawn": self.drawn.lanes}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`."""
+        self.calls = int(state["calls"])
+        self.fed, self.drawn = Tally(state["fed"]), Tally(state["drawn"])
+
+    def count(self, consumed: Sequence[Fed]) -> None:
+        """Add the micro-batches of this rank's next steps, in their order, to the tallies; outside every timed step."""
+        if not consumed:
+            return
+        positions = np.concatenate([self._next_positions(len(indices)) for indices, _ in consumed])
+        self.fed.add(positions, np.concatenate([indices for indices, _ in consumed]))
+        drawn = [draws for _, draws in consumed if draws is not None]
+        if len(drawn) == len(consumed):
+            self.drawn.add(positions, np.concatenate(drawn))
+
+    def _next_positions(self, count: int) -> np.ndarray:
+        """Return the positions in the run of the samples of this rank's next micro-batch."""
+        split = self.split
+        step, micro = divmod(self.calls, split.accumulation)
+        self.calls += 1
+        each = split.global_batch // (split.accumulation * split.world)
+        start = step * split.global_batch + (micro * split.world + split.rank) * each
+        return np.arange(count, dtype=np.int64) + start
+
+    def expected_tallies(self, samples: int) -> tuple[Tally, Tally]:
+        """Return this rank's part of the tallies (order, draws) that the seed gives for a run of `samples` samples.
+
+        Passes over the data are dealt to the ranks in turn, also those that other ranks consumed: only the sum counts.
+        """
+        order, draws = Tally(), Tally()
+        for epoch in range(self.split.rank, -(-samples // self.train_samples), self.split.world):
+            start = epoch * self.train_samples
+            positions = np.arange(start, min(start + self.train_samples, samples), dtype=np.int64)
+            indices = self.order.draw(epoch)[:len(positions)]
+            order.add(positions, indices)
+            if self.parts.draws is not None:
+                self._add_expected_draws(draws, positions, indices, self.parts.draws)
+        return order, draws
+
+    def _add_expected_draws(
+        self, draws: Tally, positions: np.ndarray, indices: np.ndarray, seeded: Callable[[int, np.ndarray], np.ndarray]
+    ) -> None:
+        """Add the draws of the seed; a batch is augmented for the pass in which it begins."""
+        batch = self.split.global_batch
+        epochs = positions // batch * batch // self.train_samples
+        for epoch in np.unique(epochs).tolist():
+            here = epochs == epoch
+            draws.add(positions[here], seeded(epoch, indices[here]))
+
+    def tallies(self, samples: int) -> list[list[int]]:
+        """Return this rank's tallies (JSON-like): consumed order, expected order, consumed draws, expected draws."""
+        order, draws = self.expected_tallies(samples)
+        return [self.fed.lanes, order.lanes, self.drawn.lanes, draws.lanes]
+
+
+def draws_sha256(draws: Callable[[int, np.ndarray], np.ndarray], train_samples: int, passes: int = 2) -> str:
+    """Hash the seed's draws for all samples in the first passes, as little-endian int64."""
+    digest = hashlib.sha256()
+    for epoch in range(passes):
+        digest.update(draws(epoch, np.arange(train_samples)).astype("<i8").tobytes())
+    return digest.hexdigest()

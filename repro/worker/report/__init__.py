@@ -1,0 +1,1 @@
+"""The final report of a trial, after its clock has stopped."""

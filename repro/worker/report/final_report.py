@@ -1,0 +1,159 @@
+"""The final report, after the clock has stopped: figures that need all ranks together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from repro.worker.context import TrialContext
+from repro.worker.evaluation import Evaluated
+from repro.worker.input.data_audit import DataAudit, add_tallies, draws_sha256
+from repro.worker.input.data_order import DataOrder
+from repro.worker.input.trial_input import TrialInput
+from repro.worker.report.capture import Capture
+from repro.worker.report.expected_traffic import expected_traffic
+from repro.worker.report.final_checks import gather_facts
+from repro.worker.report.model_report import describe_model
+from repro.worker.step_log import write_rank_steps
+from repro.worker.weights import weights_sha256
+
+
+@dataclass(frozen=True, slots=True)
+class RankFigures:
+    """One rank's figures of a finished trial."""
+
+    step: int
+    block_seconds: Sequence[Sequence[float]]
+    """Step seconds, one list a block."""
+    whole_seconds: Sequence[Sequence[float]]
+    """The same with the input of each step."""
+    traffic: Mapping[str, Any]
+    """`TrafficLog.total`."""
+    peak_bytes: int | None
+    """In training."""
+    init_peak_bytes: int | None
+    order: DataOrder
+    audit: DataAudit | None
+    capture: Capture
+    last: Evaluated | None
+    input: TrialInput
+    controller: Sequence[Mapping[str, Any] | None]
+    """Counters at `run_start` and at `run_stop`; empty in a resumed attempt."""
+
+
+def report_final(context: TrialContext, figures: RankFigures) -> None:
+    """Gather the figures of all ranks and log them; all ranks take part."""
+    session, log = context.session, context.log
+    _log_rank_steps(context, figures)
+    if context.parts is not None:
+        log.emit("x_input", session.gather(
+            waited_and_stepped(figures.block_seconds, figures.whole_seconds, context.choices.stop.warmup)))
+    effective = session.effective() | figures.input.effective()
+    _log_traffic(context, figures, effective)
+    log_controller(context, figures.controller)
+    log_memory_of(context, figures.init_peak_bytes, figures.peak_bytes)
+    if states := session.state_memory():
+        log.emit("x_state_memory", states)
+    if protocol := session.protocol():
+        log.emit("x_protocol", protocol)
+    weights = session.weights()
+    log.emit("x_hashes", {"final_weights": weights_sha256(weights)})
+    if context.parts is not None:
+        log.emit("x_checked", gather_facts(
+            context, weights, figures.capture, figures.last, figures.input.evaluation_again))
+    if figures.audit is None:
+        log.emit("x_hashes", {"data_order": figures.order.sha256()})  # an engine without a model consumes no samples
+    else:
+        log_consumed(context, figures.audit, context.count_samples(figures.step))
+    if model := describe_model(context):
+        log.emit("x_model", model)
+    if context.choices.compile:
+        log.emit("x_compiled_late", session.gather(session.compilation()))
+    log.emit("x_effective", effective)
+    log.flush()
+
+
+def waited_and_stepped(
+    steps: Sequence[Sequence[float]], whole: Sequence[Sequence[float]], left_out: int
+) -> list[float]:
+    """Return the seconds that this rank's steps waited for input, and those of the steps themselves.
+
+    Args:
+        steps: step seconds, one list a block.
+        whole: the same with the input of each step.
+        left_out: first steps that do not count: the declared warm-up, in which input workers start.
+    """
+    stepped, both = (sum([*chain.from_iterable(seconds)][left_out:]) for seconds in (steps, whole))
+    return [both - stepped, stepped]
+
+
+def _log_rank_steps(context: TrialContext, figures: RankFigures) -> None:
+    blocks = context.session.gather([figures.block_seconds, figures.whole_seconds])
+    for index in range(len(figures.block_seconds)):
+        ranks, whole = (np.asarray([rank[part][index] for rank in blocks]) for part in range(2))
+        write_rank_steps(context.log, ranks.max(axis=0).tolist(), ranks.min(axis=0).tolist(),
+                         whole.max(axis=0).tolist())
+
+
+def log_memory_of(context: TrialContext, init_bytes: int | None, peak_bytes: int | None) -> None:
+    """Log the largest memory of every rank: of training, of initialisation and, as older records have it, of both.
+
+    On a GPU the older figure is that of training.
+    """
+    ranks = context.session.gather([init_bytes, peak_bytes])
+    resident = not context.job.device.startswith("cuda")
+    context.log.emit("x_memory", {
+        "kind": "resident" if resident else "allocated",
+        "init": [init for init, _ in ranks], "training": [training for _, training in ranks],
+    })
+    context.log.emit("x_peak_bytes", [max((peak for peak in found if peak is not None), default=None)
+                                      for found in (ranks if resident else [item[1:] for item in ranks])])
+
+
+def log_controller(context: TrialContext, readings: Sequence[Mapping[str, Any] | None]) -> None:
+    """Log the counters of every rank; nothing if one of them has none."""
+    ranks = context.session.gather(readings)
+    if all(len(each) == 2 and all(each) for each in ranks):
+        context.log.emit("x_controller", [{"start": start, "stop": stop} for start, stop in ranks])
+
+
+def _log_traffic(context: TrialContext, figures: RankFigures, effective: Mapping[str, str]) -> None:
+    """Log the traffic of all ranks, and next to it what the algorithm's formula gives for the same collectives."""
+    job = context.job
+    if not log_traffic_of(context, figures.traffic):
+        return
+    if job.rank != 0 or not figures.traffic:  # computed on the rank that writes the log
+        return
+    sizes = [int(part) for part in effective.get("bucket_bytes", "").split(",") if part.isdecimal()]
+    gathers = [line["rows"] * (line["outputs"] + line["inputs"]) for line in context.session.gradient_plan()
+               if line["factors"]]
+    lines = figures.traffic["lines"]
+    if expected := expected_traffic(job.comm, job.world, lines, sizes, figures.step, gathers):
+        context.log.emit("x_formula", expected)
+
+
+def log_traffic_of(context: TrialContext, traffic: Mapping[str, Any]) -> bool:
+    """Log the traffic of all ranks; return whether any was counted."""
+    traffics = context.session.gather(traffic)
+    if any(traffics):
+        context.log.emit("x_traffic", traffics)
+    return any(traffics)
+
+
+def log_consumed(context: TrialContext, audit: DataAudit, samples: int) -> None:
+    """Log the hashes that pair trials: the seed's own if the consumed data follow it, else of what was consumed."""
+    ranks = context.session.gather(audit.tallies(samples))
+    fed, order, drawn, draws = (add_tallies([rank[place] for rank in ranks]) for place in range(4))
+    seeded = {"data_order": fed.lanes == order.lanes}
+    hashes = {"data_order": audit.order.sha256() if seeded["data_order"] else fed.hex()}
+    if audit.parts.draws is not None:
+        seeded["augmentation"] = drawn.lanes == draws.lanes
+        named = draws_sha256(audit.parts.draws, context.workload.train_samples)
+        hashes["augmentation"] = named if seeded["augmentation"] else drawn.hex()
+    context.log.emit("x_hashes", hashes)
+    context.log.emit("x_fed", {"samples": samples, "order": fed.hex(), "augmentation": drawn.hex(),
+                               "as_seeded": seeded})
