@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from repro.compare import METRICS, Comparison, Summary
 from repro.compare.design.effect import FEW, MainEffect
 from repro.compare.evidence.time_split import in_words
-from repro.compare.ranking.tuning_check import check_tuning
-from repro.compare.runs.run_warnings import run_warnings
+from repro.compare.runs.findings import Findings
 from repro.record.folder.store import Record
 
-from ..tables.rows import Row, about, comparisons, effects, errors, origins_of, pair_origin, plain, summaries
-from ..tables.score_rows import scores_of
+from ..tables.rows import Row, about, origins_of, pair_origin, plain
 from ..text import plural
 from .claims import claims_table
 from .effects import effect_sentence, effects_table
@@ -72,18 +70,17 @@ def brief(record: Record, shown: Shown | None = None) -> Brief:
 
     Every figure comes from `repro.reporters.tables.rows`, rounded. Doubts, facts and error budget are the record's.
     """
-    row, part = about(record), shown or shown_of(record)
-    found, of_factors = part.comparisons, part.effects
-    ranked = scores_of(record) if part.whole else None
-    spent = errors(record, found, of_factors) if part.whole else errors(record, comparisons(record), effects(record))
+    part = shown or shown_of(record)
+    answers, found, of_factors = part.found, part.comparisons, part.effects
+    row, ranked = about(answers), answers.ranking if part.whole else None
     return Brief(
         title=name(str(row["title"] or row["suite"])), origins=origins_of(record.plan.cells),
-        facts=tuple(_facts(record, row)), doubts=tuple(_doubts(record, row)),
-        verdicts=tuple(_verdicts(found, of_factors)), errors=spent, cells=_cells(record, part),
-        training=training_table(record, part.cells),
+        facts=tuple(_facts(record, row)), doubts=tuple(_doubts(answers, row)),
+        verdicts=tuple(_verdicts(found, of_factors)), errors=answers.error_budget, cells=_cells(record, part),
+        training=training_table(part),
         effects=effects_table(record, of_factors), comparisons=_comparisons(record, found),
-        factors=_factors(record, found), claims=claims_table(record, part.cells),
-        tuning=tuning_table(record, part.whole), scores=(scores_table(ranked), score_times_table(ranked)),
+        factors=_factors(record, found), claims=claims_table(part),
+        tuning=tuning_table(part), scores=(scores_table(ranked), score_times_table(ranked)),
         operations=(operations_table(record, part.cells), checks_table(record, part.cells)),
     )
 
@@ -98,8 +95,9 @@ def _facts(record: Record, row: Row) -> Iterator[tuple[str, str]]:
     yield "false-positive rate", str(row["false_positive_rate"])
 
 
-def _doubts(record: Record, row: Row) -> Iterator[str]:
+def _doubts(answers: Findings, row: Row) -> Iterator[str]:
     """Yield the warnings that apply before the figures are used."""
+    record, tuned = answers.record, answers.tuning
     if row["parity_passed"] is False:
         yield "the parity gate failed: the engines do not train alike, so their times cannot be compared"
     if row["parity_needed"] is None:
@@ -113,10 +111,9 @@ def _doubts(record: Record, row: Row) -> Iterator[str]:
     again = len(record.attempts) - len({item.trial_id for item in record.attempts})
     if again:
         yield f"{plural(again, 'further attempt')} of trials that ran before"
-    tuned = check_tuning(record)
     yield from (f"unfair tuning: {plain(text)}" for text in (tuned.problems if tuned else ()))
     yield from (" ".join(plain(note).split())[:1000] for note in record.plan.remarks)
-    yield from (" ".join(plain(item.line).split())[:1000] for item in run_warnings(record))
+    yield from (" ".join(plain(item.line).split())[:1000] for item in answers.warnings)
     origins = origins_of(record.plan.cells)
     if "simulated" in origins:
         yield "simulated figures come from an engine that trains nothing"
@@ -159,7 +156,7 @@ def _cells(record: Record, part: Shown) -> TextTable:
     metric = record.plan.suite.metric
     scale = METRICS[metric]
     unit = f" ({scale.unit})" if scale.unit else ""
-    found = [item for item in summaries(record, metric) if part.has(item.cell_id)]
+    found = [item for item in part.found.summaries if part.has(item.cell_id)]
     reached = "At its end" if record.plan.is_contest else "Reached"
     return TextTable(
         title=f"Cells: {scale.noun}",

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from repro.compare.verdict.contest import claims
-from repro.record.folder.store import Record
-from repro.suite.planning.cell import Cell
-
+from .shown import Shown
 from .words import NOTHING, TextTable, name
 
 
-def claims_table(record: Record, cells: Sequence[Cell]) -> TextTable:
+def claims_table(part: Shown) -> TextTable:
     """Return one row a cell; none if the run is no contest."""
-    shown = {cell.cell_id for cell in cells}
-    found = [item for item in claims(record.plan, record.results) if item.cell_id in shown]
+    found = [item for item in part.found.claims if part.has(item.cell_id)]
     return TextTable(
         title=f"Claims of quality: {name(found[0].statement)}" if found else "",
         headers=("Cell", "Figures", "Runs", "Mean", "Standard deviation", "p, one-sided", "alpha", "Claim"),
         numeric=(False, False, True, True, True, True, True, False),
         rows=tuple((
-            name(item.label), record.cell(item.cell_id).choices.origin, f"{item.n}/{item.declared}",
+            name(item.label), part.found.record.cell(item.cell_id).choices.origin, f"{item.n}/{item.declared}",
             NOTHING if item.mean is None else f"{item.mean:.5f}",
             NOTHING if item.deviation is None else f"{item.deviation:.5f}",
             NOTHING if item.p is None else f"{item.p:.2g}", f"{item.alpha:g}",

@@ -18,12 +18,11 @@ from typing import Any
 
 from repro.compare import METRICS, Bounds, Comparison
 from repro.compare.ranking.score_figures import Scores
-from repro.compare.ranking.scores import record_scores
 from repro.core.files import write_bytes
 from repro.record.folder.store import Record
 from repro.suite.planning.cell import Cell
 
-from ..tables.rows import origins_of, pair_origin, pair_origins, summaries
+from ..tables.rows import origins_of, pair_origin, pair_origins
 from ..text import plural, shortened
 from .shown import Shown, shown_of
 from .words import name
@@ -71,7 +70,7 @@ class Drawing:
 def figures(record: Record, shown: Shown | None = None) -> list[Drawing]:
     """Return the figures of a record, or of the part of it that is `shown`; none if no trial has run."""
     part = shown or shown_of(record)
-    profiles = _profiles(record) if part.whole else []
+    profiles = _profiles(part.found.ranking) if part.whole else []
     return [*_curves(record, part), *_times(record, part), *_forest(record, part), *profiles]
 
 
@@ -152,7 +151,7 @@ def _times(record: Record, part: Shown) -> list[Drawing]:
     """Make the figure of every trial's value by cell, with median and interval."""
     metric = record.plan.suite.metric
     scale = METRICS[metric]
-    found = [item for item in summaries(record, metric) if item.n and part.has(item.cell_id)]
+    found = [item for item in part.found.summaries if item.n and part.has(item.cell_id)]
     if not found:
         return []
     shown = found[:TALL]
@@ -224,10 +223,9 @@ def _forest(record: Record, part: Shown) -> list[Drawing]:
     return [Drawing("ratios", caption, 0.7 + 0.44 * len(shown), into)]
 
 
-def _profiles(record: Record) -> list[Drawing]:
+def _profiles(found: Scores | None) -> list[Drawing]:
     """Make the figure of performance profiles; none without scores over workloads."""
-    found = record_scores(record)
-    if not isinstance(found, Scores):
+    if found is None:
         return []
     shown = found.contenders[:LINES]
     bands = f"; bands: 95 % of {found.draws:,} draws of the seeds" if found.draws else ""

@@ -13,7 +13,7 @@ from repro.compare import METRICS, Comparison
 from repro.core.digits import DIGITS
 from repro.record.folder.store import Record
 
-from ..tables.rows import origins_of, summaries
+from ..tables.rows import origins_of
 from ..tables.values import plain
 from .latex_text import escaped
 from .shown import Shown, shown_of
@@ -121,7 +121,7 @@ def _of_verdict(item: Comparison, key: str, sentence: str) -> Iterator[Macro]:
 
 def _of_cells(record: Record, part: Shown) -> Iterator[Macro]:
     metric = record.plan.suite.metric
-    found = summaries(record, metric)
+    found = part.found.summaries
     unit = f" in {METRICS[metric].unit}" if METRICS[metric].unit else ""
     for item, key in zip(found, keys([(item.label, item.cell_id) for item in found]), strict=True):
         if not part.has(item.cell_id):

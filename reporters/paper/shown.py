@@ -6,17 +6,18 @@ from dataclasses import dataclass
 
 from repro.compare import Comparison
 from repro.compare.design.effect import MainEffect
+from repro.compare.runs.findings import Findings, findings
 from repro.core.errors import UsageError
 from repro.record.folder.store import Record
 from repro.suite.planning.cell import Cell
-
-from ..tables.rows import comparisons, effects
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
     """Cells and verdicts, in the order of the plan and of `repro compare`."""
 
+    found: Findings
+    """Of the whole record."""
     cells: tuple[Cell, ...]
     comparisons: tuple[Comparison, ...]
     effects: tuple[MainEffect, ...]
@@ -33,11 +34,11 @@ def shown_of(record: Record, only_primary: bool = False) -> Shown:
     Raises:
         UsageError: only the declared contrast is asked for, and the suite declares none.
     """
-    found = tuple(comparisons(record))
+    found = findings(record)
     if not only_primary:
-        return Shown(record.plan.cells, found, tuple(effects(record)), True)
-    primary = tuple(item for item in found if item.primary)
+        return Shown(found, record.plan.cells, found.comparisons, found.effects, True)
+    primary = tuple(item for item in found.comparisons if item.primary)
     if not primary:
         raise UsageError("--only primary: the suite declares no primary contrast; leave --only out")
     ids = {cell_id for item in primary for cell_id in (item.candidate, item.baseline)}
-    return Shown(tuple(cell for cell in record.plan.cells if cell.cell_id in ids), primary, (), False)
+    return Shown(found, tuple(cell for cell in record.plan.cells if cell.cell_id in ids), primary, (), False)

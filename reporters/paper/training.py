@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from repro.compare.cell_figures import cell_figures
-from repro.record.folder.store import Record
-from repro.suite.planning.cell import Cell
-
+from .shown import Shown
 from .words import TextTable, name, rounded
 
 COLUMNS = (
@@ -18,13 +13,13 @@ COLUMNS = (
 """(path, header) of the figures; a column without any value is left out."""
 
 
-def training_table(record: Record, cells: Sequence[Cell]) -> TextTable:
+def training_table(part: Shown) -> TextTable:
     """Return the medians of each of the cells; no row without figures."""
-    found = {cell.cell_id: cell_figures(record.of_cell(cell.cell_id)) for cell in cells}
+    found = {cell.cell_id: part.found.figures[cell.cell_id] for cell in part.cells}
     columns = [item for item in COLUMNS if any(item[0] in values for values in found.values())]
     return TextTable(
         title="Training alone: medians, not tested; memory of the largest rank",
         headers=("Cell", *(header for _, header in columns)), numeric=(False, *(True for _ in columns)),
         rows=tuple((name(cell.label), *(rounded(found[cell.cell_id].get(path)) for path, _ in columns))
-                   for cell in cells) if columns else (),
+                   for cell in part.cells) if columns else (),
     )

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from repro.compare.ranking.tuning_check import Budget, check_tuning, width
-from repro.record.folder.store import Record
+from repro.compare.ranking.tuning_check import Budget, width
 
 from ..tables.tuning_words import figure_text, setting_text
 from ..tables.values import origins_of
+from .shown import Shown
 from .words import NOTHING, TextTable, name, rounded
 
 
-def tuning_table(record: Record, wanted: bool = True) -> TextTable:
-    """Return one row a contender; no row if nothing was tuned or it is not wanted."""
-    found = check_tuning(record) if wanted else None
+def tuning_table(part: Shown) -> TextTable:
+    """Return one row a contender; no row if nothing was tuned or a part is shown."""
+    found = part.found.tuning if part.whole else None
     headers = ("Contender", "Figures", "Settings x seeds", "Trials", "Abandoned", "Wall time (s)", "Processor time (s)",
                "Best setting", "Its figure", "Space", "Origin of the space")
     numeric = (False, False, True, True, True, True, True, False, True, False, False)
     if found is None:
         return TextTable("", headers, numeric, ())
-    rows, figures = [], " and ".join(origins_of(record.plan.cells))
+    rows, figures = [], " and ".join(origins_of(part.found.record.plan.cells))
     for place, item in enumerate(found.budgets):
         contender = found.tuning.contenders[place] if found.tuning else None
         cost, best = (contender.cost, contender.chosen) if contender else (None, None)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from repro.compare import factors_of
+from repro.compare.runs.findings import findings
 from repro.published.cells import batch_costs
 from repro.published.record import PublishedCell, PublishedResult, PublishedSystem, Refused
 from repro.published.store import Published
@@ -322,7 +323,7 @@ def _text(value: int | None) -> str | None:
 
 
 def _own(index: int, record: Record) -> OwnRun:
-    rows, _ = cell_rows(record, DEFAULT)
+    rows, _ = cell_rows(findings(record), DEFAULT)
     environment = record.environment
     batches = {str(factors_of(cell)["batch"].get("global")) for cell in record.plan.cells}
     return OwnRun(

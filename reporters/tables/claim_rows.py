@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from repro.compare.verdict.contest import claims
-from repro.record.folder.store import Record
+from repro.compare.runs.findings import Findings
 
 from .values import Row, bounds, plain
 
 
-def claim_rows(record: Record) -> Iterator[Row]:
+def claim_rows(found: Findings) -> Iterator[Row]:
     """Yield one row a cell, exact; none if the run is no contest."""
-    for item in claims(record.plan, record.results):
+    for item in found.claims:
         row: Row = {
-            "cell_id": item.cell_id, "cell": plain(item.label), "origin": record.cell(item.cell_id).choices.origin,
+            "cell_id": item.cell_id, "cell": plain(item.label),
+            "origin": found.record.cell(item.cell_id).choices.origin,
             "quality": plain(item.metric), "direction": item.direction, "target": item.target, "alpha": item.alpha,
             "declared": item.declared, "n": item.n, "mean": item.mean, "deviation": item.deviation,
         }

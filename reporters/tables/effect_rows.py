@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from repro.compare.design.effect import MainEffect
-from repro.compare.design.factorial import main_effects
-from repro.compare.runs.run_warnings import run_warnings
-from repro.record.folder.store import Record
+from repro.compare.runs.findings import Findings
 
 from .values import Row, bounds, origins_of, plain
 
 
-def effects(record: Record) -> list[MainEffect]:
-    """Return the main effects, as `repro compare` does."""
-    return main_effects(record.plan, record.results, started_ms=record.started_ms)
-
-
-def effect_rows(record: Record, found: Sequence[MainEffect]) -> Iterable[Row]:
+def effect_rows(found: Findings) -> Iterable[Row]:
     """Yield one row per main effect."""
-    origin = " and ".join(origins_of(record.plan.cells))
-    for item in found:
+    origin = " and ".join(origins_of(found.record.plan.cells))
+    for item in found.effects:
         pooled = item.pooled
         row: Row = {
             "factor": plain(item.factor), "level": plain(item.level), "reference": plain(item.reference),
@@ -36,10 +28,10 @@ def effect_rows(record: Record, found: Sequence[MainEffect]) -> Iterable[Row]:
         yield row
 
 
-def interaction_rows(record: Record, found: Sequence[MainEffect]) -> Iterable[Row]:
+def interaction_rows(found: Findings) -> Iterable[Row]:
     """Yield one row per difference of a main effect between two levels of another factor."""
-    origin = " and ".join(origins_of(record.plan.cells))
-    for item in found:
+    origin = " and ".join(origins_of(found.record.plan.cells))
+    for item in found.effects:
         for other in item.interactions:
             row: Row = {
                 "factor": plain(item.factor), "level": plain(item.level), "reference": plain(item.reference),
@@ -52,7 +44,7 @@ def interaction_rows(record: Record, found: Sequence[MainEffect]) -> Iterable[Ro
                 "p": other.p, "p_adjusted": other.p_adjusted, "flagged": other.flagged, "reverses": other.reverses}
 
 
-def warning_rows(record: Record) -> Iterable[Row]:
+def warning_rows(found: Findings) -> Iterable[Row]:
     """Yield one row per warning about the machine and the course of the run."""
-    for item in run_warnings(record):
+    for item in found.warnings:
         yield {"title": item.title, "about": item.about, "text": plain(item.text), "means": plain(item.consequence)}

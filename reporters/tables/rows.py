@@ -11,23 +11,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from repro.compare import Comparison, Metric, Summary, compare, factors_of, summarize
-from repro.compare.cell_figures import cell_figures
-from repro.compare.design.calibration import machine_of, read_kept_calibration
-from repro.compare.design.effect import MainEffect
+from repro.compare import Comparison, Summary, factors_of
+from repro.compare.design.calibration import machine_of
 from repro.compare.evidence.time_split import in_words
 from repro.compare.left_out import left_out
-from repro.compare.runs.error_budget import error_budget
-from repro.compare.verdict.contest import claims
-from repro.compare.verdict.convergence import check
+from repro.compare.runs.findings import Findings, findings
 from repro.record.folder.store import Record
 from repro.record.result.metric_values import figures_of
 from repro.record.result.results import Result
 
 from .claim_rows import claim_rows
-from .effect_rows import effect_rows, effects, interaction_rows, warning_rows
+from .effect_rows import effect_rows, interaction_rows, warning_rows
 from .operation_rows import check_rows, measure_rows
-from .score_rows import profile_rows, score_rows, score_time_rows, scores_of
+from .score_rows import profile_rows, score_rows, score_time_rows
 from .tuning_rows import setting_rows, space_rows, tuning_rows
 from .values import Row, Value, bounds, estimate, finite, origins_of, plain
 
@@ -55,21 +51,21 @@ class Table:
 
 def tables(record: Record) -> list[Table]:
     """Return all tables in a fixed order, without empty ones."""
-    metric, compared, found_effects = record.plan.suite.metric, comparisons(record), effects(record)
+    answers = findings(record)
     found = [
-        Table("about", "The record", (about(record) | {"error_budget": errors(record, compared, found_effects)},)),
-        Table("cells", "One row per cell", tuple(_cell(record, item) for item in summaries(record, metric))),
+        Table("about", "The record", (about(answers) | {"error_budget": answers.error_budget},)),
+        Table("cells", "One row per cell", tuple(_cell(answers, item) for item in answers.summaries)),
         Table("main_effects", "One row per main effect: a level against another over all other factors",
-              tuple(effect_rows(record, found_effects))),
+              tuple(effect_rows(answers))),
         Table("interactions", "One row per difference of a main effect between levels of another factor",
-              tuple(interaction_rows(record, found_effects))),
-        *_scores(record),
-        Table("tuning", "One row per tuned contender", tuple(tuning_rows(record))),
-        Table("tuning_settings", "One row per setting that was tried", tuple(setting_rows(record))),
-        Table("tuning_spaces", "One row per field of a contender's search space", tuple(space_rows(record))),
-        Table("claims", "One row per claim of a contest about the quality of a cell", tuple(claim_rows(record))),
-        Table("comparisons", "One row per verdict, the declared contrast first", tuple(_comparisons(record, compared))),
-        Table("pairs", "One row per pair of trials with one seed", tuple(_pairs(record, compared))),
+              tuple(interaction_rows(answers))),
+        *_scores(answers),
+        Table("tuning", "One row per tuned contender", tuple(tuning_rows(answers))),
+        Table("tuning_settings", "One row per setting that was tried", tuple(setting_rows(answers))),
+        Table("tuning_spaces", "One row per field of a contender's search space", tuple(space_rows(answers))),
+        Table("claims", "One row per claim of a contest about the quality of a cell", tuple(claim_rows(answers))),
+        Table("comparisons", "One row per verdict, the declared contrast first", tuple(_comparisons(answers))),
+        Table("pairs", "One row per pair of trials with one seed", tuple(_pairs(answers))),
         Table("trials", "One row per trial", tuple(_trial(record, item) for item in record.results)),
         Table("operations", "One row per figure of a cell whose trials measure operations",
               tuple(measure_rows(record))),
@@ -83,41 +79,24 @@ def tables(record: Record) -> list[Table]:
         Table("attempts", "One row per attempt of a trial, including failed ones", tuple(_attempts(record))),
         Table("parameters", "One row per setting of a cell", tuple(_parameters(record))),
         Table("environment", "One row per fact about the machine and its software", tuple(_environment(record))),
-        Table("warnings", "One row per warning about the machine and the run", tuple(warning_rows(record))),
+        Table("warnings", "One row per warning about the machine and the run", tuple(warning_rows(answers))),
         Table("skipped", "One row per combination that did not run", tuple(_skipped(record))),
     ]
     return [table for table in found if table.rows]
 
 
-def _scores(record: Record) -> Iterable[Table]:
-    found = scores_of(record)
+def _scores(answers: Findings) -> Iterable[Table]:
+    found = answers.ranking
     if found is not None:
         yield Table("scores", "One row per contender over all workloads", tuple(score_rows(found)))
         yield Table("score_times", "One row per contender and workload", tuple(score_time_rows(found)))
         yield Table("score_profiles", "One row per contender and factor of the best time", tuple(profile_rows(found)))
 
 
-def summaries(record: Record, metric: Metric) -> list[Summary]:
-    """Summarize every cell, as `repro compare` does."""
-    horizon = record.plan.suite.horizon
-    return [summarize(cell, record.of_cell(cell.cell_id), metric, horizon) for cell in record.plan.cells]
-
-
-def comparisons(record: Record) -> list[Comparison]:
-    """Return every verdict, as `repro compare` does."""
-    return compare(record.plan, record.results, started_ms=record.started_ms)
-
-
-def errors(record: Record, found: Sequence[Comparison], found_effects: Sequence[MainEffect]) -> str:
-    """Return how the 5 % for wrong verdicts are spent, as `repro compare` does."""
-    return error_budget(found, found_effects, len(check(record.plan, record.results)),
-                        claims(record.plan, record.results))
-
-
-def about(record: Record) -> Row:
+def about(answers: Findings) -> Row:
     """Return the record in one row: experiment, machine, completeness, parity and calibration."""
-    plan, environment = record.plan, record.environment
-    found, parity = read_kept_calibration(record), record.parity
+    record, found = answers.record, answers.calibration
+    plan, environment, parity = record.plan, record.environment, record.parity
     alike = None if parity is None or not parity.get("needed") else not any(
         item.get("problem") for item in parity.get("findings", ()))
     return {
@@ -136,7 +115,8 @@ def about(record: Record) -> Row:
     }
 
 
-def _cell(record: Record, item: Summary) -> Row:
+def _cell(answers: Findings, item: Summary) -> Row:
+    record = answers.record
     cell = record.cell(item.cell_id)
     row: Row = {"cell_id": item.cell_id, "cell": plain(item.label), "origin": cell.choices.origin}
     row |= {f"factor.{key}": plain(value) for key, value in cell.factors.items()}
@@ -153,15 +133,15 @@ def _cell(record: Record, item: Summary) -> Row:
     }
     row |= estimate("restricted_mean", item.restricted)
     return row | {f"median_{path.replace('model.', '')}": value
-                  for path, value in cell_figures(record.of_cell(item.cell_id)).items()}
+                  for path, value in answers.figures[item.cell_id].items()}
 
 
-def _comparisons(record: Record, found: Sequence[Comparison]) -> Iterable[Row]:
-    for item in found:
+def _comparisons(answers: Findings) -> Iterable[Row]:
+    for item in answers.comparisons:
         row: Row = {
             "candidate": item.candidate, "candidate_cell": plain(item.candidate_label), "baseline": item.baseline,
-            "baseline_cell": plain(item.baseline_label), "origin": pair_origin(record, item), "metric": item.metric,
-            "primary": item.primary, "paired": item.paired, "n": item.n, "ratio": item.ratio,
+            "baseline_cell": plain(item.baseline_label), "origin": pair_origin(answers.record, item),
+            "metric": item.metric, "primary": item.primary, "paired": item.paired, "n": item.n, "ratio": item.ratio,
         }
         row |= bounds("ratio", item.interval)
         row |= {"speedup": item.speedup, "verdict": item.verdict, "refused": item.refused,
@@ -195,11 +175,11 @@ def pair_origin(record: Record, item: Comparison) -> str:
     return " and ".join(pair_origins(record, item))
 
 
-def _pairs(record: Record, found: Sequence[Comparison]) -> Iterable[Row]:
-    for item in found:
+def _pairs(answers: Findings) -> Iterable[Row]:
+    for item in answers.comparisons:
         for pair in item.pairs:
             yield {
-                "candidate": item.candidate, "baseline": item.baseline, "origin": pair_origin(record, item),
+                "candidate": item.candidate, "baseline": item.baseline, "origin": pair_origin(answers.record, item),
                 "metric": item.metric, "primary": item.primary, "seed": pair.repeat,
                 "candidate_value": pair.candidate, "baseline_value": pair.baseline,
             }
@@ -318,5 +298,5 @@ def _type(values: Sequence[Value]) -> type:
     return float if kinds and kinds <= {int, float} else str
 
 
-__all__ = ["HASHES", "PHASES", "Row", "Table", "Value", "about", "comparisons", "effects", "finite", "flat",
-           "origins_of", "pair_origin", "pair_origins", "plain", "summaries", "tables"]
+__all__ = ["HASHES", "PHASES", "Row", "Table", "Value", "about", "finite", "flat", "origins_of", "pair_origin",
+           "pair_origins", "plain", "tables"]

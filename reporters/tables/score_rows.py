@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from repro.compare.ranking.score_figures import ContenderScore, Scores
-from repro.compare.ranking.scores import record_scores
-from repro.record.folder.store import Record
 
 from .values import Row, bounds, estimate, plain
-
-
-def scores_of(record: Record) -> Scores | None:
-    """Return the scores as `repro scores` does without options; None if the record has no ranking."""
-    found = record_scores(record)
-    return found if isinstance(found, Scores) else None
 
 
 def score_rows(found: Scores) -> Iterator[Row]:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from repro.compare.ranking.tuning_check import check_tuning, width
-from repro.record.folder.store import Record
+from repro.compare.ranking.tuning_check import width
+from repro.compare.runs.findings import Findings
 
 from .values import Row, origins_of, plain
 
 
-def tuning_rows(record: Record) -> Iterator[Row]:
+def tuning_rows(findings: Findings) -> Iterator[Row]:
     """Yield one row per tuned contender: budget, cost, choice."""
-    found = check_tuning(record)
+    found = findings.tuning
     for place, item in enumerate(found.budgets if found else ()):
         contender = found.tuning.contenders[place] if found and found.tuning else None
         cost, best = (contender.cost, contender.chosen) if contender else (None, None)
         yield {
-            "contender": plain(item.label), "origin": " and ".join(origins_of(record.plan.cells)),
+            "contender": plain(item.label), "origin": " and ".join(origins_of(findings.record.plan.cells)),
             "search": found.tune.search if found else None, "metric": found.tune.metric if found else None,
             "settings": item.settings, "seeds": item.seeds, "trials": item.trials, "further_trials": item.further,
             "unequal": plain(item.space.unequal), "starts": cost.starts if cost else None,
@@ -33,13 +33,13 @@ def tuning_rows(record: Record) -> Iterator[Row]:
         }
 
 
-def setting_rows(record: Record) -> Iterator[Row]:
+def setting_rows(findings: Findings) -> Iterator[Row]:
     """Yield one row per setting that was tried; none if the tuning is not in this record."""
-    found = check_tuning(record)
+    found = findings.tuning
     for contender in found.tuning.contenders if found and found.tuning else ():
         for item in contender.settings:
             yield {
-                "contender": plain(contender.label), "origin": " and ".join(origins_of(record.plan.cells)),
+                "contender": plain(contender.label), "origin": " and ".join(origins_of(findings.record.plan.cells)),
                 "number": item.number, "rank": item.rank, "setting": plain(json.dumps(item.values, sort_keys=True)),
                 "metric": found.tune.metric if found else None, "figure": item.figure, "quality": item.quality,
                 "statuses": ", ".join(f"{count} {name}" for name, count in sorted(item.statuses.items())),
@@ -47,9 +47,9 @@ def setting_rows(record: Record) -> Iterator[Row]:
             }
 
 
-def space_rows(record: Record) -> Iterator[Row]:
+def space_rows(findings: Findings) -> Iterator[Row]:
     """Yield one row per contender and field of its space."""
-    found = check_tuning(record)
+    found = findings.tuning
     for item in found.budgets if found else ():
         for name, axis in sorted(item.space.space.items()):
             yield {"contender": plain(item.label), "field": plain(name), "values": plain(axis.text()),

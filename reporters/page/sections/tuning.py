@@ -9,12 +9,11 @@ from typing import Any
 from repro.compare.ranking.tuning_check import (
     Budget,
     TuningCheck,
-    check_tuning,
     near_an_end,
     untuned_optimizers,
     width,
 )
-from repro.record.folder.store import Record
+from repro.compare.runs.findings import Findings
 from repro.record.tuning import RULE, TunedContender, Tuning, TuningCost
 from repro.suite.metrics import METRICS
 
@@ -99,11 +98,11 @@ class Untuned:
     charts: tuple[Chart, ...] = ()
 
 
-def page_tuning(record: Record) -> TuningView | Untuned | None:
+def page_tuning(findings: Findings) -> TuningView | Untuned | None:
     """Return the tuning of a record; None if there is nothing to say about one."""
-    found = check_tuning(record)
+    found = findings.tuning
     if found is None:
-        return Untuned() if untuned_optimizers(record) else None
+        return Untuned() if untuned_optimizers(findings.record) else None
     metric, tuning = found.tune.metric, found.tuning
     most = max((item.given for item in found.budgets), default=0)
     rows = tuple(_row(index, item, most, tuning, metric) for index, item in enumerate(found.budgets))

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from repro.cli.main import cli
+from repro.compare.runs.findings import findings
 from repro.core import registry
 from repro.core.errors import UsageError
 from repro.record.folder.store import Record
@@ -53,15 +54,15 @@ def test_every_table_and_figure_is_a_file_that_the_report_inputs(out: Path) -> N
 
 def test_macros_are_the_verdicts_of_the_record(record: Record, out: Path) -> None:
     found = read_macros(out)
-    primary = next(item for item in rows.comparisons(record) if item.primary)
+    primary = next(item for item in findings(record).comparisons if item.primary)
     assert found["reproVerdictPrimary"] == primary.verdict
     assert float(found["reproRatioPrimary"]) == pytest.approx(primary.ratio, rel=0.006)
     assert float(found["reproLowPrimary"]) == pytest.approx(primary.interval.low, rel=0.006)
     assert float(found["reproHighPrimary"]) == pytest.approx(primary.interval.high, rel=0.006)
     assert float(found["reproPPrimary"]) == pytest.approx(primary.p, rel=0.06)
     assert found["reproPairsPrimary"] == str(primary.n)
-    assert sum(name.startswith("reproVerdict") for name in found) == 1 + len(rows.comparisons(record))
-    for item in rows.summaries(record, record.plan.suite.metric):
+    assert sum(name.startswith("reproVerdict") for name in found) == 1 + len(findings(record).comparisons)
+    for item in findings(record).summaries:
         key = numbers.letters(item.label)
         assert float(found[f"reproMedian{key}"].replace("{,}", "")) == pytest.approx(item.median, rel=0.006)
         assert (found[f"reproRuns{key}"], found[f"reproSuccesses{key}"]) == (str(item.n), str(item.ok))

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from repro.cli.main import cli
+from repro.compare.runs.findings import findings
 from repro.core import registry
 from repro.record.folder.store import Record
 from tests.made_scores import SCORES, scores_course
@@ -191,7 +192,7 @@ def test_captions_say_n_the_levels_and_only_what_is_drawn(record: Record, tmp_pa
     none = make_record(tmp_path / "run", SUITE.partition("primary:")[0])
     (ratios,) = [item.caption for item in figures.figures(none) if item.name == "ratios"]
     assert "blue" not in ratios
-    intervals = [item.interval for item in rows.comparisons(record)]
+    intervals = [item.interval for item in findings(record).comparisons]
     intervals[0] = intervals[0].model_copy(update={"level": 0.9825})
     assert figures.interval_levels(intervals) == "95 % to 98.2 %"
 

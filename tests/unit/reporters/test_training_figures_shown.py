@@ -19,6 +19,7 @@ from repro.cli.text.figures import print_figures
 from repro.cli.workflows.run import reporter
 from repro.compare import summarize
 from repro.compare.cell_figures import cell_figures, notes
+from repro.compare.runs.findings import findings
 from repro.record.folder.store import Record
 from repro.record.result.energy import Energy
 from repro.record.result.results import Model, Result
@@ -49,7 +50,7 @@ def new(old: Record) -> Record:
 
 
 def test_no_table_of_the_page_has_more_than_six_columns(new: Record) -> None:
-    found = figures(new)
+    found = figures(findings(new))
     assert [table.title for table in found.tables] == ["Speed", "Memory", "Input", "Energy", "Model"]
     assert all(len(table.headers) <= 5 for table in found.tables)
     assert "MFU" in found.tables[0].headers and "Tokens a second" in found.tables[0].headers
@@ -82,7 +83,7 @@ def test_predicted_memory_is_labelled_as_modelled_wherever_it_is_shown(
 def test_a_record_without_them_has_no_section(old: Record, tmp_path: Path) -> None:
     page = Path(reporter("html").write(old, tmp_path)[0]).read_text()
     assert 'id="training"' not in page and "#training" not in page
-    assert figures(old).tables == ()
+    assert figures(findings(old)).tables == ()
     assert not brief(old).training.rows
     assert not [column for table in tables(old) if table.name == "cells" for column in table.columns
                 if "step_seconds" in column]
