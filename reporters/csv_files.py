@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from repro.core.files import write_text
 from repro.record.folder.store import Record
 from repro.reporting import Reporter
-
-from .tables.rows import Table, Value, tables
+from repro.tables.rows import Table, Value, tables
 
 if TYPE_CHECKING:
     from repro.published.store import Published

@@ -11,6 +11,8 @@ from repro.core.digits import spelled
 from repro.core.files import write_text
 from repro.record.folder.store import Record
 from repro.reporting import Reporter
+from repro.tables.text import plural
+from repro.tables.words import TextTable
 
 from .latex_report import PREAMBLE, TABLES, escaped_after, figure_file, joined, latex_files, table_file, text_list
 from .paper.brief import brief
@@ -18,8 +20,6 @@ from .paper.figures import FOLDER, draw, figures
 from .paper.latex_table import compact
 from .paper.latex_text import SPECIAL, escaped
 from .paper.shown import shown_of
-from .paper.words import TextTable
-from .text import plural
 
 if TYPE_CHECKING:
     from repro.published.store import Published

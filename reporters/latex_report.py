@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from repro.compare import Comparison
 from repro.compare.design.effect import MainEffect
 from repro.record.folder.store import Record
+from repro.tables.values import plain
+from repro.tables.words import TextTable, VerdictText
 
 from .page.citation import bibtex
 from .paper.brief import FOOTNOTE, Brief
@@ -16,8 +18,6 @@ from .paper.latex_numbers import macros, numbers_file
 from .paper.latex_table import compact, latex_table
 from .paper.latex_text import escaped
 from .paper.shown import Shown
-from .paper.words import TextTable, VerdictText
-from .tables.values import plain
 
 TABLES = "tables"
 PACKAGES = r"\usepackage{array,booktabs,longtable,graphicx}"

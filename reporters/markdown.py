@@ -11,9 +11,9 @@ from repro.core.files import write_text
 from repro.core.markdown import escaped
 from repro.record.folder.store import Record
 from repro.reporting import Reporter
+from repro.tables.words import TextTable
 
 from .paper.brief import FOOTNOTE, Brief, brief
-from .paper.words import TextTable
 
 if TYPE_CHECKING:
     from repro.compare.runs.merge import Section

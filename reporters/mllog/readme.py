@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from repro.compare.runs.findings import findings
 from repro.core.markdown import escaped
 from repro.record.folder.store import Record
-
-from ..tables.rows import about
+from repro.tables.rows import about
 
 TEXT = """\
 # {suite}: logs in MLPerf's results layout

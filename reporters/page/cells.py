@@ -18,8 +18,8 @@ from repro.suite.kinds.kinds import AnyTrialConfig
 from repro.suite.kinds.measurement import MeasurementConfig
 from repro.suite.model import Metric
 from repro.suite.planning.cell import Cell
+from repro.tables.text import Number, limited, number, seconds, shortened, visible, without_paths
 
-from ..text import Number, limited, number, seconds, shortened, visible, without_paths
 from .axis import Axis, from_zero
 
 COLORS = 8

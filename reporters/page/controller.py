@@ -9,8 +9,8 @@ from statistics import median
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.suite.planning.cell import Cell
+from repro.tables.text import Number, number
 
-from ..text import Number, number
 from .cells import CellMark, marks
 from .charts.curves import Chart
 from .charts.scaling import ScalingView

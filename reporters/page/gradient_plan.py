@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from repro.record.folder.store import Record
 from repro.record.result.layer_cost import LayerCost
+from repro.tables.text import Number
 
-from ..text import Number
 from .cells import CellMark, marks
 from .traffic import kibibytes, milliseconds
 

@@ -10,8 +10,8 @@ from repro.record.folder import legacy
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
+from repro.tables.text import plural, significant
 
-from ..text import plural, significant
 from .cells import origin
 from .sections.settings import effective
 

@@ -10,8 +10,8 @@ from statistics import mean, median
 from repro.core.sums import plain_sum
 from repro.record.folder.store import Record
 from repro.record.result.protocol import Protocol
+from repro.tables.text import Number, number
 
-from ..text import Number, number
 from .cells import CellMark, marks
 
 BARS = 12

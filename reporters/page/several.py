@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repro.core.files import write_text
+from repro.tables.text import plural
 
 from ..paper.brief import FOOTNOTE, Brief, brief
 from ..paper.figures import figures, rendered_figure
-from ..text import plural
 from .document import rendered
 from .first.section_answers import section_answers
 

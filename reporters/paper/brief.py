@@ -10,9 +10,10 @@ from repro.compare.design.effect import FEW, MainEffect
 from repro.compare.evidence.time_split import in_words
 from repro.compare.runs.findings import Findings
 from repro.record.folder.store import Record
+from repro.tables.rows import Row, about, origins_of, pair_origin, plain
+from repro.tables.text import plural
+from repro.tables.words import TextTable, VerdictText, interval, name, rounded
 
-from ..tables.rows import Row, about, origins_of, pair_origin, plain
-from ..text import plural
 from .claims import claims_table
 from .effects import effect_sentence, effects_table
 from .operations import checks_table, operations_table
@@ -20,7 +21,6 @@ from .scores import score_times_table, scores_table
 from .shown import Shown, shown_of
 from .training import training_table
 from .tuning import tuning_table
-from .words import TextTable, VerdictText, interval, name, rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Brief:
 def brief(record: Record, shown: Shown | None = None) -> Brief:
     """Summarize a record, or the part of it that is `shown`.
 
-    Every figure comes from `repro.reporters.tables.rows`, rounded. Doubts, facts and error budget are the record's.
+    Every figure comes from `repro.tables.rows`, rounded. Doubts, facts and error budget are the record's.
     """
     part = shown or shown_of(record)
     answers, found, of_factors = part.found, part.comparisons, part.effects

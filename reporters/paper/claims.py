@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from repro.tables.words import NOTHING, TextTable, name
+
 from .shown import Shown
-from .words import NOTHING, TextTable, name
 
 
 def claims_table(part: Shown) -> TextTable:

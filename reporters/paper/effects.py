@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from repro.compare import METRICS
 from repro.compare.design.effect import MainEffect
 from repro.record.folder.store import Record
-
-from ..tables.values import origins_of, plain
-from ..text import plural
-from .words import NOTHING, TextTable, VerdictText, interval, name, rounded
+from repro.tables.text import plural
+from repro.tables.values import origins_of, plain
+from repro.tables.words import NOTHING, TextTable, VerdictText, interval, name, rounded
 
 
 def effects_table(record: Record, found: Sequence[MainEffect]) -> TextTable:

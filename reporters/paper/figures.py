@@ -21,11 +21,11 @@ from repro.compare.ranking.score_figures import Scores
 from repro.core.files import write_bytes
 from repro.record.folder.store import Record
 from repro.suite.planning.cell import Cell
+from repro.tables.rows import origins_of, pair_origin, pair_origins
+from repro.tables.text import plural, shortened
+from repro.tables.words import name
 
-from ..tables.rows import origins_of, pair_origin, pair_origins
-from ..text import plural, shortened
 from .shown import Shown, shown_of
-from .words import name
 
 FOLDER = "figures"
 FORMATS = ("pdf", "svg")

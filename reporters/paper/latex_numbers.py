@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from repro.compare import METRICS, Comparison
 from repro.core.digits import DIGITS
 from repro.record.folder.store import Record
+from repro.tables.rows import origins_of
+from repro.tables.values import plain
+from repro.tables.words import name, rounded
 
-from ..tables.rows import origins_of
-from ..tables.values import plain
 from .latex_text import escaped
 from .shown import Shown, shown_of
-from .words import name, rounded
 
 LONGEST = 120
 """Most letters of the part of a name that a label gives."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from repro.tables.words import NOTHING, TextTable
+
 from .latex_text import breakable, escaped, parts
-from .words import NOTHING, TextTable
 
 LETTERS = 88.0
 """Average characters of `\\small` in a line of 5.5 in; a table never needs more."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from repro.compare import METRICS
 from repro.compare.ranking.score_figures import Scores
-
-from .words import NOTHING, TextTable, interval, name, rounded
+from repro.tables.words import NOTHING, TextTable, interval, name, rounded
 
 
 def scores_table(found: Scores | None) -> TextTable:

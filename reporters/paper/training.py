@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from repro.tables.words import TextTable, name, rounded
+
 from .shown import Shown
-from .words import TextTable, name, rounded
 
 COLUMNS = (
     ("step_seconds", "Step (s)"), ("train_samples_per_second", "Samples/s"), ("tokens_per_second", "Tokens/s"),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from repro.compare.ranking.tuning_check import Budget, width
+from repro.tables.tuning_words import figure_text, setting_text
+from repro.tables.values import origins_of
+from repro.tables.words import NOTHING, TextTable, name, rounded
 
-from ..tables.tuning_words import figure_text, setting_text
-from ..tables.values import origins_of
 from .shown import Shown
-from .words import NOTHING, TextTable, name, rounded
 
 
 def tuning_table(part: Shown) -> TextTable:

@@ -10,11 +10,11 @@ from repro.core.errors import visible
 from repro.published.record import PublishedResult
 from repro.published.speedrun.claims import ArmClaim, Claims, judge_claims
 from repro.published.store import Published
+from repro.tables.text import Number, number, plural, wrapped
 
 from ..page.axis import log_ticks, tick_text
 from ..page.charts.curves import Chart
 from ..page.first.sketch import Sketch
-from ..text import Number, number, plural, wrapped
 from .charts import axes
 from .claim_sketches import claim_sketches
 

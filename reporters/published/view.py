@@ -14,13 +14,13 @@ from repro.published.store import Published
 from repro.record.folder.store import Record
 from repro.record.result.status import meaning
 from repro.suite.metrics import DEFAULT
+from repro.tables.text import Number, number, plural, shortened
 
 from ..page.axis import Axis, from_zero
 from ..page.cells import COLORS, CellRow, origins
 from ..page.cells import rows as cell_rows
 from ..page.charts.curves import DASHES, Chart
 from ..page.view import LONG, PRINTED
-from ..text import Number, number, plural, shortened
 from .charts import SystemLine, batch_chart, budget, curves
 from .contest import ContestView, contest_view
 

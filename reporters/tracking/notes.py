@@ -18,9 +18,9 @@ from repro.record.result.metric_values import figure
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.suite.planning.cell import Cell
+from repro.tables.text import limited, moment, plural, visible, without_paths
+from repro.tables.words import rounded
 
-from ..paper.words import rounded
-from ..text import limited, moment, plural, visible, without_paths
 from .address import run_place
 
 LONGEST = 400

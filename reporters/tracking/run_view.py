@@ -28,12 +28,12 @@ from repro.suite.kinds.kinds import AnyTrialConfig
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial
 from repro.suite.planning.cell import Cell
+from repro.tables import rows as tables
 
 from .. import csv_files
 from .. import markdown as markdown_page
 from ..page.cells import marks
 from ..paper.brief import brief
-from ..tables import rows as tables
 from .colors import color_of
 from .metric_points import cell_metrics, levels
 from .notes import Links, cell_note, trial_note

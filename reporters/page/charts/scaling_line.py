@@ -11,8 +11,8 @@ from repro.compare.runs.findings import findings
 from repro.record.folder.store import Record
 from repro.record.result.results import Result, Traffic
 from repro.suite.planning.cell import Cell
+from repro.tables.text import Number, number, ratios, seconds, shortened, without_paths
 
-from ...text import Number, number, ratios, seconds, shortened, without_paths
 from ..cells import COLORS, DASHES, SYMBOLS, CellMark
 from ..traffic import NEGLIGIBLE, counted, kibibytes, milliseconds
 from .bounds import CostModel, StepBounds, bounds, ended, network_of

@@ -13,8 +13,8 @@ from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.suite.metrics import DEFAULT
 from repro.suite.planning.cell import Cell
+from repro.tables.text import Number, number, plural, seconds, wrapped
 
-from ...text import Number, number, plural, seconds, wrapped
 from ..cells import CellMark, goal, marks
 from .curves import DASHES, Chart, layout
 

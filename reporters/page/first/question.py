@@ -12,8 +12,8 @@ from repro.compare.runs.findings import Findings
 from repro.record.folder.store import Record
 from repro.record.result.metric_values import figure
 from repro.record.result.status import meaning
+from repro.tables.text import number
 
-from ...text import number
 from ..axis import Axis, from_nothing, from_zero, linear, log_ticks
 from ..cells import CellMark, goal, marks, origins
 from ..charts.scaling import ScalingPanel, ScalingView

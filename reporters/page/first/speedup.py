@@ -10,8 +10,8 @@ from repro.compare.evidence.time_split import in_words
 from repro.compare.runs.findings import Findings
 from repro.record.folder.store import Record
 from repro.suite.metrics import DEFAULT
+from repro.tables.text import Number, number, plural, ratios, seconds
 
-from ...text import Number, number, plural, ratios, seconds
 from ..axis import Axis, around_one
 from ..cells import CellMark, goal, marks
 from .factors import Factor, SideFigure, drawn_values, factors, side_figures

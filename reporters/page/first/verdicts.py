@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from repro.compare.design.calibration import Calibration
 from repro.compare.runs.findings import Findings
+from repro.tables.text import Number, number
 
-from ...text import Number, number
 from .speedup import Forest, Ratio
 
 OPEN_UP_TO = 3

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from repro.compare.runs.findings import Findings
 from repro.compare.verdict.contest import Claim
+from repro.tables.text import Number, number
 
-from ...text import Number, number
 from ..cells import CellMark, marks
 
 STYLES = {"supported": "b-pass", "not supported": "b-fail", "cannot be tested": "b-inconclusive"}

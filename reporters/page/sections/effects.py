@@ -10,8 +10,8 @@ from repro.compare.design.effect import FEW, Interaction, MainEffect
 from repro.compare.runs.findings import Findings
 from repro.record.folder.store import Record
 from repro.suite.metrics import DEFAULT
+from repro.tables.text import Number, number, plural, ratios
 
-from ...text import Number, number, plural, ratios
 from ..axis import Axis, around_one
 from ..cells import goal
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from repro.compare.cell_figures import GROUPS, Figure, notes
 from repro.compare.runs.findings import Findings
+from repro.tables.text import Number, number, seconds
 
-from ...text import Number, number, seconds
 from ..cells import CellMark, marks
 
 

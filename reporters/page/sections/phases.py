@@ -9,8 +9,8 @@ from statistics import median
 from repro.compare.runs.findings import Findings
 from repro.core.sums import plain_sum
 from repro.record.result.results import LOST, PHASES, Result
+from repro.tables.text import Number, seconds
 
-from ...text import Number, seconds
 from ..axis import Axis, from_zero
 from ..cells import CellMark, marks
 

@@ -16,9 +16,9 @@ from repro.compare.ranking.tuning_check import (
 from repro.compare.runs.findings import Findings
 from repro.record.tuning import RULE, TunedContender, Tuning, TuningCost
 from repro.suite.metrics import METRICS
+from repro.tables.text import Number, number, plural, seconds, share, visible, without_paths, wrapped
+from repro.tables.tuning_words import end_of, figure_text, is_lower_better, setting_text
 
-from ...tables.tuning_words import end_of, figure_text, is_lower_better, setting_text
-from ...text import Number, number, plural, seconds, share, visible, without_paths, wrapped
 from ..cells import COLORS, DASHES, SYMBOLS
 from ..charts.curves import DASHES as PATTERNS
 from ..charts.curves import Chart, layout

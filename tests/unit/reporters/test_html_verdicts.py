@@ -32,7 +32,7 @@ checklists = importlib.import_module("repro.reporters.page.sections.checklist")
 citations = importlib.import_module("repro.reporters.page.citation")
 speedup = importlib.import_module("repro.reporters.page.first.speedup")
 survivals = importlib.import_module("repro.reporters.page.charts.survival")
-text_of = importlib.import_module("repro.reporters.text")
+text_of = importlib.import_module("repro.tables.text")
 trusts = importlib.import_module("repro.reporters.page.sections.trust")
 
 

@@ -18,10 +18,10 @@ from repro.core.errors import UsageError
 from repro.record.folder.store import Record
 from tests.records import SUITE, make_record
 
-rows = importlib.import_module("repro.reporters.tables.rows")
+rows = importlib.import_module("repro.tables.rows")
 numbers = importlib.import_module("repro.reporters.paper.latex_numbers")
 table = importlib.import_module("repro.reporters.paper.latex_table")
-words = importlib.import_module("repro.reporters.paper.words")
+words = importlib.import_module("repro.tables.words")
 TOOL = shutil.which("pdflatex") or shutil.which("tectonic")
 
 

@@ -19,13 +19,12 @@ from repro.compare.runs.findings import Findings, findings
 from repro.record.folder.store import Record
 from repro.record.result.metric_values import figures_of
 from repro.record.result.results import Result
-
-from .claim_rows import claim_rows
-from .effect_rows import effect_rows, interaction_rows, warning_rows
-from .operation_rows import check_rows, measure_rows
-from .score_rows import profile_rows, score_rows, score_time_rows
-from .tuning_rows import setting_rows, space_rows, tuning_rows
-from .values import Row, Value, bounds, estimate, finite, origins_of, plain
+from repro.tables.claim_rows import claim_rows
+from repro.tables.effect_rows import effect_rows, interaction_rows, warning_rows
+from repro.tables.operation_rows import check_rows, measure_rows
+from repro.tables.score_rows import profile_rows, score_rows, score_time_rows
+from repro.tables.tuning_rows import setting_rows, space_rows, tuning_rows
+from repro.tables.values import Row, Value, bounds, estimate, finite, origins_of, plain
 
 HASHES = ("init_weights", "data_order", "augmentation", "data", "final_weights")
 PHASES = ("train", "eval", "checkpoint", "logging", "other")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from repro.compare import Bounds
-
-from ..tables.values import plain
-from ..text import shortened, significant
+from repro.tables.text import shortened, significant
+from repro.tables.values import plain
 
 NOTHING = "-"
 

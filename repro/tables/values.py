@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from repro.compare import Bounds, Estimate
 from repro.suite.planning.cell import Cell
-
-from ..text import without_paths
+from repro.tables.text import without_paths
 
 Value = str | int | float | bool | None
 Row = dict[str, Value]

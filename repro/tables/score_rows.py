@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from repro.compare.ranking.score_figures import ContenderScore, Scores
-
-from .values import Row, bounds, estimate, plain
+from repro.tables.values import Row, bounds, estimate, plain
 
 
 def score_rows(found: Scores) -> Iterator[Row]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from repro.compare.runs.findings import Findings
-
-from .values import Row, bounds, origins_of, plain
+from repro.tables.values import Row, bounds, origins_of, plain
 
 
 def effect_rows(found: Findings) -> Iterable[Row]:

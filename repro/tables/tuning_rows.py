@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from repro.compare.ranking.tuning_check import width
 from repro.compare.runs.findings import Findings
-
-from .values import Row, origins_of, plain
+from repro.tables.values import Row, origins_of, plain
 
 
 def tuning_rows(findings: Findings) -> Iterator[Row]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from repro.compare.runs.findings import Findings
-
-from .values import Row, bounds, plain
+from repro.tables.values import Row, bounds, plain
 
 
 def claim_rows(found: Findings) -> Iterator[Row]:
