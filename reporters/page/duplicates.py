@@ -7,9 +7,9 @@ from typing import Any
 
 from repro.compare.left_out import left_out
 from repro.compare.verdict.summary import Summary, summarize
-from repro.papers.dedup.options import Dedup, Selected
 from repro.record.folder.store import Record
 from repro.tables.text import Number, number, share
+from repro.workloads.selected_data import Dedup, Selected
 
 from .cells import CellMark, marks
 from .charts.curves import DASHES, Chart, layout
