@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 from repro.core.files import write_text
 from repro.record.folder.store import Record
 from repro.reporting import Reporter
-from repro.tables.rows import Table, Value, tables
+from repro.tables.tables import Table, tables
+from repro.tables.values import Value
 
 if TYPE_CHECKING:
     from repro.published.store import Published

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, ClassVar
 from repro.core.files import write_text
 from repro.record.folder.store import Record
 from repro.reporting import Reporter
-from repro.tables.rows import Table, finite, tables
+from repro.tables.tables import Table, tables
+from repro.tables.values import finite
 
 if TYPE_CHECKING:
     from repro.published.store import Published

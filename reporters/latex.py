@@ -11,15 +11,13 @@ from repro.core.digits import spelled
 from repro.core.files import write_text
 from repro.record.folder.store import Record
 from repro.reporting import Reporter
+from repro.tables.layout import TextTable, compact
 from repro.tables.text import plural
-from repro.tables.words import TextTable
 
 from .latex_report import PREAMBLE, TABLES, escaped_after, figure_file, joined, latex_files, table_file, text_list
-from .paper.brief import brief
+from .paper.brief import brief, shown_of
 from .paper.figures import FOLDER, draw, figures
-from .paper.latex_table import compact
 from .paper.latex_text import SPECIAL, escaped
-from .paper.shown import shown_of
 
 if TYPE_CHECKING:
     from repro.published.store import Published
@@ -96,9 +94,9 @@ def _published_table(table: TextTable, name: str) -> str:
     """Return the file of a table. One with more than `ROWS` rows keeps the first and says so."""
     left = len(table.rows) - ROWS
     more = f" {plural(left, 'row')} omitted; the CSV tables contain all." if left > 0 else ""
-    kept = compact(TextTable(table.title, table.headers, table.numeric, table.rows[:ROWS]))
-    return table_file(kept.table, f"{escaped(table.title)}. All figures \\emph{{published}} by others."
-                                  f"{escaped_after(more)}{escaped_after(kept.said)}", name)
+    kept, said = compact(table.first(ROWS))
+    return table_file(kept, f"{escaped(table.title)}. All figures \\emph{{published}} by others."
+                                  f"{escaped_after(more)}{escaped_after(said)}", name)
 
 
 __all__ = ["ROWS", "SPECIAL", "LatexPaper", "escaped", "published_files"]

@@ -11,9 +11,10 @@ from repro.core.files import write_text
 from repro.core.markdown import escaped
 from repro.record.folder.store import Record
 from repro.reporting import Reporter
-from repro.tables.words import TextTable
+from repro.tables.layout import as_markdown
+from repro.tables.verdicts import FOOTNOTE
 
-from .paper.brief import FOOTNOTE, Brief, brief
+from .paper.brief import Brief, brief
 
 if TYPE_CHECKING:
     from repro.compare.runs.merge import Section
@@ -72,9 +73,9 @@ def render(found: Brief) -> str:
     parts.append("\n".join(f"- **{item.verdict}**: {escaped(item.contrast)}: {escaped(item.why)}"
                            for item in found.verdicts) or NO_BASELINE)
     parts += [f"Errors: {escaped(found.errors)}."] if found.errors else []
-    for table in found.tables:
-        parts += [f"## {escaped(table.title)}", rendered(table)]
-    if found.comparisons.rows:
+    for table in found.tables.values():
+        parts += [f"## {escaped(table.title)}", as_markdown(table)]
+    if "comparisons" in found.tables:
         parts.append(escaped(FOOTNOTE))
     return "\n\n".join(parts) + "\n"
 
@@ -97,7 +98,7 @@ def render_published(found: PublishedBrief, own: Sequence[str] = ()) -> str:
              "\n".join(f"- {escaped(key)}: {escaped(value)}" for key, value in found.facts),
              CAUTIONS, "\n".join(f"- {escaped(text)}" for text in found.doubts)]
     for table in (*found.scores, *found.costs):
-        parts += [f"## {escaped(table.title)}", rendered(table)]
+        parts += [f"## {escaped(table.title)}", as_markdown(table)]
     if found.refused:
         rest = [f"- {found.refused_left_out} more are in refused.jsonl"] if found.refused_left_out else []
         parts += ["## Refused files", "\n".join([*(f"- {escaped(source)}: {escaped(reason)}"
@@ -106,14 +107,6 @@ def render_published(found: PublishedBrief, own: Sequence[str] = ()) -> str:
         parts += ["## Run here", "These results are not published, and no ratio compares them with those above: "
                   f"{', '.join(escaped(place) for place in own)}."]
     return "\n\n".join(parts) + "\n"
-
-
-def rendered(table: TextTable) -> str:
-    """Render a pipe table."""
-    rule = ["---:" if flush else "---" for flush in table.numeric]
-    lines = [[escaped(header) for header in table.headers], rule, *([escaped(cell) for cell in row]
-                                                                    for row in table.rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 CAUTIONS = "## What to know before using these figures"

@@ -25,7 +25,7 @@ from pydantic import Field, PrivateAttr
 
 from repro.compare import Comparison
 from repro.compare.ranking.tuning_check import tuned_by
-from repro.compare.runs.findings import findings
+from repro.compare.findings import findings
 from repro.core.errors import OutputError, TrackingError
 from repro.core.events import read_events
 from repro.core.redact import redacted

@@ -21,7 +21,7 @@ from repro.record.result.status import meaning
 from repro.reporting import Reporter
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.cell import Cell
-from repro.tables.rows import plain
+from repro.tables.values import plain
 
 from .mllog.readme import readme
 from .mllog.system_description import system

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from repro.core.files import write_bytes
 from repro.record.folder.store import Record
 from repro.reporting import Reporter
-from repro.tables.rows import Table, tables
+from repro.tables.tables import Table, tables
 
 if TYPE_CHECKING:
     from repro.published.store import Published

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from repro.compare.runs.findings import findings
+from repro.compare.findings import findings
 from repro.core.markdown import escaped
 from repro.record.folder.store import Record
-from repro.tables.rows import about
+from repro.tables.tables import about
 
 TEXT = """\
 # {suite}: logs in MLPerf's results layout

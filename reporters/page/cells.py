@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from repro.compare import METRICS, Bounds, MetricSpec, Summary
 from repro.compare.evidence.observation import is_meaningless
-from repro.compare.runs.findings import Findings
+from repro.compare.findings import Findings
 from repro.compare.verdict.contest import statement
 from repro.record.folder.store import Record
 from repro.record.result.metric_values import figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from repro.compare.runs.findings import Findings
+from repro.compare.findings import Findings
 from repro.record.folder import legacy
 from repro.record.folder.store import Record
 from repro.record.result.results import Result

@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from repro.compare.runs.findings import findings
+from repro.compare.findings import findings
 from repro.record.folder.store import Record
 from repro.suite.kinds.program import ProgramConfig
 from repro.suite.quality import common_noun

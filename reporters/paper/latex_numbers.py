@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from repro.compare import METRICS, Comparison
 from repro.core.digits import DIGITS
 from repro.record.folder.store import Record
-from repro.tables.rows import origins_of
-from repro.tables.values import plain
-from repro.tables.words import name, rounded
+from repro.tables.layout import name, rounded
+from repro.tables.values import origins_of, plain
 
+from .brief import Shown, shown_of
 from .latex_text import escaped
-from .shown import Shown, shown_of
 
 LONGEST = 120
 """Most letters of the part of a name that a label gives."""

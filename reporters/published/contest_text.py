@@ -9,8 +9,8 @@ from typing import Any
 
 from repro.published.speedrun.claims import ArmClaim, judge_claims
 from repro.published.store import Published
-from repro.tables.rows import Row, plain
-from repro.tables.words import NOTHING, TextTable, name
+from repro.tables.layout import NOTHING, TextTable, name
+from repro.tables.values import Row, plain
 
 from ..paper.figures import COLORS, SMALL, Drawing
 

@@ -10,8 +10,8 @@ from typing import Any
 from repro.published.cells import BatchCost, batch_costs
 from repro.published.record import PublishedCell, PublishedResult
 from repro.published.store import Published
+from repro.tables.layout import name
 from repro.tables.text import plural
-from repro.tables.words import name
 
 from ..paper.figures import COLORS, SMALL, TALL, Drawing, head_rows, left_out, shown_text
 from .charts import SPAN, batch_ticks

@@ -15,7 +15,8 @@ from repro.published.record import PublishedCell, PublishedPoint, PublishedResul
 from repro.published.store import Published
 from repro.record.folder.store import Record
 from repro.reporting import Reporter
-from repro.tables.rows import Row, Table, plain
+from repro.tables.tables import Table
+from repro.tables.values import Row, plain
 
 from .contest_text import claim_rows
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from repro.compare import factors_of
-from repro.compare.runs.findings import findings
+from repro.compare.findings import findings
 from repro.published.cells import batch_costs
 from repro.published.record import PublishedCell, PublishedResult, PublishedSystem, Refused
 from repro.published.store import Published

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from repro.compare import METRICS, Comparison, Summary
-from repro.compare.runs.findings import findings
+from repro.compare.findings import findings
 from repro.compare.verdict.contest import claim_of
 from repro.core.markdown import escaped
 from repro.record.folder.store import Record
@@ -18,8 +18,8 @@ from repro.record.result.metric_values import figure
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.suite.planning.cell import Cell
+from repro.tables.layout import rounded
 from repro.tables.text import limited, moment, plural, visible, without_paths
-from repro.tables.words import rounded
 
 from .address import run_place
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from repro.compare import Comparison
 from repro.compare.design.calibration import FILE as CALIBRATION
-from repro.compare.runs.findings import findings
+from repro.compare.findings import findings
 from repro.compare.verdict.contest import claim_of
 from repro.core.events import follow
 from repro.record.environment.environment import DataSet
@@ -28,7 +28,7 @@ from repro.suite.kinds.kinds import AnyTrialConfig
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial
 from repro.suite.planning.cell import Cell
-from repro.tables import rows as tables
+from repro.tables import tables
 
 from .. import csv_files
 from .. import markdown as markdown_page

@@ -14,7 +14,7 @@ from repro.bundle.verify import verify_opened
 from repro.compare import METRICS
 from repro.compare.design.calibration import machine_of
 from repro.compare.figures import Comparison
-from repro.compare.runs.findings import Findings, findings
+from repro.compare.findings import Findings, findings
 from repro.core.errors import ReproError
 from repro.published.record import PublishedCell
 from repro.published.speedrun.claims import judge_claims

@@ -45,3 +45,8 @@ def estimate(name: str, found: Estimate | None) -> Row:
 def finite(value: Value) -> Value:
     """Return None for numbers that are not finite, which JSON cannot hold."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def as_number(value: Value) -> float | None:
+    """Return the value of a column of numbers; None: unknown."""
+    return None if value is None else float(value)

@@ -11,7 +11,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from repro.compare.runs.findings import findings
+from repro.compare.findings import findings
 from repro.core.machine import Machine
 from repro.engines.ddp import Ddp
 from repro.engines.deepspeed_zero import DeepSpeedZero

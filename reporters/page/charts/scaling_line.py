@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from repro.compare import METRICS, Bounds, Comparison, Metric, contrast
-from repro.compare.runs.findings import findings
+from repro.compare.findings import findings
 from repro.record.folder.store import Record
 from repro.record.result.results import Result, Traffic
 from repro.suite.planning.cell import Cell

@@ -8,7 +8,7 @@ from typing import Any
 
 from repro.compare import METRICS, Metric, MetricSpec, Summary
 from repro.compare.evidence.observation import Observation, observe
-from repro.compare.runs.findings import Findings
+from repro.compare.findings import Findings
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.suite.metrics import DEFAULT

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from repro.compare import METRICS
 from repro.compare.evidence.observation import observe
-from repro.compare.runs.findings import Findings
+from repro.compare.findings import Findings
 from repro.record.folder.store import Record
 from repro.record.result.metric_values import figure
 from repro.record.result.status import meaning

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from repro.compare.runs.findings import findings
+from repro.compare.findings import findings
 
 from ..axis import Axis, around_one
 from .speedup import Forest, Ratio, forest

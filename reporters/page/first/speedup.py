@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from repro.compare import DECIDED, METRICS, Comparison
 from repro.compare.evidence.time_split import in_words
-from repro.compare.runs.findings import Findings
+from repro.compare.findings import Findings
 from repro.record.folder.store import Record
 from repro.suite.metrics import DEFAULT
 from repro.tables.text import Number, number, plural, ratios, seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from repro.compare.design.calibration import Calibration
-from repro.compare.runs.findings import Findings
+from repro.compare.findings import Findings
 from repro.tables.text import Number, number
 
 from .speedup import Forest, Ratio

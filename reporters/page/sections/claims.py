@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from repro.compare.runs.findings import Findings
+from repro.compare.findings import Findings
 from repro.compare.verdict.contest import Claim
 from repro.tables.text import Number, number
 

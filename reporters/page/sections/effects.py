@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from repro.compare import METRICS
 from repro.compare.design.effect import FEW, Interaction, MainEffect
-from repro.compare.runs.findings import Findings
+from repro.compare.findings import Findings
 from repro.record.folder.store import Record
 from repro.suite.metrics import DEFAULT
 from repro.tables.text import Number, number, plural, ratios

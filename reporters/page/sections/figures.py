@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from repro.compare.cell_figures import GROUPS, Figure, notes
-from repro.compare.runs.findings import Findings
+from repro.compare.findings import Findings
 from repro.tables.text import Number, number, seconds
 
 from ..cells import CellMark, marks

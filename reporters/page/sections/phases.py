@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from repro.compare.runs.findings import Findings
+from repro.compare.findings import Findings
 from repro.core.sums import plain_sum
 from repro.record.result.results import LOST, PHASES, Result
 from repro.tables.text import Number, seconds

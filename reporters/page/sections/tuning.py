@@ -13,11 +13,11 @@ from repro.compare.ranking.tuning_check import (
     untuned_optimizers,
     width,
 )
-from repro.compare.runs.findings import Findings
+from repro.compare.findings import Findings
 from repro.record.tuning import RULE, TunedContender, Tuning, TuningCost
 from repro.suite.metrics import METRICS
 from repro.tables.text import Number, number, plural, seconds, share, visible, without_paths, wrapped
-from repro.tables.tuning_words import end_of, figure_text, is_lower_better, setting_text
+from repro.tables.tuning import end_of, figure_text, is_lower_better, setting_text
 
 from ..cells import COLORS, DASHES, SYMBOLS
 from ..charts.curves import DASHES as PATTERNS

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from repro.cli.text.amounts import amount_text
-from repro.cli.text.compare import calibration_text
+from repro.cli.text.compare import calibration_text, effect_lines
 from repro.cli.text.contest import quality_lines
-from repro.cli.text.effects import effect_lines
 from repro.cli.text.tuning import tuning_lines
 from repro.cli.workflows.run import Ended
 from repro.compare import METRICS, Comparison, Summary
-from repro.compare.runs.findings import Findings
+from repro.compare.findings import Findings
 from repro.core.errors import visible
 from repro.core.invocation import command
+from repro.tables.amounts import amount_text
 
 
 def ended_text(ended: Ended) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from repro.cli.workflows.progress import TerminalWatcher
 from repro.cli.workflows.tuning import Phases, begin, refuse_tuning_alone, tune, waits_for_choice
 from repro.compare.design.calibration import keep_calibration
-from repro.compare.runs.findings import Findings, findings
+from repro.compare.findings import Findings, findings
 from repro.core import fence, registry
 from repro.core.errors import Exit, UsageError
 from repro.core.invocation import command

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from repro.cli.console import Console, line, stdout
-from repro.cli.text.scores import table_of
+from repro.cli.console import Console, line, stdout, table_of
 from repro.papers.predict import words
 
 if TYPE_CHECKING:

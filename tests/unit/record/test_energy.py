@@ -142,7 +142,7 @@ def test_it_is_in_the_result_the_page_the_tables_and_the_metrics_with_its_label(
     from repro.reporters.html_page import HtmlPage
     from repro.reporters.tracking.metric_points import result_points
 
-    from repro.tables.rows import tables
+    from repro.tables.tables import tables
 
     record = read_record(tracked)
     item = read_model(record.folder.result(record.results[0].trial_id), Result)

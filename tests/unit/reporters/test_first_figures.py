@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from repro.cli.main import cli
-from repro.compare.runs.findings import findings
+from repro.compare.findings import findings
 from repro.record.folder.store import Record, read_record
 from repro.suite.model import Trial
 from tests.records import SCALING, SUITE, Course, default_course, make_record, scaling_course

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from repro.compare import compare, summarize
-from repro.compare.runs.findings import findings
+from repro.compare.findings import findings
 from repro.record.folder.store import Record, read_record
 from repro.suite.model import Trial
 from tests.records import SUITE, Course, make_record

@@ -17,7 +17,7 @@ import yaml
 import repro
 from repro.compare import compare, summarize
 from repro.compare.design.calibration import FILE, Null, calibration, machine_of
-from repro.compare.runs.findings import findings
+from repro.compare.findings import findings
 from repro.core import registry
 from repro.core.files import write_model
 from repro.record.folder.store import Record

@@ -12,16 +12,16 @@ import pytest
 from click.testing import CliRunner
 
 from repro.cli.main import cli
-from repro.compare.runs.findings import findings
+from repro.compare.findings import findings
 from repro.core import registry
 from repro.core.errors import UsageError
 from repro.record.folder.store import Record
 from tests.records import SUITE, make_record
 
-rows = importlib.import_module("repro.tables.rows")
+rows = importlib.import_module("repro.tables.tables")
 numbers = importlib.import_module("repro.reporters.paper.latex_numbers")
 table = importlib.import_module("repro.reporters.paper.latex_table")
-words = importlib.import_module("repro.tables.words")
+words = importlib.import_module("repro.tables.layout")
 TOOL = shutil.which("pdflatex") or shutil.which("tectonic")
 
 

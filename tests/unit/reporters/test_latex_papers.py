@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from repro.cli.main import cli
-from repro.compare.runs.findings import findings
+from repro.compare.findings import findings
 from repro.core import registry
 from repro.record.folder.store import Record
 from tests.made_scores import SCORES, scores_course
@@ -25,9 +25,9 @@ latex_text = importlib.import_module("repro.reporters.paper.latex_text")
 numbers = importlib.import_module("repro.reporters.paper.latex_numbers")
 shown = importlib.import_module("repro.reporters.paper.shown")
 report = importlib.import_module("repro.reporters.latex_report")
-rows = importlib.import_module("repro.tables.rows")
+rows = importlib.import_module("repro.tables.tables")
 table = importlib.import_module("repro.reporters.paper.latex_table")
-words = importlib.import_module("repro.tables.words")
+words = importlib.import_module("repro.tables.layout")
 TEXT = r"\usepackage[T1]{fontenc}\usepackage[utf8]{inputenc}\usepackage{textcomp}"
 PACKAGES = r"\usepackage{array,booktabs,longtable,graphicx}"
 CLASSES = {

@@ -6,23 +6,23 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from reporters.paper.shown import shown_of
+from repro.cli.text.figures import print_figures
 from repro.reporters.page.sections.figures import figures
 
 from reporters import markdown
 from reporters.latex_report import latex_files
 from reporters.paper.brief import brief
-from reporters.paper.shown import shown_of
 from reporters.tracking.metric_points import cell_metrics, cell_points, result_points
 from repro.cli.console import Console
-from repro.cli.text.figures import print_figures
 from repro.cli.workflows.run import reporter
 from repro.compare import summarize
 from repro.compare.cell_figures import cell_figures, notes
-from repro.compare.runs.findings import findings
+from repro.compare.findings import findings
 from repro.record.folder.store import Record
 from repro.record.result.energy import Energy
 from repro.record.result.results import Model, Result
-from repro.tables.rows import tables
+from repro.tables.tables import tables
 from tests.records import make_record
 
 MODEL = Model(parameters=124_439_808, forward_flops=2.92e11, tokens_per_sample=1024, device="NVIDIA H100 80GB HBM3",

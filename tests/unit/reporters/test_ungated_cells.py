@@ -10,7 +10,7 @@ from reporters.page.notices import notices, parity
 from repro.audit.rules.acm import functional
 from repro.audit.rules.from_record import _parity, record_facts
 from repro.compare import compare
-from repro.compare.runs.findings import findings
+from repro.compare.findings import findings
 from repro.core.files import write_json
 from repro.core.machine import Machine
 from repro.record.folder.store import Record, read_record
