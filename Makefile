@@ -112,13 +112,18 @@ fuzz: $(VENV)/.test-installed
 	$(BIN)/python -m tests.fuzz.drive --seconds 1000 --commands 300
 	$(BIN)/python -m tests.fuzz.command_lines --count 2000
 
+# What the harness costs a run; with WHAT="order --samples 20000000" one of the benchmarks in benchmarks/.
 bench: $(VENV)/.installed
+ifdef WHAT
+	$(BIN)/python -m benchmarks $(WHAT)
+else
 	$(BIN)/repro bench overhead
 	$(BIN)/repro bench turnaround
+endif
 
 # Wrong verdicts and power of 4,000 simulated experiments a row, about half an hour; `make test-slow` has 200 a row.
 verdicts: $(VENV)/.installed
-	$(BIN)/repro bench verdicts
+	$(BIN)/python -m benchmarks verdicts
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info runs mlruns mlartifacts mlflow.db*
