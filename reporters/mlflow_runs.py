@@ -24,8 +24,8 @@ from typing import ClassVar
 from pydantic import Field, PrivateAttr
 
 from repro.compare import Comparison
-from repro.compare.ranking.tuning_check import tuned_by
 from repro.compare.findings import findings
+from repro.compare.ranking.tuning_check import tuned_by
 from repro.core.errors import OutputError, TrackingError
 from repro.core.events import read_events
 from repro.core.redact import redacted

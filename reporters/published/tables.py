@@ -1,4 +1,4 @@
-"""Published results as tables of plain values, like those of own runs in `repro.tables.rows`.
+"""Published results as tables of plain values, like those of own runs in `repro.tables.tables`.
 
 Every row with a figure has the `origin` *published*. `import` is the number of the import, because two imports can
 come from folders with the same name.

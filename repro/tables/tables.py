@@ -13,8 +13,8 @@ from typing import Any
 
 from repro.compare import factors_of
 from repro.compare.design.calibration import machine_of
-from repro.compare.left_out import left_out
 from repro.compare.findings import Findings, findings
+from repro.compare.left_out import left_out
 from repro.record.folder.store import Record
 from repro.record.result.metric_values import figures_of
 from repro.record.result.results import Result

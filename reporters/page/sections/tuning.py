@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from repro.compare.findings import Findings
 from repro.compare.ranking.tuning_check import (
     Budget,
     TuningCheck,
@@ -13,7 +14,6 @@ from repro.compare.ranking.tuning_check import (
     untuned_optimizers,
     width,
 )
-from repro.compare.findings import Findings
 from repro.record.tuning import RULE, TunedContender, Tuning, TuningCost
 from repro.suite.metrics import METRICS
 from repro.tables.text import Number, number, plural, seconds, share, visible, without_paths, wrapped

@@ -8,8 +8,8 @@ from typing import Any
 
 from repro.audit.rules.facts import Agreement, AttemptFacts, CellFacts, DataFacts, Facts, RunFacts, TuningFacts
 from repro.compare import Summary
-from repro.compare.ranking.tuning_check import TuningCheck, untuned_optimizers
 from repro.compare.findings import findings
+from repro.compare.ranking.tuning_check import TuningCheck, untuned_optimizers
 from repro.record.derive.trial_log import reached
 from repro.record.environment.environment import DataSet, Environment
 from repro.record.folder.store import Record

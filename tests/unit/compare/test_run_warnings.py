@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import replace
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from repro.compare.runs.run_warnings import run_warnings
 from repro.record.folder.ledger import Incident
 from repro.record.folder.store import Record
+from repro.tables.tables import tables
 from tests.records import make_record
 
 
