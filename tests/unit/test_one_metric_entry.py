@@ -10,11 +10,11 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from reporters.paper.shown import shown_of
 
 from reporters import markdown
 from reporters.latex_report import latex_files
 from reporters.paper import brief
+from reporters.paper.brief import shown_of
 from reporters.tracking.metric_points import cell_metrics, cell_points, result_points
 from repro.cli.commands.compare import compare
 from repro.cli.main import cli

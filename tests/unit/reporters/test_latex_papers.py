@@ -23,7 +23,7 @@ from tests.records import SUITE, default_course, make_record
 figures = importlib.import_module("repro.reporters.paper.figures")
 latex_text = importlib.import_module("repro.reporters.paper.latex_text")
 numbers = importlib.import_module("repro.reporters.paper.latex_numbers")
-shown = importlib.import_module("repro.reporters.paper.shown")
+shown = importlib.import_module("repro.reporters.paper.brief")
 report = importlib.import_module("repro.reporters.latex_report")
 rows = importlib.import_module("repro.tables.tables")
 table = importlib.import_module("repro.reporters.paper.latex_table")
