@@ -83,7 +83,10 @@ def judged_columns(head: str, key: str, digits: int) -> tuple[Column, ...]:
     def judged(row: Row) -> str:
         return rounded(as_number(row["p"] if row["p_adjusted"] is None else row["p_adjusted"]), digits - 1)
 
-    return (figure("Ratio", "ratio", digits), ends("Interval", "ratio", digits), count(head, key), Column("p", judged),
+    def ratio(row: Row) -> str:
+        return "no result" if row["refused"] and row["ratio"] is None else rounded(as_number(row["ratio"]), digits)
+
+    return (Column("Ratio", ratio), ends("Interval", "ratio", digits), count(head, key), Column("p", judged),
             figure(ALONE, "p", digits - 1), words("Verdict", "verdict"))
 
 

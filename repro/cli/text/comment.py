@@ -16,7 +16,7 @@ from repro.core.markdown import escaped
 from repro.core.redact import Scrubber
 from repro.tables.cells import spread_table
 from repro.tables.layout import TextTable, as_markdown, compact
-from repro.tables.verdicts import ALONE, comparison_table
+from repro.tables.verdicts import ALONE, FOOTNOTE, comparison_table
 
 if TYPE_CHECKING:
     from repro.compare.runs.runs import Compared
@@ -46,7 +46,7 @@ def comment(found: Compared, conditions: Sequence[str] = ()) -> str:
     ratios = comparison_table(found.comparisons, found.origins, DIGITS).without((ALONE,))
     cells = spread_table(found.summaries, found.origins).without(("CV", "Other ends"))
     lines += [*_table(ratios, safe), *_table(cells, safe)]
-    lines += ["", *(f"- {safe(text)}" for text in _noted(found))]
+    lines += ["", *(f"- {safe(text)}" for text in (FOOTNOTE, *_noted(found)))]
     lines += ["", f"suite digest {found.digest[:16]}, method {safe(found.method)}, {safe(METRICS[found.metric].noun)}"]
     return "\n".join(lines) + "\n"
 

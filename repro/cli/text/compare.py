@@ -14,7 +14,7 @@ from repro.compare.design.effect import FEW, HEADING, MainEffect
 from repro.tables.cells import group_tables, spread_table
 from repro.tables.claims import claim_table
 from repro.tables.effects import effect_table
-from repro.tables.verdicts import comparison_table
+from repro.tables.verdicts import FOOTNOTE, comparison_table
 
 if TYPE_CHECKING:
     from repro.compare.design.calibration import Calibration
@@ -44,6 +44,7 @@ def print_compared(found: Compared, console: Console | None = None) -> None:
     if leading:
         print_effects(found.effects, found.origin, console)
     print_table(comparison_table(found.comparisons, found.origins, DIGITS), console, numbered=True)
+    say(*([FOOTNOTE] if found.comparisons else []))
     short = bool(found.effects) and leading and len(found.comparisons) > FEW
     if short:
         say("the reasons of these contrasts of single cells: repro compare RUN --json, or the report")

@@ -113,11 +113,11 @@ def test_only_primary_without_a_declared_contrast_is_refused(tmp_path: Path) -> 
 def test_a_long_table_is_a_longtable_and_what_all_rows_say_is_said_once() -> None:
     long = words.TextTable("t", ("Cell", "Figures", "n", "Interval"), (False, False, True, True), tuple(
         (f"cell {place}", "measured", "6", "1.0 to 2.0 (95 %)") for place in range(60)))
-    short = table.compact(long)
-    assert short.said == "Figures: measured."
-    assert short.table.headers == ("Cell", "n", "Interval (95\N{NO-BREAK SPACE}%)")
-    assert short.table.rows[0] == ("cell 0", "6", "1.0 to 2.0")
-    assert r"\begin{longtable}" in table.latex_table(short.table, "c")
+    short, said = words.compact(long)
+    assert said == "Figures: measured."
+    assert short.headers == ("Cell", "n", "Interval (95\N{NO-BREAK SPACE}%)")
+    assert short.rows[0] == ("cell 0", "6", "1.0 to 2.0")
+    assert r"\begin{longtable}" in table.latex_table(short, "c")
     assert r"\begin{table*}" in table.latex_table(words.TextTable("t", ("a",), (False,), (("b",),)), "c")
 
 
