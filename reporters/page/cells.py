@@ -14,7 +14,6 @@ from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.suite.contest import CONTEST
 from repro.suite.kinds.kinds import AnyTrialConfig
-from repro.suite.kinds.measurement import MeasurementConfig
 from repro.suite.model import Metric
 from repro.suite.planning.cell import Cell
 
@@ -117,10 +116,8 @@ def end_word(status: str, record: Record) -> str:
 
 def goal(choices: AnyTrialConfig) -> str:
     """Format metric and target: `top1 of at least 0.97`; of a contest its claim; without a target the steps."""
-    if isinstance(choices, MeasurementConfig):
-        return f"{choices.stop.repeats} operations"
     if choices.stop.target is None:
-        return f"{choices.stop.steps} steps"
+        return choices.log_size().budget
     if choices.stop.design == CONTEST:
         stop = choices.stop
         return statement(stop.metric, stop.direction or "", choices.stop.target, stop.alpha)
