@@ -113,10 +113,16 @@ SEAMS = tuple(BUILT_IN)
 PARTS: dict[str, dict[str, str]] = {
     "derivation": {"measurement": "repro.papers.measurement.derive:derive_measurement"},
     "finder": {"near-duplicates": "repro.papers.dedup.selection"},
+    "published": {
+        "found": "repro.published.comparison.compare:any_published",
+        "compare": "repro.cli.commands.published:compare",
+        "facts": "repro.audit.published_facts:read_published_facts",
+        "report": "repro.cli.commands.published:report",
+    },
     "kind": {"measurement": "repro.papers.measurement.config:MeasurementConfig"},
 }
-"""What no suite names: parts by place and name, each "module:object" or a module. The core reaches code of
-`repro.papers` only through these tables."""
+"""What no suite names: parts by place and name, each "module:object" or a module. The core reaches `repro.papers` and
+`repro.published` only through this table."""
 
 
 @cache
