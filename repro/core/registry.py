@@ -119,6 +119,16 @@ PARTS: dict[str, dict[str, str]] = {
         "facts": "repro.audit.published_facts:read_published_facts",
         "report": "repro.cli.commands.published:report",
     },
+    "section": {
+        "controller": "repro.reporters.papers.controller:controller",
+        "duplicates": "repro.reporters.papers.duplicates:duplicates",
+        "layers": "repro.reporters.papers.gradient_plan:layer_rows",
+        "servers": "repro.reporters.papers.servers:servers",
+    },
+    "table": {
+        "gradient_plan": "repro.reporters.papers.gradient_plan:layer_table",
+        "duplicates": "repro.reporters.papers.duplicates:duplicate_table",
+    },
     "kind": {"measurement": "repro.papers.measurement.config:MeasurementConfig"},
 }
 """What no suite names: parts by place and name, each "module:object" or a module. The core reaches `repro.papers` and
