@@ -9,9 +9,8 @@ from repro.audit.rules.facts import CellFacts, DataFacts, Facts, RunFacts
 from repro.audit.rules.rule import join
 from repro.core.errors import UsageError
 from repro.published.dawnbench import import_entries
-from repro.published.imported import Imported
 from repro.published.mlperf.folder import import_folder
-from repro.published.record import Program, PublishedCell, PublishedResult, PublishedSystem, Refused, Setting
+from repro.published.record import Imported, Program, PublishedCell, PublishedResult, PublishedSystem, Refused, Setting
 from repro.published.speedrun.folder import import_records
 from repro.published.store import RECORD, read_published
 

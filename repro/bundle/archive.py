@@ -73,17 +73,16 @@ def _entry(name: str) -> zipfile.ZipInfo:
 
 
 @contextmanager
-def unpacked(path: Path, name: str = "", below: Path | None = None) -> Iterator[Path]:
+def unpacked(path: Path, name: str = "") -> Iterator[Path]:
     """Unpack the archive into a temporary folder of its name for as long as the context lasts.
 
     Args:
         name: of the folder instead.
-        below: folder of the temporary folder; None: the system's.
 
     Raises:
         OutputError: the archive is none that `pack` writes, or exceeds a limit; the message names the member.
     """
-    with tempfile.TemporaryDirectory(prefix="repro-bundle-", dir=below) as place:
+    with tempfile.TemporaryDirectory(prefix="repro-bundle-") as place:
         folder = Path(place) / (name or folder_name(path))
         folder.mkdir()
         unpack(path, folder)

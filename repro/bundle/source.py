@@ -12,7 +12,7 @@ from repro.core.errors import OutputError, ReproError
 
 
 @contextmanager
-def open_record(path: Path, name: str = "", below: Path | None = None) -> Iterator[Path]:
+def open_record(path: Path, name: str = "") -> Iterator[Path]:
     """Yield `path` if it is a folder; unpack a bundle into a temporary folder for as long as the context lasts.
 
     The temporary folder is named like the bundle, because reports name runs by their folders. A message of a failure
@@ -20,7 +20,6 @@ def open_record(path: Path, name: str = "", below: Path | None = None) -> Iterat
 
     Args:
         name: of the temporary folder instead.
-        below: folder of the temporary folder; None: the system's.
 
     Raises:
         OutputError: the path does not exist, or is no bundle.
@@ -30,7 +29,7 @@ def open_record(path: Path, name: str = "", below: Path | None = None) -> Iterat
         return
     if not path.exists():
         raise OutputError(f"{path}: no such run folder or bundle")
-    with archive.unpacked(path, name, below) as folder:
+    with archive.unpacked(path, name) as folder:
         try:
             yield folder
         except ReproError as error:

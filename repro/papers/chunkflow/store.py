@@ -25,8 +25,7 @@ from typing import Any
 import numpy as np
 
 from repro.core.errors import OutputError, UsageError
-from repro.papers.chunkflow.grid import Grid, Triple, shown
-from repro.papers.chunkflow.room import why_no_room
+from repro.papers.chunkflow.grid import Grid, Triple, shown, why_no_room
 from repro.papers.extra import imported
 
 zarr = imported("zarr", "zarr")

@@ -19,8 +19,7 @@ import numpy as np
 
 from repro.core.random_streams import Streams
 from repro.papers.server.asynchronous import AsyncSession, Update
-from repro.papers.server.dealt_audit import DealtAudit
-from repro.papers.server.dealt_report import DealtFigures, report_dealt
+from repro.papers.server.dealt_report import DealtAudit, DealtFigures, report_dealt
 from repro.worker.context import TrialContext
 from repro.worker.control_counters import read_controller
 from repro.worker.evaluation import share_batches
