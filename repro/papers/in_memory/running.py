@@ -16,8 +16,8 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from repro.core.errors import TrialError
-from repro.papers.in_memory.epoch_input import EpochInputOptions
 from repro.papers.in_memory.memory import InMemory
+from repro.papers.in_memory.options import EpochInputOptions
 from repro.papers.in_memory.samples import Samples, bounds, drawn_lengths, write_through
 from repro.seams.measurement import Check, Counted, Findings, Measuring, Post
 
