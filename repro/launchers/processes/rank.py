@@ -18,7 +18,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from repro.core import child_process, fence
+from repro.core import child_process, door
 from repro.launchers.processes import hang
 from repro.launchers.processes.entry import cause, exit_code, reason, resolve
 from repro.launchers.processes.expendable import run_in_child
@@ -99,8 +99,7 @@ def _run(assignment: Assignment, place: ClusterPlace, rank: str) -> None:
 
 def _print_to(log: Path) -> None:
     """Append all output of this process to `log`, unbuffered on Python's side."""
-    fence.put_around(log.parent)
-    handle = fence.open_handle(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    handle = door.open_handle(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     os.close(handle)
