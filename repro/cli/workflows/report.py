@@ -10,9 +10,9 @@ from repro.bundle.source import folder_name, is_foreign
 from repro.cli.workflows.run import reporter, write_reports
 from repro.compare.runs.merge import Section, sections
 from repro.core import registry
-from repro.core.digits import spelled
 from repro.core.errors import UsageError
 from repro.core.files import write_text
+from repro.core.numbers import spelled
 
 INDEX = "index.md"
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from repro.cli.terminal import command
 from repro.cli.workflows.progress import TerminalWatcher
 from repro.cli.workflows.tuning import Phases, begin, refuse_tuning_alone, tune, waits_for_choice
 from repro.compare import Comparison, Summary, compare, summarize
@@ -21,7 +22,6 @@ from repro.compare.runs.run_warnings import run_warnings
 from repro.compare.verdict.contest import Claim, claims
 from repro.core import registry
 from repro.core.errors import Exit, UsageError
-from repro.core.invocation import command
 from repro.core.machine import detect
 from repro.record.folder import limits
 from repro.record.folder.index import seal, unseal

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repro.cli.entropy import fresh_seed
+from repro.cli.terminal import command
 from repro.cli.workflows.frozen_suite import frozen_text
 from repro.cli.workflows.progress import TerminalWatcher, duration
 from repro.core.errors import TrialError, UsageError
 from repro.core.files import write_model, write_text
-from repro.core.invocation import command
 from repro.core.machine import Machine, detect
 from repro.record.folder import limits
 from repro.record.folder.resume import plan_differences
