@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from repro.core.digits import spelled
 from repro.core.files import write_text
 from repro.core.markdown import escaped as in_markdown
+from repro.core.numbers import spelled
 from repro.published.store import Published
 from repro.record.folder.store import Record
 from repro.reporting import Reporter

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from repro.audit.rules.facts import CellFacts, DataFacts, Facts, RunFacts
 from repro.audit.rules.rule import join
+from repro.bundle.source import open_record
 from repro.core.errors import UsageError
 from repro.published.dawnbench import import_entries
 from repro.published.mlperf.folder import import_folder
@@ -41,7 +42,8 @@ def read_published_facts(path: Path) -> Facts:
         UsageError: the folder is none of these.
     """
     if (path / RECORD).is_file():
-        found = read_published(path)
+        with open_record(path) as root:
+            found = read_published(root)
         record = found.record
         return published_facts(record.program, record.imported, record.cells, record.systems, found.results,
                                found.refused)

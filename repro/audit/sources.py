@@ -9,7 +9,7 @@ from repro.audit.rules.from_record import record_facts
 from repro.bundle.source import is_bundle, open_record
 from repro.core import registry
 from repro.core.errors import UsageError
-from repro.record.folder.untrusted import read_inside
+from repro.record.folder.store import read_record
 
 
 def read_facts(source: str, mapping: Path | None) -> Facts:
@@ -36,10 +36,8 @@ def _experiment(name: str, mapping: Path) -> Facts:
 def _folder(path: Path) -> Facts:
     if not path.exists():
         raise UsageError(f"{path}: no such folder; for an MLflow experiment of this name add --map mapping.yaml")
-    if is_bundle(path):
-        with open_record(path) as root:
-            return record_facts(read_inside(root))
-    if (path / "plan.json").is_file():
-        return record_facts(read_inside(path))
-    found: Facts = registry.part("published", "facts")(path)
-    return found
+    if not is_bundle(path) and not (path / "plan.json").is_file():
+        found: Facts = registry.part("published", "facts")(path)
+        return found
+    with open_record(path) as root:
+        return record_facts(read_record(root))

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.events import EventLog
+from repro.core.machine import torch_build
 from repro.core.random_streams import Streams
-from repro.core.torch_build import torch_build
 from repro.record.environment.environment import settings
 from repro.record.folder.checkpoint import Resumption
 from repro.record.folder.stored_code import allow_code_of_trial

@@ -60,7 +60,8 @@ def compare(
             raise UsageError("--against takes runs, not published results")
         if markdown is not None:
             raise UsageError("--markdown takes runs; of published results: repro report FOLDER --to markdown")
-        registry.part("published", "compare")(runs, as_json, candidate, request)
+        with open_records(runs) as folders:
+            registry.part("published", "compare")(folders, as_json, candidate, request)
     if candidate is not None:
         raise UsageError("--candidate requires published results; the cells of a run are all compared with their "
                          "baselines")

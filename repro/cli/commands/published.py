@@ -12,11 +12,10 @@ from typing import Any
 from repro.cli.options import echo_json
 from repro.cli.text.published import print_published
 from repro.cli.workflows.run import reporter
-from repro.core import fence
 from repro.core.errors import UsageError
 from repro.published.comparison.compare import any_published, compare_published
 from repro.published.store import read_published
-from repro.record.folder.untrusted import read_inside
+from repro.record.folder.store import read_record
 
 
 def report(folders: Sequence[Path], targets: Sequence[str], out: Path | None) -> list[str]:
@@ -41,10 +40,7 @@ def report(folders: Sequence[Path], targets: Sequence[str], out: Path | None) ->
         writers.append(writer)
     foreign = [folder for folder in folders if any_published([folder])]
     imports = [read_published(folder) for folder in foreign]
-    for folder in foreign:
-        fence.put_around(folder)
-        fence.refuse_links(folder)
-    own = [read_inside(folder) for folder in folders if folder not in foreign]
+    own = [read_record(folder) for folder in folders if folder not in foreign]
     place = out or foreign[0] / "report"
     return [written for writer in writers for written in writer(imports, own, place)]
 
