@@ -58,7 +58,7 @@ def compare(
         pilot: the spread of the times is asked, whatever the qualities of a contest.
     """
     suite = plan.suite
-    if plan.kind == "tuning":  # its trials choose settings; they are no result about any
+    if not plan.design.scored:  # its trials choose settings; they are no result about any
         return []
     chosen = metric or suite.metric
     index = CellIndex(plan.cells)
@@ -74,7 +74,7 @@ def compare(
     found = judged([
         examine(index.cells[one], index.cells[other], by_cell.get(one, []), by_cell.get(other, []), ComparisonRequest(
             metric=chosen, primary=(one, other) == first and chosen == suite.metric and not one_family,
-            planned=plan.common_seeds, margin=suite.margin, horizon=suite.horizon,
+            planned=plan.design.common, margin=suite.margin, horizon=suite.horizon,
             refusals=(*doubts.refusals(one, other), *waits, *claimed.refusals(one)),
             cautions=(*doubts.cautions(one, other), *claimed.cautions(one, other)),
             slots=doubts.slots(one, other),

@@ -9,7 +9,6 @@ from repro.core import pattern
 from repro.suite.field_problem import FieldProblem
 from repro.suite.metrics import DEFAULT_OF_A_CONTEST
 
-CONTEST = "contest"
 ALPHA = 0.01
 """Level of the claim of quality, if a suite says nothing else."""
 CONTEST_MARGIN = 0.005
@@ -23,7 +22,7 @@ def is_contest(suite: Mapping[str, Any]) -> bool:
     trial, matrix = suite.get("trial"), suite.get("matrix")
     found = [pattern.get(trial, "stop.design")] if isinstance(trial, Mapping) else []
     levels = matrix.get("stop.design") if isinstance(matrix, Mapping) else None
-    return CONTEST in (*found, *(levels if isinstance(levels, list | tuple) else ()))
+    return "contest" in (*found, *(levels if isinstance(levels, list | tuple) else ()))
 
 
 def with_defaults(data: Any) -> Any:
@@ -36,13 +35,19 @@ def with_defaults(data: Any) -> Any:
     return found
 
 
+def claim_text(metric: str, direction: str, target: float, alpha: float) -> str:
+    """Return the claim of a contest in words: `mean val_loss of at most 3.28 over all runs, p < 0.01`."""
+    side = "at most" if direction == "lower" else "at least"
+    return f"mean {metric} of {side} {target:g} over all runs, p < {alpha:g}"
+
+
 def check_stop(design: str, alpha: float, confirm_evals: int) -> None:
     """Check the fields of a stop rule that depend on whether it is a contest's.
 
     Raises:
         FieldProblem: a level without a contest, or confirming evaluations with one.
     """
-    if design != CONTEST and alpha != ALPHA:
+    if design != "contest" and alpha != ALPHA:
         raise FieldProblem(f"only design contest tests a mean, not {design}; remove it", ("alpha",))
-    if design == CONTEST and confirm_evals != 1:
+    if design == "contest" and confirm_evals != 1:
         raise FieldProblem("a contest judges the last evaluation of a run alone; remove it", ("confirm_evals",))

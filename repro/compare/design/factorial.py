@@ -78,7 +78,7 @@ def main_effects(
     by_cell: dict[str, list[Result]] = {}
     for result in used:
         by_cell.setdefault(result.cell_id, []).append(result)
-    asked = ComparisonRequest(metric=metric or suite.metric, planned=plan.common_seeds, margin=suite.margin,
+    asked = ComparisonRequest(metric=metric or suite.metric, planned=plan.design.common, margin=suite.margin,
                               horizon=suite.horizon, refusals=progress.refusals if progress else rerun_refusals(plan))
     measured = [_measure(match, by_cell, asked, doubts) for match in matches]
     verdicts = judged([item.evidence for item in measured])

@@ -89,8 +89,8 @@ def _lacking(runs: Sequence[Ran], cell: Cell, spec: MetricSpec) -> tuple[str, ..
     found = []
     for run in runs:
         trials = cell_trials(run.name, _common(run, cell), spec)
-        if trials.n < run.plan.common_seeds:
-            found.append(f"{trials.n} of {run.plan.common_seeds} planned trials of {run.name} have run")
+        if trials.n < run.plan.design.common:
+            found.append(f"{trials.n} of {run.plan.design.common} planned trials of {run.name} have run")
         elif trials.without or trials.wrong:
             found.append(trials.wrong or f"{trials.without_words()}, so that run has no mean")
     return tuple(found)
@@ -107,9 +107,9 @@ def _common(run: Ran, cell: Cell) -> list[Result]:
     where it stopped.
     """
     found = run.results_of(cell.cell_id)
-    if run.plan.kind != "suite" or not run.plan.suite.looks:
+    if not run.plan.design.looks:
         return list(found)
-    return [item for item in found if item.repeat < run.plan.common_seeds]
+    return [item for item in found if item.repeat < run.plan.design.common]
 
 
 def _means(runs: Sequence[Ran], cell: Cell, spec: MetricSpec) -> list[Result]:

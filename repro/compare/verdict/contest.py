@@ -18,6 +18,7 @@ from repro.core.frozen import Frozen
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.stats import QualityClaim, mean_interval, or_none, quality_claim
+from repro.suite.contest import claim_text
 from repro.suite.metrics import MetricSpec
 from repro.suite.planning.plan import Plan
 
@@ -56,18 +57,12 @@ class Claim(Frozen):
     @property
     def statement(self) -> str:
         """Return the claim: `mean val_loss of at most 3.28 over all runs, p < 0.01`."""
-        return statement(self.metric, self.direction, self.target, self.alpha)
+        return claim_text(self.metric, self.direction, self.target, self.alpha)
 
     @property
     def sentence(self) -> str:
         """`train.py, 2 processes: supported: mean 3.2789 ...`."""
         return f"{self.label}: {self.verdict}: {self.because}"
-
-
-def statement(metric: str, direction: str, target: float, alpha: float) -> str:
-    """Return the claim of a contest in words."""
-    side = "at most" if direction == "lower" else "at least"
-    return f"mean {metric} of {side} {target:g} over all runs, p < {alpha:g}"
 
 
 def figures_in_words(found: QualityClaim, target: float, direction: str, alpha: float) -> tuple[ClaimVerdict, str]:
@@ -83,7 +78,7 @@ def figures_in_words(found: QualityClaim, target: float, direction: str, alpha: 
 
 def claims(plan: Plan, results: Sequence[Result]) -> tuple[Claim, ...]:
     """Return the claim of every cell of a contest, in the order of the plan; () for any other design."""
-    if not plan.is_contest:
+    if not plan.design.is_contest:
         return ()
     by_cell: dict[str, list[Result]] = {}
     for result in results:
