@@ -107,7 +107,7 @@ def _common(run: Ran, cell: Cell) -> list[Result]:
     where it stopped.
     """
     found = run.results_of(cell.cell_id)
-    if not run.plan.design.looks:
+    if run.plan.kind == "reproduction":
         return list(found)
     return [item for item in found if item.repeat < run.plan.design.common]
 
