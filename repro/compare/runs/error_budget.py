@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from repro.compare.verdict.contest import Claim
+from repro.compare.figures import Claim
 from repro.compare.design.effect import MainEffect
 from repro.compare.verdict.family import ALPHA
 from repro.compare.figures import Comparison

@@ -13,7 +13,8 @@ from repro.compare.design.calibration import Calibration, calibration_of
 from repro.compare.cell_figures import cell_figures
 from repro.compare.cell_figures import notes as figure_notes
 from repro.compare.verdict.condition import Condition, parse
-from repro.compare.verdict.contest import Claim, claims
+from repro.compare.figures import Claim
+from repro.compare.verdict.contest import claims
 from repro.compare.verdict.convergence import Convergence, check
 from repro.compare.design.effect import MainEffect
 from repro.compare.runs.error_budget import error_budget

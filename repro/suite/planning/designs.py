@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from repro.suite.contest import SHARED
 from repro.suite.kinds.measurement import MeasurementConfig
 from repro.suite.metrics import DEFAULT_OF_A_CONTEST, METRICS, OF_MEASUREMENTS
 from repro.suite.model import Suite
@@ -13,6 +12,9 @@ from repro.suite.tuning.contenders import Problem
 
 WITHOUT_TARGET = tuple(spec.name for spec in METRICS.values() if spec.without_target and spec.of != "operations")
 """Metrics that can be declared under design fixed_steps."""
+
+SHARED = ("design", "metric", "target", "direction", "alpha")
+"""Fields of `stop` that all cells of a contest share."""
 
 
 def check_designs(suite: Suite, cells: Sequence[Cell], problem: Problem) -> None:

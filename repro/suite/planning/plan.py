@@ -23,7 +23,7 @@ from repro.core.random_streams import Streams
 from repro.core.yaml_file import FieldPath
 from repro.suite.choices.recorded import RecordedPlugin, reading
 from repro.suite.choices.stand_in import StandIn
-from repro.suite.design import Design
+from repro.suite.design import Design, PlanKind
 from repro.suite.identity import FIRST_METHOD, METHOD, METHODS, canonical, rules_of
 from repro.suite.kinds.measurement import MeasurementConfig
 from repro.suite.kinds.program_files import ProgramFiles
@@ -33,7 +33,6 @@ from repro.suite.planning import legacy
 from repro.suite.planning.cell import Cell, Skipped
 from repro.suite.planning.designs import check_designs
 from repro.suite.planning.factors import keep_factors
-from repro.suite.planning.legacy import PlanKind
 from repro.suite.planning.matrix import describe_plugins, expand_matrix, undrawn_settings
 from repro.suite.planning.repeats import lost_design, planned_design, without_primary
 from repro.suite.tuning.contenders import Problem, contender_label
