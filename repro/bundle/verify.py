@@ -31,8 +31,7 @@ from repro.bundle.verify_words import check_machine, check_title
 from repro.core.errors import OutputError
 from repro.record.environment.environment import Environment
 from repro.record.folder import index as record_index
-from repro.record.folder.ledger import Attempt
-from repro.record.folder.looks import end_of
+from repro.record.folder.ledger import Attempt, end_of
 from repro.record.folder.store import RunFolder
 from repro.record.result.results import Result
 from repro.record.tuning import FOLDER

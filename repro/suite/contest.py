@@ -13,8 +13,6 @@ ALPHA = 0.01
 """Level of the claim of quality, if a suite says nothing else."""
 CONTEST_MARGIN = 0.005
 """Margin of a contest, if a suite says nothing else: records improve by 1 to 2 %, which 5 % would call the same."""
-SHARED = ("design", "metric", "target", "direction", "alpha")
-"""Fields of `stop` that all cells of a contest share."""
 
 
 def is_contest(suite: Mapping[str, Any]) -> bool:
@@ -33,12 +31,6 @@ def with_defaults(data: Any) -> Any:
     if isinstance(primary := found.get("primary"), Mapping):
         found["primary"] = {"metric": DEFAULT_OF_A_CONTEST, **primary}
     return found
-
-
-def claim_text(metric: str, direction: str, target: float, alpha: float) -> str:
-    """Return the claim of a contest in words: `mean val_loss of at most 3.28 over all runs, p < 0.01`."""
-    side = "at most" if direction == "lower" else "at least"
-    return f"mean {metric} of {side} {target:g} over all runs, p < {alpha:g}"
 
 
 def check_stop(design: str, alpha: float, confirm_evals: int) -> None:

@@ -22,11 +22,18 @@ FULL_BUDGET = ("fixed_budget", "contest")
 DEFAULT_METRICS: Mapping[Judges, str] = {
     "trial": DEFAULT, "mean": DEFAULT_OF_A_CONTEST, "nothing": DEFAULT_WITHOUT_TARGET}
 """The metric by which cells are compared where no contrast is declared; not of measurements."""
+PlanKind = Literal["suite", "tuning", "reproduction", "calibration"]
 
 
 def judges_of_all(found: Collection[Judges]) -> Judges:
     """Return what the target of several cells judges; no suite has cells that differ in it."""
     return "mean" if "mean" in found else "nothing" if "nothing" in found else "trial"
+
+
+def claim_text(metric: str, direction: str, target: float, alpha: float) -> str:
+    """Return the claim of a contest in words: `mean val_loss of at most 3.28 over all runs, p < 0.01`."""
+    side = "at most" if direction == "lower" else "at least"
+    return f"mean {metric} of {side} {target:g} over all runs, p < {alpha:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

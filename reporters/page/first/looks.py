@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from repro.record.folder.looks import Look
+from repro.record.folder.ledger import Look
 from repro.record.folder.store import Record
 
 from ...text import ratios, significant

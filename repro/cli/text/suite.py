@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from repro.cli.text.tuning import suite_lines
+from repro.cli.text.tuning import phases_text, suite_lines
 from repro.cli.workflows.progress import duration
 from repro.core import pattern
 from repro.core.source_code import SourceCode, is_file_kind
@@ -18,6 +18,9 @@ from repro.suite.kinds.program import RUN_DIR, SEED, ProgramConfig
 from repro.suite.model import Suite
 from repro.suite.planning.cost import Cost
 from repro.suite.planning.plan import Plan
+
+if TYPE_CHECKING:
+    from repro.cli.workflows.tuning import Phases
 
 
 def suite_text(suite: Suite, sources: Mapping[str, SourceCode] = MappingProxyType({})) -> str:
@@ -83,17 +86,21 @@ def drawn_by_run(suite: Suite) -> list[str]:
     return [*(["master_seed"] if suite.master_seed is None else []), "order_seed"]
 
 
-def plan_text(plan: Plan, cost: Cost, out_of_reach: Sequence[str] = (), drawn: Sequence[str] = ()) -> str:
+def plan_text(
+    plan: Plan, cost: Cost, out_of_reach: Sequence[str] = (), drawn: Sequence[str] = (), phases: Phases | None = None,
+) -> str:
     """Return the trials, the skipped combinations with their reasons, and the cost.
 
     Args:
+        phases: of a suite that is tuned first, which `plan` is the draft of.
         out_of_reach: what the repeats of the plan cannot show.
         drawn: seeds that the run will draw for itself.
     """
     version = f" {plan.suite.version}" if plan.suite.version else ""
     count = f"at most {len(plan.order)} trials of {len(plan.cells)} cells" if plan.design.looks else \
         f"{len(plan.order)} trials = {len(plan.cells)} cells x {plan.design.repeats} repeats"
-    lines = [f"{plan.suite.suite}{version}: {count} on {_place(plan)}",
+    lines = [phases_text(phases), ""] if phases else []
+    lines += [f"{plan.suite.suite}{version}: {count} on {_place(plan)}",
              f"suite digest {plan.digest[:16]}, method {plan.method}", *_seeds(plan, drawn), ""]
     width = max(len(cell.label) for cell in plan.cells)
     lines += [f"  {cell.label:<{width}}  {_work(cell.choices)}" for cell in plan.cells]

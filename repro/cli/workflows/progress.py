@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from repro.cli.console import Console, line
 from repro.compare.figures import Comparison
-from repro.record.folder.looks import Look
+from repro.record.folder.ledger import Look
 from repro.record.result.results import Result
 from repro.suite.kinds.stop import Stop
 from repro.suite.model import Trial

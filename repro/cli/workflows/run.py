@@ -17,8 +17,9 @@ from repro.compare.cell_figures import cell_figures
 from repro.compare.design.calibration import Calibration, keep_calibration, read_kept_calibration
 from repro.compare.design.effect import MainEffect
 from repro.compare.design.factorial import main_effects
+from repro.compare.figures import Claim
 from repro.compare.runs.run_warnings import run_warnings
-from repro.compare.verdict.contest import Claim, claims
+from repro.compare.verdict.contest import claims
 from repro.core import fence, registry
 from repro.core.errors import Exit, UsageError
 from repro.core.invocation import command

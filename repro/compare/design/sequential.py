@@ -12,7 +12,7 @@ from repro.compare.evidence.stage import Stage
 from repro.compare.figures import DECIDED, Comparison, LookPlace, TimeSplit
 from repro.compare.verdict.advice import OVER, TESTED
 from repro.compare.verdict.verdict import judged
-from repro.record.folder.looks import ENDS, Decision, Look
+from repro.record.folder.ledger import ENDS, Decision, Look
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.suite.design import SequentialDesign

@@ -22,13 +22,14 @@ from repro.record.folder.ledger import (
     Attempt,
     Incident,
     IncidentKind,
+    Look,
     append_line,
     cut_torn_line,
+    end_of,
     read_attempts,
     read_incidents,
     read_looks,
 )
-from repro.record.folder.looks import Look, end_of
 from repro.record.result.results import Result
 from repro.suite.model import Trial
 from repro.suite.planning.cell import Cell, truly_labelled

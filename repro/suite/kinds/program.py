@@ -17,8 +17,8 @@ from repro.core.redact import SECRET
 from repro.core.source_code import PLACE_DIGITS
 from repro.seams.plugin import Setting
 from repro.suite.choices.choice import LauncherChoice
-from repro.suite.contest import ALPHA, check_stop, claim_text
-from repro.suite.design import JUDGES, Judges
+from repro.suite.contest import ALPHA, check_stop
+from repro.suite.design import JUDGES, Judges, claim_text
 from repro.suite.field_problem import FieldProblem, SuitePart
 from repro.suite.kinds.carried_code import CarriedCode
 from repro.suite.kinds.program_evaluation import Evaluation

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from repro.seams.training import Direction
-from repro.suite.contest import ALPHA, check_stop, claim_text
-from repro.suite.design import JUDGES, Judges
+from repro.suite.contest import ALPHA, check_stop
+from repro.suite.design import JUDGES, Judges, claim_text
 from repro.suite.field_problem import FieldProblem, SuitePart
 
 OF_A_TARGET = ("metric", "target", "max_epochs", "confirm_evals", "direction")

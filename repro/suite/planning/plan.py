@@ -23,7 +23,8 @@ from repro.core.random_streams import Streams
 from repro.core.yaml_file import FieldPath
 from repro.suite.choices.recorded import RecordedPlugin, reading
 from repro.suite.choices.stand_in import StandIn
-from repro.suite.design import Design
+from repro.suite.design import Design, PlanKind
+from repro.suite.field_problem import Problem
 from repro.suite.identity import FIRST_METHOD, METHOD, METHODS, canonical, rules_of
 from repro.suite.kinds.measurement import MeasurementConfig
 from repro.suite.kinds.program_files import ProgramFiles
@@ -33,10 +34,8 @@ from repro.suite.planning import legacy
 from repro.suite.planning.cell import Cell, Skipped
 from repro.suite.planning.designs import check_designs
 from repro.suite.planning.factors import keep_factors
-from repro.suite.planning.legacy import PlanKind
-from repro.suite.planning.matrix import describe_plugins, expand_matrix, undrawn_settings
+from repro.suite.planning.matrix import describe_plugins, expand_matrix, setting_notes
 from repro.suite.planning.repeats import lost_design, planned_design, without_primary
-from repro.suite.tuning.contenders import Problem, contender_label
 
 LEAST_SEEDS = 5
 """Repeats that a result needs (method.md section 3); fewer make a smoke test."""
@@ -286,10 +285,7 @@ def _notes(plan: Plan, machine: Machine) -> list[str]:
     if plan.suite.seeds == LEAST_SEEDS and plan.design.scored:
         found.append("5 pairs cannot be significant at the 5 % level (sign-flip floor 0.0625); 6 can")
     found += [lost] if (lost := lost_design(plan.suite, plan.design)) else []
-    found += [f"{contender_label(item.where)} is not scored: no trial of its tuning could be judged"
-              for item in plan.suite.settings if item.set_ is None]
-    found += [f"{name} has a setting that the declared search does not draw: its tuning is not the one that the suite "
-              "states" for name in undrawn_settings(plan.suite)]
+    found += setting_notes(plan.suite)
     found += dict.fromkeys(note for cell in plan.cells for note in cell.choices.notes(machine))
     return [*found, *_without_checkpoints(plan)]
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from repro.core import pattern
-from repro.suite.design import Design, SequentialDesign, judges_of_all
+from repro.suite.design import Design, PlanKind, SequentialDesign, judges_of_all
 from repro.suite.model import Suite
 from repro.suite.planning.cell import Cell
-from repro.suite.planning.legacy import PlanKind
 
 
 def planned_design(suite: Suite, cells: Sequence[Cell], kind: PlanKind = "suite") -> Design:
