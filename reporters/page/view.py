@@ -7,6 +7,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from repro.compare.findings import findings
+from repro.core import registry
 from repro.record.folder.store import Record
 from repro.suite.kinds.program import ProgramConfig
 from repro.suite.quality import common_noun
@@ -16,15 +17,12 @@ from .charts.curves import panels
 from .charts.scaling import scaling
 from .charts.survival import survival
 from .citation import bibtex, citation
-from .controller import controller
-from .duplicates import duplicates
 from .first.copies import latex, sentence
 from .first.first import first_screen
 from .first.looks import looks
 from .first.question import question
 from .first.speedup import forest
 from .first.verdicts import verdicts
-from .gradient_plan import layer_rows
 from .notices import notices, parity, progress
 from .operations import operations
 from .sections.checklist import checklist
@@ -39,7 +37,6 @@ from .sections.settings import effective, machine, rank_settings, settings, suit
 from .sections.trials import attempts, by_cell, missing, trials
 from .sections.trust import trust
 from .sections.tuning import page_tuning
-from .servers import servers
 from .traffic import traffic
 
 LONG = 12
@@ -71,13 +68,12 @@ def view(record: Record) -> dict[str, Any]:
         "effects": page_effects(found), "looks": looks(record),
         "claims": claimed, "scores": page_scores(found),
         "tuning": page_tuning(found),
-        "until": "the end" if plan.is_contest else "target",
+        "until": "the end" if plan.design.is_contest else "target",
         "verdicts": verdicts(found, comparisons), "checklist": checklist(record), "panels": panels(record),
         "survival": survival(found), "training": figures(found),
         "trust": trust(record), "energy": energy(record), "phases": phases(found),
-        "traffic": traffic(record), "layers": layer_rows(record), "servers": servers(record),
-        "scaling": scaled, "controller": controller(record, scaled), "networks": networks(record),
-        "duplicates": duplicates(record),
+        "traffic": traffic(record), "scaling": scaled, "networks": networks(record),
+        **{name: section(record, scaled) for name, section in registry.parts("section").items()},
         "settings": settings(record), "effective": effective(record), "machine": machine(record),
         "rank_settings": rank_settings(record), "attempts": attempts(record), "trials": of_trials,
         "trials_by_cell": by_cell(known, of_trials), "missing": missing(record),

@@ -97,7 +97,7 @@ def brief(record: Record, shown: Shown | None = None) -> Brief:
 def _tables(record: Record, part: Shown) -> dict[str, TextTable]:
     found, plan = part.found, record.plan
     ranked, tuning = (found.ranking, found.tuning) if part.whole else (None, None)
-    of_cells = "" if plan.has_target or plan.measures else " over a fixed number of steps; no accuracy was requested"
+    of_cells = "" if plan.design.has_target or plan.measures else " over a fixed number of steps; no accuracy was requested"
     return {
         "effects": effect_table(part.effects, found.origin).without((ALONE,)),
         "claims": claim_table([item for item in found.claims if part.has(item.cell_id)], found.origins),
@@ -114,7 +114,7 @@ def _tables(record: Record, part: Shown) -> dict[str, TextTable]:
 
 def _facts(record: Record, row: Row) -> Iterator[tuple[str, str]]:
     yield "suite", f"{name(str(row['suite']))}, digest {str(row['suite_digest'])[:16]}, method {row['method']}"
-    most = "at most " if record.plan.suite.sequential else ""
+    most = "at most " if record.plan.design.looks else ""
     yield "trials", f"{row['trials']} of {row['planned']}, {most}{plural(int(row['seeds'] or 0), 'seed')} per cell, " \
                     f"{plural(int(row['attempts'] or 0), 'attempt')} in total"
     yield "machine", name(str(row["machine"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from repro.compare.verdict.contest import Claim
+from repro.compare.figures import Claim
 
 from .layout import NOTHING, Column, TextTable, count, decimals, figure, laid, name, words
 from .values import Row, bounds, plain

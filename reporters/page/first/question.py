@@ -48,9 +48,9 @@ def question(findings: Findings, primary: Ratio | None, scaled: ScalingView) -> 
     if len(suite.matrix.get("processes", ())) >= FEWEST_PROCESSES and (scaled.same or scaled.larger):
         panel = _panel(scaled, primary)
         return Question(_growth(panel) if panel else (), panel.lines if panel else (), scaling=True)
-    if plan.is_contest:
+    if plan.design.is_contest:
         return Question(_claims(findings))
-    if not plan.has_target or primary is None:
+    if not plan.design.has_target or primary is None:
         return Question()
     if len(suite.matrix.get("precision", ())) > 1:
         return Question(_accuracy(findings, primary), tuple(_like(record, primary)))

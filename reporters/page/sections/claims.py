@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from repro.compare.figures import Claim
 from repro.compare.findings import Findings
-from repro.compare.verdict.contest import Claim
 from repro.tables.text import Number, number
 
 from ..cells import CellMark, marks

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from repro.compare.findings import Findings
-from repro.core.sums import plain_sum
+from repro.core.numbers import plain_sum
 from repro.record.result.results import LOST, PHASES, Result
 from repro.tables.text import Number, seconds
 

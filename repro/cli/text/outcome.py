@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from repro.cli.terminal import command
 from repro.cli.text.compare import calibration_text, effect_lines
 from repro.cli.text.contest import quality_lines
 from repro.cli.text.tuning import tuning_lines
@@ -11,7 +12,6 @@ from repro.cli.workflows.run import Ended
 from repro.compare import METRICS, Comparison, Summary
 from repro.compare.findings import Findings
 from repro.core.errors import visible
-from repro.core.invocation import command
 from repro.tables.amounts import amount_text
 
 

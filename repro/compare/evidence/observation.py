@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from repro.core.sums import plain_sum
+from repro.core.numbers import plain_sum
 from repro.record.result.metric_values import Measured, figure
 from repro.record.result.results import Bracket, Point, Resumed
 from repro.record.result.status import meaning
