@@ -97,7 +97,8 @@ def brief(record: Record, shown: Shown | None = None) -> Brief:
 def _tables(record: Record, part: Shown) -> dict[str, TextTable]:
     found, plan = part.found, record.plan
     ranked, tuning = (found.ranking, found.tuning) if part.whole else (None, None)
-    of_cells = "" if plan.design.has_target or plan.measures else " over a fixed number of steps; no accuracy was requested"
+    of_cells = "" if plan.design.has_target or plan.measures else \
+        " over a fixed number of steps; no accuracy was requested"
     return {
         "effects": effect_table(part.effects, found.origin).without((ALONE,)),
         "claims": claim_table([item for item in found.claims if part.has(item.cell_id)], found.origins),

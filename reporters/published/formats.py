@@ -11,7 +11,7 @@ from repro.core.numbers import spelled
 from repro.published.store import Published
 from repro.record.folder.store import Record
 from repro.reporting import Reporter
-from repro.tables.layout import TextTable, compact
+from repro.tables.layout import TextTable, as_markdown, compact
 from repro.tables.text import plural
 
 from .. import csv_files, json_lines, markdown, parquet_files
