@@ -15,7 +15,10 @@ def absent_data(plan: Plan) -> list[str]:
 
 
 def absent_services(plan: Plan) -> list[str]:
-    """Return a line for each service or room that a measurement needs and that is missing."""
-    found = (cell.choices.measurement.get(Measurement).absent() for cell in plan.cells
-             if isinstance(cell.choices, MeasurementConfig))
-    return [text for text in dict.fromkeys(found) if text]
+    """Return a line for each service or room that a measurement needs and that is missing.
+
+    Each distinct measurement is asked once: two looks at a disk may find different amounts of free space.
+    """
+    asked = {cell.choices.measurement.model_dump_json(): cell.choices.measurement.get(Measurement)
+             for cell in plan.cells if isinstance(cell.choices, MeasurementConfig)}
+    return [text for measurement in asked.values() if (text := measurement.absent())]

@@ -20,6 +20,7 @@ from repro.board.read import read_entry
 from repro.cli.main import cli
 from repro.core.errors import ReproError
 from tests.unit.board.test_board import row, tampered
+from tests.waiting import LONG_SECONDS
 
 RECORDS = Path(__file__).parents[3] / "docs/gallery/records"
 
@@ -100,7 +101,7 @@ def test_nothing_of_a_killed_build_is_left(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.delenv(name, raising=False)
 
     def until(done: Callable[[], bool]) -> None:
-        late = time.monotonic() + 60
+        late = time.monotonic() + LONG_SECONDS
         while not done() and time.monotonic() < late:
             time.sleep(0.05)
         assert done()

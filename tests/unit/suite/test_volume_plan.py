@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -50,10 +52,12 @@ def test_a_queue_that_cannot_be_reached_is_one_line_at_plan_time(tmp_path: Path)
     assert found[0].startswith("queue redis://127.0.0.1:1/0#repro-volume-plan cannot be reached: ")
 
 
-def test_a_volume_that_no_disk_holds_is_one_line_at_plan_time(tmp_path: Path) -> None:
+def test_a_volume_that_no_disk_holds_is_one_line_at_plan_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter((5e6, 6e6))  # free space changes from look to look
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=next(looks)))
     found = absent_data(plan(tmp_path, "shape: [60000, 60000, 60000], chunk: 4000, overlap: 100"))
     assert len(found) == 1 and "\n" not in found[0]
-    assert "MB are free there; make room or name another place" in found[0]
+    assert "and 5.0 MB are free there; make room or name another place" in found[0]
 
 
 @needs_redis
