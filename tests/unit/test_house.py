@@ -1,4 +1,4 @@
-"""The measures of the house: few and small rooms, few namesakes, short constructors, click and imports where they belong."""
+"""The measures of the house: few and small rooms, few namesakes, short constructors, imports where they belong."""
 
 from __future__ import annotations
 
