@@ -25,12 +25,11 @@ from repro.runner import mlflow_ui
 from repro.runner import tracking as tracking
 from repro.runner.mlflow_ui import Shown, open_ui, page, ui_command
 from repro.runner.tracking import Tracker
-from tests.flow.mlflow_stores import SMALL, empty_store, later, local, named, reporter, served, server, store
+from tests.flow.mlflow_stores import SMALL, later, named, reporter
 from tests.records import make_record
 from tests.tracking_server import Site, environment, free_port
 from tests.waiting import LONG_SECONDS, until
 
-__all__ = ["empty_store", "local", "served", "server", "store"]  # fixtures
 pytest.importorskip("mlflow")
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # MLflow's and SQLAlchemy's own

@@ -13,6 +13,7 @@ from repro.core.machine import Machine
 from repro.suite.file import read_suite
 from repro.suite.planning.absent_data import absent_data
 from repro.suite.planning.plan import Plan, make_plan
+from tests.plans import planned
 from tests.redis_server import needs_redis, redis_server
 
 SUITE = """\
@@ -28,9 +29,7 @@ matrix: {{processes: [1, 2]}}
 
 
 def plan(folder: Path, options: str) -> Plan:
-    (folder / "suite.yaml").write_text(SUITE.format(options=options))
-    found = read_suite(str(folder / "suite.yaml"))
-    return make_plan(found.suite, Machine("cpu", 0, 2), found.problem)
+    return planned(folder, SUITE.format(options=options))
 
 
 @pytest.mark.parametrize(("options", "message"), [
