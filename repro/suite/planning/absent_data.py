@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from repro.seams.measurement import Measurement
 from repro.seams.training import Workload
-from repro.suite.kinds.measurement import MeasurementConfig
 from repro.suite.planning.plan import Plan
 
 
@@ -17,8 +15,7 @@ def absent_data(plan: Plan) -> list[str]:
 def absent_services(plan: Plan) -> list[str]:
     """Return a line for each service or room that a measurement needs and that is missing.
 
-    Each distinct measurement is asked once: two looks at a disk may find different amounts of free space.
+    Cells of the same plug-ins are asked once: two looks at a disk may find different amounts of free space.
     """
-    asked = {cell.choices.measurement.model_dump_json(): cell.choices.measurement.get(Measurement)
-             for cell in plan.cells if isinstance(cell.choices, MeasurementConfig)}
-    return [text for measurement in asked.values() if (text := measurement.absent())]
+    asked = {tuple(choice.model_dump_json() for choice in cell.choices.plugins()): cell.choices for cell in plan.cells}
+    return [text for text in dict.fromkeys(choices.absent() for choices in asked.values()) if text]
