@@ -25,6 +25,7 @@ from repro.core.files import read_model, write_model
 from repro.record.derive.derive import derive
 from repro.record.folder import index
 from repro.record.folder.store import RunFolder, read_record
+from repro.record.log.reading import read_log
 from repro.record.result.results import Network, Result
 from repro.seams.launching import LaunchResult, RankEnd
 from tests.records import SUITE, make_record
@@ -341,7 +342,7 @@ def long_log(run: Path, steps: int) -> Path:
     lines[place] = f":::MLLOG {json.dumps(event)}\n"
     log.write_text("".join(lines))
     path = RunFolder(run).result(trial.trial_id)
-    write_model(path, derive(trial, 1, read_events(log)[0], LaunchResult((RankEnd(0, 0),), 1.0)))
+    write_model(path, derive(trial, 1, read_log(log), LaunchResult((RankEnd(0, 0),), 1.0)))
     reseal(run)
     return log
 
