@@ -85,6 +85,7 @@ def test_every_key_is_that_of_one_model_and_no_other_module_writes_one() -> None
     assert sorted(kind.key for kind in kinds) == sorted(schema.KINDS)
     bare = re.compile(r"""["']x_[a-z_]+["']|\.emit\(""")
     found = [f"{path.relative_to(ROOT)}:{number}" for folder in ("repro", "reporters")
-             for path in sorted((ROOT / folder).rglob("*.py")) for number, text in enumerate(path.read_text().splitlines(), 1)
+             for path in sorted((ROOT / folder).rglob("*.py"))
+             for number, text in enumerate(path.read_text().splitlines(), 1)
              if bare.search(text) and path.name not in ("schema.py", "events.py", "mllog_package.py")]
     assert found == []
