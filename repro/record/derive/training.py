@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from repro.core.sums import plain_sum
+from repro.core.numbers import plain_sum
 from repro.record.derive.controller import derive_controller
 from repro.record.derive.effective import mismatches
 from repro.record.derive.final_facts import (

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from repro.core.sums import plain_sum
+from repro.core.numbers import plain_sum
 from repro.record.derive.trial_log import TrialLog
 from repro.record.log.schema import MemoryPeaks, ModelStated, RankSteps, StepBlock
 from repro.record.result.results import Steps

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from repro.core.out_of_memory import says_out_of_memory
-from repro.core.sums import plain_sum
+from repro.core.memory import says_out_of_memory
+from repro.core.numbers import plain_sum
 from repro.record.log import schema
 from repro.record.log.event import LogEvent
 from repro.record.log.reading import Recorded
