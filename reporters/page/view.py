@@ -70,7 +70,7 @@ def view(record: Record) -> dict[str, Any]:
         "effects": page_effects(record), "looks": looks(record),
         "claims": claimed, "scores": page_scores(record),
         "tuning": page_tuning(record),
-        "until": "the end" if plan.is_contest else "target",
+        "until": "the end" if plan.design.is_contest else "target",
         "verdicts": verdicts(record, comparisons), "checklist": checklist(record), "panels": panels(record),
         "survival": survival(record), "training": figures(record),
         "trust": trust(record), "energy": energy(record), "phases": phases(record),

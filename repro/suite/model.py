@@ -11,14 +11,15 @@ from pydantic_core import PydanticCustomError
 from repro.core import pattern
 from repro.core.frozen import Frozen
 from repro.core.redact import without_users
-from repro.suite.contest import CONTEST, with_defaults
+from repro.suite.contest import with_defaults
+from repro.suite.design import DEFAULT_METRICS, JUDGES, Design, SequentialDesign, judges_of_all
 from repro.suite.field_problem import FieldProblem, SuitePart, reject_booleans
 from repro.suite.identity import METHOD, digest
 from repro.suite.kinds.kinds import MEASUREMENT, AnyTrialConfig
 from repro.suite.kinds.measurement import with_own_metric
 from repro.suite.kinds.training import TrainingConfig
-from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, DEFAULT_OF_A_MEASUREMENT, DEFAULT_WITHOUT_TARGET, METRICS
-from repro.suite.sequential import Sequential, check_design, looks_of, with_last_look
+from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_MEASUREMENT, METRICS
+from repro.suite.sequential import Sequential, check_design, with_last_look
 from repro.suite.tune import MOST_SETTINGS, Setting, Tune, Tuned
 
 SEEDS_BELOW = 1 << 63
@@ -159,15 +160,16 @@ class Suite(Frozen):
         """The metric where no contrast is declared."""
         if self.trial.get("kind") == MEASUREMENT:
             return DEFAULT_OF_A_MEASUREMENT
-        designs = [pattern.get(self.trial, "stop.design"), *self.matrix.get("stop.design", ())]
-        if CONTEST in designs:
-            return DEFAULT_OF_A_CONTEST
-        return DEFAULT_WITHOUT_TARGET if "fixed_steps" in designs else DEFAULT
+        return DEFAULT_METRICS[self.design.judges]
 
     @property
-    def looks(self) -> tuple[int, ...]:
-        """Pairs at each look of a sequential design; () for a fixed number."""
-        return looks_of(self.sequential, self.seeds) if self.sequential else ()
+    def design(self) -> Design:
+        """As declared; that of a plan is as far as its cells can run on a machine."""
+        names = (pattern.get(self.trial, "stop.design"), *self.matrix.get("stop.design", ()))
+        judges = judges_of_all([JUDGES[name] for name in names if isinstance(name, str) and name in JUDGES])
+        if self.sequential is None:
+            return Design(judges=judges, repeats=self.seeds, scored=self.tune is None)
+        return SequentialDesign(judges=judges, repeats=self.seeds, sequential=self.sequential)
 
     @property
     def keeps_checkpoints(self) -> bool:

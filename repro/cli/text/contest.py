@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from repro.cli.console import Console, line
-from repro.compare.verdict.contest import Claim
+from repro.compare.figures import Claim
 from repro.published.speedrun.claims import ArmClaim, Claims
 
 

@@ -18,8 +18,9 @@ from repro.compare.cell_figures import cell_figures
 from repro.compare.design.calibration import Calibration, keep_calibration, read_kept_calibration
 from repro.compare.design.effect import MainEffect
 from repro.compare.design.factorial import main_effects
+from repro.compare.figures import Claim
 from repro.compare.runs.run_warnings import run_warnings
-from repro.compare.verdict.contest import Claim, claims
+from repro.compare.verdict.contest import claims
 from repro.core import registry
 from repro.core.errors import Exit, UsageError
 from repro.core.machine import detect
@@ -175,7 +176,7 @@ def resume_suite(
         return _score(root, track, replace(options, budget_seconds=budget_seconds), new=True)
     _, written = reopen(root)
     refuse_tuning_alone(root, written)
-    if again and written.is_contest:
+    if again and written.design.is_contest:
         raise UsageError("--rerun-failed: a contest counts every declared run once, also one that failed; make a new "
                          "run")
     plan = _consented(root, allowed, code)
@@ -214,7 +215,7 @@ def _check_options(plan: Plan, energy: bool, budget_seconds: float | None) -> No
 
 
 def _check_budget(plan: Plan, budget_seconds: float | None) -> None:
-    if budget_seconds is not None and not plan.suite.looks:
+    if budget_seconds is not None and not plan.design.looks:
         raise UsageError("--budget ends a sequential run at a look; a fixed number of pairs has none: add "
                          "--until-settled")
 
@@ -233,7 +234,7 @@ def _next_step(record: Record, code: Exit) -> str:
     """Return the command that follows, with a word on what it does."""
     if code == Exit.INTERRUPTED:
         return _resume_command(record.folder.root, record.plan)
-    if code == Exit.TRIAL_FAILED and not record.plan.is_contest and record.plan.suite.tune is None:
+    if code == Exit.TRIAL_FAILED and not record.plan.design.is_contest and record.plan.design.scored:
         return f"{_resume_command(record.folder.root, record.plan)} --rerun-failed"
     return f"{command(f'bundle {shlex.quote(str(record.folder.root))}')}  (one file, which others verify and run again)"
 

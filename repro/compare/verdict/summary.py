@@ -16,7 +16,7 @@ from repro.core.frozen import Frozen
 from repro.record.result.metric_values import figure
 from repro.record.result.results import Result
 from repro.record.result.status import counted, meaning
-from repro.suite.contest import CONTEST
+from repro.suite.design import JUDGES
 from repro.suite.kinds.measurement import MeasurementConfig
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.metrics import DEFAULT, METRICS, MetricSpec
@@ -94,7 +94,7 @@ def summarize(
         if complete and n > 1 else None,
         outliers=tuple(stats.or_none(lambda: stats.outlier_marks(found)) or ()) if complete else (),
         has_target=not isinstance(cell.choices, TrainingConfig | MeasurementConfig) or cell.choices.stop.has_target,
-        contest=design_of(cell) == CONTEST,
+        contest=JUDGES.get(design_of(cell)) == "mean",
         resumed=sum(bool(item.resumed) for item in ordered),
         **(_missed(ordered, scale, horizon) if scale.to_target and 0 < reached < judged else {}),
     )

@@ -13,7 +13,7 @@ from repro.seams.measurement import Measurement
 from repro.seams.plugin import Setting
 from repro.seams.training import Comm
 from repro.suite.choices.choice import CommChoice, LauncherChoice, MeasurementChoice
-from repro.suite.contest import ALPHA
+from repro.suite.design import JUDGES, Judges
 from repro.suite.field_problem import SuitePart
 from repro.suite.kinds.training import LAUNCH_SECONDS
 from repro.suite.kinds.trial_config import LogSize, TrialConfig
@@ -39,11 +39,12 @@ class Repeats(SuitePart):
     repeats: int = Field(ge=1, le=MOST_OPERATIONS, description="operations that are timed")
     warmup: int = Field(1, ge=0, le=MOST_OPERATIONS, description="operations before those, in no figure")
     design: ClassVar[str] = "repeats"
+    judges: ClassVar[Judges] = JUDGES[design]
     metric: ClassVar[str] = ""
+    claim: ClassVar[str] = ""
     target: ClassVar[float | None] = None
     direction: ClassVar[Literal["higher", "lower"] | None] = None
     confirm_evals: ClassVar[int] = 1
-    alpha: ClassVar[float] = ALPHA
     steps: ClassVar[int | None] = None
 
     @property

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from repro.suite.contest import CONTEST, SHARED
+from repro.suite.field_problem import Problem
 from repro.suite.kinds.measurement import MeasurementConfig
 from repro.suite.metrics import DEFAULT_OF_A_CONTEST, METRICS, OF_MEASUREMENTS
 from repro.suite.model import Suite
 from repro.suite.planning.cell import Cell
-from repro.suite.tuning.contenders import Problem
 
 WITHOUT_TARGET = tuple(spec.name for spec in METRICS.values() if spec.without_target and spec.of != "operations")
 """Metrics that can be declared under design fixed_steps."""
+
+SHARED = ("design", "metric", "target", "direction", "alpha")
+"""Fields of `stop` that all cells of a contest share."""
 
 
 def check_designs(suite: Suite, cells: Sequence[Cell], problem: Problem) -> None:
@@ -74,7 +76,7 @@ def _check_contest(suite: Suite, cells: Sequence[Cell], problem: Problem) -> Non
         SuiteError: cells of several claims, looks, reruns, main effects, or a metric that a contest does not have.
     """
     stops = [cell.choices.stop for cell in cells]
-    if not any(stop.design == CONTEST for stop in stops):
+    if not any(stop.judges == "mean" for stop in stops):
         if METRICS[suite.metric].at_end:
             raise problem(f"{suite.metric} is a time to the end of a fixed budget, which only design contest has; use "
                           "tta_wall, or stop.design: contest", ("primary", "metric"))
