@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import time
@@ -21,7 +22,8 @@ from repro.compare.figures import Claim
 from repro.compare.runs.run_warnings import run_warnings
 from repro.compare.verdict.contest import claims
 from repro.core import fence, registry
-from repro.core.errors import Exit, UsageError
+from repro.core.errors import Exit, OutputError, UsageError
+from repro.core.files import read_bounded
 from repro.core.invocation import command
 from repro.core.machine import detect
 from repro.record.folder import limits
@@ -45,6 +47,8 @@ from repro.suite.planning.reaching import permissions, require_allowed
 
 FINISH_SECONDS = 60.0
 """Longest wait at the end of a run for a tracking server that answers; the record is complete without it."""
+LATEST_RUNS = 200
+"""Runs that are looked at, the latest first: a suite that states its master seed repeats its last run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,33 @@ class Ended:
         left = f"{self.tracking.left} still to be replayed: " if self.tracking.left else ""
         again = command(f"report {shlex.quote(str(self.folder))} --to mlflow")
         return f"mlflow: {left}{problem}; nothing is lost, to replay: {again}"
+
+
+def refuse_same_data(plan: Plan, runs: Path) -> None:
+    """Refuse a plan whose experiment has a run with the same master seed in the folder `runs`; the plan of a tuning is
+    compared with tunings.
+
+    Raises:
+        UsageError: there is one; says which, and how to draw new data.
+    """
+    below = f"{FOLDER}/" if plan.kind == "tuning" else ""
+    earlier = sorted((path for path in runs.glob("*") if (path / f"{below}plan.json").is_file()),
+                     key=lambda path: path.name[-15:], reverse=True)[:LATEST_RUNS]
+    if same := next((path for path in earlier if _has_data_of(path / f"{below}plan.json", plan)), None):
+        raise UsageError(
+            f"{same}: is a run of {plan.suite.suite!r} with master seed {plan.master_seed}, which the suite states: a "
+            f"run now would draw the same data again; for new data: --master-seed with another number, or no "
+            f"master_seed in the suite; to repeat it on purpose: --master-seed {plan.master_seed}")
+
+
+def _has_data_of(path: Path, plan: Plan) -> bool:
+    """Return whether a stored plan draws the same random numbers for the same experiment."""
+    try:
+        found = json.loads(read_bounded(path))
+        return (found["kind"], found["digest"], found["suite"]["master_seed"]) == (
+            plan.kind, plan.digest, plan.master_seed)
+    except (OutputError, ValueError, LookupError, TypeError, RecursionError):
+        return False  # no plan, or a damaged one, which `repro verify` reports
 
 
 def run_suite(
