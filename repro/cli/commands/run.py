@@ -80,7 +80,8 @@ def run(
              repro run engines --launcher '{kind: slurm, nodes: 4}' -- --partition gpu
     """
     from repro.cli.text.outcome import ended_text
-    from repro.cli.workflows.run import refuse_same_data, resume_suite, run_phases, run_suite
+    from repro.cli.workflows.run import resume_suite, run_phases, run_suite
+    from repro.cli.workflows.same_data import refuse_same_data
 
     overrides = (*overrides, *([f"launcher={launcher}"] if launcher else []))
     if resume is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import time
@@ -11,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from repro.cli.terminal import command
 from repro.cli.workflows.progress import TerminalWatcher
 from repro.cli.workflows.tuning import Phases, begin, refuse_tuning_alone, tune, waits_for_choice
 from repro.compare import Comparison, Summary, compare, summarize
@@ -21,17 +21,14 @@ from repro.compare.design.factorial import main_effects
 from repro.compare.figures import Claim
 from repro.compare.runs.run_warnings import run_warnings
 from repro.compare.verdict.contest import claims
-from repro.core import fence, registry
-from repro.core.errors import Exit, OutputError, UsageError
-from repro.core.files import read_bounded
-from repro.core.invocation import command
+from repro.core import registry
+from repro.core.errors import Exit, UsageError
 from repro.core.machine import detect
 from repro.record.folder import limits
 from repro.record.folder.index import seal, unseal
 from repro.record.folder.resume import plan_differences, reopen
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.folder.stored_code import allow_code_of, classes_from_files
-from repro.record.folder.untrusted import read_inside
 from repro.record.tuning import FOLDER, Tuning, read_tuning
 from repro.reporting import Reporter
 from repro.runner.context import Options, Watcher
@@ -47,8 +44,6 @@ from repro.suite.planning.reaching import permissions, require_allowed
 
 FINISH_SECONDS = 60.0
 """Longest wait at the end of a run for a tracking server that answers; the record is complete without it."""
-LATEST_RUNS = 200
-"""Runs that are looked at, the latest first: a suite that states its master seed repeats its last run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,33 +93,6 @@ class Ended:
         left = f"{self.tracking.left} still to be replayed: " if self.tracking.left else ""
         again = command(f"report {shlex.quote(str(self.folder))} --to mlflow")
         return f"mlflow: {left}{problem}; nothing is lost, to replay: {again}"
-
-
-def refuse_same_data(plan: Plan, runs: Path) -> None:
-    """Refuse a plan whose experiment has a run with the same master seed in the folder `runs`; the plan of a tuning is
-    compared with tunings.
-
-    Raises:
-        UsageError: there is one; says which, and how to draw new data.
-    """
-    below = f"{FOLDER}/" if plan.kind == "tuning" else ""
-    earlier = sorted((path for path in runs.glob("*") if (path / f"{below}plan.json").is_file()),
-                     key=lambda path: path.name[-15:], reverse=True)[:LATEST_RUNS]
-    if same := next((path for path in earlier if _has_data_of(path / f"{below}plan.json", plan)), None):
-        raise UsageError(
-            f"{same}: is a run of {plan.suite.suite!r} with master seed {plan.master_seed}, which the suite states: a "
-            f"run now would draw the same data again; for new data: --master-seed with another number, or no "
-            f"master_seed in the suite; to repeat it on purpose: --master-seed {plan.master_seed}")
-
-
-def _has_data_of(path: Path, plan: Plan) -> bool:
-    """Return whether a stored plan draws the same random numbers for the same experiment."""
-    try:
-        found = json.loads(read_bounded(path))
-        return (found["kind"], found["digest"], found["suite"]["master_seed"]) == (
-            plan.kind, plan.digest, plan.master_seed)
-    except (OutputError, ValueError, LookupError, TypeError, RecursionError):
-        return False  # no plan, or a damaged one, which `repro verify` reports
 
 
 def run_suite(
@@ -356,7 +324,7 @@ def write_reports(
     reporters = [reporter(name.strip(), only, prefix) for name in targets if name.strip()]
     if not reporters:
         raise UsageError("--to names no reporter; see `repro list reporters`")
-    record = read_inside(run)
+    record = read_record(run)
     tuning = read_tuning(record.folder.root)
     before = [tuning.record] if tuning is not None else []
     return [place for item in reporters for part in (*(before if item.of_each_phase else ()), record)
@@ -383,10 +351,7 @@ def write_published_reports(folders: Sequence[Path], targets: list[str], out: Pa
             raise UsageError(f"--to {name} cannot write published results: {reason}")
     foreign = [folder for folder in folders if any_published([folder])]
     imports = [read_published(folder) for folder in foreign]
-    for folder in foreign:
-        fence.put_around(folder)
-        fence.refuse_links(folder)
-    own = [read_inside(folder) for folder in folders if folder not in foreign]
+    own = [read_record(folder) for folder in folders if folder not in foreign]
     place = out or foreign[0] / "report"
     return [written for item in named.values() for written in item.write_published(imports, own, place)]
 
