@@ -105,8 +105,10 @@ def _in_line() -> float:
 def _note(folder: str, rank: int) -> None:
     names = ("REPRO_NODE", "REPRO_NODES", "MASTER_ADDR", "GLOO_SOCKET_IFNAME")
     interfaces = sorted(psutil.net_if_addrs())
+    counted = read_controller(0)
     seen = {"pid": os.getpid(), "user": os.geteuid(), "net": str(Path("/proc/self/ns/net").readlink()),
-            "interfaces": interfaces, "controller": read_controller(0), **{name: os.environ[name] for name in names}}
+            "interfaces": interfaces, "controller": counted and counted.model_dump(),
+            **{name: os.environ[name] for name in names}}
     (Path(folder) / f"seen{rank}").write_text(json.dumps(seen))
 
 

@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from repro.core import registry
-from repro.core.events import read_events
 from repro.launchers.local import Local
 from repro.record.derive.derive import derive
+from repro.record.log.reading import read_log
 from repro.record.result.results import Result
 from repro.seams.launching import LaunchRequest, LaunchResult
 from repro.suite.model import Trial
@@ -91,7 +91,7 @@ def run(samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run
         begin = time.monotonic()
         outcome = launcher.launch(
             LaunchRequest("repro.worker.main:main", payload, trial.choices.processes, "cpu", folder, 2 * LONG_SECONDS))
-        result = derive(trial, 1, read_events(folder / "log.txt")[0], outcome)
+        result = derive(trial, 1, read_log(folder / "log.txt"), outcome)
         return Ran(result, outcome, told, (folder / "rank0.log").read_text(), time.monotonic() - begin)
 
     yield train

@@ -16,13 +16,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from repro.core.events import read_events
 from repro.core.machine import Machine
 from repro.launchers.inline import Inline
 from repro.program.trial_command import seed_of
 from repro.record.derive.derive import derive
 from repro.record.folder import post_mortem
 from repro.record.folder.store import read_record
+from repro.record.log.reading import read_log
 from repro.record.result.results import Result
 from repro.seams.launching import LaunchRequest
 from repro.suite.file import read_suite
@@ -87,7 +87,7 @@ def launched(folder: Path) -> Result:
     outcome = post_mortem.explain(Inline().launch(request), replace(before, folder=folder / "run"))
     if outcome.ok:
         assert not post_mortem.log_damage(folder / "run" / "result_1.txt")
-    return derive(trial, 1, read_events(folder / "run" / "result_1.txt")[0], outcome)
+    return derive(trial, 1, read_log(folder / "run" / "result_1.txt"), outcome)
 
 
 @pytest.fixture(scope="module")
