@@ -11,7 +11,7 @@ from repro.record.tuning import TriedSetting, TunedContender
 from repro.suite.field_problem import as_text
 from repro.suite.metrics import METRICS
 
-from .layout import NOTHING, Column, TextTable, count, figure, laid, words
+from .layout import NOTHING, Column, TextTable, count, figure, laid, sentence, words
 from .values import Row, plain
 
 
