@@ -206,6 +206,7 @@ def write_log(path: Path, trial: Trial, course: Course) -> None:
         if hit:
             break
     log.stop("run_stop", status="success" if course.hits_at else "aborted",
+             outcome="success" if course.hits_at else "missed",
              reason="" if course.hits_at else f"missed: top1 after {stop.max_epochs:g} epochs")
     log.emit("x_phases", phases)
     taken = number * steps

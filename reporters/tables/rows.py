@@ -132,7 +132,7 @@ def about(record: Record) -> Row:
         "parity_needed": None if parity is None else bool(parity.get("needed")), "parity_passed": alike,
         "false_positives": found.false_positives if found else None, "nulls": found.n if found else None,
         "false_positive_rate": found.sentence() if found else "not calibrated",
-        "notes": plain("; ".join(plan.remarks)),
+        "notes": plain("; ".join(plan.notes)),
     }
 
 

@@ -40,16 +40,6 @@ def test_the_stop_rule_names_its_outcome(value: float, step: int, outcome: str |
     assert (ending.outcome if ending else None) == outcome
 
 
-@pytest.mark.parametrize(("metadata", "outcome"), [
-    ({"status": "success", "reason": ""}, "success"),
-    ({"status": "aborted", "reason": "diverged: loss is not finite at step 20"}, "diverged"),
-    ({"status": "aborted", "reason": "missed: top1 0.8000 after 8 epochs"}, "missed"),
-    ({"status": "aborted"}, "missed"),
-])
-def test_a_log_of_version_0_1_0_is_read_by_its_words(metadata: dict[str, object], outcome: str) -> None:
-    assert read_outcome(run_stop(**metadata)) == outcome
-
-
 def test_an_unknown_outcome_is_an_error_that_lists_the_known_ones() -> None:
     with pytest.raises(ValueError, match="outcome is 'won'; use one of success, missed, diverged"):
         read_outcome(run_stop(outcome="won"))

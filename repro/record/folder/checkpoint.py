@@ -17,8 +17,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
-
 from repro.core import fence
 from repro.core.errors import CheckpointError, CheckpointRefused, OutputError
 from repro.core.events import TOKEN, complete_lines, parse_line
@@ -39,7 +37,6 @@ NANO_PER_MS = 1_000_000
 class Checkpoint(Frozen):
     """The manifest of one checkpoint."""
 
-    schema_: Literal[1] = Field(default=1, alias="schema")
     trial_id: str
     attempt: int
     world: int

@@ -17,16 +17,7 @@ def read_outcome(stop: Event) -> TrialOutcome:
     Raises:
         ValueError: it states one that does not exist.
     """
-    if "outcome" not in stop.metadata:
-        return _legacy_outcome(stop)
-    stated, known = stop.metadata["outcome"], get_args(TrialOutcome)
+    stated, known = stop.metadata.get("outcome"), get_args(TrialOutcome)
     if stated not in known:
         raise ValueError(f"run_stop: outcome is {stated!r}; use one of {', '.join(known)}")
     return cast(TrialOutcome, stated)
-
-
-def _legacy_outcome(stop: Event) -> TrialOutcome:
-    """Return the outcome in a log of version 0.1.0, where only the words of `reason` tell missed from diverged."""
-    if stop.metadata.get("status") == "success":
-        return "success"
-    return "diverged" if str(stop.metadata.get("reason", "")).startswith("diverged") else "missed"

@@ -241,7 +241,6 @@ class Model(Frozen):
 class Result(Frozen):
     """The result of one trial."""
 
-    schema_: Literal[1] = Field(default=1, alias="schema")
     trial_id: str
     cell_id: str
     repeat: int

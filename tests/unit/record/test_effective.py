@@ -82,7 +82,7 @@ def test_the_number_of_threads_follows_the_ranks_environment() -> None:
 
 
 def test_a_trial_that_missed_or_crashed(tmp_path: Path) -> None:
-    missed = Script(values=(0.1, 0.2), status="aborted", reason="missed: top1 0.2 after 8 epochs")
+    missed = Script(values=(0.1, 0.2), status="aborted", outcome="missed", reason="missed: top1 0.2 after 8 epochs")
     assert judged(tmp_path, {**RIGHT, "threads": "8"}, missed).status == "invalid"
     crashed = Script(stop=False)
     assert judged(tmp_path, {**RIGHT, "threads": "8"}, crashed).status == "crashed"

@@ -39,8 +39,7 @@ class Script:
     values: Sequence[float | None] = (0.5, 0.8, 0.91)
     status: str = "success"
     reason: str = ""
-    outcome: str = ""
-    """Empty: not stated, as in logs of version 0.1.0."""
+    outcome: str = "success"
     key: str = "eval_accuracy"
     stop: bool = True
     lost_block: int | None = None
@@ -83,8 +82,7 @@ def play(path: Path, script: Script) -> list[Event]:
         log.emit(script.key, value, samples_count=samples, epoch_num=samples / 2000, phases=dict(phases),
                  eval_stop_ns=at, train_loss=None if value is None else 1.0)
     if script.stop:
-        outcome = {"outcome": script.outcome} if script.outcome else {}
-        log.stop("run_stop", status=script.status, reason=script.reason, **outcome)
+        log.stop("run_stop", status=script.status, reason=script.reason, outcome=script.outcome)
         log.emit("x_phases", {name: seconds for name, seconds in phases.items() if name != script.lost_phase})
         log.emit("x_rank_steps", {"slowest_seconds": [0.1, 0.2, 0.3, 0.4], "fastest_seconds": [0.1, 0.1, 0.25, 0.1]})
         log.emit("x_peak_bytes", [100, None, 300])
@@ -242,7 +240,7 @@ def test_a_trial_over_its_time_limit_timed_out(result: Make) -> None:
 @pytest.mark.parametrize(("reason", "status"), [
     ("missed: top1 0.8 after 8 epochs", "missed"), ("diverged: loss is not finite at step 20", "diverged")])
 def test_misses_and_divergence_keep_their_reason_and_have_no_clock(result: Make, reason: str, status: str) -> None:
-    found = result(Script(values=(0.5, None), status="aborted", reason=reason))
+    found = result(Script(values=(0.5, None), status="aborted", outcome=status, reason=reason))
     assert (found.status, found.reason) == (status, reason)
     assert (found.tta_wall, found.tta_train, found.tta_cold, found.samples_to_target) == (None, None, None, None)
     assert (found.final, found.best) == (None, 0.5)
