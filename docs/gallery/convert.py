@@ -100,8 +100,18 @@ def _key(trial: dict[str, Any]) -> str:
     return json.dumps([trial["choices"], trial["repeat"]], sort_keys=True)
 
 
+def number_of_an_import(root: Path) -> None:
+    """The same of an import of published results, in published.json."""
+    record = json.loads((root / "published.json").read_text(encoding="utf-8"))
+    record.pop("schema", None)
+    write_json(root / "published.json", {"format": FORMAT, **record})
+    change_lines(root / "results.jsonl", lambda data: data.pop("schema", None))
+
+
 STEPS: dict[str, Step] = {"the format in plan.json": number_in_the_plan, "names": rename}
-"""What a step does -> the step."""
+"""What a step does -> the step, for runs."""
+STEPS_OF_IMPORTS: dict[str, Step] = {"the format in published.json": number_of_an_import}
+"""The same for imports of published results, which are folders."""
 
 
 # ---- conversion
@@ -185,6 +195,9 @@ def main(names: list[str]) -> None:
     for path in sorted(RECORDS.glob("*.zip")):
         if not names or path.stem in names:
             convert(path, known)
+    for path in sorted(RECORDS.glob("*/published.json")):
+        for step in STEPS_OF_IMPORTS.values():
+            step(path.parent)
     write_json(FIGURES, known)
 
 
