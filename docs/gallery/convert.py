@@ -104,8 +104,9 @@ def number_of_an_import(root: Path) -> None:
     """The same of an import of published results, in published.json."""
     record = json.loads((root / "published.json").read_text(encoding="utf-8"))
     record.pop("schema", None)
-    write_json(root / "published.json", {"format": FORMAT, **record})
     change_lines(root / "results.jsonl", lambda data: data.pop("schema", None))
+    record["results_sha256"] = index.file_sha256(root / "results.jsonl")
+    write_json(root / "published.json", {"format": FORMAT, **record})
 
 
 STEPS: dict[str, Step] = {"the format in plan.json": number_in_the_plan, "names": rename}
