@@ -45,7 +45,7 @@ class Compared:
     comparisons: list[Comparison]
     calibration: Calibration | None
     figures: tuple[Mapping[str, float], ...] = ()
-    """Of each of `summaries`: the figures of training (`cell_figures`), {} for an old record."""
+    """Of each of `summaries`: the figures of training (`cell_figures`)."""
     notes_of_figures: tuple[str, ...] = ()
     claims: tuple[Claim, ...] = ()
     """Of contests: that of each of `summaries`."""

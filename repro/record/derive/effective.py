@@ -78,7 +78,7 @@ def _scaling(choices: TrainingConfig, effective: Mapping[str, str]) -> list[str]
 
 def _algorithm(choices: TrainingConfig, effective: Mapping[str, str]) -> list[str]:
     """Compare the algorithm that ran, if any ran, with the one requested."""
-    shown, ran = effective.get("comm", UNKNOWN), effective.get("comm_algorithm", UNKNOWN)
+    shown, ran = effective.get("comm", UNKNOWN), effective.get("comm_algorithm", BACKEND)
     if shown == UNKNOWN or choices.processes == 1:
         return []
     comm = choices.comm.get(Comm)

@@ -1,7 +1,6 @@
 """Figures of training alone: step time, throughput, memory, arithmetic; without evaluation, data opening, checkpoints.
 
-They come from events that logs of earlier versions do not have, so that their results stay as they are. Steps that
-design fixed_steps declares as warm-up are in none of them but the memory.
+Steps that design fixed_steps declares as warm-up are in none of them but the memory.
 """
 
 from __future__ import annotations

@@ -100,9 +100,9 @@ def _log_rank_steps(context: TrialContext, figures: RankFigures) -> None:
 
 
 def log_memory_of(context: TrialContext, init_bytes: int | None, peak_bytes: int | None) -> None:
-    """Log the largest memory of every rank: of training, of initialisation and, as older records have it, of both.
+    """Log the largest memory of every rank: of training, of initialisation and of both.
 
-    On a GPU the older figure is that of training.
+    On a GPU the latter is that of training.
     """
     ranks = context.session.gather([init_bytes, peak_bytes])
     resident = not context.job.device.startswith("cuda")
