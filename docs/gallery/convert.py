@@ -18,9 +18,9 @@ from typing import Any
 import click
 from click.testing import CliRunner
 
-from repro.bundle.archive import unpacked
 from repro.bundle.contents import write_bundle
 from repro.bundle.rederive import rederived
+from repro.bundle.source import open_record
 from repro.cli.main import cli
 from repro.core.files import read_model, write_json, write_model
 from repro.core.machine import Machine
@@ -120,7 +120,7 @@ STEPS_OF_IMPORTS: dict[str, Step] = {"the format in published.json": number_of_a
 def convert(path: Path, known: dict[str, Any]) -> None:
     """Convert one bundle in place, print what changed, and put its figures into `known`."""
     click.echo(path.name)
-    with unpacked(path) as root:
+    with open_record(path) as root:
         for name, step in STEPS.items():
             before = _contents(root)
             step(root)

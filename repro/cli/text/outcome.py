@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from repro.cli.terminal import command
 from repro.cli.text.amounts import amount_text
 from repro.cli.text.compare import calibration_text
 from repro.cli.text.contest import quality_lines
@@ -12,9 +13,8 @@ from repro.cli.text.tuning import tuning_lines
 from repro.cli.workflows.run import Ended
 from repro.compare import METRICS, Comparison, Summary
 from repro.compare.design.effect import MainEffect
-from repro.compare.verdict.contest import Claim
+from repro.compare.figures import Claim
 from repro.core.errors import visible
-from repro.core.invocation import command
 
 
 def ended_text(ended: Ended) -> str:

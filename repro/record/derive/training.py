@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from repro.core.events import EVALUATION_KEYS, Event
-from repro.core.sums import plain_sum
+from repro.core.numbers import plain_sum
 from repro.record.derive.compiled import describe_late, read_seconds
 from repro.record.derive.controller import derive_controller
 from repro.record.derive.effective import mismatches

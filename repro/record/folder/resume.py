@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from repro.core import fence
+from repro.core import door
 from repro.core.errors import OutputError, ReproError, UsageError
 from repro.core.machine import Machine
 from repro.record.environment.differences import Difference
-from repro.record.folder.looks import end_of
+from repro.record.folder.ledger import end_of
 from repro.record.folder.store import Record, RunFolder, read_plan
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
@@ -30,7 +30,7 @@ def reopen(root: Path) -> tuple[RunFolder, Plan]:
     if not folder.plan.is_file():
         found = "is not a run folder (it has no plan.json)" if root.is_dir() else "there is no such run folder"
         raise OutputError(f"{root}: {found}: there is nothing to resume; start a run with `repro run SUITE`")
-    fence.refuse_links(root)
+    door.refuse_links(root)
     return folder, read_plan(folder.plan)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from repro.core import fence
+from repro.core import door
 from repro.core.errors import OutputError
 from repro.core.files import read_bounded, read_model, refuse_crowded
 from repro.core.frozen import Frozen
@@ -22,13 +23,14 @@ from repro.record.folder.ledger import (
     Attempt,
     Incident,
     IncidentKind,
+    Look,
     append_line,
     cut_torn_line,
+    end_of,
     read_attempts,
     read_incidents,
     read_looks,
 )
-from repro.record.folder.looks import Look, end_of
 from repro.record.result.results import Result
 from repro.suite.model import Trial
 from repro.suite.planning.cell import Cell, truly_labelled
@@ -41,7 +43,6 @@ class RunFolder:
     """Names of everything in one run's folder."""
 
     def __init__(self, root: Path) -> None:
-        fence.put_around(root)
         self.root = root
         self.plan = root / "plan.json"
         self.suite = root / "suite.yaml"
@@ -67,7 +68,8 @@ class RunFolder:
             OutputError: it cannot be removed.
         """
         try:
-            fence.remove_tree(self.cache)
+            if self.cache.exists():
+                shutil.rmtree(self.cache)
         except OSError as error:
             raise OutputError(f"{self.cache}: cannot be removed: {error.strerror or error}") from error
 
@@ -103,7 +105,7 @@ class RunFolder:
             if root.exists() and (not root.is_dir() or any(root.iterdir())):
                 raise OutputError(f"{root}: exists and is not an empty folder; give another --out")
             folder = cls(root)
-            fence.make_folder(folder.trials)
+            folder.trials.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OutputError(f"{root}: cannot be written: {error.strerror}; give another --out") from error
         return folder
@@ -147,9 +149,8 @@ class RunFolder:
         """Remove what a killed writer left unfinished; only for the process that owns the folder."""
         for path in (self.ledger, self.incidents, self.looks):
             cut_torn_line(path)
-        for place in (self.root, *(self.trials / name for name in fence.names(self.trials))):
-            for name in fence.names(place, ".*.tmp"):
-                fence.remove(place / name)
+        for path in (*self.root.glob(".*.tmp"), *self.trials.glob("*/.*.tmp")):
+            path.unlink()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,7 @@ class Record:
 
         A run that its budget ended after a look has what it was for; it can be resumed all the same.
         """
-        if not self.plan.suite.looks:
+        if not self.plan.design.looks:
             return list(self.plan.trials())
         end, done = end_of(self.looks), {result.trial_id for result in self.results}
         spent = self.budget_spent and bool(self.looks)
@@ -198,7 +199,7 @@ class Record:
     @property
     def planned(self) -> int:
         """Number of trials that are due."""
-        return len(self.due()) if self.plan.suite.looks else len(self.plan.order)
+        return len(self.due()) if self.plan.design.looks else len(self.plan.order)
 
     @property
     def budget_spent(self) -> bool:
@@ -208,8 +209,8 @@ class Record:
 
     def due_of(self, cell_id: str) -> int:
         """Return how many trials of a cell are due."""
-        if self.plan.kind == "suite" and not self.plan.suite.looks:
-            return self.plan.suite.seeds
+        if self.plan.kind == "suite" and not self.plan.design.looks:
+            return self.plan.design.repeats
         return sum(trial.cell_id == cell_id for trial in self.due())
 
     def missing(self) -> list[Trial]:
@@ -220,7 +221,7 @@ class Record:
     def next_attempt(self, trial_id: str) -> int:
         """Return the number of the next start of a trial: above all in the ledger and in the names of its logs."""
         known = [item.attempt for item in self.attempts if item.trial_id == trial_id]
-        logs = [name[7:-4] for name in fence.names(self.folder.trial(trial_id), "result_*.txt")]
+        logs = [path.name[7:-4] for path in self.folder.trial(trial_id).glob("result_*.txt")]
         return 1 + max([*known, *(int(number) for number in logs if number.isdecimal())], default=0)
 
 
@@ -236,7 +237,7 @@ def read_record(root: Path, read: Mapping[Path, Any] | None = None) -> Record:
     folder = RunFolder(root)
     if not folder.plan.is_file():
         raise OutputError(f"{root}: is not a run folder (it has no plan.json)")
-    fence.refuse_links(root)
+    door.refuse_links(root)
     known = read or {}
     plan = read_plan(folder.plan, known.get(folder.plan))
     paths = {trial.trial_id: folder.result(trial.trial_id) for trial in plan.trials()}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from repro.core.percent import percent_above
+from repro.core.numbers import percent_above
 from repro.record.result.energy import OBSERVER_LIMIT
 from repro.record.result.results import CONSERVATION_TOLERANCE, OTHER_SHARE, LogFault, Point, Result, Resumed
 

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 from repro.bundle.archive import unpack
 from repro.cli.main import cli
-from repro.record.folder.record_schema import MODELS, record_schema
+from repro.record.record_schema import MODELS, record_schema
 from tests.records import make_record
 
 ROOT = Path(__file__).parents[3]

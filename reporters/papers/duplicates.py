@@ -1,0 +1,135 @@
+"""What leaving out near-duplicates left of the training data, and the final quality of what was trained on the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from repro.compare.verdict.summary import Summary, summarize
+from repro.record.folder.store import Record
+from repro.suite.kinds.training import TrainingConfig
+from repro.suite.planning.cell import Cell
+from repro.workloads.selected_data import Dedup, Selected
+
+from ..page.cells import CellMark, marks
+from ..page.charts.curves import DASHES, Chart, layout
+from ..page.charts.scaling import ScalingView
+from ..tables.rows import Table, plain
+from ..text import Number, number, share
+
+WAYS = (("near", "near-duplicates left out", "solid", "circle"),
+        ("random", "the same number at random", "dash", "square"))
+"""(option `leave_out`, words, dash, symbol)."""
+
+
+class LeftOut(NamedTuple):
+    """One cell; the facts are those of its plan, which its trials have checked."""
+
+    cell: Cell
+    dedup: Dedup
+    selected: Selected
+
+
+def left_out(record: Record) -> Iterator[LeftOut]:
+    """Yield the cells in the order of the plan."""
+    for cell in record.plan.cells:
+        if isinstance(cell.choices, TrainingConfig):
+            plugin = cell.choices.workload.plugin
+            dedup, selected = getattr(plugin, "dedup", None), getattr(plugin, "selected", None)
+            if isinstance(dedup, Dedup) and isinstance(selected, Selected):
+                yield LeftOut(cell, dedup, selected)
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicateRow:
+    """One cell whose near-duplicates, or as many others, were left out."""
+
+    mark: CellMark
+    dedup: Dedup
+    selected: Selected
+    kept: Number | None
+    recall: Number | None
+    precision: Number | None
+    leaked: Number | None
+    n: int
+    final: Number | None
+    interval: tuple[Number, Number] | None
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicatesView:
+    """The section; without rows if no cell leaves near-duplicates out."""
+
+    rows: tuple[DuplicateRow, ...]
+    charts: tuple[Chart, ...]
+    planted: bool
+
+
+def duplicate_table(record: Record) -> Table:
+    """Return one row per cell that leaves near-duplicates out."""
+    return Table("duplicates", "One row per cell that leaves near-duplicates out of the training data", tuple(
+        {"cell_id": cell.cell_id, "cell": plain(cell.label), **dedup.model_dump(), **selected.model_dump(),
+         "recall": selected.recall, "precision": selected.precision} for cell, dedup, selected in left_out(record)))
+
+
+def duplicates(record: Record, _: ScalingView) -> DuplicatesView:
+    """Compute the section."""
+    known = marks(record)
+    found = [(cell, dedup, selected, summarize(cell, record.of_cell(cell.cell_id), "accuracy"))
+             for cell, dedup, selected in left_out(record)]
+    rows = tuple(_row(known[cell.cell_id], dedup, selected, summary) for cell, dedup, selected, summary in found)
+    points = [(dedup, selected, summary) for _, dedup, selected, summary in found if summary.values]
+    return DuplicatesView(rows, (_chart(points),) if points else (), any(row.selected.planted for row in rows))
+
+
+def _row(mark: CellMark, dedup: Dedup, selected: Selected, summary: Summary) -> DuplicateRow:
+    ends = summary.interval
+    low, high = (number(ends.low), number(ends.high)) if ends else (None, None)
+    return DuplicateRow(
+        mark=mark, dedup=dedup, selected=selected, kept=share(selected.kept / selected.samples),
+        recall=share(selected.recall), precision=share(selected.precision),
+        leaked=share(selected.leaked / selected.evaluation), n=len(summary.values), final=number(summary.median_final),
+        interval=(low, high) if low and high else None,
+    )
+
+
+def _chart(points: list[tuple[Dedup, Selected, Summary]]) -> Chart:
+    traces = [trace for way in WAYS if (trace := _trace(points, *way))]
+    drawn = layout("training images that stay, % of all", "final quality")
+    drawn["xaxis"].pop("rangemode")
+    figure = {"data": traces, "layout": drawn}
+    return Chart("near-duplicates", "Final quality by how much stays", "median over trials, with its 95 % interval",
+                 figure,
+                 "Final quality against the share of training images that stay, near-duplicates left out or the "
+                 "same number at random")
+
+
+def _trace(
+    points: list[tuple[Dedup, Selected, Summary]], way: str, words: str, dash: str, symbol: str
+) -> dict[str, Any] | None:
+    chosen = sorted(((selected, summary, dedup) for dedup, selected, summary in points if dedup.leave_out == way),
+                    key=lambda item: item[0].kept)
+    if not chosen:
+        return None
+    middle = [summary.median_final or 0.0 for _, summary, _ in chosen]
+    ends = [(summary.interval.low, summary.interval.high) if summary.interval else (value, value)
+            for (_, summary, _), value in zip(chosen, middle, strict=True)]
+    color = f"--c{0 if way == 'near' else 1}"
+    return {
+        "type": "scatter", "mode": "lines+markers", "name": words, "meta": [words],
+        "x": [_short(100 * selected.kept / selected.samples) for selected, _, _ in chosen],
+        "y": [_short(value) for value in middle], "text": [f"threshold {dedup.threshold}" for _, _, dedup in chosen],
+        "line": {"color": color, "dash": DASHES[dash], "width": 1.8},
+        "marker": {"symbol": symbol, "size": 7, "color": color},
+        "hovertemplate": "%{meta[0]}<br>%{text}: %{x:.3~g} % stay, %{y:.4~g}<extra></extra>",
+        "error_y": {
+            "type": "data", "symmetric": False, "thickness": 1, "width": 3, "color": color,
+            "array": [_short(high - value) for value, (_, high) in zip(middle, ends, strict=True)],
+            "arrayminus": [_short(value - low) for value, (low, _) in zip(middle, ends, strict=True)],
+        },
+    }
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.7g}")

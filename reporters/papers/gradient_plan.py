@@ -1,0 +1,53 @@
+"""How every layer's gradient travelled in the cells that may send sufficient factors, and what each way costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from repro.record.folder.store import Record
+from repro.record.result.layer_cost import LayerCost
+
+from ..page.cells import CellMark, marks
+from ..page.charts.scaling import ScalingView
+from ..page.traffic import kibibytes, milliseconds
+from ..tables.rows import Table, plain
+from ..text import Number
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRow:
+    """One layer of one cell; bytes and seconds of a step."""
+
+    mark: CellMark
+    layer: LayerCost
+    reduce_bytes: Number
+    factor_bytes: Number
+    reduce_seconds: Number
+    factor_seconds: Number
+    choice: str
+
+
+def layer_table(record: Record) -> Table:
+    """Return one row per layer and trial that planned how its gradients travel."""
+    title = "One row per layer of a trial that planned how its gradients travel (modelled)"
+    return Table("gradient_plan", title, tuple(
+        {"trial_id": item.trial_id, "cell_id": item.cell_id, "seed": item.repeat, "origin": "modelled",
+         **layer.model_dump(), "name": plain(layer.name)}
+        for item in record.results for layer in item.gradient_plan or ()))
+
+
+def layer_rows(record: Record, _: ScalingView) -> tuple[LayerRow, ...]:
+    """Return the cost tables of all cells that have one, as their first trial planned it: shapes decide it alone."""
+    known = marks(record)
+    return tuple(
+        LayerRow(known[cell.cell_id], layer, kibibytes(layer.reduce_bytes), kibibytes(layer.factor_bytes),
+                 milliseconds(layer.reduce_seconds), milliseconds(layer.factor_seconds), _choice(layer))
+        for cell in record.plan.cells
+        for layer in next((item.gradient_plan for item in record.of_cell(cell.cell_id) if item.gradient_plan), ()))
+
+
+def _choice(layer: LayerCost) -> str:
+    if not layer.linear:
+        return "all-reduce: not a separate fully connected layer"
+    way, paper = ("factors" if chosen else "all-reduce" for chosen in (layer.factors, layer.paper))
+    return way if way == paper else f"{way}; the paper's rule: {paper}"

@@ -1,0 +1,91 @@
+"""Derives the result of a trial of kind measurement from the events of its log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from repro.core.events import Event
+from repro.papers.measurement.config import MeasurementConfig
+from repro.record.derive.traffic import read_traffic
+from repro.record.derive.training_figures import MIB, memory_figures
+from repro.record.derive.trial_log import TrialLog, read_init_seconds, read_status
+from repro.record.result.operation import Checked, Figured, Operation
+from repro.record.result.result_warnings import describe_initialisation
+from repro.record.result.results import Result, Traffic
+from repro.record.result.status import meaning
+from repro.seams.launching import LaunchResult
+from repro.seams.training import BACKEND, Comm
+from repro.suite.model import Trial
+
+
+def derive_measurement(
+    trial: Trial, choices: MeasurementConfig, attempt: int, events: Sequence[Event], outcome: LaunchResult | None
+) -> Result:
+    """Return the result of one attempt; wrong answers, or other operations than declared, make it invalid."""
+    log = TrialLog(events)
+    found: dict[str, Any] = {
+        "trial_id": trial.trial_id, "cell_id": trial.cell_id, "repeat": trial.repeat, "attempt": attempt,
+        "effective": log.mapping("x_effective"), "settings": log.mapping("x_settings"), "build": log.mapping("x_build"),
+        "network": outcome.network if outcome else None, "init_seconds": read_init_seconds(log),
+    }
+    status, reason = read_status(log, outcome)
+    traffic = read_traffic(log)
+    operation = _operation(log, traffic)
+    if meaning(status).logged and (wrong := _wrong(choices, operation, found["effective"])):
+        status, reason = "invalid", "; ".join(wrong)
+    if log.run_start is not None and log.run_stop is not None:
+        found["run_seconds"] = (log.run_stop - log.run_start) / 1e9
+    if traffic is not None:
+        found |= {"traffic": traffic, "bytes_sent": sum(rank.sent_bytes for rank in traffic.ranks)}
+    memory = memory_figures(events)
+    if memory:
+        found["peak_bytes"] = round(memory["training_peak_mib"] * MIB)
+    return Result(**found, **memory, status=status, reason=reason, operation=operation,
+                  warnings=tuple(describe_initialisation(found["init_seconds"])))
+
+
+def _operation(log: TrialLog, traffic: Traffic | None) -> Operation | None:
+    """Return the figures of the timed operations; None if the log does not have all of them."""
+    described, found = log.last("x_measurement"), log.last("x_findings")
+    timed = log.all("x_operations")
+    slowest, fastest = (np.asarray([value for event in timed for value in event.value[name]])
+                        for name in ("slowest_seconds", "fastest_seconds"))
+    if described is None or found is None or not slowest.sum() > 0:
+        return None
+    items, each = str(described.value["items"]), int(described.value["items_each"])
+    return Operation(
+        items=items, items_each=each, count=len(slowest), median_seconds=float(np.median(slowest)),
+        mean_seconds=float(slowest.mean()), p95_seconds=float(np.quantile(slowest, 0.95)),
+        straggler_seconds=float(np.sum(slowest - fastest)),
+        items_per_second=float(each * len(slowest) / slowest.sum()),
+        checks=tuple(Checked.model_validate(item) for item in found.value["checks"]),
+        figures=tuple(Figured.model_validate(item) for item in found.value["figures"]),
+        **_sent(traffic, len(slowest)),
+    )
+
+
+def _sent(traffic: Traffic | None, operations: int) -> dict[str, float]:
+    """Return the bytes of one operation; none if a collective ran that nobody counts."""
+    if traffic is None or traffic.uncounted:
+        return {}
+    sent = [rank.sent_bytes for rank in traffic.ranks]
+    return {"sent_bytes": sum(sent) / operations, "busiest_sent_bytes": max(sent) / operations}
+
+
+def _wrong(choices: MeasurementConfig, operation: Operation | None, effective: dict[str, str]) -> list[str]:
+    """Return why a measurement that ended well does not count."""
+    if operation is None:
+        return ["its log has no operations, or no findings"]
+    found = [item.failure() for item in operation.checks if not item.passed]
+    if not operation.checks:
+        found.append("nothing was checked")
+    if operation.count != choices.stop.repeats:
+        found.append(f"{operation.count} operations were timed, not {choices.stop.repeats}")
+    comm = choices.comm.get(Comm)
+    wanted = (comm.title or choices.comm.kind) if comm.own_algorithm else BACKEND
+    if choices.processes > 1 and (ran := effective.get("comm_algorithm")) != wanted:
+        found.append(f"comm {choices.comm.label} was requested, {ran} ran")
+    return found
