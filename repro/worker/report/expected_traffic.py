@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repro.comm.algorithm import OPERATIONS, Algorithm
-from repro.comm.formula import collective_cost
+from repro.comm.model import collective_cost
 from repro.comm.schedule import cut
 from repro.seams.training import Comm
 
