@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from repro.record.result.results import Result
 from repro.record.folder.store import Record
+from repro.record.result.results import Result
 
 BUSY = 0.25
 """Load per core (1 min, before the run) above which a reader is warned: one other process on four cores."""
