@@ -33,8 +33,7 @@ from repro.core.errors import OutputError
 from repro.core.source_code import PLACE_DIGITS, stored_source
 from repro.record.environment.environment import Environment
 from repro.record.folder import index as record_index
-from repro.record.folder.ledger import Attempt
-from repro.record.folder.looks import end_of
+from repro.record.folder.ledger import Attempt, end_of
 from repro.record.folder.store import RunFolder
 from repro.record.folder.stored_code import classes_from_files, programs_of
 from repro.record.result.results import Result

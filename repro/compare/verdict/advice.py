@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from repro.compare.evidence.evidence import Evidence
 from repro.compare.verdict.family import FamilyShare
-from repro.suite.contest import CONTEST
+from repro.suite.design import JUDGES
 
 TESTED = (
     "report it as undecided. Adding pairs until a verdict appears would err in more than 5 % of cases; to ask again "
@@ -30,7 +30,7 @@ def what_settles(item: Evidence, share: FamilyShare) -> str:
         return "use the same distance between evaluations in both, in a new experiment"
     if not item.asked.paired:
         return "run pairs of one seed, interleaved: they show more than unpaired trials"
-    return TESTED_IN_A_CONTEST if item.design == CONTEST else TESTED
+    return TESTED_IN_A_CONTEST if JUDGES.get(item.design) == "mean" else TESTED
 
 
 def what_reaches(least: int, tested: bool) -> str:
