@@ -12,7 +12,6 @@ from repro.record.result.metric_values import figure
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.suite.kinds.kinds import AnyTrialConfig
-from repro.suite.kinds.measurement import MeasurementConfig
 from repro.suite.model import Metric
 from repro.suite.planning.cell import Cell
 
@@ -115,12 +114,10 @@ def end_word(status: str, record: Record) -> str:
 
 def goal(choices: AnyTrialConfig) -> str:
     """Format metric and target: `top1 of at least 0.97`; of a contest its claim; without a target the steps."""
-    if isinstance(choices, MeasurementConfig):
-        return f"{choices.stop.repeats} operations"
     if choices.stop.target is None:
-        return f"{choices.stop.steps} steps"
+        return choices.log_size().budget
     if choices.stop.claim:
-        return choices.stop.claim
+        return str(choices.stop.claim)
     side = "at most" if choices.stop.direction == "lower" else "at least"
     derived = choices.quality.words(choices.stop.target)
     return f"{choices.stop.metric} of {side} {choices.stop.target:g}{f' ({derived})' if derived else ''}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -15,10 +16,9 @@ from repro.suite.contest import with_defaults
 from repro.suite.design import DEFAULT_METRICS, JUDGES, Design, SequentialDesign, judges_of_all
 from repro.suite.field_problem import FieldProblem, SuitePart, reject_booleans
 from repro.suite.identity import METHOD, digest
-from repro.suite.kinds.kinds import MEASUREMENT, AnyTrialConfig
-from repro.suite.kinds.measurement import with_own_metric
+from repro.suite.kinds.kinds import AnyTrialConfig, default_metric
 from repro.suite.kinds.training import TrainingConfig
-from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_MEASUREMENT, METRICS
+from repro.suite.metrics import DEFAULT, METRICS
 from repro.suite.sequential import Sequential, check_design, with_last_look
 from repro.suite.tune import MOST_SETTINGS, Setting, Tune, Tuned
 
@@ -158,9 +158,7 @@ class Suite(Frozen):
     @property
     def default_metric(self) -> Metric:
         """The metric where no contrast is declared."""
-        if self.trial.get("kind") == MEASUREMENT:
-            return DEFAULT_OF_A_MEASUREMENT
-        return DEFAULT_METRICS[self.design.judges]
+        return default_metric(self.trial) or DEFAULT_METRICS[self.design.judges]
 
     @property
     def design(self) -> Design:
@@ -179,7 +177,7 @@ class Suite(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _numbers(cls, data: Any) -> Any:
-        return reject_booleans(cls, with_own_metric(with_defaults(with_last_look(data))))
+        return reject_booleans(cls, _with_own_metric(with_defaults(with_last_look(data))))
 
     @model_validator(mode="after")
     def _one_phase(self) -> Suite:
@@ -239,3 +237,12 @@ class Suite(Frozen):
             if not levels:
                 raise FieldProblem("has no levels; leave the factor out or list some", (key,))
         return value
+
+
+def _with_own_metric(data: Any) -> Any:
+    """Return raw data of a suite in which a declared contrast without a metric has that of the trials' kind."""
+    if not isinstance(data, Mapping) or not isinstance(trial := data.get("trial"), Mapping):
+        return data
+    if not isinstance(primary := data.get("primary"), Mapping) or not (own := default_metric(trial)):
+        return data
+    return {**data, "primary": {"metric": own, **primary}}

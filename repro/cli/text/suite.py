@@ -12,9 +12,6 @@ from repro.cli.workflows.progress import duration
 from repro.core import pattern
 from repro.core.source_code import SourceCode, is_file_kind
 from repro.seams.preconditioner import Work
-from repro.suite.kinds.kinds import AnyTrialConfig
-from repro.suite.kinds.measurement import MeasurementConfig
-from repro.suite.kinds.program import RUN_DIR, SEED, ProgramConfig
 from repro.suite.model import Suite
 from repro.suite.planning.cost import Cost
 from repro.suite.planning.plan import Plan
@@ -103,7 +100,7 @@ def plan_text(
     lines += [f"{plan.suite.suite}{version}: {count} on {_place(plan)}",
              f"suite digest {plan.digest[:16]}, method {plan.method}", *_seeds(plan, drawn), ""]
     width = max(len(cell.label) for cell in plan.cells)
-    lines += [f"  {cell.label:<{width}}  {_work(cell.choices)}" for cell in plan.cells]
+    lines += [f"  {cell.label:<{width}}  {cell.choices.work}" for cell in plan.cells]
     if plan.design.is_contest:
         lines += ["", f"claim of every cell: {plan.cells[0].choices.stop.claim}"]
     if plan.design.looks:
@@ -140,18 +137,6 @@ def _seeds(plan: Plan, drawn: Sequence[str]) -> list[str]:
 
 def _place(plan: Plan) -> str:
     return f"{plan.device_count} GPU(s)" if plan.device == "cuda" else f"{plan.cores} CPU cores"
-
-
-def _work(choices: AnyTrialConfig) -> str:
-    """Return how a batch is cut, the command of a program with its parameters, or the operations of a measurement."""
-    if isinstance(choices, ProgramConfig):
-        given = {SEED: f"{{{SEED}}}", RUN_DIR: f"{{{RUN_DIR}}}"}
-        return shlex.join(choices.filled(part, given) for part in choices.engine.run)
-    if isinstance(choices, MeasurementConfig):
-        return (f"{choices.stop.repeats} operations of {choices.items_per_operation:,} {choices.quality.unit}, "
-                f"{choices.processes} process{'es' if choices.processes > 1 else ''}")
-    batch = choices.batch
-    return f"batch {batch.global_} = {batch.micro} x {batch.accumulation} x {choices.processes}"
 
 
 def _level(level: Any) -> str:

@@ -331,31 +331,6 @@ def write_reports(
             for place in item.write(part, out or part.folder.reports)]
 
 
-def write_published_reports(folders: Sequence[Path], targets: list[str], out: Path | None) -> list[str]:
-    """Write published results with each reporter, and the runs among `folders` in separate sections.
-
-    Raises:
-        UnknownName: no such reporter.
-        UsageError: a reporter cannot write published results.
-        OutputError: a folder is neither kind or is damaged, or `out` cannot be written.
-    """
-    from repro.published.comparison.compare import any_published
-    from repro.published.store import read_published
-
-    named = {name.strip(): reporter(name.strip()) for name in targets if name.strip()}
-    if not named:
-        raise UsageError("--to names no reporter; see `repro list reporters`")
-    for name, item in named.items():  # before anything is written
-        if item.unpublishable or type(item).write_published is Reporter.write_published:
-            reason = item.unpublishable or "it supports only runs of this harness"
-            raise UsageError(f"--to {name} cannot write published results: {reason}")
-    foreign = [folder for folder in folders if any_published([folder])]
-    imports = [read_published(folder) for folder in foreign]
-    own = [read_record(folder) for folder in folders if folder not in foreign]
-    place = out or foreign[0] / "report"
-    return [written for item in named.values() for written in item.write_published(imports, own, place)]
-
-
 def reporter(name: str, only: str | None = None, prefix: str = "") -> Reporter:
     """Load a reporter with its default options, and with `only` and `prefix` if it knows them.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from repro.record.derive.measurement import derive_measurement
+from repro.core import registry
 from repro.record.derive.program import derive_program
 from repro.record.derive.training import derive_training
 from repro.record.derive.trial_log import TrialLog
@@ -14,7 +14,6 @@ from repro.record.result.energy import OBSERVER_LIMIT, Energy
 from repro.record.result.result_warnings import ENERGY_RESUMED, describe_energy_tracking
 from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult
-from repro.suite.kinds.measurement import MeasurementConfig
 from repro.suite.kinds.program import ProgramConfig
 from repro.suite.model import Trial
 
@@ -31,8 +30,9 @@ def derive(trial: Trial, attempt: int, events: Iterable[Recorded], outcome: Laun
     log = TrialLog(events)
     if isinstance(trial.choices, ProgramConfig):
         return derive_program(trial, trial.choices, attempt, log, outcome)
-    if isinstance(trial.choices, MeasurementConfig):
-        return derive_measurement(trial, trial.choices, attempt, log, outcome)
+    if (kind := trial.choices.kind) in registry.PARTS["derivation"]:
+        found: Result = registry.part("derivation", kind)(trial, trial.choices, attempt, log, outcome)
+        return found
     return derive_training(trial, attempt, log, outcome)
 
 

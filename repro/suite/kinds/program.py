@@ -314,6 +314,11 @@ class ProgramConfig(TrialConfig):
     def full_budget_seconds(self, cores: int) -> float:
         return min(BUDGET_SECONDS, self.timeout_seconds)
 
+    @property
+    def work(self) -> str:
+        given = {SEED: f"{{{SEED}}}", RUN_DIR: f"{{{RUN_DIR}}}"}
+        return shlex.join(self.filled(part, given) for part in self.engine.run)
+
     def log_size(self) -> LogSize:
         return LogSize(budget="its own end", steps=0, evaluations=0, fewer_steps="", fewer_evaluations="")
 

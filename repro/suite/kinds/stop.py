@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -20,6 +20,27 @@ OF_A_CONTEST = ("alpha",)
 """Fields that only design contest has."""
 NO_TARGET = ("design fixed_steps asks for throughput and memory, not for a quality: it has no {name}; remove it, or "
              "use design stop_at_target or fixed_budget")
+
+MOST_OPERATIONS = 100_000
+
+
+class Repeats(SuitePart):
+    """Operations of a measurement: it has no target and ends after its repeats."""
+
+    repeats: int = Field(ge=1, le=MOST_OPERATIONS, description="operations that are timed")
+    warmup: int = Field(1, ge=0, le=MOST_OPERATIONS, description="operations before those, in no figure")
+    design: ClassVar[str] = "repeats"
+    judges: ClassVar[Judges] = JUDGES[design]
+    metric: ClassVar[str] = ""
+    claim: ClassVar[str] = ""
+    target: ClassVar[float | None] = None
+    direction: ClassVar[Literal["higher", "lower"] | None] = None
+    confirm_evals: ClassVar[int] = 1
+    steps: ClassVar[int | None] = None
+
+    @property
+    def has_target(self) -> bool:
+        return False
 
 
 class Stop(SuitePart):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repro.suite.field_problem import Problem
-from repro.suite.kinds.measurement import MeasurementConfig
 from repro.suite.metrics import DEFAULT_OF_A_CONTEST, METRICS, OF_MEASUREMENTS
 from repro.suite.model import Suite
 from repro.suite.planning.cell import Cell
@@ -24,7 +23,7 @@ def check_designs(suite: Suite, cells: Sequence[Cell], problem: Problem) -> None
         SuiteError: cells with and without a target or of several claims, or a declared metric, horizon or rule that
             these trials do not have.
     """
-    if any(isinstance(cell.choices, MeasurementConfig) for cell in cells):
+    if any(not cell.choices.trains for cell in cells):
         _check_measurements(suite, cells, problem)
         return
     if METRICS[suite.metric].of == "operations":
@@ -52,7 +51,7 @@ def _check_measurements(suite: Suite, cells: Sequence[Cell], problem: Problem) -
     Raises:
         SuiteError: a cell of another kind, a metric of training, a horizon.
     """
-    if other := next((cell for cell in cells if not isinstance(cell.choices, MeasurementConfig)), None):
+    if other := next((cell for cell in cells if cell.choices.trains), None):
         raise problem(f"{other.label} is not a measurement; use a separate suite", ("trial", "kind"))
     items = {cell.choices.quality.unit for cell in cells}
     if suite.metric == "operation_throughput" and len(items) > 1:

@@ -26,7 +26,6 @@ from repro.suite.choices.stand_in import StandIn
 from repro.suite.design import Design, PlanKind
 from repro.suite.field_problem import Problem
 from repro.suite.identity import FIRST_METHOD, METHOD, METHODS, canonical, rules_of
-from repro.suite.kinds.measurement import MeasurementConfig
 from repro.suite.kinds.program_files import ProgramFiles
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import SEEDS_BELOW, Suite, Trial
@@ -174,7 +173,7 @@ class Plan(Frozen):
     @property
     def measures(self) -> bool:
         """Its trials are measurements, which no cell shares with another kind: they train nothing."""
-        return any(isinstance(cell.choices, MeasurementConfig) for cell in self.cells)
+        return any(not cell.choices.trains for cell in self.cells)
 
     @property
     def smoke(self) -> bool:

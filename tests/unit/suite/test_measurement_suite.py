@@ -9,8 +9,8 @@ import yaml
 
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
+from repro.papers.measurement.config import MeasurementConfig
 from repro.suite.file import read_suite
-from repro.suite.kinds.measurement import MeasurementConfig
 from repro.suite.planning.cost import estimate
 from repro.suite.planning.plan import Plan, make_plan
 from repro.suite.schema import suite_schema
