@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from pydantic import ConfigDict, Field
-
-from repro.core.frozen import Frozen
+from repro.record.log.schema import FinalFacts
 from repro.seams.training import Precision, Workload
 from repro.suite.kinds.training import TrainingConfig
 
@@ -25,45 +22,9 @@ GAP_SHARE = 0.05
 """Largest share of the wall clock that blocks of steps may last longer than their steps, without a warning."""
 
 
-class RankWeights(Frozen):
-    """Hashes of the weights that one rank holds at the end (`worker.rank_weights`)."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    parts: str
-    sha256: str
-    different: int
-    first: str
-
-
-class OwnEvaluation(Frozen):
-    """One evaluation that the harness repeated."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    number: int
-    samples: int
-    reported: float | None
-    own: float | None
-    problem: str = ""
-
-
-class FinalFacts(Frozen):
-    """The event `x_checked`."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    ranks: tuple[RankWeights | None, ...] = ()
-    wide_share: float = 1.0
-    moved_by_evaluation: tuple[int, ...] = ()
-    evaluations: tuple[OwnEvaluation, ...] = ()
-    optimizer: dict[str, str] = Field(default_factory=dict)
-    problem: str = ""
-
-    @property
-    def covers_every_rank(self) -> bool:
-        """Every rank's own weights are known and equal where ranks hold the same."""
-        return bool(self.ranks) and None not in self.ranks and not find_wrong_ranks(self)
+def covers_every_rank(facts: FinalFacts) -> bool:
+    """Return whether every rank's own weights are known, and equal where ranks hold the same."""
+    return bool(facts.ranks) and None not in facts.ranks and not find_wrong_ranks(facts)
 
 
 def find_failures(choices: TrainingConfig, facts: FinalFacts, effective: Mapping[str, str]) -> list[str]:
@@ -156,8 +117,3 @@ def describe_gap(gap_seconds: float, wall_seconds: float | None) -> list[str]:
     than = "longer" if gap_seconds > 0 else "shorter"
     return [f"blocks of steps took {abs(gap_seconds) / wall_seconds:.0%} of the wall clock {than} than their steps "
             f"(limit {GAP_SHARE:.0%})"]
-
-
-def read_facts(value: Any) -> FinalFacts | None:
-    """Return the facts of an event's value; None without one."""
-    return FinalFacts.model_validate(value) if value is not None else None

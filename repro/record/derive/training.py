@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from repro.core.events import EVALUATION_KEYS, Event
 from repro.core.numbers import plain_sum
-from repro.record.derive.compiled import describe_late, read_seconds
 from repro.record.derive.controller import derive_controller
 from repro.record.derive.effective import mismatches
-from repro.record.derive.final_facts import describe_cost, describe_facts, describe_gap, find_failures
+from repro.record.derive.final_facts import (
+    covers_every_rank,
+    describe_cost,
+    describe_facts,
+    describe_gap,
+    find_failures,
+)
 from repro.record.derive.traffic import read_traffic
 from repro.record.derive.training_figures import samples_per_second, step_times, training_figures
 from repro.record.derive.trial_log import (
@@ -22,7 +26,8 @@ from repro.record.derive.trial_log import (
     read_status,
     why_no_success,
 )
-from repro.record.result.protocol import Protocol, describe_lost
+from repro.record.log import schema
+from repro.record.result.protocol import describe_lost
 from repro.record.result.result_warnings import (
     describe_initialisation,
     describe_log_fault,
@@ -32,7 +37,7 @@ from repro.record.result.result_warnings import (
     describe_unassigned,
     find_log_faults,
 )
-from repro.record.result.results import LOST, PHASES, Point, Result, Resumed
+from repro.record.result.results import LOST, PHASES, Point, Result
 from repro.record.result.status import Status, meaning
 from repro.seams.launching import LaunchResult
 from repro.seams.training import Workload
@@ -40,18 +45,17 @@ from repro.suite.model import Trial
 
 
 def derive_training(
-    trial: Trial, attempt: int, events: Sequence[Event], outcome: LaunchResult | None
+    trial: Trial, attempt: int, log: TrialLog, outcome: LaunchResult | None
 ) -> Result:
     """Return the result of one attempt of a trial of kind training."""
-    log = TrialLog(events)
     base: dict[str, Any] = {
         "trial_id": trial.trial_id, "cell_id": trial.cell_id, "repeat": trial.repeat, "attempt": attempt,
-        "hashes": log.mapping("x_hashes"), "effective": log.mapping("x_effective"),
+        "hashes": log.mapping(schema.Hashes), "effective": log.mapping(schema.EffectiveSettings),
         "network": (network := outcome.network if outcome else None),
         "controller": derive_controller(log, network["node_of_rank"] if network else ()),
-        "settings": log.mapping("x_settings"), "build": log.mapping("x_build"),
-        "every_rank": facts.covers_every_rank if (facts := log.facts()) else None,
-        "resumed": tuple(Resumed.model_validate(event.value) for event in log.all("x_resumed")),
+        "settings": log.mapping(schema.Settings), "build": log.mapping(schema.Build),
+        "every_rank": covers_every_rank(facts) if (facts := log.facts()) else None,
+        "resumed": tuple(event.value for event in log.all(schema.ResumedFrom)),
     }
     status, reason = _judged(trial, log, *read_status(log, outcome))
     if log.run_start is None:
@@ -71,48 +75,48 @@ def _judged(trial: Trial, log: TrialLog, status: Status, reason: str) -> tuple[S
     """Make a trial invalid if it trained to its end, but with other data or settings than requested."""
     if not meaning(status).logged:
         return status, reason
-    effective, facts = log.mapping("x_effective"), log.facts()
+    effective, facts = log.mapping(schema.EffectiveSettings), log.facts()
     wrong = [*_wrong_data(log), *_short_evaluations(trial, log),
-             *mismatches(trial.training, effective, log.mapping("x_settings")),
+             *mismatches(trial.training, effective, log.mapping(schema.Settings)),
              *(find_failures(trial.training, facts, effective) if facts else ())]
     return ("invalid", "; ".join(wrong)) if wrong else (status, reason)
 
 
 def _wrong_data(log: TrialLog) -> list[str]:
     """Return the differences between the consumed data and the seed."""
-    event = log.last("x_fed")
-    seeded = event.value.get("as_seeded", {}) if event else {}
-    names = {"data_order": "the consumed samples or their order", "augmentation": "the consumed augmentation"}
-    return [f"{names.get(kind, kind)} differed from the seed's" for kind, equal in seeded.items() if not equal]
+    event = log.last(schema.Fed)
+    if event is None:
+        return []
+    wrong = (*(("the consumed samples or their order",) if not event.as_seeded.data_order else ()),
+             *(("the consumed augmentation",) if not event.as_seeded.augmentation else ()))
+    return [f"{name} differed from the seed's" for name in wrong]
 
 
 def _short_evaluations(trial: Trial, log: TrialLog) -> list[str]:
     """Return the first evaluation that lost or repeated samples."""
-    for event in log.events:
-        if event.key in EVALUATION_KEYS and "evaluated" in event.metadata:
-            wanted = trial.training.workload.get(Workload).eval_samples
-            return [f"the evaluation after {event.metadata['samples_count']} samples covered "
-                    f"{event.metadata['evaluated']:g} of {wanted} evaluation samples"]
-    return []
+    short = next((event for event in log.all(schema.Evaluation) if event.evaluated is not None), None)
+    if short is None:
+        return []
+    wanted = trial.training.workload.get(Workload).eval_samples
+    return [f"the evaluation after {short.samples_count} samples covered {short.evaluated:g} of {wanted} evaluation "
+            "samples"]
 
 
 def _measured(trial: Trial, log: TrialLog, points: Sequence[Point]) -> dict[str, Any]:
     """Return the figures that need no target: phases, throughput, step times, memory, traffic."""
     stop = trial.training.stop
-    found: dict[str, Any] = {"steps": step_times(trial, log.events), **_input_wait(trial, log)}
+    found: dict[str, Any] = {"steps": step_times(trial, log), **_input_wait(trial, log)}
     values = [point.value for point in points if point.value is not None]
     if values and points:
         found |= {"final": points[-1].value, "best": min(values) if stop.direction == "lower" else max(values)}
     found["init_seconds"] = read_init_seconds(log)
-    found["compile_seconds"] = read_seconds(log.last("x_compile"))
-    peaks = log.last("x_peak_bytes")
-    if peaks is not None and any(value is not None for value in peaks.value):
-        found["peak_bytes"] = max(value for value in peaks.value if value is not None)
-    if states := log.last("x_state_memory"):
+    found["compile_seconds"] = compiled.seconds if (compiled := log.last(schema.Compilation)) else None
+    found["peak_bytes"] = _peak_bytes(log)
+    if states := log.last(schema.StateMemory):
         found["state_bytes"] = states.value
-    if protocol := log.last("x_protocol"):
-        found["protocol"] = Protocol.model_validate(protocol.value)
-    if planned := log.last("x_gradient_plan"):
+    if protocol := log.last(schema.ServerProtocol):
+        found["protocol"] = protocol.value
+    if planned := log.last(schema.GradientPlan):
         found["gradient_plan"] = planned.value
     traffic = read_traffic(log)
     if traffic is not None:
@@ -123,12 +127,12 @@ def _measured(trial: Trial, log: TrialLog, points: Sequence[Point]) -> dict[str,
     wall = (log.run_stop - log.run_start) / 1e9
     phases = _phases(log)
     samples = (points[-1].samples if points else 0) if stop.has_target else _counted_samples(trial, log) or 0
-    per_second = samples_per_second(trial, log.events, samples, phases["train"])
+    per_second = samples_per_second(trial, log, samples, phases["train"])
     found |= {
         "run_seconds": wall, "phases": phases, "samples": samples,
         "samples_per_second": samples / wall if wall > 0 else None,
         "train_samples_per_second": per_second,
-        **training_figures(trial, log.events, per_second),
+        **training_figures(trial, log, per_second),
         "conservation_error": abs(plain_sum(phases.values()) - wall) / wall if wall > 0 else None,
         "observer_effect": phases.get("logging", 0.0) / wall if wall > 0 else None,
     }
@@ -141,19 +145,28 @@ def _phases(log: TrialLog) -> dict[str, float]:
     Training is the sum of the steps and their input; the rest of the training loop counts as `other`. A missing block
     of steps therefore enlarges `other`; `find_log_faults` reports it.
     """
-    event = log.last("x_phases")
-    watched = {name: float(event.value.get(name, 0.0)) for name in PHASES} if event else dict.fromkeys(PHASES, 0.0)
-    if event and LOST in event.value:
-        watched[LOST] = float(event.value[LOST])
+    event = log.last(schema.Phases) or schema.Phases()
+    watched = event.model_dump(include={*PHASES})
+    if event.lost is not None:
+        watched[LOST] = event.lost
     stepped = _stepped(log)
     watched["other"] += max(0.0, watched["train"] - stepped)
     watched["train"] = stepped
     return watched
 
 
+def _peak_bytes(log: TrialLog) -> int | None:
+    """Return the largest memory of a rank: in training; of a process, whose peak cannot be forgotten, in its life."""
+    event = log.last(schema.MemoryPeaks)
+    if event is None:
+        return None
+    peaks = (*event.training, *event.init) if event.kind == "resident" else event.training
+    return max((peak for peak in peaks if peak is not None), default=None)
+
+
 def _input_wait(trial: Trial, log: TrialLog) -> dict[str, float]:
-    event = log.last("x_input")
-    steps = sum(len(block.value["seconds"]) for block in log.all("x_steps")) - trial.training.stop.warmup
+    event = log.last(schema.InputWaits)
+    steps = sum(len(block.seconds) for block in log.all(schema.StepBlock)) - trial.training.stop.warmup
     if event is None or steps < 1:
         return {}
     waited, stepped = max(event.value)
@@ -164,13 +177,13 @@ def _counted_samples(trial: Trial, log: TrialLog) -> int | None:
     """Return the samples of all step records; None if the run did not end."""
     if log.run_stop is None:
         return None
-    return sum(len(event.value["seconds"]) for event in log.all("x_steps")) * trial.training.batch.global_
+    return sum(len(block.seconds) for block in log.all(schema.StepBlock)) * trial.training.batch.global_
 
 
 def _ended_after(log: TrialLog) -> int | None:
     """Return the samples after which the run ended by its own account; None if it did not end."""
-    event = log.last("run_stop")
-    return int(event.metadata["samples_count"]) if event is not None else None
+    event = log.last(schema.RunStop)
+    return event.samples_count if event is not None else None
 
 
 def _warnings(trial: Trial, log: TrialLog, points: Sequence[Point], measured: dict[str, Any]) -> dict[str, Any]:
@@ -178,22 +191,32 @@ def _warnings(trial: Trial, log: TrialLog, points: Sequence[Point], measured: di
     counted = _counted_samples(trial, log)
     wanted = points[-1].samples if points else None if trial.training.stop.has_target else _ended_after(log)
     faults = find_log_faults(points, counted, wanted)
-    skipped = [event.value for event in log.all("x_checkpoint") if event.value.get("skipped")]
+    skipped = [(event.step, event.skipped) for event in log.all(schema.CheckpointWritten) if event.skipped]
     return {"log_faults": faults, "warnings": (
         *describe_measurement(measured),
         *(describe_log_fault(fault, counted, wanted) for fault in faults),
         *describe_initialisation(measured.get("init_seconds")),
-        *(describe_resumed(Resumed.model_validate(event.value)) for event in log.all("x_resumed")),
+        *(describe_resumed(event.value) for event in log.all(schema.ResumedFrom)),
         *describe_skipped(skipped),
         *describe_unassigned(measured),
-        *describe_late(log.last("x_compiled_late")),
+        *_describe_late(log.last(schema.CompiledLate)),
         *describe_lost(measured.get("protocol")),
         *_doubts(trial, log, points, measured),
     )}
 
 
+def _describe_late(event: schema.CompiledLate | None) -> list[str]:
+    """Return the warning about graphs that were compiled after the warm-up, on the clock."""
+    late = max((rank.graphs for rank in event.value), default=0) if event is not None else 0
+    if event is None or not late:
+        return []
+    seconds = max(rank.seconds for rank in event.value)
+    return [f"{late} graph(s) were compiled after the warm-up, which put {seconds:.1f} s on its clocks: a shape came "
+            "that the warm-up has not shown"]
+
+
 def _doubts(trial: Trial, log: TrialLog, points: Sequence[Point], measured: dict[str, Any]) -> list[str]:
-    """Return warnings that logs of version 0.1.0 never had: they are derived again word for word."""
+    """Return warnings about what could not be checked, or explains too little of the time."""
     facts = log.facts()
     if facts is None:
         return []
@@ -204,11 +227,10 @@ def _doubts(trial: Trial, log: TrialLog, points: Sequence[Point], measured: dict
 
 def _block_gap(log: TrialLog) -> float:
     """Return the seconds that blocks of steps took longer than the sum of their steps."""
-    event = log.last("x_phases")
-    return float(event.value.get("train", 0.0)) - _stepped(log) if event is not None else 0.0
+    event = log.last(schema.Phases)
+    return event.train - _stepped(log) if event is not None else 0.0
 
 
 def _stepped(log: TrialLog) -> float:
     """Return the seconds of all steps and their input."""
-    return plain_sum(plain_sum(block.value["seconds"]) + plain_sum(block.value["input_seconds"])
-                     for block in log.all("x_steps"))
+    return plain_sum(plain_sum(block.seconds) + plain_sum(block.input_seconds) for block in log.all(schema.StepBlock))

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from repro.core.events import TOKEN, complete_lines, parse_line
+from repro.core.events import TOKEN, Event, complete_lines, parse_line
 from repro.core.redact import HIDDEN, masked, secrets
+from repro.record.log.reading import MalformedEvent, interpret
+from repro.record.log.schema import CacheClear, EffectiveSettings
 from repro.seams.launching import LaunchResult, RankEnd
 
-FIRST, LAST = "cache_clear", "x_effective"
-"""The first and the last event of a worker's log."""
 LINES = 3
 LONGEST = 300
 _READ = 8192
@@ -113,9 +113,10 @@ def log_damage(log: Path) -> str:
     """Return the damage of the log of a trial whose ranks all ended with success; "" if it is complete.
 
     A line that does not start with the token or cannot be parsed was modified after it was written. With an evaluation
-    missing from its log, a trial would get a later time to the target than it took.
+    missing from its log, a trial would get a later time to the target than it took. The fields of an event are checked
+    against its model.
     """
-    first = last = ""
+    first = last = malformed = ""
     lines = bad = 0
     try:
         with log.open("rb") as stream:
@@ -129,10 +130,20 @@ def log_damage(log: Path) -> str:
             bad += event is None
             last = event.key if event else ""
             first = first or last
+            if event is not None and not malformed:
+                malformed = _malformed(event, lines)
     except OSError as error:
         return f"its log cannot be read: {error.strerror}"
     if bad:
         return f"{bad} of {lines} lines of its log are damaged"
-    if first != FIRST or last != LAST:
-        return f"its log does not go from {FIRST} to {LAST}"
+    if first != CacheClear.key or last != EffectiveSettings.key:
+        return f"its log does not go from {CacheClear.key} to {EffectiveSettings.key}"
+    return malformed
+
+
+def _malformed(event: Event, line: int) -> str:
+    try:
+        interpret(event)
+    except MalformedEvent as error:
+        return f"line {line} of its log is damaged: {error}"
     return ""

@@ -82,12 +82,12 @@ def describe_resumed(item: Resumed) -> str:
             f"since the checkpoint are on all its clocks{by}")
 
 
-def describe_skipped(skipped: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the warning about checkpoints that were not written."""
+def describe_skipped(skipped: Sequence[tuple[int, str]]) -> list[str]:
+    """Return the warning about checkpoints that were not written: (step, reason) of each."""
     if not skipped:
         return []
-    first = skipped[0]
-    return [f"{len(skipped)} checkpoint(s) were not written, the first at step {first['step']}: {first['skipped']}"]
+    step, reason = skipped[0]
+    return [f"{len(skipped)} checkpoint(s) were not written, the first at step {step}: {reason}"]
 
 
 def describe_unassigned(measured: Mapping[str, Any]) -> list[str]:

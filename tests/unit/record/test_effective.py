@@ -10,6 +10,7 @@ import pytest
 from repro.core.events import EventLog
 from repro.record.derive.derive import derive
 from repro.record.derive.effective import mismatches
+from repro.record.log import schema
 from repro.record.result.results import Result
 from tests.unit.record.test_results import FINE, Script, make_trial, play
 
@@ -20,8 +21,8 @@ RIGHT = {"matmul_dtype": "float32", "weight_dtype": "float32", "gradient_dtype":
 
 def judged(tmp_path: Path, effective: dict[str, Any], script: Script | None = None, **choices: Any) -> Result:
     def after(log: EventLog) -> None:
-        log.emit("x_settings", {"OMP_NUM_THREADS": "1"})
-        log.emit("x_effective", effective)
+        log.write(schema.Settings(value={"OMP_NUM_THREADS": "1"}))
+        log.write(schema.EffectiveSettings(value=effective))
 
     script = script or Script()
     script.after = after
@@ -52,9 +53,11 @@ def test_settings_that_ran_as_requested_are_valid(tmp_path: Path) -> None:
     ({"loss_scale": "65536"}, {}, "no loss scale was asked for, 65536 ran"),
     ({"loss_scale": "none", "matmul_dtype": "float16"}, {"precision": "fp16-autocast"}, "a loss scale was asked for"),
     ({"comm": "gloo"}, {"comm": "ring", "processes": 2}, "comm ring was asked for, gloo ran"),
-    ({"comm": "tree: all_reduce; over gloo"}, {"comm": "ring", "processes": 2}, "comm ring was asked for, tree: all"),
-    ({"comm": "ring: nothing yet; gloo: all_reduce"}, {"comm": "ring", "processes": 2}, "comm ring was asked for"),
-    ({"comm": "ring: all_reduce; over gloo"}, {"processes": 2}, "the backend's own collectives were asked for"),
+    ({"comm": "tree: all_reduce", "comm_algorithm": "tree", "comm_collectives": "all_reduce"},
+     {"comm": "ring", "processes": 2}, "comm ring was asked for, tree: all"),
+    ({"comm_algorithm": "ring"}, {"comm": "ring", "processes": 2}, "comm ring was asked for"),
+    ({"comm_algorithm": "ring", "comm_collectives": "all_reduce"}, {"processes": 2},
+     "the backend's own collectives were asked for"),
 ])
 def test_every_mismatch_makes_a_trial_invalid(
     tmp_path: Path, ran: dict[str, str], choices: dict[str, Any], reason: str
@@ -66,7 +69,7 @@ def test_every_mismatch_makes_a_trial_invalid(
 
 
 def test_hybrid_may_leave_everything_to_the_backend(tmp_path: Path) -> None:
-    left = {**RIGHT, "comm": "hybrid: all_reduce left to gloo; gloo: all_reduce; picks backend"}
+    left = {**RIGHT, "comm_algorithm": "hybrid", "comm_collectives": "all_reduce left to gloo"}
     assert judged(tmp_path, left, comm="hybrid", processes=2).status == "ok"
 
 
@@ -82,7 +85,7 @@ def test_the_number_of_threads_follows_the_ranks_environment() -> None:
 
 
 def test_a_trial_that_missed_or_crashed(tmp_path: Path) -> None:
-    missed = Script(values=(0.1, 0.2), status="aborted", reason="missed: top1 0.2 after 8 epochs")
+    missed = Script(values=(0.1, 0.2), outcome="missed", reason="top1 0.2 after 8 epochs")
     assert judged(tmp_path, {**RIGHT, "threads": "8"}, missed).status == "invalid"
     crashed = Script(stop=False)
     assert judged(tmp_path, {**RIGHT, "threads": "8"}, crashed).status == "crashed"
@@ -91,7 +94,8 @@ def test_a_trial_that_missed_or_crashed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", ["data_order", "augmentation"])
 def test_samples_fed_in_another_order_than_the_seeds_make_a_trial_invalid(tmp_path: Path, what: str) -> None:
     def after(log: EventLog) -> None:
-        log.emit("x_fed", {"samples": 3000, "as_seeded": {"data_order": True, "augmentation": True, what: False}})
+        seeded = schema.Seeded(**{"data_order": True, "augmentation": True, what: False})
+        log.write(schema.Fed(samples=3000, order="", augmentation="", as_seeded=seeded))
 
     found = derive(make_trial(), 1, play(tmp_path / "log", Script(after=after)), FINE)
     assert found.status == "invalid"
