@@ -11,17 +11,16 @@ from typing import Any
 from repro.board.entry import Answer, Arm, Entry, Standing, Statement
 from repro.bundle.source import is_bundle, open_record
 from repro.bundle.verify import verify_opened
-from repro.compare import METRICS, compare, summarize
+from repro.compare import METRICS
 from repro.compare.design.calibration import machine_of
-from repro.compare.design.factorial import main_effects
 from repro.compare.figures import Comparison
+from repro.compare.findings import Findings, findings
 from repro.core.errors import ReproError
 from repro.published.record import PublishedCell
 from repro.published.speedrun.claims import judge_claims
 from repro.published.store import Published, read_published
 from repro.record.folder.index import file_sha256
 from repro.record.folder.store import Record, read_record
-from repro.suite.identity import rules_of
 
 DAMAGED = "cannot be read"
 IMPOSSIBLE = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
@@ -86,33 +85,31 @@ def _of_run(record: Record, place: str, hashes: tuple[str, str], standing: Stand
     metric = METRICS[plan.suite.metric]
     timed = metric.timed and metric.to_target
     data = hashlib.sha256(" ".join(sorted(item.sha256 for item in environment.data)).encode()).hexdigest()
-    found = compare(plan, record.results, started_ms=record.started_ms)
-    summaries = [summarize(cell, record.of_cell(cell.cell_id), metric.name, plan.suite.horizon) for cell in plan.cells]
+    found = findings(record)
     goals = sorted({f"{cell.choices.stop.metric} {cell.choices.stop.target:g}" for cell in plan.cells
                     if cell.choices.stop.target is not None})
     return Entry(
         place=place, sha256=hashes[0], identity=hashes[1], kind="run", standing=standing,
         why=why, suite=plan.suite.suite,
         title=plan.suite.title or plan.suite.suite, started_ms=environment.started_ms,
-        question=f"{plan.digest} {rules_of(plan.method)} {data[:16]}",
+        question=f"{plan.digest} {data[:16]}",
         goal=f"{metric.noun} ({' or '.join(goals)})" if goals and timed else metric.noun,
         system=machine_of(environment), version=environment.repro_version,
         engines=tuple(sorted({cell.label for cell in plan.cells})),
         day=datetime.fromtimestamp(environment.started_ms / 1e3, timezone.utc).date().isoformat(),
         origin=" and ".join(sorted({cell.choices.origin for cell in plan.cells})),
         arms=tuple(Arm(label=item.label, median=item.median if timed else None, reached=item.ok, trials=item.n)
-                   for item in summaries),
-        answers=tuple(_answers(record, found)),
+                   for item in found.summaries),
+        answers=tuple(_answers(found)),
     )
 
 
-def _answers(record: Record, found: Sequence[Comparison]) -> Iterator[Answer]:
+def _answers(found: Findings) -> Iterator[Answer]:
     """Yield what was declared before the run: its contrast, else its main effects, as its page opens."""
-    primary = next((item for item in found if item.primary), None)
-    if primary is not None:
-        yield _answer(primary)
+    if found.primary is not None:
+        yield _answer(found.primary)
         return
-    for effect in main_effects(record.plan, record.results, started_ms=record.started_ms):
+    for effect in found.effects:
         yield _answer(effect.pooled).model_copy(
             update={"candidate": effect.level, "baseline": effect.reference, "scope": effect.scope})
 

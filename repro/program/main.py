@@ -17,11 +17,11 @@ from typing import IO, Any
 from repro.core import door
 from repro.core.errors import OutOfMemory, TrialError, visible
 from repro.core.events import EventLog
-from repro.program.command import Command, changed_files, logs_of, make_command, working_folder
 from repro.program.observation import Line, Observation, OutputProblem
 from repro.program.process import DRAIN_SECONDS, Process
 from repro.program.sources import Source, open_source
 from repro.program.statements import Statements
+from repro.program.trial_command import Command, changed_files, logs_of, make_command, working_folder
 from repro.record.environment.environment import settings
 from repro.record.folder.post_mortem import oom_kills
 from repro.record.log import schema

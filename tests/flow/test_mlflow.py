@@ -19,24 +19,10 @@ from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record, read_record
 from repro.record.log.schema import SystemSample
 from repro.runner import tracking as tracking
-from tests.flow.mlflow_stores import (
-    NARROW,
-    SMALL,
-    dump,
-    dump_run,
-    empty_store,
-    later,
-    local,
-    named,
-    reporter,
-    served,
-    server,
-    store,
-)
+from tests.flow.mlflow_stores import NARROW, SMALL, dump, dump_run, later, named, reporter
 from tests.records import Course, default_course, make_record, write_log
 from tests.tracking_server import Site
 
-__all__ = ["empty_store", "local", "served", "server", "store"]  # fixtures
 pytest.importorskip("mlflow")
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # MLflow's and SQLAlchemy's own

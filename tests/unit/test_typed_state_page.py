@@ -7,30 +7,27 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
 import pytest
 
-from repro.core.machine import Machine
+from repro.compare.findings import findings
 from repro.engines.ddp import Ddp
 from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.engines.single import Single
 from repro.seams.plugin import Setting
 from repro.suite.choices.choice import parse_choice
-from repro.suite.file import read_suite
-from repro.suite.planning.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan
+from tests.plans import planned
 from tests.records import SUITE, make_record
 
 cells = importlib.import_module("repro.reporters.page.cells")
 notices = importlib.import_module("repro.reporters.page.notices").notices
 
-OLD = Path(__file__).parents[1] / "data" / "records-0.1.0"
 OTHER_WORDS = "Quite another sentence."
 
 
 def smoke_plan(root: Path) -> Plan:
-    (root / "s.yaml").write_text(SUITE.replace("seeds: 6", "seeds: 3"))
-    return make_plan(read_suite(str(root / "s.yaml")).suite, Machine("cpu", 0, 2))
+    return planned(root, SUITE.replace("seeds: 6", "seeds: 3"))
 
 
 # ---- notes of a plan
@@ -42,9 +39,9 @@ def test_the_note_of_a_smoke_test_is_known_in_any_words(tmp_path: Path) -> None:
     data["notes"] = [OTHER_WORDS if note == data["smoke_note"] else note for note in data["notes"]]
     data["smoke_note"] = OTHER_WORDS
     record = make_record(tmp_path / "run")
-    found = notices(replace(record, plan=Plan.model_validate(data)))
+    found = notices(findings(replace(record, plan=Plan.model_validate(data))))
     assert [item.title for item in found if item.text == OTHER_WORDS] == ["Smoke test"]
-    assert not [item for item in notices(record) if item.title == "Smoke test"]
+    assert not [item for item in notices(findings(record)) if item.title == "Smoke test"]
 
 
 def test_words_of_another_note_make_no_smoke_test(tmp_path: Path) -> None:
@@ -52,33 +49,11 @@ def test_words_of_another_note_make_no_smoke_test(tmp_path: Path) -> None:
     plan = record.plan.model_copy(update={"notes": ("2 repeats make a smoke test, not a result",)})
     again = Plan.model_validate_json(plan.model_dump_json(by_alias=True))
     assert again.smoke_note == ""
-    assert [item.title for item in notices(replace(record, plan=again)) if item.text == plan.notes[0]] == ["Plan"]
+    found = notices(findings(replace(record, plan=again)))
+    assert [item.title for item in found if item.text == plan.notes[0]] == ["Plan"]
 
 
-def test_the_smoke_note_of_the_first_version_is_recognised() -> None:
-    with ZipFile(OLD / "quickstart.zip") as packed:
-        data: dict[str, Any] = json.loads(packed.read("plan.json"))
-    assert "smoke_note" not in data
-    for notes, expected in (
-        ([OTHER_WORDS, "2 repeats make a smoke test, not a result; 5 are the least, 10 the default"], 1), ([], None),
-    ):
-        found = Plan.model_validate({**data, "notes": notes})
-        assert found.smoke_note == ("" if expected is None else notes[expected])
-
-
-# ---- reasons, origins and traces
-
-
-@pytest.mark.parametrize(("reason", "shown"), [
-    ("missed: top1 0.4 after 8 epochs", "top1 0.4 after 8 epochs"), ("top1 0.4", "top1 0.4"),
-    (OTHER_WORDS, OTHER_WORDS),
-])
-def test_a_status_is_not_repeated_before_its_reason(tmp_path: Path, reason: str, shown: str) -> None:
-    """Version 0.1.0 began reasons with the status."""
-    record = make_record(tmp_path / "run")
-    missed = record.results[0].model_copy(update={"status": "missed", "reason": reason})
-    found = notices(replace(record, results=(missed, *record.results[1:])))
-    assert [item.text for item in found if item.title == "Missed"] == [f"1 trial: {shown}"]
+# ---- origins
 
 
 def test_origins_are_several_words_and_not_one_text() -> None:

@@ -9,8 +9,8 @@ from statistics import median
 from repro.record.folder.store import Record
 from repro.record.result.energy import OBSERVER_LIMIT, Energy
 from repro.record.result.results import Result
+from repro.tables.text import Number, number, share
 
-from ...text import Number, number, share
 from ..cells import CellMark, marks
 
 

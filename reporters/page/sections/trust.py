@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from repro.compare import PAIRED_HASHES
 from repro.record.folder.store import Record
 from repro.record.result.results import CONSERVATION_TOLERANCE, OTHER_SHARE, Result
+from repro.tables.text import Number, share
 
-from ...text import Number, share
 from ..cells import CellMark, marks
 
 OBSERVER_LIMIT = 0.005

@@ -14,11 +14,11 @@ from repro.compare.cells import ComparedCell, design_of
 from repro.compare.evidence.drift import Slots
 from repro.compare.evidence.grid import Grid, grid_of
 from repro.compare.evidence.missed import Missed, missed
+from repro.compare.evidence.observation import Observed
 from repro.compare.evidence.pairing import CellTrials, cell_trials, mismatch, pairs_of
 from repro.compare.evidence.stage import Stage, missed_p, stage_figures
 from repro.compare.evidence.time_split import split_of
 from repro.compare.figures import Adjusted, Estimate, Pair, Restricted, TimeSplit, bounds
-from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.suite.design import FULL_BUDGET
 from repro.suite.metrics import METRICS, MetricSpec
@@ -127,20 +127,8 @@ class Evidence:
         if slots is None or self.ratio is None or not self.pairs:
             return None
         apart = [slots.apart.get(pair.repeat, 0) for pair in self.pairs]
-        return Adjusted(per_place=math.expm1(slots.per_place), places=sum(apart) / len(apart), fixed_order=slots.fixed,
+        return Adjusted(per_place=math.expm1(slots.per_place), places=sum(apart) / len(apart),
                         unadjusted=stats.paired_ratio(*_sides(self.pairs))[0], shifts=self._shifts(slots))
-
-    @property
-    def slack(self) -> float:
-        """Log ratio that the drift could still explain: all of its mean share, if the order was fixed beforehand.
-
-        An order drawn for the run favours no cell on average, and what is left of a trend that is not straight is
-        spread over the pairs. A fixed order favours one cell, and the trend is only known as far as it is straight.
-        """
-        slots = self.slots
-        if slots is None or not slots.fixed or not self.pairs:
-            return 0.0
-        return abs(sum(self._shifts(slots))) / len(self.pairs)
 
     @property
     def smallest(self) -> int:
@@ -187,8 +175,8 @@ class Evidence:
 
 
 def examine(
-    candidate: ComparedCell, baseline: ComparedCell, candidate_results: Sequence[Result],
-    baseline_results: Sequence[Result], asked: ComparisonRequest,
+    candidate: ComparedCell, baseline: ComparedCell, candidate_results: Sequence[Observed],
+    baseline_results: Sequence[Observed], asked: ComparisonRequest,
 ) -> Evidence:
     """Compute all figures of one candidate and one baseline; the order of the results does not matter."""
     ours = cell_trials("the candidate", candidate_results, asked.scale)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,8 @@ from repro.record.folder.index import file_sha256
 from repro.record.folder.store import Record, read_record
 from repro.record.result.results import Result
 from repro.seams.launching import oversubscription
-from repro.suite.identity import METHOD, rules_of
 from repro.suite.metrics import METRICS, OF_MEASUREMENTS, TO_THE_END
 from repro.suite.planning.designs import WITHOUT_TARGET
-from repro.suite.planning.legacy import method_note
 from repro.suite.planning.plan import Plan
 
 
@@ -47,8 +45,10 @@ class Compared:
     summaries: list[Summary]
     comparisons: list[Comparison]
     calibration: Calibration | None
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Cell id -> origin of its figures."""
     figures: tuple[Mapping[str, float], ...] = ()
-    """Of each of `summaries`: the figures of training (`cell_figures`), {} for an old record."""
+    """Of each of `summaries`: the figures of training (`cell_figures`)."""
     notes_of_figures: tuple[str, ...] = ()
     claims: tuple[Claim, ...] = ()
     """Of contests: that of each of `summaries`."""
@@ -62,6 +62,11 @@ class Compared:
     """Consequence of an older method of measuring for the verdicts."""
     failures: tuple[str, ...] = ()
     """Conditions of --fail-if that hold or cannot be ruled out."""
+
+    @property
+    def origin(self) -> str:
+        """The origins of all figures, each once."""
+        return " and ".join(dict.fromkeys(self.origins.values()))
 
     @property
     def error_budget(self) -> str:
@@ -234,11 +239,10 @@ def _compared(records: Sequence[Record], found: list[Comparison], metric: Metric
     return Compared(
         runs=tuple(str(item.folder.root) for item in records), suite=record.plan.suite.suite, digest=record.plan.digest,
         method=record.plan.method, metric=chosen, comparisons=found, calibration=calibration_of(record),
+        origins={cell.cell_id: cell.choices.origin for item in records for cell in item.plan.cells},
         figures=tuple(cell_figures(item.of_cell(cell.cell_id)) for item in records for cell in item.plan.cells),
         notes_of_figures=tuple(figure_notes(result for item in records for result in item.results)),
-        notes=tuple(dict.fromkeys([
-            *(method_note(item.plan.method) for item in records if rules_of(item.plan.method) != METHOD),
-            *(note for item in records for note in _crowded(item.plan))])),
+        notes=tuple(dict.fromkeys(note for item in records for note in _crowded(item.plan))),
         warnings=tuple(f"{item.line} [{name}]" if len(records) > 1 else item.line
                        for name, each in zip(names, records, strict=True) for item in run_warnings(each)),
         claims=tuple(

@@ -11,16 +11,15 @@ from repro.compare.runs.two_runs import Ran, versus
 from repro.core.errors import UsageError
 from repro.core.machine import Machine
 from repro.record.result.results import Bracket, Result
-from repro.suite.file import read_suite
-from repro.suite.planning.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan
+from tests.plans import planned
 from tests.records import SUITE, sample_environment
 
 FACTORS = (0.98, 1.0, 1.02, 1.01, 0.99)
 
 
 def plan_of(folder: Path, seeds: int = 10, text: str = SUITE) -> Plan:
-    (folder / "s.yaml").write_text(text.replace("seeds: 6", f"seeds: {seeds}"))
-    return make_plan(read_suite(str(folder / "s.yaml")).suite, Machine("cpu", 0, 8))
+    return planned(folder, text.replace("seeds: 6", f"seeds: {seeds}"), machine=Machine("cpu", 0, 8))
 
 
 def ran(name: str, plan: Plan, scale: float, shift: int = 0, order: str = "o", hashes: bool = True) -> Ran:
@@ -108,17 +107,6 @@ def test_different_suites_are_refused_unless_forced(tmp_path: Path) -> None:
     found = versus(ran("old", one, 10.0), ran("new", other, 12.0, 1), force=True)[0]
     assert found.cautions[0].startswith("FORCED: these runs are of different experiments (suite digest ")
     assert found.ratio == pytest.approx(1.2)
-
-
-@pytest.mark.parametrize(("method", "fine"), [("2.0.7", True), ("2.1", False), ("3.0", False), ("1.0", False)])
-def test_only_the_last_part_of_the_method_may_differ(tmp_path: Path, method: str, fine: bool) -> None:
-    plan = plan_of(tmp_path)
-    runs = ran("old", plan, 10.0), ran("new", plan.model_copy(update={"method": method}), 10.0, 1)
-    if fine:
-        assert len(versus(*runs)) == 4
-    else:
-        with pytest.raises(UsageError, match=f"method 2.0 against {method}"):
-            versus(*runs)
 
 
 def test_nothing_in_common_is_refused(tmp_path: Path) -> None:

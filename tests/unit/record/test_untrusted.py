@@ -76,7 +76,7 @@ def test_scalars_that_break_the_yaml_library_are_one_line(value: str, problem: s
         YamlFile("s.yaml", f"seeds: 1\na: {value}\n")
     assert problem in str(caught.value)
     assert str(caught.value).startswith("s.yaml:2: ")
-    assert time.process_time() - began < 2
+    assert time.process_time() - began < 30, "a number is not computed"
 
 
 def test_a_matrix_without_end_is_refused_before_it_is_multiplied(tmp_path: Path) -> None:
@@ -198,7 +198,8 @@ def test_a_file_of_gigabytes_is_not_read(run: Path) -> None:
 
 def test_preloading_that_took_longer_than_anything(run: Path) -> None:
     (run / "launchers.json").write_text(json.dumps({"preload_seconds": 10**400}))
-    assert read_record(run).preload_seconds is None
+    with pytest.raises(OutputError, match="preload_seconds"):
+        read_record(run)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
 from repro.suite.file import read_suite
-from repro.suite.identity import canonical
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.plan import Plan, make_plan
+from tests.plans import planned
 
 SUITE = """\
 suite: steps
@@ -32,10 +32,7 @@ TARGET = "{metric: top1, target: 0.9, max_epochs: 2}"
 
 
 def plan(folder: Path, stop: str = FIXED, more: str = "", rest: str = "") -> Plan:
-    path = folder / "suite.yaml"
-    path.write_text(SUITE.format(stop=stop, more=more, rest=rest))
-    found = read_suite(str(path))
-    return make_plan(found.suite, Machine("cpu", 0, 2), found.problem)
+    return planned(folder, SUITE.format(stop=stop, more=more, rest=rest))
 
 
 def test_it_is_judged_by_the_training_throughput_unless_it_says_otherwise(tmp_path: Path) -> None:
@@ -101,11 +98,3 @@ def test_the_json_of_a_design_has_its_own_fields_only() -> None:
     assert stop(stop={"design": "fixed_steps", "steps": 5}) == {"design": "fixed_steps", "steps": 5, "warmup": 0}
     assert set(stop(stop={"metric": "top1", "target": 0.9, "max_epochs": 2}, evaluate_every=64)) == {
         "metric", "target", "max_epochs", "confirm_evals", "design", "direction"}
-
-
-def test_a_cell_with_a_target_keeps_its_name() -> None:
-    """The canonical text of a cell is that of version 0.1.0, so its hash is."""
-    choices = TrainingConfig.model_validate({
-        "workload": "digits", "engine": "ddp", "batch": 64, "optimizer": {"kind": "sgd", "lr": 0.1},
-        "stop": {"metric": "top1", "target": 0.9, "max_epochs": 2}, "evaluate_every": 64})
-    assert '"steps"' not in canonical(choices) and '"warmup"' not in canonical(choices)

@@ -1,0 +1,222 @@
+"""Record -> all tables of plain values, as CSV, Parquet and JSON lines have them.
+
+Values are exact JSON scalars; each format rounds them. Every row with a figure has an `origin`: measured, emulated or
+simulated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from repro.compare import factors_of
+from repro.compare.design.calibration import machine_of
+from repro.compare.findings import Findings, findings
+from repro.core import registry
+from repro.record.folder.store import Record
+from repro.record.result.metric_values import figures_of
+from repro.record.result.results import Result
+
+from .cells import cell_rows
+from .claims import claim_rows
+from .effects import effect_rows, interaction_rows
+from .operation_rows import check_rows, measure_rows
+from .scores import profile_rows, score_rows, score_time_rows
+from .tuning import setting_rows, space_rows, tuning_rows
+from .values import Row, Value, plain
+from .verdicts import comparison_rows, pair_rows
+
+HASHES = ("init_weights", "data_order", "augmentation", "data", "final_weights")
+PHASES = ("train", "eval", "checkpoint", "logging", "other")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of one kind, all with the same columns."""
+
+    name: str
+    title: str
+    rows: tuple[Row, ...]
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of all rows, in the order in which they first appear."""
+        return list(dict.fromkeys(key for row in self.rows for key in row))
+
+    def types(self) -> dict[str, type]:
+        """Return column -> bool, int, float or str: the narrowest type of all values; str if none is known."""
+        return {column: _type([row.get(column) for row in self.rows]) for column in self.columns}
+
+
+def tables(record: Record) -> list[Table]:
+    """Return all tables in a fixed order, without empty ones."""
+    answers = findings(record)
+    origin = answers.origin
+    found = [
+        Table("about", "The record", (about(answers) | {"error_budget": answers.error_budget},)),
+        Table("cells", "One row per cell", tuple(cell_rows(answers))),
+        Table("main_effects", "One row per main effect: a level against another over all other factors",
+              tuple(effect_rows(answers.effects, origin))),
+        Table("interactions", "One row per difference of a main effect between levels of another factor",
+              tuple(interaction_rows(answers.effects, origin))),
+        *_scores(answers),
+        Table("tuning", "One row per tuned contender", tuple(tuning_rows(answers.tuning, origin))),
+        Table("tuning_settings", "One row per setting that was tried", tuple(setting_rows(answers.tuning, origin))),
+        Table("tuning_spaces", "One row per field of a contender's search space", tuple(space_rows(answers.tuning))),
+        Table("claims", "One row per claim of a contest about the quality of a cell",
+              tuple(claim_rows(answers.claims, answers.origins))),
+        Table("comparisons", "One row per verdict, the declared contrast first",
+              tuple(comparison_rows(answers.comparisons, answers.origins))),
+        Table("pairs", "One row per pair of trials with one seed", tuple(pair_rows(answers))),
+        Table("trials", "One row per trial", tuple(_trial(record, item) for item in record.results)),
+        Table("operations", "One row per figure of a cell whose trials measure operations",
+              tuple(measure_rows(record))),
+        Table("checks", "One row per check of the answers of a cell whose trials measure operations",
+              tuple(check_rows(record))),
+        *(table(record) for table in registry.parts("table").values()),
+        Table("evaluations", "One row per evaluation of a trial", tuple(_evaluations(record))),
+        Table("attempts", "One row per attempt of a trial, including failed ones", tuple(_attempts(record))),
+        Table("parameters", "One row per setting of a cell", tuple(_parameters(record))),
+        Table("environment", "One row per fact about the machine and its software", tuple(_environment(record))),
+        Table("warnings", "One row per warning about the machine and the run", tuple(_warnings(answers))),
+        Table("skipped", "One row per combination that did not run", tuple(_skipped(record))),
+    ]
+    return [table for table in found if table.rows]
+
+
+def _scores(answers: Findings) -> Iterable[Table]:
+    found = answers.ranking
+    if found is not None:
+        yield Table("scores", "One row per contender over all workloads", tuple(score_rows(found)))
+        yield Table("score_times", "One row per contender and workload", tuple(score_time_rows(found)))
+        yield Table("score_profiles", "One row per contender and factor of the best time", tuple(profile_rows(found)))
+
+
+def about(answers: Findings) -> Row:
+    """Return the record in one row: experiment, machine, completeness, parity and calibration."""
+    record, found = answers.record, answers.calibration
+    plan, environment, parity = record.plan, record.environment, record.parity
+    alike = None if parity is None or not parity.get("needed") else not any(
+        item.get("problem") for item in parity.get("findings", ()))
+    return {
+        "suite": plain(plan.suite.suite), "title": plain(plan.suite.title), "suite_version": plan.suite.version,
+        "suite_digest": plan.digest,
+        "method": plan.method, "origin": answers.origin, "metric": record.plan.suite.metric,
+        "trials": len(record.results), "planned": record.planned, "seeds": plan.suite.seeds,
+        "margin": plan.suite.margin, "horizon": plan.suite.horizon,
+        "attempts": len(record.attempts), "machine": plain(machine_of(environment)),
+        "started_ms": environment.started_ms, "repro_version": environment.repro_version,
+        "commit": environment.commit, "dirty": environment.dirty,
+        "parity_needed": None if parity is None else bool(parity.get("needed")), "parity_passed": alike,
+        "false_positives": found.false_positives if found else None, "nulls": found.n if found else None,
+        "false_positive_rate": found.sentence() if found else "not calibrated",
+        "notes": plain("; ".join(plan.notes)),
+    }
+
+
+def _trial(record: Record, item: Result) -> Row:
+    row: Row = {
+        "trial_id": item.trial_id, "cell_id": item.cell_id, "cell": plain(record.cell(item.cell_id).label),
+        "origin": record.cell(item.cell_id).choices.origin, "seed": item.repeat, "attempt": item.attempt,
+        "status": item.status, "reason": plain(item.reason),
+    }
+    quality = record.cell(item.cell_id).choices.quality
+    row |= figures_of(item) | quality.columns("final_", item.final)
+    if quality.tokens_per_sample:
+        row |= {"tokens_to_target": quality.tokens(item.samples_to_target)}
+    row |= {f"{name}_seconds": item.phases.get(name) for name in PHASES}
+    row |= {"lost_seconds": item.phases.get("lost"), "resumed": len(item.resumed)}
+    bracket = item.bracket
+    row |= {"bracket_miss_samples": bracket.miss_samples if bracket else None,
+            "bracket_hit_samples": bracket.hit_samples if bracket else None,
+            "bracket_miss_seconds": bracket.miss_wall_seconds if bracket else None,
+            "bracket_hit_seconds": bracket.hit_wall_seconds if bracket else None}
+    steps, traffic = item.steps, item.traffic
+    row |= {"step_median_seconds": steps.median_seconds if steps else None,
+            "step_p95_seconds": steps.p95_seconds if steps else None,
+            "straggler_seconds": steps.straggler_seconds if steps else None,
+            "busiest_sent_bytes": traffic.busiest_sent_bytes if traffic else None,
+            "formula_sent_bytes": traffic.formula.sent_bytes if traffic and traffic.formula else None,
+            "exposed_seconds": traffic.training.exposed_seconds if traffic else None,
+            "overlapped_seconds": traffic.training.overlapped_seconds if traffic else None}
+    control = item.controller
+    row |= {"controller_startup_messages": control.startup.messages if control else None,
+            "controller_startup_bytes": control.startup.bytes if control else None,
+            "controller_training_messages": control.training.messages if control else None,
+            "controller_training_bytes": control.training.bytes if control else None}
+    row |= {f"hash.{name}": plain(item.hashes[name]) if name in item.hashes else None for name in HASHES}
+    return row | {"warnings": plain("; ".join(item.warnings))}
+
+
+def _evaluations(record: Record) -> Iterable[Row]:
+    for item in record.results:
+        choices = record.cell(item.cell_id).choices
+        for index, point in enumerate(item.curve, 1):
+            row: Row = {
+                "trial_id": item.trial_id, "cell_id": item.cell_id, "seed": item.repeat, "origin": choices.origin,
+                "evaluation": index, "samples": point.samples, "epochs": point.epochs,
+                "wall_seconds": point.wall_seconds, "train_seconds": point.train_seconds,
+                "quality": plain(choices.stop.metric), "value": point.value, "target": choices.stop.target,
+                "train_loss": point.train_loss,
+            }
+            yield row | choices.quality.columns("", point.value)
+
+
+def _attempts(record: Record) -> Iterable[Row]:
+    counted = {(item.trial_id, item.attempt) for item in record.results}
+    for item in record.attempts:
+        yield {
+            "trial_id": item.trial_id, "cell_id": item.cell_id, "seed": item.repeat, "attempt": item.attempt,
+            "started_ms": item.started_ms, "seconds": item.known_seconds, "status": item.status,
+            "counted": (item.trial_id, item.attempt) in counted, "resumed_from": item.resumed_from,
+            "passed_over": plain("; ".join(item.passed_over)), "reason": plain(item.reason),
+        }
+
+
+def _parameters(record: Record) -> Iterable[Row]:
+    for cell in record.plan.cells:
+        for name, value in flat(factors_of(cell)).items():
+            yield {"cell_id": cell.cell_id, "cell": plain(cell.label), "name": plain(name),
+                   "value": plain(value if isinstance(value, str) else json.dumps(value, sort_keys=True))}
+
+
+def _environment(record: Record) -> Iterable[Row]:
+    data = record.environment.model_dump(mode="json", by_alias=True, exclude={"packages"})
+    for name, value in flat(data).items():
+        yield {"name": plain(name), "value": plain(value if isinstance(value, str) else json.dumps(value))}
+    for package in record.environment.packages:
+        name, _, version = package.partition("==")
+        yield {"name": plain(f"package.{name}"), "value": plain(version)}
+
+
+def _skipped(record: Record) -> Iterable[Row]:
+    for item in record.plan.skipped:
+        yield {"cell": plain(item.label), "reason": plain(item.reason)}
+
+
+def _warnings(found: Findings) -> Iterable[Row]:
+    for item in found.warnings:
+        yield {"title": item.title, "about": item.about, "text": plain(item.text), "means": plain(item.consequence)}
+
+
+def flat(data: Mapping[str, Any] | Sequence[Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten nested data to dotted names, as in the matrix of a suite; items of a list by their number."""
+    found: dict[str, Any] = {}
+    for key, value in data.items() if isinstance(data, Mapping) else enumerate(data):
+        if isinstance(value, Mapping | list | tuple) and value:
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def _type(values: Sequence[Value]) -> type:
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {bool}:
+        return bool
+    if kinds == {int}:
+        return int
+    return float if kinds and kinds <= {int, float} else str
+
