@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from repro.compare.findings import Findings
-from repro.record.folder import legacy
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
@@ -95,7 +94,7 @@ def _failed_trials(record: Record) -> Iterator[Notice]:
         if result.status != "ok":
             by_status.setdefault(result.status, []).append(result)
     for status, results in by_status.items():
-        reasons = list(dict.fromkeys(reason for result in results if (reason := legacy.bare_reason(result))))
+        reasons = list(dict.fromkeys(reason for result in results if (reason := result.reason)))
         more = f" (and {len(reasons) - 2} others)" if len(reasons) > 2 else ""
         text = f": {'; '.join(reasons[:2])}{more}" if reasons else ""
         end = meaning(status)
@@ -113,7 +112,7 @@ def _doubts(findings: Findings) -> Iterator[Notice]:
     yield from (notice for about, notice in found if about != "trials")
     if record.missing():
         yield Notice("warn", "Partial record", f"{progress(record)}; all figures can still change", "#trials")
-    for note in record.plan.remarks:
+    for note in record.plan.notes:
         yield Notice("warn", "Smoke test" if note == record.plan.smoke_note else "Plan", note)
     yield from (notice for about, notice in found if about == "trials")
     for line in effective(record):

@@ -140,7 +140,7 @@ def _doubts(answers: Findings, row: Row) -> Iterator[str]:
     if again:
         yield f"{plural(again, 'further attempt')} of trials that ran before"
     yield from (f"unfair tuning: {plain(text)}" for text in (tuned.problems if tuned else ()))
-    yield from (" ".join(plain(note).split())[:1000] for note in record.plan.remarks)
+    yield from (" ".join(plain(note).split())[:1000] for note in record.plan.notes)
     yield from (" ".join(plain(item.line).split())[:1000] for item in answers.warnings)
     origins = origins_of(record.plan.cells)
     if "simulated" in origins:

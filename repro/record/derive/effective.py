@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from repro.record.folder import legacy
 from repro.seams.training import BACKEND, Comm, Engine, Precision, Preconditioner, Workload
 from repro.suite.kinds import model_options
 from repro.suite.kinds.training import TrainingConfig
@@ -79,21 +78,13 @@ def _scaling(choices: TrainingConfig, effective: Mapping[str, str]) -> list[str]
 
 def _algorithm(choices: TrainingConfig, effective: Mapping[str, str]) -> list[str]:
     """Compare the algorithm that ran, if any ran, with the one requested."""
-    shown = effective.get("comm", UNKNOWN)
+    shown, ran = effective.get("comm", UNKNOWN), effective.get("comm_algorithm", BACKEND)
     if shown == UNKNOWN or choices.processes == 1:
         return []
     comm = choices.comm.get(Comm)
-    ran, collectives = _ran(effective, shown)
     if not comm.own_algorithm:
         # A third party's process group may have any name; an algorithm of ours is not the backend's own.
         return [] if ran == BACKEND else [f"the backend's own collectives were asked for, {shown} ran"]
-    if ran == (comm.title or choices.comm.kind) and collectives:
+    if ran == (comm.title or choices.comm.kind) and effective.get("comm_collectives"):
         return []
     return [f"comm {choices.comm.label} was asked for, {shown} ran"]
-
-
-def _ran(effective: Mapping[str, str], shown: str) -> tuple[str, str]:
-    """Return (algorithm, its collectives)."""
-    if "comm_algorithm" in effective:
-        return effective["comm_algorithm"], effective.get("comm_collectives", "")
-    return legacy.comm_ran(shown)

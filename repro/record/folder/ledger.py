@@ -8,16 +8,15 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from repro.core import door
 from repro.core.errors import OutputError
 from repro.core.files import LATEST_MS, Model, read_bounded, refuse_absurd
 from repro.core.frozen import Frozen
 from repro.record.environment.differences import DifferenceKind
-from repro.record.folder import legacy
 from repro.record.result.status import STARTED
 
 MAX_LINES_BYTES = 64 << 20
@@ -39,7 +38,7 @@ class Attempt(Frozen):
     reason: str = ""
     resumed_from: str = ""
     """The checkpoint that it was resumed from: name and attempt; "" for a start from the beginning."""
-    passed_over: Annotated[tuple[str, ...], BeforeValidator(legacy.passed_over)] = ()
+    passed_over: tuple[str, ...] = ()
     """Newer checkpoints that it could not be resumed from, each with its reason."""
     source: str = ""
     """In a record merged from several runs: the run that this attempt is of, if its seed counts from another one."""
@@ -149,14 +148,7 @@ def read_attempts(path: Path) -> list[Attempt]:
         OutputError: a line is not an attempt.
     """
     # Every attempt has a line when it starts and one when it ends; the later one says more.
-    ended = {(found.trial_id, found.attempt): found for found in _read_lines(path, Attempt)}
-    return [_with_source(found) for found in ended.values()]
-
-
-def _with_source(found: Attempt) -> Attempt:
-    if "source" in found.model_fields_set or not (source := legacy.attempt_source(found.reason)):
-        return found
-    return found.model_copy(update={"source": source})
+    return list({(found.trial_id, found.attempt): found for found in _read_lines(path, Attempt)}.values())
 
 
 def read_incidents(path: Path) -> list[Incident]:
@@ -165,7 +157,7 @@ def read_incidents(path: Path) -> list[Incident]:
     Raises:
         OutputError: a line is not an incident.
     """
-    return [_with_difference(found) for found in _read_lines(path, Incident)]
+    return _read_lines(path, Incident)
 
 
 def read_look_lines(path: Path) -> list[Look]:
@@ -194,12 +186,6 @@ def latest(lines: Iterable[Look]) -> tuple[Look, ...]:
 def end_of(looks: Sequence[Look]) -> int | None:
     """Return the pairs after which the run ended; None if it goes on."""
     return next((look.n for look in looks if look.decision in ENDS), None)
-
-
-def _with_difference(found: Incident) -> Incident:
-    if found.kind != "difference" or found.difference is not None:
-        return found
-    return found.model_copy(update={"difference": legacy.difference_kind(found.text)})
 
 
 def _read_lines(path: Path, cls: type[Model]) -> list[Model]:

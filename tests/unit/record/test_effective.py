@@ -53,9 +53,11 @@ def test_settings_that_ran_as_requested_are_valid(tmp_path: Path) -> None:
     ({"loss_scale": "65536"}, {}, "no loss scale was asked for, 65536 ran"),
     ({"loss_scale": "none", "matmul_dtype": "float16"}, {"precision": "fp16-autocast"}, "a loss scale was asked for"),
     ({"comm": "gloo"}, {"comm": "ring", "processes": 2}, "comm ring was asked for, gloo ran"),
-    ({"comm": "tree: all_reduce; over gloo"}, {"comm": "ring", "processes": 2}, "comm ring was asked for, tree: all"),
-    ({"comm": "ring: nothing yet; gloo: all_reduce"}, {"comm": "ring", "processes": 2}, "comm ring was asked for"),
-    ({"comm": "ring: all_reduce; over gloo"}, {"processes": 2}, "the backend's own collectives were asked for"),
+    ({"comm": "tree: all_reduce", "comm_algorithm": "tree", "comm_collectives": "all_reduce"},
+     {"comm": "ring", "processes": 2}, "comm ring was asked for, tree: all"),
+    ({"comm_algorithm": "ring"}, {"comm": "ring", "processes": 2}, "comm ring was asked for"),
+    ({"comm_algorithm": "ring", "comm_collectives": "all_reduce"}, {"processes": 2},
+     "the backend's own collectives were asked for"),
 ])
 def test_every_mismatch_makes_a_trial_invalid(
     tmp_path: Path, ran: dict[str, str], choices: dict[str, Any], reason: str
@@ -67,7 +69,7 @@ def test_every_mismatch_makes_a_trial_invalid(
 
 
 def test_hybrid_may_leave_everything_to_the_backend(tmp_path: Path) -> None:
-    left = {**RIGHT, "comm": "hybrid: all_reduce left to gloo; gloo: all_reduce; picks backend"}
+    left = {**RIGHT, "comm_algorithm": "hybrid", "comm_collectives": "all_reduce left to gloo"}
     assert judged(tmp_path, left, comm="hybrid", processes=2).status == "ok"
 
 
