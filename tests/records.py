@@ -156,7 +156,7 @@ def _run(folder: RunFolder, trial: Trial, course: Course) -> None:
     write_model(folder.result(trial.trial_id), result)
     folder.append_attempt(Attempt(
         trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=1, started_ms=1.6e12,
-        seconds=1.0, status=result.status, reason=result.reason,
+        seconds=1.0, status=result.status, reasons=result.reasons,
     ))
 
 
@@ -206,7 +206,7 @@ def write_log(path: Path, trial: Trial, course: Course) -> None:
         if hit:
             break
     log.stop("run_stop", status="success" if course.hits_at else "aborted",
-             reason="" if course.hits_at else f"missed: top1 after {stop.max_epochs:g} epochs")
+             reason="" if course.hits_at else f"top1 after {stop.max_epochs:g} epochs")
     log.emit("x_phases", phases)
     taken = number * steps
     log.emit("x_rank_steps", {"slowest_seconds": [course.step_seconds] * taken,

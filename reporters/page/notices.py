@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from repro.compare.runs.run_warnings import run_warnings
-from repro.record.folder import legacy
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
@@ -94,7 +93,7 @@ def _failed_trials(record: Record) -> Iterator[Notice]:
         if result.status != "ok":
             by_status.setdefault(result.status, []).append(result)
     for status, results in by_status.items():
-        reasons = list(dict.fromkeys(reason for result in results if (reason := legacy.bare_reason(result))))
+        reasons = list(dict.fromkeys(result.reason for result in results if result.reasons))
         more = f" (and {len(reasons) - 2} others)" if len(reasons) > 2 else ""
         text = f": {'; '.join(reasons[:2])}{more}" if reasons else ""
         end = meaning(status)

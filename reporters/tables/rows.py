@@ -22,6 +22,7 @@ from repro.compare.verdict.contest import claims
 from repro.compare.verdict.convergence import check
 from repro.record.folder.store import Record
 from repro.record.result.metric_values import figures_of
+from repro.record.result.remarks import joined
 from repro.record.result.results import Result
 
 from .claim_rows import claim_rows
@@ -236,7 +237,7 @@ def _trial(record: Record, item: Result) -> Row:
             "controller_training_messages": control.training.messages if control else None,
             "controller_training_bytes": control.training.bytes if control else None}
     row |= {f"hash.{name}": plain(item.hashes[name]) if name in item.hashes else None for name in HASHES}
-    return row | {"warnings": plain("; ".join(item.warnings))}
+    return row | {"warnings": plain(joined(item.warnings))}
 
 
 def _evaluations(record: Record) -> Iterable[Row]:

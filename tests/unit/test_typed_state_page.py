@@ -69,18 +69,6 @@ def test_the_smoke_note_of_the_first_version_is_recognised() -> None:
 # ---- reasons, origins and traces
 
 
-@pytest.mark.parametrize(("reason", "shown"), [
-    ("missed: top1 0.4 after 8 epochs", "top1 0.4 after 8 epochs"), ("top1 0.4", "top1 0.4"),
-    (OTHER_WORDS, OTHER_WORDS),
-])
-def test_a_status_is_not_repeated_before_its_reason(tmp_path: Path, reason: str, shown: str) -> None:
-    """Version 0.1.0 began reasons with the status."""
-    record = make_record(tmp_path / "run")
-    missed = record.results[0].model_copy(update={"status": "missed", "reason": reason})
-    found = notices(replace(record, results=(missed, *record.results[1:])))
-    assert [item.text for item in found if item.title == "Missed"] == [f"1 trial: {shown}"]
-
-
 def test_origins_are_several_words_and_not_one_text() -> None:
     mark = cells.CellMark(1, "c", "cell", "cell", 0, "solid", "circle", "measured")
     assert cells.origins([mark, replace(mark, origin="emulated"), mark]) == ("measured", "emulated")

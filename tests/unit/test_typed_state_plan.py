@@ -19,9 +19,7 @@ from repro.core.errors import SuiteError
 from repro.core.files import read_model, write_model
 from repro.core.machine import Machine
 from repro.record.derive.effective import mismatches
-from repro.record.folder import legacy
 from repro.record.folder.index import seal
-from repro.record.folder.ledger import Attempt, read_attempts
 from repro.record.folder.store import Record, read_record
 from repro.suite.file import read_suite
 from repro.suite.identity import canonical
@@ -138,22 +136,11 @@ def test_verify_reads_the_source_and_not_the_reason(tmp_path: Path) -> None:
     root = merged(tmp_path).folder.root
     lines = [json.loads(line) for line in (root / "ledger.jsonl").read_text().splitlines()]
     for line in lines:
-        line["reason"] = OTHER_WORDS if line["source"] else line["reason"]
+        line["reasons"] = [{"kind": "stated", "text": OTHER_WORDS}] if line["source"] else line["reasons"]
     (root / "ledger.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     seal(read_record(root).folder)
     found = verify(root)
     assert found.sound and not any("yet to run" in text for text in found.notes), found
-
-
-def test_merged_ledgers_of_the_first_version_are_recognised(tmp_path: Path) -> None:
-    line = {"trial_id": "t", "cell_id": "c", "repeat": 3, "attempt": 2, "started_ms": 1.0, "seconds": 1.0,
-            "status": "ok", "reason": "of late run, not counted: seed 3 counts from early"}
-    (tmp_path / "l.jsonl").write_text(json.dumps(line) + "\n")
-    assert [item.source for item in read_attempts(tmp_path / "l.jsonl")] == ["late run"]
-    (tmp_path / "l.jsonl").write_text(json.dumps({**line, "source": ""}) + "\n")
-    assert [item.source for item in read_attempts(tmp_path / "l.jsonl")] == [""]
-    assert legacy.attempt_source("rank 1: of course, the disk is full") == ""
-    assert Attempt.model_validate({**line, "reason": "crashed"}).source == ""
 
 
 # ---- what ran
@@ -169,16 +156,6 @@ def test_the_algorithm_that_ran_is_read_from_fields(plan: Plan, ran: dict[str, s
     assert choices.processes == 2
     for words in (OTHER_WORDS, "ring: all_reduce; over gloo", "gloo"):
         assert (mismatches(choices, {"comm": words, **ran}, {}) == []) is sound
-
-
-@pytest.mark.parametrize(("text", "expected"), [
-    ("ring: all_reduce; over gloo", ("ring", "all_reduce")),
-    ("gloo", ("backend", "")), ("nccl 2.21.5", ("backend", "")),
-    ("tree: nothing yet; gloo: all_reduce", ("tree", "")),
-    ("hybrid: all_reduce left to gloo; gloo: all_reduce; picks backend", ("hybrid", "all_reduce left to gloo")),
-])
-def test_effective_settings_in_logs_of_the_first_version(text: str, expected: tuple[str, str]) -> None:
-    assert legacy.comm_ran(text) == expected
 
 
 # ---- kinds of trial

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from repro.record.folder.store import Record
-from repro.record.result.energy import OBSERVER_LIMIT, Energy
+from repro.record.result.energy import Energy
+from repro.record.result.remarks import OBSERVER_LIMIT
 from repro.record.result.results import Result
 
 from ...text import Number, number, share

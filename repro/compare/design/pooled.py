@@ -43,7 +43,7 @@ def _pooled(name: str, seed: int, trials: Sequence[Result]) -> Result:
     return PooledResult.model_construct(
         trial_id=f"{name}-{seed}", cell_id=name, repeat=seed, attempt=1, status="ok", bracket=_bracket(trials),
         curve=_positions(trials), hashes=_weights(trials),
-        resumed=tuple(part for item in trials for part in item.resumed), means=means, **figures,
+        warnings=tuple(part for item in trials for part in item.resumed), means=means, **figures,
     )
 
 

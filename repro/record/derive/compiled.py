@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from repro.core.events import Event
+from repro.record.result.remarks import CompiledLate
 
 
 def read_filling(event: Event | None) -> float:
@@ -15,11 +16,10 @@ def read_seconds(event: Event | None) -> float | None:
     return max(float(rank["seconds"]) for rank in event.value["ranks"]) if event is not None else None
 
 
-def describe_late(event: Event | None) -> list[str]:
+def late_graphs(event: Event | None) -> list[CompiledLate]:
     """Return the warning about graphs that were compiled after the warm-up, on the clock."""
     late = max((int(rank["graphs"]) for rank in event.value), default=0) if event is not None else 0
     if not late:
         return []
     seconds = max(float(rank["seconds"]) for rank in event.value)  # type: ignore[union-attr]  # late says so
-    return [f"{late} graph(s) were compiled after the warm-up, which put {seconds:.1f} s on its clocks: a shape came "
-            "that the warm-up has not shown"]
+    return [CompiledLate(graphs=late, seconds=seconds)]

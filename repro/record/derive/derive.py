@@ -8,8 +8,8 @@ from repro.core.events import Event
 from repro.record.derive.measurement import derive_measurement
 from repro.record.derive.program import derive_program
 from repro.record.derive.training import derive_training
-from repro.record.result.energy import OBSERVER_LIMIT, Energy
-from repro.record.result.result_warnings import ENERGY_RESUMED, describe_energy_tracking
+from repro.record.result.energy import Energy
+from repro.record.result.remarks import OBSERVER_LIMIT, BusyTracker, EnergyOfLastAttempt, LogDamaged
 from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult
 from repro.suite.kinds.measurement import MeasurementConfig
@@ -40,20 +40,20 @@ def derive(trial: Trial, attempt: int, events: Sequence[Event], outcome: LaunchR
     return derive_training(trial, attempt, events, outcome)
 
 
-def damaged_log(trial: Trial, attempt: int, damage: str) -> Result:
+def damaged_log(trial: Trial, attempt: int, damage: LogDamaged) -> Result:
     """Return the result of an attempt of which every rank ended well, but whose log is damaged.
 
     Crashed, not invalid: the trial did what was requested, but its record is lost.
     """
     return Result(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=attempt,
-                  status="crashed", reason=f"{damage}, though every rank ended well", log_damaged=True)
+                  status="crashed", reasons=(damage,))
 
 
 def with_energy(result: Result, energy: Energy) -> Result:
     """Return the result with its energy, and a warning if the tracker used too much of a core."""
     share, warnings = energy.observer_share, result.warnings
     if share is not None and share > OBSERVER_LIMIT:
-        warnings = (*warnings, describe_energy_tracking(share))
+        warnings = (*warnings, BusyTracker(share=share))
     if result.resumed:
-        warnings = (*warnings, ENERGY_RESUMED)
+        warnings = (*warnings, EnergyOfLastAttempt())
     return result.model_copy(update={"energy": energy, "warnings": warnings})

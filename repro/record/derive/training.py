@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from repro.core.events import EVALUATION_KEYS, Event
 from repro.core.sums import plain_sum
-from repro.record.derive.compiled import describe_late, read_seconds
+from repro.record.derive.compiled import late_graphs, read_seconds
 from repro.record.derive.controller import derive_controller
 from repro.record.derive.effective import mismatches
-from repro.record.derive.final_facts import describe_cost, describe_facts, describe_gap, find_failures
+from repro.record.derive.final_facts import block_gap, find_failures, slow_evaluation, unchecked
 from repro.record.derive.traffic import read_traffic
 from repro.record.derive.training_figures import samples_per_second, step_times, training_figures
 from repro.record.derive.trial_log import (
@@ -22,17 +23,27 @@ from repro.record.derive.trial_log import (
     read_status,
     why_no_success,
 )
-from repro.record.result.protocol import Protocol, describe_lost
-from repro.record.result.result_warnings import (
-    describe_initialisation,
-    describe_log_fault,
-    describe_measurement,
-    describe_resumed,
-    describe_skipped,
-    describe_unassigned,
-    find_log_faults,
+from repro.record.result.protocol import Protocol
+from repro.record.result.remarks import (
+    CONSERVATION_TOLERANCE,
+    LOGGING_LIMIT,
+    OTHER_SHARE,
+    CheckpointsSkipped,
+    ClockBackwards,
+    LongInitialisation,
+    OtherData,
+    Reason,
+    Resumed,
+    ShortEvaluation,
+    SlowLogging,
+    StepsMissing,
+    Unassigned,
+    Unexplained,
+    Warned,
+    WorkersLost,
+    init_excess,
 )
-from repro.record.result.results import LOST, PHASES, Point, Result, Resumed
+from repro.record.result.results import LOST, PHASES, Point, Result
 from repro.record.result.status import Status, meaning
 from repro.seams.launching import LaunchResult
 from repro.seams.training import Workload
@@ -51,48 +62,50 @@ def derive_training(
         "controller": derive_controller(log, network["node_of_rank"] if network else ()),
         "settings": log.mapping("x_settings"), "build": log.mapping("x_build"),
         "every_rank": facts.covers_every_rank if (facts := log.facts()) else None,
-        "resumed": tuple(Resumed.model_validate(event.value) for event in log.all("x_resumed")),
     }
-    status, reason = _judged(trial, log, *read_status(log, outcome))
+    resumed = tuple(Resumed.model_validate(event.value) for event in log.all("x_resumed"))
+    status, reasons = _judged(trial, log, *read_status(log, outcome))
     if log.run_start is None:
-        return Result(**base, status=status, reason=reason)
+        return Result(**base, status=status, reasons=reasons, warnings=resumed)
     points = read_curve(log)
     measured = _measured(trial, log, points)
     stop = trial.training.stop
     crossing = find_stop(points, stop)
     clocks = read_clocks(log, points, stop, crossing) if status == "ok" and crossing is not None else {}
     if status == "ok" and crossing is None and stop.has_target:
-        status, reason = "invalid", why_no_success(stop)
-    warnings = _warnings(trial, log, points, measured)
-    return Result(**base, **measured, **clocks, **warnings, status=status, reason=reason, curve=points)
+        status, reasons = "invalid", (why_no_success(stop),)
+    return Result(**base, **measured, **clocks, status=status, reasons=reasons, curve=points, warnings=(
+        *_log_faults(trial, log, points), *_of_figures(measured), *resumed, *_of_events(log),
+        *_doubts(trial, log, points, measured)))
 
 
-def _judged(trial: Trial, log: TrialLog, status: Status, reason: str) -> tuple[Status, str]:
+def _judged(
+    trial: Trial, log: TrialLog, status: Status, reasons: tuple[Reason, ...]
+) -> tuple[Status, tuple[Reason, ...]]:
     """Make a trial invalid if it trained to its end, but with other data or settings than requested."""
     if not meaning(status).logged:
-        return status, reason
+        return status, reasons
     effective, facts = log.mapping("x_effective"), log.facts()
-    wrong = [*_wrong_data(log), *_short_evaluations(trial, log),
+    wrong: list[Reason] = [*_wrong_data(log), *_short_evaluations(trial, log),
              *mismatches(trial.training, effective, log.mapping("x_settings")),
              *(find_failures(trial.training, facts, effective) if facts else ())]
-    return ("invalid", "; ".join(wrong)) if wrong else (status, reason)
+    return ("invalid", tuple(wrong)) if wrong else (status, reasons)
 
 
-def _wrong_data(log: TrialLog) -> list[str]:
+def _wrong_data(log: TrialLog) -> list[OtherData]:
     """Return the differences between the consumed data and the seed."""
     event = log.last("x_fed")
     seeded = event.value.get("as_seeded", {}) if event else {}
-    names = {"data_order": "the consumed samples or their order", "augmentation": "the consumed augmentation"}
-    return [f"{names.get(kind, kind)} differed from the seed's" for kind, equal in seeded.items() if not equal]
+    return [OtherData(what=kind) for kind, equal in seeded.items() if not equal]
 
 
-def _short_evaluations(trial: Trial, log: TrialLog) -> list[str]:
+def _short_evaluations(trial: Trial, log: TrialLog) -> list[ShortEvaluation]:
     """Return the first evaluation that lost or repeated samples."""
     for event in log.events:
         if event.key in EVALUATION_KEYS and "evaluated" in event.metadata:
             wanted = trial.training.workload.get(Workload).eval_samples
-            return [f"the evaluation after {event.metadata['samples_count']} samples covered "
-                    f"{event.metadata['evaluated']:g} of {wanted} evaluation samples"]
+            return [ShortEvaluation(samples=event.metadata["samples_count"], evaluated=event.metadata["evaluated"],
+                                    wanted=wanted)]
     return []
 
 
@@ -139,7 +152,7 @@ def _phases(log: TrialLog) -> dict[str, float]:
     """Return the seconds by phase.
 
     Training is the sum of the steps and their input; the rest of the training loop counts as `other`. A missing block
-    of steps therefore enlarges `other`; `find_log_faults` reports it.
+    of steps therefore enlarges `other`; `_log_faults` reports it.
     """
     event = log.last("x_phases")
     watched = {name: float(event.value.get(name, 0.0)) for name in PHASES} if event else dict.fromkeys(PHASES, 0.0)
@@ -173,33 +186,52 @@ def _ended_after(log: TrialLog) -> int | None:
     return int(event.metadata["samples_count"]) if event is not None else None
 
 
-def _warnings(trial: Trial, log: TrialLog, points: Sequence[Point], measured: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields `warnings` and `log_faults`."""
+def _log_faults(trial: Trial, log: TrialLog, points: Sequence[Point]) -> list[Warned]:
+    """Return the faults that an unmodified log never has."""
     counted = _counted_samples(trial, log)
     wanted = points[-1].samples if points else None if trial.training.stop.has_target else _ended_after(log)
-    faults = find_log_faults(points, counted, wanted)
+    found: list[Warned] = []
+    if counted is not None and wanted is not None and counted != wanted:
+        found.append(StepsMissing(counted=counted, wanted=wanted))
+    if any(later.wall_seconds < earlier.wall_seconds for earlier, later in pairwise(points)):
+        found.append(ClockBackwards())
+    return found
+
+
+def _of_figures(measured: Mapping[str, Any]) -> list[Warned]:
+    """Return the warnings that follow from figures of the result."""
+    found: list[Warned] = []
+    error, observer = measured.get("conservation_error"), measured.get("observer_effect")
+    if error is not None and error > CONSERVATION_TOLERANCE:
+        found.append(Unexplained(share=error))
+    if observer is not None and observer > LOGGING_LIMIT:
+        found.append(SlowLogging(share=observer))
+    if excess := init_excess(measured.get("init_seconds")):
+        found.append(LongInitialisation(excess_seconds=excess))
+    wall, other = measured.get("run_seconds"), measured.get("phases", {}).get("other", 0.0)
+    if wall and other > OTHER_SHARE * wall:
+        found.append(Unassigned(share=other / wall))
+    protocol: Protocol | None = measured.get("protocol")
+    if protocol is not None and protocol.lost:
+        found.append(WorkersLost(ranks=protocol.lost, left=protocol.workers - len(protocol.lost)))
+    return found
+
+
+def _of_events(log: TrialLog) -> list[Warned]:
+    """Return the warnings about checkpoints that were not written, and graphs that were compiled late."""
     skipped = [event.value for event in log.all("x_checkpoint") if event.value.get("skipped")]
-    return {"log_faults": faults, "warnings": (
-        *describe_measurement(measured),
-        *(describe_log_fault(fault, counted, wanted) for fault in faults),
-        *describe_initialisation(measured.get("init_seconds")),
-        *(describe_resumed(Resumed.model_validate(event.value)) for event in log.all("x_resumed")),
-        *describe_skipped(skipped),
-        *describe_unassigned(measured),
-        *describe_late(log.last("x_compiled_late")),
-        *describe_lost(measured.get("protocol")),
-        *_doubts(trial, log, points, measured),
-    )}
+    first = [CheckpointsSkipped(count=len(skipped), step=item["step"], problem=item["skipped"]) for item in skipped[:1]]
+    return [*first, *late_graphs(log.last("x_compiled_late"))]
 
 
-def _doubts(trial: Trial, log: TrialLog, points: Sequence[Point], measured: dict[str, Any]) -> list[str]:
-    """Return warnings that logs of version 0.1.0 never had: they are derived again word for word."""
+def _doubts(trial: Trial, log: TrialLog, points: Sequence[Point], measured: Mapping[str, Any]) -> list[Warned]:
+    """Return the warnings about what the harness checked at the end, and about times that cannot be."""
     facts = log.facts()
     if facts is None:
         return []
     phases, samples = measured.get("phases", {}), measured.get("samples", 0)
-    return [*describe_facts(facts), *describe_cost(trial.training, phases, samples, len(points)),
-            *describe_gap(_block_gap(log), measured.get("run_seconds"))]
+    return [*unchecked(facts), *slow_evaluation(trial.training, phases, samples, len(points)),
+            *block_gap(_block_gap(log), measured.get("run_seconds"))]
 
 
 def _block_gap(log: TrialLog) -> float:

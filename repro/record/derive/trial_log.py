@@ -11,10 +11,19 @@ from repro.core.sums import plain_sum
 from repro.record.derive.compiled import read_filling
 from repro.record.derive.final_facts import FinalFacts, read_facts
 from repro.record.result.outcome import read_outcome
-from repro.record.result.result_warnings import init_excess
+from repro.record.result.remarks import (
+    NoStop,
+    NoSuccess,
+    OutOfTime,
+    RankFailed,
+    Reason,
+    Silent,
+    init_excess,
+    stated,
+)
 from repro.record.result.results import Bracket, Point
 from repro.record.result.status import Status
-from repro.seams.launching import LaunchResult
+from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.contest import CONTEST
 
 
@@ -61,29 +70,27 @@ class TrialLog:
         return found
 
 
-def read_status(log: TrialLog, outcome: LaunchResult | None) -> tuple[Status, str]:
+def read_status(log: TrialLog, outcome: LaunchResult | None) -> tuple[Status, tuple[Reason, ...]]:
     """Decide by exit codes AND the last event: a trial without `run_stop` failed even if its exit code is 0."""
     stop = log.last("run_stop")
     failure = outcome.first_failure if outcome else None
     if outcome is not None and outcome.timed_out:
-        return "timed_out", f"ended at its time limit, after {outcome.seconds:.0f} s"
+        return "timed_out", (OutOfTime(seconds=outcome.seconds),)
     if outcome is not None and outcome.hung:
-        return "hung", _by_rank(failure) if failure else "no event for longer than stall_seconds"
+        return "hung", (_by_rank(failure) if failure else Silent(),)
     if stop is None:
         reason = failure.reason if failure else ""
         if failure and (failure.cause == "out_of_memory" or says_out_of_memory(reason)):
-            return "out_of_memory", _by_rank(failure)
-        return "crashed", _by_rank(failure) if failure else "ended without run_stop in its log"
+            return "out_of_memory", (_by_rank(failure),)
+        return "crashed", (_by_rank(failure) if failure else NoStop(),)
     if failure is not None:
-        return "crashed", f"after run_stop: {_by_rank(failure)}"
+        return "crashed", (_by_rank(failure, after_stop=True),)
     ended = read_outcome(stop)
-    return ("ok", "") if ended == "success" else (ended, str(stop.metadata.get("reason", "")))
+    return ("ok", ()) if ended == "success" else (ended, stated(str(stop.metadata.get("reason", ""))))
 
 
-def _by_rank(end: Any) -> str:
-    code = f"killed by signal {-end.exit_code}" if end.exit_code < 0 else f"exit code {end.exit_code}"
-    tail = f"; its log ends: {end.tail}" if end.tail else ""
-    return f"rank {end.rank}: {end.reason or code}{tail}"
+def _by_rank(end: RankEnd, after_stop: bool = False) -> RankFailed:
+    return RankFailed(rank=end.rank, exit_code=end.exit_code, said=end.reason, tail=end.tail, after_stop=after_stop)
 
 
 def read_curve(log: TrialLog) -> tuple[Point, ...]:
@@ -134,11 +141,9 @@ def find_stop(points: Sequence[Point], stop: Goal) -> tuple[int, int] | None:
     return (last, last) if points and points[last].value is not None else None
 
 
-def why_no_success(stop: Goal) -> str:
+def why_no_success(stop: Goal) -> NoSuccess:
     """Return why a log that ends in success is invalid if `find_stop` finds nothing."""
-    if stop.design == CONTEST:
-        return "the log ends in success but its last evaluation has no finite quality"
-    return "the log ends in success but no evaluation establishes the target"
+    return NoSuccess(contest=stop.design == CONTEST)
 
 
 def read_clocks(log: TrialLog, points: Sequence[Point], stop: Goal, crossing: tuple[int, int]) -> dict[str, Any]:

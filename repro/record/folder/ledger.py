@@ -7,17 +7,17 @@ import io
 import json
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from repro.core import fence
 from repro.core.errors import OutputError
 from repro.core.files import LATEST_MS, Model, read_bounded, refuse_absurd
 from repro.core.frozen import Frozen
 from repro.record.environment.differences import DifferenceKind
-from repro.record.folder import legacy
 from repro.record.folder.looks import Look, latest
+from repro.record.result.remarks import Reason, joined
 from repro.record.result.status import STARTED
 
 MAX_LINES_BYTES = 64 << 20
@@ -36,13 +36,19 @@ class Attempt(Frozen):
     started_ms: float = Field(ge=0, le=LATEST_MS)
     seconds: float
     status: str
-    reason: str = ""
+    reasons: tuple[Reason, ...] = ()
+    """As of its result; of an attempt without one a text."""
     resumed_from: str = ""
     """The checkpoint that it was resumed from: name and attempt; "" for a start from the beginning."""
-    passed_over: Annotated[tuple[str, ...], BeforeValidator(legacy.passed_over)] = ()
+    passed_over: tuple[str, ...] = ()
     """Newer checkpoints that it could not be resumed from, each with its reason."""
     source: str = ""
     """In a record merged from several runs: the run that this attempt is of, if its seed counts from another one."""
+
+    @property
+    def reason(self) -> str:
+        """Why it ended as it did, in words."""
+        return joined(self.reasons)
 
     @property
     def known_seconds(self) -> float | None:
@@ -117,13 +123,7 @@ def read_attempts(path: Path) -> list[Attempt]:
     """
     # Every attempt has a line when it starts and one when it ends; the later one says more.
     latest = {(found.trial_id, found.attempt): found for found in _read_lines(path, Attempt)}
-    return [_with_source(found) for found in latest.values()]
-
-
-def _with_source(found: Attempt) -> Attempt:
-    if "source" in found.model_fields_set or not (source := legacy.attempt_source(found.reason)):
-        return found
-    return found.model_copy(update={"source": source})
+    return list(latest.values())
 
 
 def read_incidents(path: Path) -> list[Incident]:
@@ -132,7 +132,7 @@ def read_incidents(path: Path) -> list[Incident]:
     Raises:
         OutputError: a line is not an incident.
     """
-    return [_with_difference(found) for found in _read_lines(path, Incident)]
+    return _read_lines(path, Incident)
 
 
 def read_look_lines(path: Path) -> list[Look]:
@@ -151,12 +151,6 @@ def read_looks(path: Path) -> tuple[Look, ...]:
         OutputError: a line is not a look.
     """
     return latest(read_look_lines(path))
-
-
-def _with_difference(found: Incident) -> Incident:
-    if found.kind != "difference" or found.difference is not None:
-        return found
-    return found.model_copy(update={"difference": legacy.difference_kind(found.text)})
 
 
 def _read_lines(path: Path, cls: type[Model]) -> list[Model]:

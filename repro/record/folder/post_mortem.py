@@ -12,6 +12,7 @@ from pathlib import Path
 from repro.core import fence
 from repro.core.events import TOKEN, complete_lines, parse_line
 from repro.core.redact import HIDDEN, masked, secrets
+from repro.record.result.remarks import LogDamaged
 from repro.seams.launching import LaunchResult, RankEnd
 
 FIRST, LAST = "cache_clear", "x_effective"
@@ -110,8 +111,8 @@ def _mask(path: Path, values: Sequence[bytes]) -> None:
     fence.rename(aside, path)
 
 
-def log_damage(log: Path) -> str:
-    """Return the damage of the log of a trial whose ranks all ended with success; "" if it is complete.
+def log_damage(log: Path) -> LogDamaged | None:
+    """Return the damage of the log of a trial whose ranks all ended with success; None if it is complete.
 
     A line that does not start with the token or cannot be parsed was modified after it was written. With an evaluation
     missing from its log, a trial would get a later time to the target than it took.
@@ -123,7 +124,7 @@ def log_damage(log: Path) -> str:
             size = stream.seek(0, os.SEEK_END)
             stream.seek(max(0, size - 1))
             if stream.read(1) != b"\n":
-                return "its log ends in the middle of a line"
+                return LogDamaged(problem="torn")
         for line in complete_lines(log):
             lines += 1
             event = parse_line(line) if line.startswith(TOKEN) else None
@@ -131,9 +132,7 @@ def log_damage(log: Path) -> str:
             last = event.key if event else ""
             first = first or last
     except OSError as error:
-        return f"its log cannot be read: {error.strerror}"
+        return LogDamaged(problem="unreadable", error=str(error.strerror))
     if bad:
-        return f"{bad} of {lines} lines of its log are damaged"
-    if first != FIRST or last != LAST:
-        return f"its log does not go from {FIRST} to {LAST}"
-    return ""
+        return LogDamaged(problem="lines", bad=bad, lines=lines)
+    return LogDamaged(problem="incomplete") if first != FIRST or last != LAST else None

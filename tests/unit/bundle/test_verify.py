@@ -25,6 +25,7 @@ from repro.core.files import read_model, write_model
 from repro.record.derive.derive import derive
 from repro.record.folder import index
 from repro.record.folder.store import RunFolder, read_record
+from repro.record.result.remarks import RankFailed
 from repro.record.result.results import Network, Result
 from repro.seams.launching import LaunchResult, RankEnd
 from tests.records import SUITE, make_record
@@ -171,7 +172,8 @@ def test_a_trial_killed_before_its_log_began_is_sound_also_with_its_network(run:
         log.unlink()
     network = Network(origin="emulated", frame_bytes=9000, node_of_rank=(0, 1), stated_bits_per_second=(1e9, 1e9))
     write_model(path, Result(trial_id=stored.trial_id, cell_id=stored.cell_id, repeat=stored.repeat,
-                             attempt=stored.attempt, status="crashed", reason="rank 1: killed", network=network))
+                             attempt=stored.attempt, status="crashed", network=network,
+                             reasons=(RankFailed(rank=1, exit_code=-9),)))
     ledger = run / "ledger.jsonl"
     ledger.write_text("".join(
         json.dumps({**data, "status": "crashed", "reason": "rank 1: killed"} if data["trial_id"] == stored.trial_id

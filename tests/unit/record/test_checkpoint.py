@@ -21,6 +21,7 @@ from repro.engines.fake import FakeSession
 from repro.record.folder import checkpoint, resume
 from repro.record.folder.checkpoint import Checkpoints
 from repro.record.folder.index import file_sha256
+from repro.record.result.remarks import CheckpointsSkipped
 from repro.runner.context import Options
 from repro.runner.run import Run
 from repro.seams.training import Batch
@@ -208,8 +209,8 @@ def test_too_little_disk_costs_the_checkpoint_and_not_the_trial(
     monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda _: usage._replace(free=1000))
     result = begin().execute().results[0]
     assert result.status == "ok"
-    assert any("checkpoint(s) were not written, the first at step 46: 0 MB are free, it needs 1 MB" in text
-               for text in result.warnings)
+    skipped, = (item for item in result.warnings if isinstance(item, CheckpointsSkipped))
+    assert (skipped.step, skipped.problem) == (46, "0 MB are free, it needs 1 MB")
 
 
 def _not_written(monkeypatch: pytest.MonkeyPatch, part: str, fails: Callable[[], bool]) -> None:
@@ -257,8 +258,8 @@ def test_one_that_cannot_be_written_costs_the_checkpoint_and_not_the_trial(
     record = run.execute()
     assert ledger(record) == [(1, "crashed", ""), (2, "crashed", "step_000000092 of attempt 1"),
                               (3, "ok", "step_000000092 of attempt 1")]
-    assert any("checkpoint(s) were not written, the first at step 138: " in text and "No space left on device" in text
-               for text in record.results[0].warnings)
+    skipped, = (item for item in record.results[0].warnings if isinstance(item, CheckpointsSkipped))
+    assert skipped.step == 138 and "No space left on device" in skipped.problem
 
 
 def test_a_checkpoint_that_one_rank_could_not_write_is_kept_by_none(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from repro.core.events import Event
-from repro.record.derive.compiled import describe_late, read_filling, read_seconds
+from repro.record.derive.compiled import late_graphs, read_filling, read_seconds
+from repro.record.result.remarks import CompiledLate
 
 
 def event(value: Any) -> Event:
@@ -19,7 +20,7 @@ def test_the_slowest_rank_counts_and_filling_a_cache_does_not() -> None:
 
 
 def test_a_graph_compiled_on_the_clock_is_a_warning() -> None:
-    assert describe_late(None) == []
-    assert describe_late(event([{"seconds": 0.0, "graphs": 0}] * 2)) == []
-    warning, = describe_late(event([{"seconds": 0.0, "graphs": 0}, {"seconds": 4.0, "graphs": 3}]))
-    assert warning.startswith("3 graph(s) were compiled after the warm-up, which put 4.0 s on its clocks")
+    assert late_graphs(None) == []
+    assert late_graphs(event([{"seconds": 0.0, "graphs": 0}] * 2)) == []
+    assert late_graphs(event([{"seconds": 0.0, "graphs": 0}, {"seconds": 4.0, "graphs": 3}])) == [
+        CompiledLate(graphs=3, seconds=4.0)]
