@@ -7,8 +7,8 @@ from typing import Any
 
 from repro.compare.left_out import left_out
 from repro.compare.verdict.summary import Summary, summarize
-from repro.papers.dedup.options import Dedup, Selected
 from repro.record.folder.store import Record
+from repro.workloads.selected_data import Dedup, Selected
 
 from ..text import Number, number, share
 from .cells import CellMark, marks

@@ -20,36 +20,36 @@ UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EBADF, errno.EFBIG)
 """Errors of an output that has no name: stdout."""
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 110}
 COMMANDS = {
-    "advise": "advise:advise",
-    "agent": "agent:agent",
-    "audit": "audit:audit",
-    "bench": "bench:bench",
-    "board": "board:board",
-    "bundle": "bundle:bundle",
-    "calibrate": "calibrate:calibrate",
-    "compare": "compare:compare",
-    "completion": "shell:completion",
-    "data": "data:data",
-    "diff": "bundle:diff",
-    "doctor": "machine:doctor",
-    "gate": "gate:gate",
-    "import": "imports:import_",
-    "list": "suites:list_",
-    "new": "new:new",
-    "plan": "suites:plan",
-    "predict": "predict:predict",
-    "report": "report:report",
-    "reproduce": "reproduce:reproduce",
-    "run": "run:run",
-    "schema": "suites:schema",
-    "scores": "scores:scores",
-    "show": "suites:show",
-    "track": "run:track",
-    "ui": "machine:ui",
-    "verify": "bundle:verify",
-    "volume": "volume:volume",
+    "advise": "repro.papers.advise.command:advise",
+    "agent": "repro.cli.commands.agent:agent",
+    "audit": "repro.cli.commands.audit:audit",
+    "bench": "repro.cli.commands.bench:bench",
+    "board": "repro.cli.commands.board:board",
+    "bundle": "repro.cli.commands.bundle:bundle",
+    "calibrate": "repro.cli.commands.calibrate:calibrate",
+    "compare": "repro.cli.commands.compare:compare",
+    "completion": "repro.cli.commands.shell:completion",
+    "data": "repro.cli.commands.data:data",
+    "diff": "repro.cli.commands.bundle:diff",
+    "doctor": "repro.cli.commands.machine:doctor",
+    "gate": "repro.cli.commands.gate:gate",
+    "import": "repro.cli.commands.imports:import_",
+    "list": "repro.cli.commands.suites:list_",
+    "new": "repro.cli.commands.new:new",
+    "plan": "repro.cli.commands.suites:plan",
+    "predict": "repro.papers.predict.command:predict",
+    "report": "repro.cli.commands.report:report",
+    "reproduce": "repro.cli.commands.reproduce:reproduce",
+    "run": "repro.cli.commands.run:run",
+    "schema": "repro.cli.commands.suites:schema",
+    "scores": "repro.cli.commands.scores:scores",
+    "show": "repro.cli.commands.suites:show",
+    "track": "repro.cli.commands.run:track",
+    "ui": "repro.cli.commands.machine:ui",
+    "verify": "repro.cli.commands.bundle:verify",
+    "volume": "repro.papers.chunkflow.command:volume",
 }
-"""Command name -> "module:object" in `repro.cli.commands`."""
+"""Command name -> "module:object"."""
 ON_LINUX = ("agent", "bench", "calibrate", "gate", "reproduce", "run", "track", "volume")
 """Commands that start trials or measure: they use /proc, fork servers and, on an emulated cluster, namespaces."""
 
@@ -68,7 +68,7 @@ class LazyGroup(click.Group):
         if cmd_name not in self._lazy:
             return None
         module, _, name = self._lazy[cmd_name].partition(":")
-        found: click.Command = getattr(import_module(f"repro.cli.commands.{module}"), name)
+        found: click.Command = getattr(import_module(module), name)
         return found
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from repro.papers.dedup.options import Dedup, Selected
 from repro.record.folder.store import Record
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.cell import Cell
+from repro.workloads.selected_data import Dedup, Selected
 
 
 class LeftOut(NamedTuple):

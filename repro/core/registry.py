@@ -110,6 +110,13 @@ BUILT_IN: dict[str, dict[str, str]] = {
 
 SEAMS = tuple(BUILT_IN)
 
+PARTS: dict[str, dict[str, str]] = {
+    "finder": {"near-duplicates": "repro.papers.dedup.selection"},
+}
+"""What no suite names: parts by place and name, each "module:object" or a module. The core reaches code of
+`repro.papers` only through these tables."""
+
+
 @cache
 def _third_party(seam: str) -> dict[str, EntryPoint]:
     found = {point.name: point for point in entry_points(group=f"repro.{seam}")}
@@ -132,6 +139,17 @@ def distribution(seam: str, name: str) -> str:
     """Return name and version of the package that a third party's plug-in comes from; "" if unknown."""
     point = entry_point(seam, name)
     return f"{point.dist.name} {point.dist.version}" if point and point.dist else ""
+
+
+def part(place: str, name: str) -> Any:
+    """Import and return what `PARTS` names.
+
+    Raises:
+        UsageError: it needs a package that is not installed.
+    """
+    module, _, attribute = PARTS[place][name].partition(":")
+    found = importlib.import_module(module)
+    return getattr(found, attribute) if attribute else found
 
 
 def load(seam: str, name: str) -> Any:

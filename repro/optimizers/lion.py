@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from repro.core.installed import why_missing
 from repro.optimizers.adamw import Beta
 from repro.optimizers.decay import Decay, decay_groups
-from repro.optimizers.installed import why_missing
 from repro.seams.plugin import Setting
 from repro.seams.training import Optimizer
 
@@ -28,7 +28,7 @@ class Lion(Optimizer):
     decay: Decay = "all"
 
     def unsupported(self, setting: Setting) -> str | None:
-        return why_missing("pytorch-optimizer", "pytorch_optimizer")
+        return why_missing("optimizers", "pytorch-optimizer", "pytorch_optimizer")
 
     def build(self, named_parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:
         import pytorch_optimizer

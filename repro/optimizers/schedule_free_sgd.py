@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from pydantic import Field
 
+from repro.core.installed import why_missing
 from repro.optimizers.decay import Decay, decay_groups
-from repro.optimizers.installed import why_missing
 from repro.seams.plugin import Setting
 from repro.seams.training import Optimizer
 
@@ -33,7 +33,7 @@ class ScheduleFreeSgd(Optimizer):
     decay: Decay = "all"
 
     def unsupported(self, setting: Setting) -> str | None:
-        return why_missing("schedulefree", "schedulefree")
+        return why_missing("optimizers", "schedulefree", "schedulefree")
 
     def build(self, named_parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:
         import schedulefree

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
+from repro.core.installed import why_missing
 from repro.optimizers.decay import Decay, decay_groups
-from repro.optimizers.installed import why_missing
 from repro.seams.plugin import Rows, Setting
 from repro.seams.training import Optimizer
 
@@ -36,7 +36,7 @@ class Shampoo(Optimizer):
                                                   "first one the weights do not move")
 
     def unsupported(self, setting: Setting) -> str | None:
-        return why_missing("pytorch-optimizer", "pytorch_optimizer")
+        return why_missing("optimizers", "pytorch-optimizer", "pytorch_optimizer")
 
     def build(self, named_parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:
         import pytorch_optimizer

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
+from repro.core.installed import why_missing
 from repro.optimizers.adamw import Beta
 from repro.optimizers.decay import Decay, decay_groups
-from repro.optimizers.installed import why_missing
 from repro.seams.plugin import Rows, Setting
 from repro.seams.training import Optimizer
 
@@ -40,7 +40,7 @@ class Soap(Optimizer):
     largest_dimension: int = Field(10_000, ge=1, description="dimensions that are larger get no factor")
 
     def unsupported(self, setting: Setting) -> str | None:
-        return why_missing("pytorch-optimizer", "pytorch_optimizer")
+        return why_missing("optimizers", "pytorch-optimizer", "pytorch_optimizer")
 
     def build(self, named_parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:
         import pytorch_optimizer

@@ -13,16 +13,14 @@ from pydantic import Field
 
 from repro.core.errors import TrialError
 from repro.core.random_streams import Streams
-from repro.papers.dedup.options import rows_sha256
-from repro.papers.dedup.workload import DedupWorkload
 from repro.seams.training import DataIdentity, Direction, TrainingParts, Workload
 from repro.workloads import synthetic_images
 from repro.workloads.data.manifest import Prepared
 from repro.workloads.data.workload import Counts, FileWorkload
 from repro.workloads.images import cifar10_form
+from repro.workloads.selected_data import DedupWorkload, Images, rows_sha256
 
 if TYPE_CHECKING:
-    from repro.papers.dedup.selection import Images
     from repro.workloads.images.small_batches import SmallImages
 
 WIDTHS = {"resnet9": 64, "resnet20": 16, "resnet32": 16, "nin": 192}
@@ -147,8 +145,6 @@ class Cifar10Synthetic(_Cifar10):
 
 
 def _images(found: SmallImages) -> Images:
-    from repro.papers.dedup.selection import Images
-
     return Images(found.images, found.eval_images, found.sha256)
 
 

@@ -9,17 +9,14 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from repro.core.random_streams import Streams
-from repro.papers.dedup.options import rows_sha256
-from repro.papers.dedup.workload import DedupWorkload
 from repro.seams.training import DataIdentity, Direction, TrainingParts
 from repro.workloads import digits_data
+from repro.workloads.selected_data import DedupWorkload, Images, rows_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import nn
-
-    from repro.papers.dedup.selection import Images
 
 
 class DigitsWorkload(DedupWorkload):
@@ -76,8 +73,6 @@ class DigitsWorkload(DedupWorkload):
         return digits_data.verified(self.sha256, self.planted)
 
     def _images(self, found: digits_data.DigitsData) -> Images:
-        from repro.papers.dedup.selection import Images
-
         white = 255 // digits_data.GREYS
         return Images(found.train.images * white, found.evaluation.images * white, found.sha256,
                       digits_data.copies(self.planted))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from repro.core.errors import UsageError
-from repro.papers.chunkflow.redis_queue import RedisQueue
 from repro.papers.chunkflow.sqlite_queue import SqliteQueue
 from repro.papers.chunkflow.task_queue import TaskQueue
 
@@ -29,6 +28,8 @@ def open_queue(
     if scheme == "sqlite" and colon and rest.removeprefix("///"):
         return SqliteQueue(rest.removeprefix("///"), make, visibility, most_receives)
     if scheme in ("redis", "rediss", "unix") and colon:
+        from repro.papers.chunkflow.redis_queue import RedisQueue  # it needs the package redis
+
         address, _, stream = url.partition("#")
         return RedisQueue(address, stream or STREAM, make, visibility, most_receives)
     raise UsageError(f"{url!r} is no address of a queue; use sqlite:FILE or redis://HOST:PORT/DB#STREAM")

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-import redis
-
 from repro.core.errors import UsageError
 from repro.papers.chunkflow.task_queue import Counts, Message, TaskQueue
+from repro.papers.extra import package
 
+redis = package("redis", "redis")
 GROUP = "workers"
 SECONDS = 10.0
 """Longest wait for an answer."""

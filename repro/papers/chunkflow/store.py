@@ -23,12 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import zarr
 
 from repro.core.errors import OutputError, UsageError
 from repro.papers.chunkflow.grid import Grid, Triple, shown
 from repro.papers.chunkflow.room import why_no_room
+from repro.papers.extra import package
 
+zarr = package("zarr", "zarr")
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import tempfile
 from collections.abc import Mapping
 from math import prod
@@ -10,6 +11,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from repro.core.installed import why_missing
 from repro.papers.chunkflow.grid import Grid, Triple, why_no_grid
 from repro.papers.chunkflow.room import why_no_room
 from repro.seams.measurement import FigureKind, Measurement, Measuring, Origin, Post
@@ -30,7 +32,7 @@ class VolumeInference(Measurement):
     items: ClassVar[str] = "voxels"
     always_shown: ClassVar[tuple[str, ...]] = ("overlap",)
     preload: ClassVar[tuple[str, ...]] = (
-        "torch", "torch.distributed", "zarr", "redis", "repro.papers.chunkflow.volume_workers")
+        "torch", "torch.distributed", "zarr", "repro.papers.chunkflow.volume_workers")
     figures: ClassVar[Mapping[str, FigureKind]] = {
         "seam_error": FigureKind("seam error, RMS, in SDs of the output", label="counted"),
         "largest_error": FigureKind("seam error, largest, in SDs of the output", label="counted"),
@@ -63,7 +65,9 @@ class VolumeInference(Measurement):
         return self.grid.chunks * (self.delay_seconds / processes + OWN_SECONDS)
 
     def unsupported(self, setting: Setting) -> str | None:
-        return why_no_grid(self.shape, (self.chunk,) * 3, (self.overlap,) * 3) or None
+        needed = ("zarr", "redis") if self.queue == "redis" else ("zarr",)
+        missing = next((reason for name in needed if (reason := why_missing("papers", name, name))), None)
+        return missing or why_no_grid(self.shape, (self.chunk,) * 3, (self.overlap,) * 3) or None
 
     def absent(self) -> str:
         folder = Path(tempfile.gettempdir())
@@ -87,4 +91,6 @@ class VolumeInference(Measurement):
     def start(self, post: Post) -> Measuring:
         from repro.papers.chunkflow.volume_workers import Workers
 
+        if self.queue == "redis":
+            importlib.import_module("repro.papers.chunkflow.redis_queue")  # before any clock runs
         return Workers(self.grid, self.address, self.delay_seconds, self.visibility_seconds, post)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from repro.papers.dedup.options import HashKind
+from repro.papers.extra import package
+from repro.workloads.selected_data import HashKind
 
 Words = NDArray[np.uint64]
 """[n, words]: one hash a row, its bits packed into 64-bit words, filled up with zeros."""
@@ -15,8 +16,9 @@ BLOCK = 512
 
 def hash_images(images: NDArray[np.uint8], kind: HashKind, size: int) -> Words:
     """Return the hashes of grey [n, side, side] or colour [n, side, side, 3] images."""
-    import imagehash
     from PIL import Image
+
+    imagehash = package("ImageHash", "imagehash")
 
     make = {"ahash": imagehash.average_hash, "dhash": imagehash.dhash, "phash": imagehash.phash,
             "whash": imagehash.whash}[kind]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,21 +16,10 @@ from repro.core.errors import TrialError
 from repro.core.files import write_bytes
 from repro.core.random_streams import Streams
 from repro.papers.dedup import hashes
-from repro.papers.dedup.options import Dedup, Selected, rows_sha256
 from repro.workloads.data import places
+from repro.workloads.selected_data import Dedup, Images, Selected, rows_sha256
 
 FOLDER = "duplicates"
-
-
-class Images(NamedTuple):
-    """A data set whose near-duplicates are looked for."""
-
-    train: NDArray[np.uint8]
-    """[n, side, side] grey or [n, side, side, 3] colour."""
-    evaluation: NDArray[np.uint8]
-    sha256: str
-    planted: int = 0
-    """The last so many training images are near-copies that were added on purpose."""
 
 
 def select(dedup: Dedup, images: Images) -> Selected:

@@ -24,7 +24,6 @@ ELSEWHERE = {
     "repro/bundle/archive.py": "a zip that the user names, and a folder of its own in TMPDIR",
     "repro/bundle/make.py": "the zip that was just written",
     "repro/cli/workflows/calibrate.py": "removes the whole run folder that it made",
-    "repro/cli/workflows/predict.py": "a page that the user names",
     "repro/launchers/netns/namespaces.py": "/proc",
     "repro/launchers/netns/network.py": "/proc",
     "repro/launchers/nodes/agent.py": "a folder in the fork server's own in TMPDIR",

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from repro.core import registry
+from repro.core import installed, registry
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
-from repro.optimizers import installed
 from repro.suite.file import read_suite
 from repro.suite.listing import rows
 from repro.suite.planning.plan import Plan, make_plan
@@ -101,7 +100,7 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(
     real = importlib.util.find_spec
     monkeypatch.setattr(installed, "find_spec", lambda wanted: None if wanted == module else real(wanted))
     found = plan_of_both(tmp_path, name)
-    assert reasons(found) == [f"optimizer {name}: it is of the package {package}, which is not installed: pip install "
+    assert reasons(found) == [f"optimizer {name}: package {package} is not installed: pip install "
                               "'repro-harness[optimizers]'"]
 
 

@@ -11,10 +11,10 @@ from pydantic import ValidationError
 from repro.core.errors import TrialError
 from repro.core.random_streams import Streams
 from repro.papers.dedup import hashes
-from repro.papers.dedup.options import Dedup
-from repro.papers.dedup.selection import Images, select
+from repro.papers.dedup.selection import select
 from repro.workloads import digits_data
 from repro.workloads.digits_mlp import DigitsMlp
+from repro.workloads.selected_data import Dedup, Images
 
 pytest.importorskip("imagehash")
 SHA = digits_data.SHA256

@@ -10,10 +10,10 @@ from repro.cli.console import Console, line, stdout
 from repro.cli.text.scores import table_of
 
 if TYPE_CHECKING:
-    from repro.cli.workflows.advise import Advised
     from repro.papers.advise.checked import CheckRow
     from repro.papers.advise.estimate import Estimated
     from repro.papers.advise.predict import Advice, FamilyAdvice
+    from repro.papers.advise.workflow import Advised
 
 FORMULAS = (
     "a step of G workers: T + alpha x rounds + beta x bytes of the algorithm's schedule, nothing hidden (Hockney 1994)",

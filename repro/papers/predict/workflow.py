@@ -31,7 +31,7 @@ def predict_run(
         found = predict(read_record(root), str(run), processes, cast(Scaling | None, scaling), fitted, table)
     if out:
         # Reporters are plug-ins, so they are imported by name.
-        page = importlib.import_module("repro.reporters.page.scale_model").render(found)
+        page = importlib.import_module("repro.reporters.papers.scale_model").render(found)
         try:
             out.write_text(page, encoding="utf-8")
         except OSError as error:

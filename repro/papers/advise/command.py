@@ -54,8 +54,8 @@ def advise(
     Example: repro advise guidelines --workers 2,4,8 --check
              repro advise guidelines --pilot runs/guidelines-pilot-20260101-120000 --json
     """
-    from repro.cli.text.advice import print_advised
-    from repro.cli.workflows.advise import advise_suite
+    from repro.papers.advise.terminal import print_advised
+    from repro.papers.advise.workflow import advise_suite
 
     plan = expand(read_source(suite, overrides), overrides)
     found = advise_suite(plan, pilot, out, workers, efficiency, memory or _available_mib(), steps,

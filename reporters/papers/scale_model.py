@@ -7,8 +7,8 @@ from typing import Any
 from repro.papers.predict.prediction import ScaleLine, ScaleModel
 from repro.papers.predict.words import HEAD, cells, check_text, line_text, notes
 
-from .charts.log_figure import log_figure
-from .document import page_scripts, rendered
+from ..page.charts.log_figure import log_figure
+from ..page.document import page_scripts, rendered
 
 
 def render(model: ScaleModel) -> str:

@@ -1,0 +1,1 @@
+"""Pages, sections and tables of what `repro.papers` measures."""
