@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from html import unescape
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -23,13 +25,17 @@ SHOWN = {
 }
 
 
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    spec = importlib.util.spec_from_file_location("gallery_build", GALLERY / "build.py")
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"gallery_{name}", GALLERY / f"{name}.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    written = module.build(tmp_path_factory.mktemp("gallery"))
+    return module
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    written = script("build").build(tmp_path_factory.mktemp("gallery"))
     return {path.stem: path.read_text(encoding="utf-8") for path in written}
 
 
@@ -45,3 +51,10 @@ def test_every_page_shows_what_its_name_promises(pages: dict[str, str]) -> None:
 def test_its_records_are_sound(path: Path) -> None:
     found = verify(path)
     assert found.sound, found.text()
+
+
+@pytest.mark.parametrize("path", sorted((GALLERY / "records").glob("*.zip")), ids=lambda path: path.stem)
+def test_its_verdicts_and_figures_are_those_of_the_last_conversion(path: Path) -> None:
+    convert = script("convert")
+    stored = json.loads(convert.FIGURES.read_text(encoding="utf-8"))[path.stem]
+    assert convert.differences(stored, convert.figures(path)) == []
