@@ -63,7 +63,8 @@ def hostile(record: Record) -> Record:
         "cells": cells, "suite": suite, "notes": (NASTY,),
         "skipped": (Skipped(label=NASTY, factors={}, reason=NASTY),)})
     results = tuple(item.model_copy(update={
-        "reasons": stated(f"{NASTY} /home/somebody/project/train.py:3"), "warnings": stated(NASTY), "effective": {NASTY: NASTY},
+        "reasons": stated(f"{NASTY} /home/somebody/project/train.py:3"), "warnings": stated(NASTY),
+        "effective": {NASTY: NASTY},
         "hashes": {**item.hashes, "init_weights": NASTY}}) for item in record.results)
     environment = record.environment.model_copy(update={
         "settings": {"NCCL_TOPO_FILE": "/home/somebody/topology.xml"}, "cpu": NASTY, "packages": (NASTY,)})

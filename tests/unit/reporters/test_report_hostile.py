@@ -83,7 +83,8 @@ def hostile_record(root: Path) -> Record:
         "cpu": LONG, "system": EVIL, "libraries": {EVIL: LONG, "torch": LONG}, "packages": (f"{EVIL}=={LONG}", EVIL),
         "data": tuple(item.model_copy(update={"name": LONG}) for item in environment.data)}))
     first = record.results[0]
-    write_model(record.folder.result(first.trial_id), first.model_copy(update={"warnings": (*stated(LONG), *stated(EVIL)), "reasons": stated(LONG)}))
+    write_model(record.folder.result(first.trial_id), first.model_copy(update={
+        "warnings": (*stated(LONG), *stated(EVIL)), "reasons": stated(LONG)}))
     return read_record(record.folder.root)
 
 
