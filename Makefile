@@ -9,7 +9,7 @@ export DO_NOT_TRACK = 1
 # Hundreds of processes start in a test run; if this is set, each compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart install test checks test-slow test-pythons test-gpu defects lint types layers unit flow browser package chaos fuzz bench verdicts docs gallery clean
+.PHONY: quickstart install test checks test-slow test-pythons test-gpu defects lint types layers unit flow browser package chaos fuzz bench verdicts size docs gallery clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/repro run quickstart
@@ -112,13 +112,22 @@ fuzz: $(VENV)/.test-installed
 	$(BIN)/python -m tests.fuzz.drive --seconds 1000 --commands 300
 	$(BIN)/python -m tests.fuzz.command_lines --count 2000
 
+# What the harness costs a run; with WHAT="order --samples 20000000" one of the benchmarks in benchmarks/.
 bench: $(VENV)/.installed
+ifdef WHAT
+	$(BIN)/python -m benchmarks $(WHAT)
+else
 	$(BIN)/repro bench overhead
 	$(BIN)/repro bench turnaround
+endif
 
 # Wrong verdicts and power of 4,000 simulated experiments a row, about half an hour; `make test-slow` has 200 a row.
 verdicts: $(VENV)/.installed
-	$(BIN)/repro bench verdicts
+	$(BIN)/python -m benchmarks verdicts
+
+# Lines, statements, functions, coupling and rooms, with the rules of counting; of another checkout with TREE=/path.
+size:
+	@$(PYTHON) tools/size.py $(TREE)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info runs mlruns mlartifacts mlflow.db*

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CODE = sorted(path for folder in ("repro", "reporters") for path in (ROOT / folder).rglob("*.py"))
+CODE = sorted(path for folder in ("repro", "reporters", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
 MOST_ENTRIES = 29
 MOST_PARAMETERS = 6
 MOST_LINES = 400

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = sorted(path for name in ("repro", "reporters", "suites", "templates") for path in (ROOT / name).rglob("*.py"))
+FOLDERS = ("repro", "reporters", "benchmarks", "suites", "templates")
+SOURCES = sorted(path for name in FOLDERS for path in (ROOT / name).rglob("*.py"))
 MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle", "xmlrpc"}
 """Loading the output of these runs code of its author."""
 CALLS = {

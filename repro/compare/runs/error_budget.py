@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from repro.compare.verdict.contest import Claim
 from repro.compare.design.effect import MainEffect
-from repro.compare.verdict.family import ALPHA
 from repro.compare.figures import Comparison
+from repro.compare.verdict.contest import Claim
+from repro.compare.verdict.family import ALPHA
 
 
 def error_budget(

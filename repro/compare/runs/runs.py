@@ -9,28 +9,28 @@ from pathlib import Path
 from typing import Any
 
 from repro.compare import Comparison, Metric, Summary, compare, summarize
-from repro.compare.design.calibration import Calibration, calibration_of
 from repro.compare.cell_figures import cell_figures
 from repro.compare.cell_figures import notes as figure_notes
-from repro.compare.verdict.condition import Condition, parse
-from repro.compare.verdict.contest import Claim, claims
-from repro.compare.verdict.convergence import Convergence, check
+from repro.compare.design.calibration import Calibration, calibration_of
 from repro.compare.design.effect import MainEffect
-from repro.compare.runs.error_budget import error_budget
 from repro.compare.design.factorial import main_effects
+from repro.compare.runs.error_budget import error_budget
 from repro.compare.runs.run_warnings import run_warnings
 from repro.compare.runs.several_runs import versus_several
 from repro.compare.runs.two_runs import Named, Ran, versus
+from repro.compare.verdict.condition import Condition, parse
+from repro.compare.verdict.contest import Claim, claims
+from repro.compare.verdict.convergence import Convergence, check
 from repro.core.errors import Exit, UsageError
 from repro.core.yaml_file import YamlFile
 from repro.record.folder.index import file_sha256
-from repro.record.result.results import Result
 from repro.record.folder.store import Record, read_record
+from repro.record.result.results import Result
 from repro.seams.launching import oversubscription
-from repro.suite.planning.designs import WITHOUT_TARGET
 from repro.suite.identity import METHOD, rules_of
-from repro.suite.planning.legacy import method_note
 from repro.suite.metrics import METRICS, OF_MEASUREMENTS, TO_THE_END
+from repro.suite.planning.designs import WITHOUT_TARGET
+from repro.suite.planning.legacy import method_note
 from repro.suite.planning.plan import Plan
 
 

@@ -11,17 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from repro.compare.verdict.contest import Doubts, claims
 from repro.compare.evidence.evidence import ComparisonRequest, examine
-from repro.compare.figures import Comparison
 from repro.compare.evidence.pairing import cell_trials
+from repro.compare.figures import Comparison
 from repro.compare.runs.two_runs import Named, Ran, forced
+from repro.compare.verdict.contest import Doubts, claims
 from repro.compare.verdict.verdict import judged
 from repro.core.errors import UsageError
 from repro.record.result.results import Bracket, Result
-from repro.suite.planning.cell import Cell
 from repro.suite.metrics import METRICS, MetricSpec
 from repro.suite.model import Metric
+from repro.suite.planning.cell import Cell
 
 UNIT = ("each figure is the geometric mean of one run's trials: the run is the unit, because its trials share the "
         "state of the machine")

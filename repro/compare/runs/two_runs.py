@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from repro.compare.evidence.evidence import ComparisonRequest, Evidence, examine
-from repro.compare.figures import Comparison
 from repro.compare.evidence.pairing import PAIRED_HASHES, cell_trials, mismatch
+from repro.compare.figures import Comparison
 from repro.compare.verdict.verdict import judged
 from repro.core.errors import UsageError
 from repro.record.environment.differences import changed_data, changed_plugins

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from repro.bench.harness import bare_ddp, order, overhead, program_overhead, tracking
-from repro.bench.harness.outcome import BenchOutcome, outcome
-from repro.bench.harness.tracking import TrackingOutcome
+from benchmarks import order, tracking
+from benchmarks.tracking import TrackingOutcome
+from repro.bench import bare_ddp, overhead, program_overhead
+from repro.bench.outcome import BenchOutcome, outcome
 from repro.cli.main import cli
 from repro.core import registry
 from repro.core.errors import TrialError, UsageError

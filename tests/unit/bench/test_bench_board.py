@@ -1,17 +1,15 @@
-"""`repro bench board`: the bundles it makes are sound and distinct, and a broken promise is named."""
+"""`python -m benchmarks board`: the bundles it makes are sound and distinct, and a broken promise is named."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from repro.bench.harness.board_scale import DAY_MS, BoardScale, BuildCost, make_bundles
+from benchmarks.board import DAY_MS, BoardScale, BuildCost, make_bundles, measure
 from repro.bundle.source import open_record
 from repro.bundle.verify import verify
-from repro.cli.main import cli
+from repro.core.errors import UsageError
 from repro.record.folder.store import read_record
 
 RECORDS = Path(__file__).parents[3] / "docs/gallery/records"
@@ -45,14 +43,12 @@ def test_a_broken_promise_is_named() -> None:
 
 
 def test_a_folder_without_bundles_is_refused(tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli, ["bench", "board", "--from", str(tmp_path)])
-    assert "holds no bundle (.zip)" in str(done.exception)
+    with pytest.raises(UsageError, match=r"holds no bundle \(\.zip\)"):
+        measure(tmp_path)
 
 
 @pytest.mark.slow
 def test_a_small_board_is_measured() -> None:
-    done = CliRunner().invoke(cli, ["bench", "board", "--from", str(RECORDS), "--bundles", "10", "--json"])
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.output)
-    assert found["bundles"] == 10 and found["sources"] == 9 and found["trials"] == 219
-    assert found["again"]["cpu_seconds"] < found["first"]["cpu_seconds"] and found["site_megabytes"] > 5
+    found = measure(RECORDS, 10)
+    assert (found.bundles, found.sources, found.trials) == (10, 9, 219)
+    assert found.again.cpu_seconds < found.first.cpu_seconds and found.site_megabytes > 5

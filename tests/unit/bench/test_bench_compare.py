@@ -1,14 +1,10 @@
-"""`repro bench compare`: the record it makes is a record, and the growth it reports is the slope."""
+"""`python -m benchmarks compare`: the record it makes is a record, and the growth it reports is the slope."""
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from click.testing import CliRunner
 
-from repro.bench.harness.compare_scale import Size, made_plan, made_results, measure, summary
-from repro.cli.main import cli
+from benchmarks.compare import Size, made_plan, made_results, measure, summary
 from repro.compare import compare
 
 
@@ -53,14 +49,3 @@ def test_sizes_are_measured_in_processes_of_their_own():
 def test_too_few_cells_are_refused_before_anything_runs():
     with pytest.raises(ValueError, match="eight cells"):
         measure(16, 6, 3, 1)
-    found = CliRunner().invoke(cli, ["bench", "compare", "--cells", "32", "--sizes", "9"], standalone_mode=True)
-    assert found.exit_code == 2
-    assert "lower --sizes or raise --cells" in found.output
-
-
-@pytest.mark.slow
-def test_the_command_prints_json():
-    found = CliRunner().invoke(
-        cli, ["bench", "compare", "--cells", "32", "--sizes", "2", "--repetitions", "1", "--json"])
-    assert found.exit_code == 0, found.output
-    assert [item["cells"] for item in json.loads(found.output)["sizes"]] == [16, 32]

@@ -1,15 +1,12 @@
-"""`repro bench import`: the round it makes is a round, and what it promises is checked."""
+"""`python -m benchmarks import`: the round it makes is a round, and what it promises is checked."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from repro.bench.harness.import_scale import CommandCost, ImportScale, make_round, measure, repeat_sample
-from repro.bench.harness.speedrun_scale import make_records
-from repro.cli.main import cli
+from benchmarks.imports import CommandCost, ImportScale, make_records, make_round, measure, repeat_sample
 from repro.core.errors import UsageError
 from repro.published.mlperf.folder import import_folder
 from repro.published.speedrun.folder import import_records
@@ -59,9 +56,8 @@ def test_a_small_round_is_measured(tmp_path: Path) -> None:
     assert found.logs == 10 and all(step.seconds > 0.05 for step in found.steps)
     assert (found.open_seconds is None) is bool(found.not_opened)
     assert 1 < found.page_megabytes < 15 and all(20 < step.peak_mebibytes < 1024 for step in found.steps)
-    ended = CliRunner().invoke(cli, ["bench", "import", "--from", str(tmp_path)])
-    assert isinstance(ended.exception, UsageError)
-    ended = CliRunner().invoke(cli, ["bench", "import", "--program", "speedrun", "--from", str(tmp_path)])
-    assert ended.exit_code == 2 and "--from repeats logs of MLPerf" in ended.output
+    for program in ("mlperf", "speedrun"):
+        with pytest.raises(UsageError):
+            measure(sample=tmp_path, program=program)
     found = measure(20, 4.0, program="speedrun")
     assert found.logs == 20 and found.systems == 2 and found.import_seconds == 30.0 and found.page_megabytes > 1

@@ -1,23 +1,21 @@
-"""`repro bench verdicts`: the simulated runs are what their design says, and the rows count what they should."""
+"""The simulation of verdicts: runs are what their design says, and the rows count what they should."""
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from repro.bench.verdicts.experiment import Experiment, simulated
-from repro.bench.verdicts.made_plans import places_of
-from repro.bench.verdicts.measure import measure, simulate
-from repro.bench.verdicts.outcome import allowed
-from repro.bench.verdicts.scenario import Judged, Scenario, single_run
-from repro.bench.verdicts.scenarios import SCENARIOS
-from repro.bench.verdicts.screen import DISAGREE, is_open, paired_p
-from repro.bench.verdicts.sequential_runs import adjusted_logs, places_in_order
-from repro.cli.main import cli
+from benchmarks.__main__ import main
+from benchmarks.verdicts.experiment import Experiment, simulated
+from benchmarks.verdicts.made_plans import places_of
+from benchmarks.verdicts.measure import measure, simulate
+from benchmarks.verdicts.outcome import VerdictErrors, allowed
+from benchmarks.verdicts.scenario import Judged, Scenario, single_run
+from benchmarks.verdicts.scenarios import SCENARIOS
+from benchmarks.verdicts.screen import DISAGREE, is_open, paired_p
+from benchmarks.verdicts.sequential_runs import adjusted_logs, places_in_order
 from repro.compare import compare
 from repro.compare.evidence import drift
 
@@ -105,8 +103,8 @@ def test_the_limit_is_3_3_standard_errors_above_five_per_cent() -> None:
 
 
 def test_a_row_does_not_depend_on_the_others() -> None:
-    alone = measure(20, ["t3, 10 pairs, different"]).rows[0]
-    assert alone == next(row for row in measure(20, ["t3, 10"]).rows if row.name == alone.name)
+    alone = measure(20, "t3, 10 pairs, different").rows[0]
+    assert alone == next(row for row in measure(20, "t3, 10").rows if row.name == alone.name)
 
 
 def test_the_verdict_is_that_of_compare() -> None:
@@ -119,16 +117,17 @@ def test_the_verdict_is_that_of_compare() -> None:
         assert judged == (compare(run.plan, run.results)[0].verdict, p is not None and p <= 0.05)
 
 
-def test_the_command_prints_rows_and_gives_json() -> None:
-    arguments = ["bench", "verdicts", "--experiments", "20", "--only", "t3, 20 pairs"]
-    shown = CliRunner().invoke(cli, arguments)
-    assert shown.exit_code == 0, shown.output
-    assert "all 2 rows hold" in shown.output
-    data = json.loads(CliRunner().invoke(cli, [*arguments, "--json"]).output)
-    assert [row["name"] for row in data["rows"]] == ["t3, 20 pairs", "t3, 20 pairs, different"]
-    assert data["experiments"] == 20
-    none = CliRunner().invoke(cli, ["bench", "verdicts", "--only", "moon"])
-    assert none.exit_code == 2 and "no scenario is named 'moon'" in none.output
+def test_the_command_prints_rows_and_fails_if_one_does_not_hold(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["verdicts", "--experiments", "20", "--only", "t3, 20 pairs"]
+    assert main(arguments) == 0
+    assert "all 2 rows hold" in capsys.readouterr().out
+    assert main(["verdicts", "--only", "moon"]) == 2
+    assert "no scenario is named 'moon'" in capsys.readouterr().err
+    assert main(["verdicts", "--experiments", "many"]) == 2
+    monkeypatch.setattr(VerdictErrors, "holds", False)
+    assert main(arguments) == 3
 
 
 @pytest.mark.slow
@@ -151,7 +150,7 @@ def test_a_quality_at_the_target_is_called_faster_in_no_more_contests_than_alpha
 
 @pytest.mark.slow
 def test_rows_in_parallel_are_the_same() -> None:
-    assert measure(20, ["t3, 20"], processes=2) == measure(20, ["t3, 20"])
+    assert measure(20, "t3, 20", processes=2) == measure(20, "t3, 20")
 
 
 SHORT = [

@@ -69,7 +69,7 @@ def test_an_error_of_the_file_system_names_the_file(
 
 @pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize(("arguments", "said"), [
-    (["bench", "import", "--megabytes", "nan"], "'nan' is not a finite number"),
+    (["bench", "comm", "--seconds", "nan"], "'nan' is not a finite number"),
     (["show", "a", "b\x1b[31m"], r"unexpected extra argument (b\x1b[31m)"),
 ])
 def test_a_wrong_argument_is_quoted_so_that_it_can_be_printed(

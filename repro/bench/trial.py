@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from repro.bench.harness import bare_ddp
+from repro.bench import bare_ddp
 from repro.core import registry
 from repro.core.errors import TrialError
 from repro.core.events import Event, read_events

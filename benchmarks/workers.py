@@ -57,7 +57,7 @@ class LiveWorkers(Frozen):
         return "\n".join([*lines, "  emulated computation on this machine, now"])
 
 
-def measure(rounds: int, seconds: float, delay: float, most: int) -> LiveWorkers:
+def measure(rounds: int = 6, seconds: float = 5.0, delay: float = 0.25, most: int = 4) -> LiveWorkers:
     """Run `rounds` volumes through real workers (`repro volume run`); in each, 1 to `most` workers live in turn.
 
     Args:

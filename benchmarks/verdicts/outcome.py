@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from repro.bench.verdicts.scenario import Scenario
-from repro.bench.verdicts.screen import ALPHA, DISAGREE
+from benchmarks.verdicts.scenario import Scenario
+from benchmarks.verdicts.screen import ALPHA, DISAGREE
 from repro.core.frozen import Frozen
 
 

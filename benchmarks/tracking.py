@@ -31,9 +31,9 @@ import psutil
 from rich.console import Console
 from rich.progress import Progress
 
-from repro.bench.harness.outcome import BenchOutcome, outcome
-from repro.bench.harness.slow_server import START_SECONDS, free_port
-from repro.bench.harness.trial import bench_trial, preload
+from benchmarks.slow_server import START_SECONDS, free_port
+from repro.bench.outcome import BenchOutcome, outcome
+from repro.bench.trial import bench_trial, preload
 from repro.core import registry
 from repro.core.errors import TrialError
 from repro.core.files import write_model, write_text
@@ -102,7 +102,9 @@ class TrackingOutcome(Frozen):
         return "inconclusive, the interval is too wide"
 
 
-def measure(rounds: int, steps: int, processes: int, delay: float, every: float | None = None) -> TrackingOutcome:
+def measure(
+    rounds: int = 800, steps: int = 100, processes: int = 2, delay: float = 2.0, every: float | None = None
+) -> TrackingOutcome:
     """Run `rounds` of one block in each arm, in an order drawn for each round; fewer if Ctrl-C ends it.
 
     Args:
@@ -129,7 +131,7 @@ def measure(rounds: int, steps: int, processes: int, delay: float, every: float 
             stack.callback(tracker.finish, 0.0)
             tracker.sync(wait_seconds=START_SECONDS)  # slow the first time, as before the first trial of a run
         launcher = registry.load("launcher", "local")()
-        launcher.open([*preload(), "repro.bench.harness.tracking"], "cpu")
+        launcher.open([*preload(), "benchmarks.tracking"], "cpu")
         stack.callback(launcher.close)
         conductor = _Conductor(order, trackers, server.pid, PERIOD_SECONDS if every is None else every,
                                lambda: bar.advance(task))
@@ -192,7 +194,7 @@ def _slow_server(scratch: Path, delay: float) -> Iterator[_SlowServer]:
     folder.mkdir()
     (folder / "requests").write_text("0")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MLFLOW_DISABLE_TELEMETRY": "true"}
-    child = subprocess.Popen([sys.executable, "-m", "repro.bench.harness.slow_server", str(folder), str(delay)],
+    child = subprocess.Popen([sys.executable, "-m", "benchmarks.slow_server", str(folder), str(delay)],
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment,
                              start_new_session=True)
     try:
@@ -281,7 +283,7 @@ def _train(
         threading.Thread(target=lambda: conductor.conduct(door.accept()[0]), daemon=True).start()
         with Monitor(log, folder.system_log(trial.trial_id, 1), lambda *_: None, lambda: None):
             order = LaunchRequest(
-                entry="repro.bench.harness.tracking:rank", processes=trial.choices.processes, device="cpu",
+                entry="benchmarks.tracking:rank", processes=trial.choices.processes, device="cpu",
                 folder=place,
                 payload={"trial": trial.model_dump(mode="json", by_alias=True), "log": log.name,
                          "door": str(scratch / "door"), "blocks": len(conductor.order), "out": str(scratch / "seconds"),

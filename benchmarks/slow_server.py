@@ -1,6 +1,6 @@
 """MLflow's tracking server behind a proxy that delays every request, at idle priority, in a separate process.
 
-    python -m repro.bench.harness.slow_server FOLDER SECONDS
+    python -m benchmarks.slow_server FOLDER SECONDS
 
 Runs as the leader of a session: at the end it kills its whole group. Prints the port once the server answers, counts
 requests in FOLDER/requests, and ends when its standard input ends.

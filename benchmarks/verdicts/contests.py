@@ -8,9 +8,9 @@ from typing import Literal
 
 import numpy as np
 
-from repro.bench.verdicts.made_plans import made_plan, places_of
-from repro.bench.verdicts.scenario import DIFFERENT, OPEN, Judged, Scenario
-from repro.bench.verdicts.screen import ALPHA, DISAGREE
+from benchmarks.verdicts.made_plans import made_plan, places_of
+from benchmarks.verdicts.scenario import DIFFERENT, OPEN, Judged, Scenario
+from benchmarks.verdicts.screen import ALPHA, DISAGREE
 from repro.compare import compare
 from repro.record.result.results import Result
 from repro.stats import quality_claim

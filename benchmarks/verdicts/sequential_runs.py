@@ -14,19 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.verdicts.experiment import Experiment, SimulatedRun, simulated
+from benchmarks.verdicts.made_plans import places_of
+from benchmarks.verdicts.scenario import DIFFERENT, OPEN, SHOWN, Judged, Scenario, single_run, wrongly_same
+from benchmarks.verdicts.screen import ALPHA, DISAGREE, first_refuted, is_open_anytime, paired_p
 from repro import stats
-from repro.bench.verdicts.experiment import Experiment, SimulatedRun, simulated
-from repro.bench.verdicts.made_plans import places_of
-from repro.bench.verdicts.scenario import (
-    DIFFERENT,
-    OPEN,
-    SHOWN,
-    Judged,
-    Scenario,
-    single_run,
-    wrongly_same,
-)
-from repro.bench.verdicts.screen import ALPHA, DISAGREE, first_refuted, is_open_anytime, paired_p
 from repro.compare.design.sequential import take_look
 from repro.compare.evidence import drift
 from repro.compare.evidence.stage import Stage

@@ -17,7 +17,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from repro.bench.harness.speedrun_scale import make_records
 from repro.core.errors import ReproError, UsageError
 from repro.core.frozen import Frozen
 from repro.published.untrusted.files import walk
@@ -28,6 +27,10 @@ SPEEDRUN_SECONDS, SPEEDRUN_MEBIBYTES = 30.0, 500e6 / (1 << 20)
 """Limits for all records of the speed-run: 1,500 logs, 230 MB."""
 RUNS = 5
 """Logs of one made-up system."""
+RECORD_RUNS = 10
+"""Logs of one arm; a record has two."""
+STEPS, EVERY = 1400, 250
+RULE = "=" * 100 + "\n"
 START_MS = 1_700_000_000_000
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
@@ -86,7 +89,8 @@ class ImportScale(Frozen):
 
 
 def measure(
-    logs: int, megabytes: float, sample: Path | None = None, program: Literal["mlperf", "speedrun"] = "mlperf"
+    logs: int = 2000, megabytes: float = 400.0, sample: Path | None = None,
+    program: Literal["mlperf", "speedrun"] = "mlperf",
 ) -> ImportScale:
     """Make at least `logs` logs of about `megabytes` (10^6 bytes) in all, import them, report them, open the page.
 
@@ -94,9 +98,11 @@ def measure(
         sample: a folder of MLPerf result logs to repeat; None: made-up logs.
 
     Raises:
-        UsageError: no log below `sample`.
+        UsageError: no log below `sample`, or it is to be repeated as records of the speed-run.
         ReproError: a command failed.
     """
+    if sample is not None and program != "mlperf":
+        raise UsageError("a sample is of logs of MLPerf; leave it out for the speed-run")
     with tempfile.TemporaryDirectory(prefix="repro-bench-") as name:
         root = Path(name)
         if program == "speedrun":
@@ -133,6 +139,21 @@ def make_round(root: Path, logs: int, megabytes: float) -> None:
             "accelerator_model_name": f"Chip {system % 9}", "framework": "Frame 1.0"}))
         for run in range(RUNS):
             (folder / f"result_{run}.txt").write_text(filled("".join(_lines(system, run)), each))
+
+
+def make_records(root: Path, logs: int, megabytes: float) -> None:
+    """Write records of two arms; the text of the program fills each log up to the size."""
+    each = int(megabytes * 1e6 / max(1, logs))
+    for index in range(logs):
+        record, place = divmod(index, 2 * RECORD_RUNS)
+        arm = ("baseline", "this_pr")[place // RECORD_RUNS]
+        date = f"{2024 + record // 48}-{1 + record // 4 % 12:02d}-{1 + record % 4:02d}"
+        folder = root / "track_1_short" / f"{date}_Record{record}"
+        (folder / arm).mkdir(parents=True, exist_ok=True)
+        lines = "".join(_record_lines(record, place, faster=0.99 if arm == "this_pr" else 1.0))
+        line = "    x = F.rms_norm(x, (x.size(-1),)) @ self.weight.bfloat16()  # a line of the program\n"
+        program = line * max(1, (each - len(lines)) // len(line))
+        (folder / arm / f"{index:08d}.txt").write_text(program + lines)
 
 
 def repeat_sample(sample: Path, root: Path, logs: int, megabytes: float) -> None:
@@ -179,6 +200,23 @@ def _lines(system: int, run: int) -> Iterator[str]:
         yield _event("eval_accuracy", 0.1 + 0.66 * index / evaluations, at, epoch_num=index)
         yield _event("epoch_stop", None, at, epoch_num=index)
     yield _event("run_stop", None, seconds, status="success")
+
+
+def _record_lines(record: int, place: int, faster: float) -> Iterator[str]:
+    yield RULE
+    yield "Running Python 3.12.3 (main)\nRunning PyTorch 2.10.0+cu128 compiled for CUDA 12.8\n"
+    yield "Fri Jul 17 11:47:52 2026\n| NVIDIA-SMI 580.1      Driver Version: 580.1      CUDA Version: 13.0   |\n"
+    for gpu in range(8):
+        yield f"|   {gpu}  NVIDIA H100 80GB HBM3      On  |   00000000:{16 + gpu:02X}:00.0 Off |         0 |\n"
+    yield RULE
+    seconds = faster * 1300 * 0.96**record * (1 + 1e-4 * (place * 7 % 11))
+    for step in range(STEPS + 1):
+        at = seconds * 1e3 * step / STEPS
+        tail = f"train_time:{at:.0f}ms step_avg:{seconds * 1e3 / STEPS:.2f}ms\n"
+        if step % EVERY == 0 or step == STEPS:
+            loss = 3.278 + 2e-4 * (place * 3 % 10) if step == STEPS else 10.8 - 7 * step / STEPS
+            yield f"step:{step}/{STEPS} val_loss:{loss:.4f} {tail}"
+        yield f"step:{step}/{STEPS} {tail}"
 
 
 def _event(key: str, value: Any, at: float, **metadata: Any) -> str:

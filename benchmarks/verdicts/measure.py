@@ -1,44 +1,43 @@
-"""`repro bench verdicts`: simulate every scenario with a seed of its own, and count the answers."""
+"""`python -m benchmarks verdicts`: simulate every scenario with a seed of its own, and count the answers."""
 
 from __future__ import annotations
 
 import multiprocessing
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 
-from repro.bench.verdicts.outcome import Row, VerdictErrors, row_of
-from repro.bench.verdicts.scenario import Scenario
-from repro.bench.verdicts.scenarios import SCENARIOS
-from repro.bench.verdicts.screen import EVERY
+from benchmarks.verdicts.outcome import Row, VerdictErrors, head, row_of
+from benchmarks.verdicts.scenario import Scenario
+from benchmarks.verdicts.scenarios import SCENARIOS
+from benchmarks.verdicts.screen import EVERY
 
 SEED = 20151102
 """With the name of a scenario, the seed of all of its random numbers."""
 
 
-def measure(
-    experiments: int, only: Sequence[str] = (), progress: Callable[[Row], None] = lambda row: None, processes: int = 1
-) -> VerdictErrors:
-    """Simulate the scenarios whose name contains one of `only`; all if it is empty.
+def measure(experiments: int = 4000, only: str = "", processes: int = 1) -> VerdictErrors:
+    """Simulate the scenarios whose name contains `only`, and print each row when it is known; all take about an hour.
 
     Args:
-        progress: called with every row, in the order of the table.
+        experiments: of every scenario.
         processes: rows simulated at the same time; it changes no figure.
 
     Raises:
         ValueError: no scenario has such a name.
     """
-    chosen = [item for item in SCENARIOS if not only or any(text in item.name for text in only)]
+    chosen = [item for item in SCENARIOS if only in item.name]
     if not chosen:
-        raise ValueError(f"no scenario is named {' or '.join(map(repr, only))}; there are: "
+        raise ValueError(f"no scenario is named {only!r}; there are: "
                          f"{'; '.join(item.name for item in SCENARIOS)}")
+    print(head(experiments, SEED))
     rows = []
     for row in _simulated([item.name for item in chosen], experiments, processes):
         rows.append(row)
-        progress(row)
+        print(row.text(), flush=True)
     return VerdictErrors(seed=SEED, experiments=experiments, rows=tuple(rows))
 
 

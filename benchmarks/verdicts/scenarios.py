@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import get_args
 
-from repro.bench.verdicts.contests import contests
-from repro.bench.verdicts.experiment import Experiment, Miss
-from repro.bench.verdicts.other_answers import gate, planned, several_runs, two_runs
-from repro.bench.verdicts.rounds import advised_rounds
-from repro.bench.verdicts.scenario import RELATIVE, SHOWN, Scenario, single_run, wrongly_same
-from repro.bench.verdicts.sequential_runs import sequential_scenarios
+from benchmarks.verdicts.contests import contests
+from benchmarks.verdicts.experiment import Experiment, Miss
+from benchmarks.verdicts.other_answers import gate, planned, several_runs, two_runs
+from benchmarks.verdicts.rounds import advised_rounds
+from benchmarks.verdicts.scenario import RELATIVE, SHOWN, Scenario, single_run, wrongly_same
+from benchmarks.verdicts.sequential_runs import sequential_scenarios
 
 MISSES: tuple[Miss, ...] = get_args(Miss)
 FINE = 0.1

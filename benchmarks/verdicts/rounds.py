@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from repro.bench.verdicts.experiment import Experiment, simulated
-from repro.bench.verdicts.scenario import DIFFERENT, OPEN, Judged, Scenario
+from benchmarks.verdicts.experiment import Experiment, simulated
+from benchmarks.verdicts.scenario import DIFFERENT, OPEN, Judged, Scenario
 from repro.compare import Comparison, compare
 
 ROUNDS = 6

@@ -8,9 +8,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from benchmarks.verdicts.experiment import Experiment, simulated
+from benchmarks.verdicts.scenario import DIFFERENT, OPEN, Judged, Scenario, verdict
 from repro import stats
-from repro.bench.verdicts.experiment import Experiment, simulated
-from repro.bench.verdicts.scenario import DIFFERENT, OPEN, Judged, Scenario, verdict
 from repro.compare import compare
 from repro.compare.runs.several_runs import versus_several
 from repro.compare.runs.two_runs import Ran, versus

@@ -78,7 +78,7 @@ class BoardScale(Frozen):
         return self.bundles <= BUNDLES and self.first.seconds > SECONDS
 
 
-def measure(folder: Path, bundles: int) -> BoardScale:
+def measure(folder: Path, bundles: int = BUNDLES) -> BoardScale:
     """Make `bundles` bundles from those in `folder`, and build a board of them twice.
 
     Raises:

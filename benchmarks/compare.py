@@ -72,8 +72,12 @@ class CompareScale(Frozen):
         return "\n".join(lines)
 
 
-def measure(cells: int, seeds: int, sizes: int, repetitions: int) -> CompareScale:
+def measure(cells: int = 5000, seeds: int = 20, sizes: int = 4, repetitions: int = 3) -> CompareScale:
     """Compare records of `cells` cells and repeated halves of that, `sizes` in all, each in a separate process.
+
+    Args:
+        seeds: results of a cell.
+        repetitions: of every size; the fastest counts.
 
     Raises:
         ValueError: fewer than two sizes, or too few cells to halve.

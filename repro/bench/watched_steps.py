@@ -1,6 +1,6 @@
 """The program that `repro bench overhead --program` runs: steps with and without `repro.watch`, in turn.
 
-Run as `python -m repro.bench.harness.watched_steps ARM PAIRS MS FILE`; FILE receives the seconds as JSON.
+Run as `python -m repro.bench.watched_steps ARM PAIRS MS FILE`; FILE receives the seconds as JSON.
 """
 
 from __future__ import annotations

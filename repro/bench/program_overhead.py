@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from statistics import fmean, median
 
-from repro.bench.harness.outcome import BenchOutcome, outcome
+from repro.bench.outcome import BenchOutcome, outcome
 from repro.core.errors import TrialError
 from repro.core.frozen import Frozen
 from repro.program.watch_pipe import WatchPipe
@@ -86,7 +86,7 @@ def _arm(name: str, pairs: int, milliseconds: float) -> WatchOverhead:
     before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as scratch, WatchPipe(Path(scratch)) as pipe:
         file = Path(scratch, "seconds.json")
-        command = [sys.executable, "-m", "repro.bench.harness.watched_steps", name, str(pairs), str(milliseconds)]
+        command = [sys.executable, "-m", "repro.bench.watched_steps", name, str(pairs), str(milliseconds)]
         lines = _run([*command, str(file)], pipe)
         found: dict[str, list[float]] = json.loads(file.read_text())
     watched, bare = ([1e3 * seconds for seconds in found[key]] for key in ("watched", "bare"))

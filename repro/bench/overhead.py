@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from repro.bench.harness.outcome import BenchOutcome, outcome
-from repro.bench.harness.trial import bench_trial, preload
+from repro.bench.outcome import BenchOutcome, outcome
+from repro.bench.trial import bench_trial, preload
 from repro.core import registry
 from repro.core.errors import TrialError
 from repro.core.random_streams import Streams
@@ -34,7 +34,7 @@ from repro.worker.main import build
 from repro.worker.setup import RankPlace
 
 if TYPE_CHECKING:
-    from repro.bench.harness.bare_ddp import Trainer
+    from repro.bench.bare_ddp import Trainer
 
 LONG_STEP_MS = 5.0
 """Steps from here on are promised `LIMIT`, shorter ones `SHORT_LIMIT`."""
@@ -76,7 +76,7 @@ def measure(pairs: int, block: int, batch: int, processes: int, launches: int) -
     before = os.getloadavg()[0]
     launcher = registry.load("launcher", "local")()
     trial = bench_trial(processes, pairs + WARM_UP, block, batch=batch, rate=RATE)
-    launcher.open([*preload(), "repro.bench.harness.overhead", "repro.bench.harness.bare_ddp"], "cpu")
+    launcher.open([*preload(), "repro.bench.overhead", "repro.bench.bare_ddp"], "cpu")
     try:
         found = [_launch(launcher, trial, pairs, block, number) for number in range(launches)]
     finally:
@@ -98,7 +98,7 @@ def _launch(launcher: Launcher, trial: Trial, pairs: int, block: int, number: in
     """
     with tempfile.TemporaryDirectory() as scratch:
         ended = launcher.launch(LaunchRequest(
-            entry="repro.bench.harness.overhead:rank", processes=trial.choices.processes, device="cpu",
+            entry="repro.bench.overhead:rank", processes=trial.choices.processes, device="cpu",
             folder=Path(scratch), timeout_seconds=3600.0,
             payload={"trial": trial.model_dump(mode="json", by_alias=True), "log": "result.txt", "pairs": pairs,
                      "block": block, "launch": number, "launched_ns": time.monotonic_ns()},
@@ -111,7 +111,7 @@ def _launch(launcher: Launcher, trial: Trial, pairs: int, block: int, number: in
 
 def rank(folder: str, payload: Mapping[str, Any]) -> None:
     """Run one rank: a step under the harness and a step of the bare loop, in turn."""
-    from repro.bench.harness import bare_ddp
+    from repro.bench import bare_ddp
 
     number, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     trial = Trial.model_validate(payload["trial"])

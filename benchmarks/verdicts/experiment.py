@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from repro.bench.verdicts.made_plans import made_plan, ordered, places_of
+from benchmarks.verdicts.made_plans import made_plan, ordered, places_of
 from repro.record.result.remarks import stated
 from repro.record.result.results import Bracket, Point, Result
 from repro.suite.model import SEEDS_BELOW

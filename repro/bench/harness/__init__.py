@@ -1,1 +1,0 @@
-"""Benchmarks of the harness against bare alternatives: ratios in one session, interleaved, with intervals."""
