@@ -31,7 +31,7 @@ from repro.record.result.status import meaning
 
 RECORDS = Path(__file__).parent / "records"
 FIGURES = RECORDS / "figures.json"
-LEFT_OUT = {"schema", "candidate", "baseline", "cell_id", "because", "cautions", "settles", "differs", "pairs",
+LEFT_OUT = {"schema", "candidate", "baseline", "cell_id", "because", "cautions", "advice", "differs", "pairs",
             "outliers"}
 """Parts of `repro compare --json` that are sentences or names, or follow from other parts."""
 Step = Callable[[Path], None]
