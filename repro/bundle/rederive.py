@@ -13,9 +13,9 @@ from repro.core.errors import OutputError
 from repro.core.events import Event, complete_lines, parse_line
 from repro.record.derive.derive import SERIES, UNREAD, damaged_log, derive, is_read, with_energy
 from repro.record.folder import index, post_mortem
-from repro.record.result.remarks import CONSERVATION_TOLERANCE
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
+from repro.record.result.warned import CONSERVATION_TOLERANCE
 from repro.seams.launching import LaunchResult, RankCause, RankEnd
 from repro.suite.identity import leave_out_added
 from repro.suite.model import Trial

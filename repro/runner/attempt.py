@@ -18,7 +18,8 @@ from repro.record.folder.checkpoint import Resumption
 from repro.record.folder.ledger import Attempt
 from repro.record.hopeless import HopelessRule
 from repro.record.result.energy import Energy
-from repro.record.result.remarks import OutOfTime, Reason, stated
+from repro.record.result.reasons import OutOfTime, Reason
+from repro.record.result.remarks import stated
 from repro.record.result.results import Result
 from repro.record.result.status import INTERRUPTED, NOT_LAUNCHED, REFUSED, STARTED, meaning
 from repro.runner.checkpoints import TrialCheckpoints, spent_seconds

@@ -78,7 +78,6 @@ def test_reporters_import_nothing_that_trains_and_mlflow_in_functions_only() -> 
     assert [named(path) for path in reporters if "mlflow" in imported(ast.parse(path.read_text()).body)] == []
 
 
-@pytest.mark.xfail(strict=True, reason="imports of repro.papers are exempt until each paper plugs in through a seam")
 def test_no_import_is_exempt_from_the_layers() -> None:
     """An import for type checkers that points up would be an exemption or an exclusion here."""
     tomllib: Any = pytest.importorskip("tomllib", reason="reading pyproject.toml takes Python 3.11")

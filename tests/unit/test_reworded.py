@@ -17,8 +17,9 @@ from repro.core.files import write_model
 from repro.record.folder import damaged, index
 from repro.record.folder.resume import trials_to_run
 from repro.record.folder.store import read_record
-from repro.record.result.remarks import SlowLogging, Stated, Worded
+from repro.record.result.remarks import Stated, Worded
 from repro.record.result.status import meaning
+from repro.record.result.warned import SlowLogging
 
 RECORDS = Path(__file__).parents[2] / "docs" / "gallery" / "records"
 OTHER_WORDS = "Lorem ipsum: crashed, missed 0.5 %"

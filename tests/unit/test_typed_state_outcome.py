@@ -10,7 +10,8 @@ from repro.bundle.rederive import conservation_problems, differences
 from repro.core.events import Event
 from repro.record.derive.derive import damaged_log, derive
 from repro.record.result.outcome import read_outcome
-from repro.record.result.remarks import LogDamaged, Worded, stated
+from repro.record.result.reasons import LogDamaged
+from repro.record.result.remarks import Worded, stated
 from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.worker.stop_rule import Progress, decide

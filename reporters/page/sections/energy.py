@@ -8,8 +8,8 @@ from statistics import median
 
 from repro.record.folder.store import Record
 from repro.record.result.energy import Energy
-from repro.record.result.remarks import OBSERVER_LIMIT
 from repro.record.result.results import Result
+from repro.record.result.warned import OBSERVER_LIMIT
 
 from ...text import Number, number, share
 from ..cells import CellMark, marks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from repro.core.events import Event
-from repro.record.result.remarks import CompiledLate
+from repro.record.result.warned import CompiledLate
 
 
 def read_filling(event: Event | None) -> float:

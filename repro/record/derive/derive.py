@@ -9,8 +9,9 @@ from repro.record.derive.measurement import derive_measurement
 from repro.record.derive.program import derive_program
 from repro.record.derive.training import derive_training
 from repro.record.result.energy import Energy
-from repro.record.result.remarks import OBSERVER_LIMIT, BusyTracker, EnergyOfLastAttempt, LogDamaged
+from repro.record.result.reasons import LogDamaged
 from repro.record.result.results import Result
+from repro.record.result.warned import OBSERVER_LIMIT, BusyTracker, EnergyOfLastAttempt
 from repro.seams.launching import LaunchResult
 from repro.suite.kinds.measurement import MeasurementConfig
 from repro.suite.kinds.program import ProgramConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from repro.record.result.remarks import Unlike
+from repro.record.result.reasons import Unlike
 from repro.seams.training import BACKEND, Comm, Engine, Precision, Preconditioner, Workload
 from repro.suite.kinds import model_options
 from repro.suite.kinds.training import TrainingConfig

@@ -8,18 +8,15 @@ from typing import Any
 from pydantic import ConfigDict, Field
 
 from repro.core.frozen import Frozen
-from repro.record.result.remarks import (
-    GAP_SHARE,
-    BlockGap,
+from repro.record.result.reasons import (
     MovedByEvaluation,
     NarrowMasters,
-    NotChecked,
     OtherEvaluation,
     RankWeightsDiffer,
     Reason,
-    SlowEvaluation,
     Unlike,
 )
+from repro.record.result.warned import GAP_SHARE, BlockGap, NotChecked, SlowEvaluation
 from repro.seams.training import Precision, Workload
 from repro.suite.kinds.training import TrainingConfig
 

@@ -12,16 +12,10 @@ from repro.record.derive.traffic import read_traffic
 from repro.record.derive.training_figures import MIB, memory_figures
 from repro.record.derive.trial_log import TrialLog, read_init_seconds, read_status
 from repro.record.result.operation import Checked, Figured, Operation
-from repro.record.result.remarks import (
-    CheckFailed,
-    LongInitialisation,
-    OtherOperations,
-    Reason,
-    Unlike,
-    init_excess,
-)
+from repro.record.result.reasons import CheckFailed, OtherOperations, Reason, Unlike
 from repro.record.result.results import Result, Traffic
 from repro.record.result.status import meaning
+from repro.record.result.warned import LongInitialisation, init_excess
 from repro.seams.launching import LaunchResult
 from repro.seams.training import BACKEND, Comm
 from repro.suite.kinds.measurement import MeasurementConfig

@@ -15,7 +15,8 @@ from repro.record.derive.trial_log import (
     read_status,
     why_no_success,
 )
-from repro.record.result.remarks import Silent, Stated
+from repro.record.result.reasons import Silent
+from repro.record.result.remarks import Stated
 from repro.record.result.results import Point, Result
 from repro.record.result.status import meaning
 from repro.seams.launching import LaunchResult

@@ -24,17 +24,17 @@ from repro.record.derive.trial_log import (
     why_no_success,
 )
 from repro.record.result.protocol import Protocol
-from repro.record.result.remarks import (
+from repro.record.result.reasons import OtherData, Reason, ShortEvaluation
+from repro.record.result.results import LOST, PHASES, Point, Result
+from repro.record.result.status import Status, meaning
+from repro.record.result.warned import (
     CONSERVATION_TOLERANCE,
     LOGGING_LIMIT,
     OTHER_SHARE,
     CheckpointsSkipped,
     ClockBackwards,
     LongInitialisation,
-    OtherData,
-    Reason,
     Resumed,
-    ShortEvaluation,
     SlowLogging,
     StepsMissing,
     Unassigned,
@@ -43,8 +43,6 @@ from repro.record.result.remarks import (
     WorkersLost,
     init_excess,
 )
-from repro.record.result.results import LOST, PHASES, Point, Result
-from repro.record.result.status import Status, meaning
 from repro.seams.launching import LaunchResult
 from repro.seams.training import Workload
 from repro.suite.model import Trial

@@ -11,18 +11,11 @@ from repro.core.sums import plain_sum
 from repro.record.derive.compiled import read_filling
 from repro.record.derive.final_facts import FinalFacts, read_facts
 from repro.record.result.outcome import read_outcome
-from repro.record.result.remarks import (
-    NoStop,
-    NoSuccess,
-    OutOfTime,
-    RankFailed,
-    Reason,
-    Silent,
-    init_excess,
-    stated,
-)
+from repro.record.result.reasons import NoStop, NoSuccess, OutOfTime, RankFailed, Reason, Silent
+from repro.record.result.remarks import stated
 from repro.record.result.results import Bracket, Point
 from repro.record.result.status import Status
+from repro.record.result.warned import init_excess
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.contest import CONTEST
 

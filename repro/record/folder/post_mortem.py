@@ -12,7 +12,7 @@ from pathlib import Path
 from repro.core import fence
 from repro.core.events import TOKEN, complete_lines, parse_line
 from repro.core.redact import HIDDEN, masked, secrets
-from repro.record.result.remarks import LogDamaged
+from repro.record.result.reasons import LogDamaged
 from repro.seams.launching import LaunchResult, RankEnd
 
 FIRST, LAST = "cache_clear", "x_effective"

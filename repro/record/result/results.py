@@ -14,8 +14,10 @@ from repro.record.result.energy import Energy
 from repro.record.result.layer_cost import LayerCost
 from repro.record.result.operation import Operation
 from repro.record.result.protocol import Protocol
-from repro.record.result.remarks import FAULTS, LogDamaged, Reason, Resumed, Warned, joined
+from repro.record.result.reasons import LogDamaged, Reason
+from repro.record.result.remarks import joined
 from repro.record.result.status import Status
+from repro.record.result.warned import FAULTS, Resumed, Warned
 
 PHASES = ("train", "eval", "checkpoint", "logging", "other")
 LOST = "lost"

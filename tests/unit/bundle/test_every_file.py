@@ -18,7 +18,7 @@ from repro.core.errors import OutputError
 from repro.core.files import read_model, write_model
 from repro.record.folder import index
 from repro.record.folder.store import RunFolder
-from repro.record.result.remarks import LogDamaged
+from repro.record.result.reasons import LogDamaged
 from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult
 from tests.records import SUITE, make_record

@@ -6,7 +6,7 @@ from typing import Any
 
 from repro.core.events import Event
 from repro.record.derive.compiled import late_graphs, read_filling, read_seconds
-from repro.record.result.remarks import CompiledLate
+from repro.record.result.warned import CompiledLate
 
 
 def event(value: Any) -> Event:

@@ -14,16 +14,15 @@ from repro.record.derive.final_facts import (
     slow_evaluation,
     unchecked,
 )
-from repro.record.result.remarks import (
-    BlockGap,
+from repro.record.result.reasons import (
     MovedByEvaluation,
     NarrowMasters,
-    NotChecked,
     OtherEvaluation,
     RankWeightsDiffer,
     Reason,
     Unlike,
 )
+from repro.record.result.warned import BlockGap, NotChecked
 from repro.suite.kinds.training import TrainingConfig
 
 CHOICES: dict[str, Any] = {

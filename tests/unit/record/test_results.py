@@ -11,8 +11,9 @@ import pytest
 
 from repro.core.events import Event, EventLog, read_events
 from repro.record.derive.derive import derive
-from repro.record.result.remarks import LongInitialisation, StepsMissing, Unassigned, Unexplained, joined
+from repro.record.result.remarks import joined
 from repro.record.result.results import Bracket, Result
+from repro.record.result.warned import LongInitialisation, StepsMissing, Unassigned, Unexplained
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.model import Trial
 from repro.worker.stop_rule import Ending, Progress, decide
