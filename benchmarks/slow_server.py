@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.request import urlopen
 
-from repro.core import child_process
+from repro.core import orphans
 from repro.runner.tracking_process import give_way
 
 REQUEST = re.compile(rb"(?:GET|POST|PUT|PATCH|DELETE) /")
@@ -37,7 +37,7 @@ def free_port() -> int:
 def main() -> None:
     folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
     give_way()
-    child_process.signal_at_parent_exit(signal.SIGCONT)  # it may be stopped at that moment
+    orphans.signal_at_parent_exit(signal.SIGCONT)  # it may be stopped at that moment
     port = free_port()
     command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1", "--backend-store-uri",
                f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "files")]

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from repro.core.digits import spelled
 from repro.core.files import write_text
+from repro.core.numbers import spelled
 from repro.record.folder.store import Record
 from repro.reporting import Reporter
 

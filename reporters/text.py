@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 
 from markupsafe import Markup, escape
 
-from repro.core.seconds import readable
+from repro.core.numbers import readable
 
 PATH = re.compile(r"(?:file://|(?<![\w./:<~]))(?:[A-Za-z]:\\(?:[^\\\s'\"]+\\)*|~?/(?:[\w.@+=%-]+/)+)(?=[^\s'\"]|$|[\s'\"])")
 """The folders of an absolute path, up to the last separator; URLs and fractions do not match."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
-from repro.core.sums import plain_sum
+from repro.core.numbers import plain_sum
 from repro.record.folder.store import Record
 from repro.record.result.protocol import Protocol
 

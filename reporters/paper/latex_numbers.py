@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from repro.compare import METRICS, Comparison
-from repro.core.digits import DIGITS
+from repro.core.numbers import DIGITS
 from repro.record.folder.store import Record
 
 from ..tables.rows import origins_of, summaries

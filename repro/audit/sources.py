@@ -16,7 +16,7 @@ from repro.published.mlperf.folder import import_folder
 from repro.published.record import Program
 from repro.published.speedrun.folder import import_records
 from repro.published.store import RECORD, read_published
-from repro.record.folder.untrusted import read_inside
+from repro.record.folder.store import read_record
 
 
 def read_facts(source: str, mapping: Path | None) -> Facts:
@@ -43,17 +43,15 @@ def _experiment(name: str, mapping: Path) -> Facts:
 def _folder(path: Path) -> Facts:
     if not path.exists():
         raise UsageError(f"{path}: no such folder; for an MLflow experiment of this name add --map mapping.yaml")
-    if is_bundle(path):
-        with open_record(path) as root:
-            return record_facts(read_inside(root))
-    if (path / "plan.json").is_file():
-        return record_facts(read_inside(path))
-    if (path / RECORD).is_file():
-        found = read_published(path)
+    if not is_bundle(path) and not any((path / name).is_file() for name in ("plan.json", RECORD)):
+        return _as_published(path)
+    with open_record(path) as root:
+        if not (root / RECORD).is_file():
+            return record_facts(read_record(root))
+        found = read_published(root)
         record = found.record
         return published_facts(record.program, record.imported, record.cells, record.systems, found.results,
                                found.refused)
-    return _as_published(path)
 
 
 def _as_published(path: Path) -> Facts:

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from repro.board.entry import Entry
 from repro.board.read import Render, read_entry
 from repro.board.scratch import Scratch, scratch
-from repro.core import child_process, orphans
+from repro.core import orphans
 from repro.core.files import write_text
 from repro.core.frozen import Frozen
 from repro.core.machine import count_cores
@@ -56,7 +56,7 @@ def read_records(paths: Sequence[Path], folder: Path, out: Path, render: Render,
 
 def _end_with(owner: str) -> None:
     """Have this process end with the one that started it, also after kill -9."""
-    child_process.signal_at_parent_exit(signal.SIGKILL)
+    orphans.signal_at_parent_exit(signal.SIGKILL)
     if orphans.is_over(owner):  # it ended before the line above
         os._exit(1)
 

@@ -20,8 +20,7 @@ from repro.published.record import PublishedCell
 from repro.published.speedrun.claims import judge_claims
 from repro.published.store import Published, read_published
 from repro.record.folder.index import file_sha256
-from repro.record.folder.store import Record
-from repro.record.folder.untrusted import read_inside
+from repro.record.folder.store import Record, read_record
 from repro.suite.identity import rules_of
 
 DAMAGED = "cannot be read"
@@ -52,14 +51,14 @@ def read_entry(path: Path, top: Path, render: Render, below: Path | None = None)
     """
     place = path.relative_to(top).as_posix()
     try:
-        if (path / "published.json").is_file():
-            published = read_published(path)
-            return _of_published(published, place), render(published)
         with open_record(path, below=below) as folder:
+            if path.is_dir() and (folder / "published.json").is_file():
+                published = read_published(folder)
+                return _of_published(published, place), render(published)
             read: dict[Path, Any] = {}
             standing, why, identity = _standing(folder, path, read)
             try:
-                record = read_inside(folder, read)
+                record = read_record(folder, read)
                 sha256 = file_sha256(path) if path.is_file() else ""
                 return _of_run(record, place, (sha256, identity), standing, why), render(record)
             except IMPOSSIBLE:

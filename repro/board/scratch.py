@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repro.bundle.archive import most_bytes
-from repro.core.available_memory import available_memory
-from repro.core.owned_folder import name_owner, remove_orphaned
+from repro.core.memory import available_memory
+from repro.core.orphans import name_owner, remove_orphaned
 
 MEMORY = Path("/dev/shm")
 PREFIX = "repro-board-"

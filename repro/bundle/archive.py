@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import stat
 import struct
-import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from repro.core import fence
 from repro.core.errors import OutputError
+from repro.core.files import replacing
 
 MAX_ARCHIVE_BYTES = 512 << 20
 MAX_TOTAL_BYTES = 512 << 20
@@ -42,8 +40,7 @@ def pack(path: Path, files: Mapping[str, bytes]) -> None:
     """
     refuse_large(path, len(files), sum(map(len, files.values())))
     try:
-        fence.make_folder(path.parent)
-        with fence.replacing(path) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, False, 6) as archive:
+        with replacing(path) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, False, 6) as archive:
             for name, content in sorted(files.items()):
                 archive.writestr(_entry(name), content)
     except OSError as error:
@@ -51,7 +48,7 @@ def pack(path: Path, files: Mapping[str, bytes]) -> None:
 
 
 def refuse_large(path: Path, count: int, size: int) -> None:
-    """Refuse a record that `unpacked` would refuse.
+    """Refuse a record that `unpack` would refuse.
 
     Args:
         count: files.
@@ -72,35 +69,13 @@ def _entry(name: str) -> zipfile.ZipInfo:
     return entry
 
 
-@contextmanager
-def unpacked(path: Path, name: str = "", below: Path | None = None) -> Iterator[Path]:
-    """Unpack the archive into a temporary folder of its name for as long as the context lasts.
-
-    Args:
-        name: of the folder instead.
-        below: folder of the temporary folder; None: the system's.
-
-    Raises:
-        OutputError: the archive is none that `pack` writes, or exceeds a limit; the message names the member.
-    """
-    with tempfile.TemporaryDirectory(prefix="repro-bundle-", dir=below) as place:
-        folder = Path(place) / (name or folder_name(path))
-        folder.mkdir()
-        unpack(path, folder)
-        yield folder
-
-
-def folder_name(path: Path) -> str:
-    """Return the name of the folder that an archive is unpacked into."""
-    return path.stem.strip(".") or "bundle"
-
-
 def unpack(path: Path, to: Path) -> None:
     """Write every member below `to`: nothing outside it, no links, bounded sizes.
 
     Raises:
-        OutputError: as `unpacked`.
+        OutputError: the archive is none that `pack` writes, or exceeds a limit; the message names the member.
     """
+    to.mkdir(exist_ok=True)
     try:
         with path.open("rb") as stream:
             _check_end(path, stream)

@@ -13,7 +13,6 @@ from typing import Any
 
 import repro
 from repro.bundle import archive, crate
-from repro.core import fence
 from repro.core.errors import OutputError
 from repro.core.redact import Scrubber
 from repro.record.folder import index as record_index
@@ -47,14 +46,17 @@ def scrubber(root: Path) -> Scrubber:
     return Scrubber.here(os.environ, places)
 
 
-def write_bundle(root: Path, out: Path, licence: str = "not stated") -> Bundle:
+def write_bundle(root: Path, out: Path, licence: str = "not stated", run: Path | None = None) -> Bundle:
     """Pack the run at `root` into the file `out`.
+
+    Args:
+        run: the path that the user gave, if `root` is a copy of it.
 
     Raises:
         OutputError: no run folder, a damaged one, a file that cannot be bundled, or `out` cannot be written.
     """
     record = read_record(root)
-    clean = scrubber(root)
+    clean = scrubber(run or root)
     files, scrubbed = record_files(root, clean)
     index = {name: _sha256(content) for name, content in files.items()}
     files[crate.NAME] = clean.text(crate.metadata(record, files, index, licence).decode()).encode()
@@ -102,7 +104,7 @@ def record_files(root: Path, clean: Scrubber) -> tuple[dict[str, bytes], tuple[s
 
 def _read(path: Path) -> str:
     try:
-        return fence.read_bytes(path).decode("utf-8", errors="replace")
+        return path.read_bytes().decode("utf-8", errors="replace")
     except OSError as error:
         raise OutputError(f"{path}: cannot be read: {error.strerror}") from error
 

@@ -28,6 +28,7 @@ from repro.bundle.verify_plan import can_list_trials, check_plan, made_by
 from repro.bundle.verify_trials import check_pairing, verified_result
 from repro.bundle.verify_tuning import check_choice, has_tuning, wrong_bars
 from repro.bundle.verify_words import check_machine, check_title
+from repro.core import door
 from repro.core.errors import OutputError
 from repro.record.environment.environment import Environment
 from repro.record.folder import index as record_index
@@ -64,6 +65,10 @@ def verify_opened(root: Path, path: Path, read: dict[Path, Any] | None = None) -
         hint = f"; its tuning has not ended, but {path}/{FOLDER} can be verified" if (
             root / FOLDER / "plan.json").is_file() else ""
         raise OutputError(f"{path}: neither a run folder nor a bundle (it holds no plan.json){hint}")
+    for place, reason in door.intruders(root):  # also in what is no part of the record: resuming would use it
+        found.add(place.relative_to(root).as_posix(), reason, "schema")
+    if found.problems:
+        return found  # nothing is read over a link
     check_index(root, found, packed=not path.is_dir())
     plan = _check_record(RunFolder(root), found)
     if plan is not None and plan.kind == "tuning":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from repro.bundle.verification import Verification
 from repro.bundle.verify_files import without_root
-from repro.core import fence
 from repro.core.errors import OutputError
 from repro.core.source_code import PLACE_DIGITS, stored_source
 from repro.record.environment.environment import Environment
@@ -37,6 +36,6 @@ def check_code(folder: RunFolder, plan: Plan, environment: Environment | None, f
         except OutputError as error:
             found.add(place, without_root(folder.root, str(error)).removeprefix(f"{place}: "), "code")
     known = {item.place.split("/")[1] for item in carried_by(plan.cells)}
-    for name in fence.names(folder.code):
+    for name in sorted(path.name for path in folder.code.glob("*")):
         if name not in known:
             found.add(f"code/{ascii(name)[1:-1][:120]}", "is not the source of anything in the plan", "code")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from repro.bundle.verification import Problem, Verification
-from repro.core import fence
 from repro.core.errors import OutputError
 from repro.core.files import MAX_JSON_BYTES, read_bounded, read_model, refuse_crowded
 from repro.record.folder import index as record_index
@@ -30,9 +29,6 @@ def check_index(root: Path, found: Verification, packed: bool) -> None:
     present = {item.name: item for item in record_index.members(root)}
     if packed:
         present |= {name: record_index.Member(name, root.joinpath(*name.split("/"))) for name in _all_names(root)}
-    for path, reason in fence.intruders(root):  # also in what is no part of the record: resuming would use it
-        name = path.relative_to(root).as_posix()
-        present.setdefault(name, record_index.Member(name, path, reason))
     for item in present.values():
         if item.refusal:
             found.add(item.name, item.refusal, "schema")
@@ -85,7 +81,7 @@ def _all_names(root: Path) -> list[str]:
 def verified_model(path: Path, cls: Any, root: Path, found: Verification) -> Any:
     """Read a file as `cls`; report a problem and return None if that fails."""
     place = path.relative_to(root).as_posix()
-    if path.is_symlink() or not path.is_file() or path.stat().st_size > MAX_JSON_BYTES:
+    if not path.is_file() or path.stat().st_size > MAX_JSON_BYTES:
         found.add(place, "is missing, too large, or not a regular file", "missing")
         return None
     try:
@@ -103,8 +99,6 @@ def check_json(path: Path, root: Path, found: Verification) -> None:
     """Check that a file holds one JSON object."""
     place = path.relative_to(root).as_posix()
     try:
-        if path.is_symlink():
-            raise ValueError("not a regular file")
         raw = read_bounded(path)
         refuse_crowded(place, raw)
         if not isinstance(json.loads(raw), dict):
@@ -140,7 +134,7 @@ def check_incidents(folder: RunFolder, found: Verification) -> None:
 def unplanned_folders(folder: RunFolder, plan: Plan) -> Iterator[Problem]:
     """Find folders and files below trials/ that belong to no planned trial (renamed, or of another run)."""
     planned = {trial.trial_id for trial in plan.trials()}
-    if folder.trials.is_symlink() or not folder.trials.is_dir():
+    if not folder.trials.is_dir():
         return
     for name in sorted(path.name for path in folder.trials.iterdir()):
         if name not in planned:

@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from repro.bundle.verification import Problem, Verification
-from repro.core import fence
 from repro.record.folder.ledger import Attempt
 from repro.record.folder.resume import may_run_again
 from repro.record.folder.store import RunFolder
@@ -87,7 +86,7 @@ def unlisted_logs(folder: RunFolder, trial: Trial, attempts: Sequence[Attempt]) 
     name = trial.trial_id
     known = {item.attempt for item in attempts if item.trial_id == name}
     place = folder.trial(name)
-    for path in (place / log for log in fence.names(place, "result_*.txt")):
+    for path in sorted(place.glob("result_*.txt")):
         number = path.stem.rpartition("_")[2]
         if number.isdecimal() and int(number) not in known:
             yield Problem(f"trials/{name}/{path.name}", "is the log of an attempt that the ledger does not "

@@ -8,7 +8,6 @@ rank.
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import math
 import os
@@ -16,9 +15,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
-from repro.core import fence
+from repro.core import door
 
 TOKEN = ":::MLLOG "
 EVALUATION_KEYS = ("eval_accuracy", "eval_error")
@@ -73,7 +72,7 @@ class EventLog:
             before: lines of the earlier attempt that this one resumes.
         """
         self._path = path
-        self._stream: io.TextIOWrapper | None = fence.open_text(path, "w") if path else None
+        self._stream: IO[str] | None = door.open_plain(path, "w", encoding="utf-8") if path else None
         if self._stream is not None:
             self._stream.write(before.decode("utf-8"))
         self._rank, self._now = rank, now
@@ -114,7 +113,7 @@ class EventLog:
     def text(self) -> bytes:
         """Return all lines so far; empty for a rank without a log."""
         self.flush()
-        return fence.read_bytes(self._path) if self._path else b""
+        return self._path.read_bytes() if self._path else b""
 
     def abandon(self) -> None:
         """Close a log that cannot be written any more; its unwritten lines are lost."""
@@ -177,7 +176,7 @@ def complete_lines(path: Path) -> Iterator[str]:
 
 def _lines(path: Path, offset: int) -> Iterator[tuple[str, int]]:
     """Yield complete lines from byte `offset` on, each with the offset after it; one at a time is in memory."""
-    with fence.open_file(path) as stream:
+    with door.open_plain(path) as stream:
         stream.seek(offset)
         while raw := stream.readline(LIMIT):
             offset += len(raw)

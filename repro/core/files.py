@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from repro.core import fence
+from repro.core import door
 from repro.core.errors import OutputError
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -41,10 +42,35 @@ def write_text(path: Path, text: str) -> None:
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a temporary file, make it durable, rename it: a reader sees the old file or the new one, never a part."""
     try:
-        fence.make_folder(path.parent)
-        fence.replace_file(path, data)
+        with replacing(path) as stream:
+            stream.write(data)
     except OSError as error:
         raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Write a temporary file, make it durable, rename it; missing folders are made. An error leaves the old file.
+
+    The temporary file is a new one: a link of its name, or the file of a killed writer, is removed.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    aside = path.with_name(f".{path.name}.tmp")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        aside.unlink(missing_ok=True)
+        with aside.open("xb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        aside.replace(path)
+        make_durable(path.parent)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise
 
 
 def make_durable(path: Path) -> None:
@@ -148,7 +174,7 @@ def read_bounded(path: Path, limit: int = MAX_JSON_BYTES) -> bytes:
         OutputError: it is unreadable, no plain file (a pipe would block), or larger than `limit`.
     """
     try:
-        with fence.open_file(path) as stream:
+        with door.open_plain(path) as stream:
             if os.fstat(stream.fileno()).st_size > limit:
                 raise OutputError(f"{path}: is larger than {limit >> 20} MiB")
             found: bytes = stream.read(limit)

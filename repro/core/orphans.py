@@ -1,4 +1,4 @@
-"""Orphaned processes: find those that outlived their run by a mark in their environment, and end them.
+"""Orphans: processes that outlived their run, found by a mark in their environment, and folders of killed processes.
 
 Nothing that a launcher makes needs removal by name: namespaces, bridges and links exist only as long as the processes
 in them. What can remain after kill -9 is a process that a rank started and detached; it also keeps its node's
@@ -9,14 +9,15 @@ is not taken for the owner.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import shutil
 import signal
+import stat
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-
-import psutil
 
 OWNER = "REPRO_OWNER"
 
@@ -32,6 +33,8 @@ def find() -> list[int]:
     """Return the processes of this user whose run has ended; excludes live runs, other users and containers."""
     if sys.platform != "linux":
         return []
+    import psutil
+
     found: list[int] = []
     for process in psutil.process_iter():
         if process.pid == os.getpid() or not _ours(process.pid):
@@ -91,7 +94,45 @@ def _start(pid: int) -> str:
 
 
 def _runs(pid: int) -> bool:
+    import psutil
+
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
+
+
+OWNER_FILE = "owner"
+"""File in a temporary folder with the identity of the process that made it."""
+
+
+def name_owner(folder: Path) -> None:
+    """Write this process's identity into a folder that it made."""
+    (folder / OWNER_FILE).write_text(identity(os.getpid()))
+
+
+def remove_orphaned(base: str | Path, prefix: str) -> None:
+    """Remove folders of this user whose owner has ended without removing them, as after kill -9."""
+    for path in Path(base).glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):
+            state = path.lstat()
+            if stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid() and is_over(_owner_of(path)):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _owner_of(folder: Path) -> str:
+    """Return the identity that a folder names; raises OSError if it names none."""
+    handle = os.open(folder / OWNER_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        return os.read(handle, 100).decode(errors="replace")
+    finally:
+        os.close(handle)
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def signal_at_parent_exit(number: signal.Signals) -> None:
+    """Have the kernel send this process a signal when the process or thread that forked it ends (Linux, prctl(2))."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from repro.core import fence
+from repro.core import door
 from repro.core.errors import OutputError, UsageError
 
 KIND = re.compile(r"([\w.+-]{1,100}\.py):([^\W\d]\w{0,99})")
@@ -88,15 +88,14 @@ def stored_source(code: Path, sha256: str, main: str = "") -> SourceCode:
     """
     root = code / sha256[:PLACE_DIGITS]
     files: dict[str, bytes] = {}
-    fence.put_around(root)
-    for path, reason in fence.intruders(root):
-        raise OutputError(f"{path}: {reason}")
-    for path in _plain_files(root):
+    for path, reason in door.walk(root) if root.is_dir() else ():
+        if reason:
+            raise OutputError(f"{path}: {reason}")
         name = path.relative_to(root).as_posix()
         if len(files) >= MAX_FILES or path.lstat().st_size > MAX_FILE_BYTES:
             raise OutputError(f"{root}: holds more than the source of a record can have")
         try:
-            files[name] = fence.read_bytes(path)
+            files[name] = path.read_bytes()
         except OSError as error:
             raise OutputError(f"{path}: cannot be read: {error.strerror or error}") from error
     found = SourceCode(files, root)

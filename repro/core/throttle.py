@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from repro.core.percent import percent_above
+from repro.core.numbers import percent_above
 
 HELD_SHARE = 0.01
 """Tolerated share of the elapsed time for which a control group held processes back, or a GPU its clock."""

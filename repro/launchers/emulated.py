@@ -5,7 +5,6 @@ Results are labelled emulated: links have the stated rate, but all nodes share t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from ipaddress import IPv4Network
@@ -13,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
-from repro.core import fence
+from repro.core.files import write_json
 from repro.launchers.local import Local
 from repro.launchers.netns import rate
 from repro.launchers.netns.link_probe import LinkMeasurement
@@ -223,7 +222,7 @@ class Fabric(Local):
                for name in ("sent_bytes", "received_bytes", "sent_frames", "received_frames")},
             "links": [asdict(link) for link in self._links],
         }
-        fence.write_bytes(request.folder / RECORD, json.dumps(network, indent=1).encode())
+        write_json(request.folder / RECORD, network)
         return replace(outcome, network=network)
 
 

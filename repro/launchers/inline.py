@@ -12,9 +12,9 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import ClassVar, TextIO
+from typing import IO, ClassVar
 
-from repro.core import fence
+from repro.core import door
 from repro.launchers.processes.entry import cause, exit_code, reason, resolve
 from repro.launchers.processes.hang import FileGrowth
 from repro.seams.launching import Launcher, LaunchRequest, LaunchResult, RankEnd
@@ -50,12 +50,12 @@ class Inline(Launcher):
 
     def launch(self, request: LaunchRequest) -> LaunchResult:
         """Call the entry once, as rank 0; exceptions become the outcome, KeyboardInterrupt propagates."""
-        fence.make_folder(request.folder)
+        request.folder.mkdir(parents=True, exist_ok=True)
         begin = time.monotonic()
         log = request.folder / "rank0.log"
         timed_out = hung = False
         with (
-            fence.open_text(log, "a", buffering=1, errors="backslashreplace") as printed,
+            door.open_plain(log, "a", buffering=1, encoding="utf-8", errors="backslashreplace") as printed,
             contextlib.redirect_stdout(printed),
             contextlib.redirect_stderr(printed),
             _environment(request),
@@ -132,7 +132,7 @@ def _deadline(seconds: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _watched(request: LaunchRequest, printed: TextIO) -> Iterator[None]:
+def _watched(request: LaunchRequest, printed: IO[str]) -> Iterator[None]:
     """Interrupt the entry when `request.progress` stops growing, after its stacks are in the log."""
     if request.stall_seconds is None or request.progress is None or \
             threading.current_thread() is not threading.main_thread():

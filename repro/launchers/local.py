@@ -11,7 +11,6 @@ from typing import ClassVar
 
 from pydantic import Field, PrivateAttr
 
-from repro.core import fence
 from repro.launchers.processes import hang, shared_fork_server
 from repro.launchers.processes.deadline import Deadline
 from repro.launchers.processes.membership import Membership
@@ -90,7 +89,7 @@ class Local(Launcher):
     def _run(self, request: LaunchRequest, place: object, environment: Mapping[str, str]) -> LaunchResult:
         """Launch ranks at `place`; the request's environment overrides `environment`."""
         assert self._server is not None, "launch comes after open"
-        fence.make_folder(request.folder)
+        request.folder.mkdir(parents=True, exist_ok=True)
         self._server.revive()
         begin = time.monotonic()
         with tempfile.TemporaryDirectory(dir=self._server.folder) as reports:

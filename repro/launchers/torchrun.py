@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
-from repro.core import fence
 from repro.core.errors import TrialError, UsageError
 from repro.launchers.local import Local
 from repro.launchers.nodes import address, files, hosts, links, secret
@@ -155,7 +154,7 @@ class Torchrun(Local):
         assert self._server is not None, "launch comes after open"
         used = self._used(request.processes)
         nodes = self._complete()[: used - 1]
-        fence.make_folder(request.folder)
+        request.folder.mkdir(parents=True, exist_ok=True)
         self._server.revive()
         self._number += 1
         begin, processes = time.monotonic(), request.processes // used
@@ -251,7 +250,7 @@ class Torchrun(Local):
             if not outcome.ok:
                 raise TrialError(f"the nodes cannot talk to each other: {outcome.failure_text()}; is a firewall "
                                  "between them? GLOO_SOCKET_IFNAME names the interface")
-            self._links = json.loads(fence.read_bytes(folder / links.FILE))
+            self._links = json.loads((folder / links.FILE).read_bytes())
 
     def _send(
         self, node: Node, request: LaunchRequest, port: int, prefix: str, used: int, shared: bool

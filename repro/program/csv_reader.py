@@ -12,7 +12,7 @@ import csv
 import io
 from pathlib import Path
 
-from repro.core import fence
+from repro.core import door
 from repro.program import stated
 from repro.program.observation import Observation, OutputProblem
 from repro.program.order import Order
@@ -46,7 +46,8 @@ class CsvReader:
         try:
             if self._path.stat().st_size > LARGEST:
                 raise OutputProblem(f"{self._path.name} is larger than {LARGEST >> 20} MiB")
-            data = fence.read_bytes(self._path)
+            with door.open_plain(self._path) as stream:
+                data: bytes = stream.read()
         except FileNotFoundError:
             return []
         data = data[:data.rfind(b"\n") + 1]  # the rest is still being written

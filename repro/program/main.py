@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
 
-from repro.core import fence
+from repro.core import door
 from repro.core.errors import OutOfMemory, TrialError, visible
 from repro.core.events import EventLog
 from repro.program.command import Command, changed_files, logs_of, make_command, working_folder
@@ -92,7 +92,7 @@ class _Run:
             raise TrialError(changed)
         kills = oom_kills()
         self.log.start("init_start")
-        with fence.open_file(self.place / "rank0.log", "ab") as printed, \
+        with door.open_plain(self.place / "rank0.log", "ab") as printed, \
                 Process(self.command, self.choices.engine.terminal) as process:
             statements = Statements(self.choices, self.log, process.started_ns, self.source.states_start)
             ended_by_us = self._read(process, statements, printed)

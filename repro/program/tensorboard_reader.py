@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from repro.core import fence
 from repro.core.errors import UsageError, visible
 from repro.program.observation import Observation, OutputProblem
 from repro.program.order import Order, quoted
@@ -55,7 +54,7 @@ class TensorboardReader:
             OutputProblem: a second event file, a damaged one, a value that is no scalar, or as `Order.accept`.
         """
         self._polls += 1
-        files = fence.names(self._folder, FILES)
+        files = sorted(path.name for path in self._folder.glob(FILES))
         if not files:
             return []
         if len(files) > 1:

@@ -14,6 +14,7 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 import repro
+from repro.core.door import refuse_links
 from repro.core.errors import OutputError
 from repro.core.files import parse_model, read_bounded, read_model, write_model, write_text
 from repro.published.contest_rules import MOST, MOST_SECONDS
@@ -81,6 +82,7 @@ def read_published(folder: Path) -> Published:
     """
     if not (folder / RECORD).is_file():
         raise OutputError(f"{folder}: not a folder of published results (it has no {RECORD})")
+    refuse_links(folder)
     record = read_model(folder / RECORD, PublishedRecord)
     for number, cell in enumerate(record.cells):
         if absent := [name for name in FACTORS if name not in cell.factors]:

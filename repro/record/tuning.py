@@ -38,7 +38,7 @@ from pydantic import Field
 from repro.core.errors import OutputError, SuiteError
 from repro.core.files import read_model
 from repro.core.frozen import Frozen
-from repro.core.sums import plain_sum
+from repro.core.numbers import plain_sum
 from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.result.metric_values import figure

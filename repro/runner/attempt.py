@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from repro.core import fence
 from repro.core.errors import ReproError, interrupter
 from repro.core.events import read_events
 from repro.core.files import read_model, write_model
@@ -83,7 +82,7 @@ class TrialStarter:
             ReproError: the trial could not be launched; the ledger says so.
         """
         folder = self.context.folder
-        fence.make_folder(folder.trial(trial.trial_id))
+        folder.trial(trial.trial_id).mkdir(parents=True, exist_ok=True)
         write_model(folder.trial_file(trial.trial_id), trial)
         checkpoints = TrialCheckpoints(self.context, trial)
         start = Start.now(trial, attempt, *checkpoints.newest())
@@ -169,7 +168,7 @@ class TrialStarter:
 def _out_of_time(point: Resumption, log: Path, spent: float) -> LaunchResult:
     """Return the end of a start for which nothing is left of the time limit: no rank is launched."""
     with suppress(OSError):  # the log up to the checkpoint is all that is known of this trial
-        fence.write_bytes(log, point.log())
+        log.write_bytes(point.log())
     return LaunchResult((), spent, timed_out=True)
 
 

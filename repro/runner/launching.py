@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from repro.core import fence
 from repro.record.folder import post_mortem
 from repro.runner.extensions import build_extensions
 from repro.seams.launching import Launcher, LaunchRequest, LaunchResult
@@ -78,7 +77,7 @@ class Launchers:
             folder: receives the ranks' output.
             payload: its `spent_seconds`, if any, are subtracted from the trial's time limit.
         """
-        fence.make_folder(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         before = post_mortem.take_snapshot(folder)
         try:
             outcome = self._open[canonical(trial.choices.launcher)].launch(

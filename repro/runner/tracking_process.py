@@ -14,7 +14,7 @@ from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from repro.core import child_process, registry
+from repro.core import orphans, registry
 from repro.core.errors import ReproError
 from repro.core.files import read_model
 from repro.record.folder.store import RunFolder, read_record
@@ -29,7 +29,7 @@ GRACE_SECONDS = 10.0
 def serve(run: Path, stdin: TextIO, stdout: TextIO) -> None:
     """Replay `run` for every line on `stdin` and answer each with a line; end with `stdin`."""
     give_way()
-    child_process.signal_at_parent_exit(signal.SIGCONT)  # a stopped process would not notice that its input has ended
+    orphans.signal_at_parent_exit(signal.SIGCONT)  # a stopped process would not notice that its input has ended
     over = threading.Event()
     requests: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(stdin, requests, over), daemon=True).start()

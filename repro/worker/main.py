@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.events import EventLog
+from repro.core.machine import torch_build
 from repro.core.random_streams import Streams
-from repro.core.torch_build import torch_build
 from repro.papers.server.async_loop import AsyncLoop
 from repro.papers.server.server_rank import serve
 from repro.record.environment.environment import settings

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from repro.core import resident
+from repro.core import memory
 from repro.core.errors import OutOfMemory, TrialError
 from repro.core.events import EventLog
-from repro.core.out_of_memory import is_out_of_memory
+from repro.core.machine import torch_build
+from repro.core.memory import is_out_of_memory
 from repro.core.random_streams import Streams
-from repro.core.torch_build import torch_build
 from repro.record.environment.environment import settings
 from repro.record.folder.stored_code import allow_code_of_trial
 from repro.seams.measurement import Counted, FigureKind, Findings, Measurement, Measuring, Post
@@ -143,14 +143,14 @@ class _Run:
             torch.cuda.synchronize()
 
     def _peak_bytes(self) -> int:
-        return int(torch.cuda.max_memory_allocated()) if self.cuda else resident.peak_bytes()
+        return int(torch.cuda.max_memory_allocated()) if self.cuda else memory.peak_bytes()
 
     def _reset_memory(self) -> None:
         self.peak.init = self._peak_bytes()
         if self.cuda:
             torch.cuda.reset_peak_memory_stats()
         else:
-            resident.reset_peak()
+            memory.reset_peak()
 
     # ---- report
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from repro.compare import summarize
-from repro.core.sums import plain_sum
+from repro.core.numbers import plain_sum
 from repro.record.folder.store import Record
 from repro.record.result.results import LOST, PHASES, Result
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,8 @@ def compare(
     if any_published(runs) and markdown is not None:
         raise UsageError("--markdown takes runs; of published results: repro report FOLDER --to markdown")
     if any_published(runs):
-        _compare_published(runs, as_json, candidate, request)
+        with open_records(runs) as folders:
+            _compare_published(folders, as_json, candidate, request)
     if candidate is not None:
         raise UsageError("--candidate requires published results; the cells of a run are all compared with their "
                          "baselines")
@@ -84,7 +86,7 @@ def compare(
     sys.exit(found.exit_code)
 
 
-def _compare_published(runs: tuple[Path, ...], as_json: bool, candidate: str | None, request: dict[str, Any]) -> None:
+def _compare_published(runs: Sequence[Path], as_json: bool, candidate: str | None, request: dict[str, Any]) -> None:
     """Compare published results and exit."""
     from repro.cli.text.published import print_published
     from repro.published.comparison.compare import compare_published

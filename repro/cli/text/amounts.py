@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from repro.compare import METRICS
-from repro.core.seconds import readable
+from repro.core.numbers import readable
 
 
 def seconds_text(value: float, digits: int = 4) -> str:

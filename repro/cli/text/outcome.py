@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from repro.cli.terminal import command
 from repro.cli.text.amounts import amount_text
 from repro.cli.text.compare import calibration_text
 from repro.cli.text.contest import quality_lines
@@ -14,7 +15,6 @@ from repro.compare import METRICS, Comparison, Summary
 from repro.compare.design.effect import MainEffect
 from repro.compare.verdict.contest import Claim
 from repro.core.errors import visible
-from repro.core.invocation import command
 
 
 def ended_text(ended: Ended) -> str:

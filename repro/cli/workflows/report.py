@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from repro.bundle.source import is_bundle
+from repro.bundle.source import folder_name, is_foreign
 from repro.cli.workflows.run import reporter, write_reports
 from repro.compare.runs.merge import Section, sections
 from repro.core import registry
-from repro.core.digits import spelled
 from repro.core.errors import UsageError
 from repro.core.files import write_text
+from repro.core.numbers import spelled
 
 INDEX = "index.md"
 
@@ -38,8 +38,11 @@ def rebuild_and_report(
 
 
 def report_place(runs: Sequence[Path]) -> Path | None:
-    """Return the folder for the report of a bundle, in the working directory; None: the reports of a run are in it."""
-    return Path(f"{runs[0].stem}-report") if len(runs) == 1 and is_bundle(runs[0]) else None
+    """Return the folder for the report of a bundle or of others' run, in the working directory; None: in the run."""
+    from repro.published.comparison.compare import any_published
+
+    first = next((run for run in runs if any_published([run])), None) if len(runs) > 1 else runs[0]
+    return Path(f"{folder_name(first)}-report") if first is not None and is_foreign(first) else None
 
 
 def whole_reporters(targets: Sequence[str]) -> list[str]:

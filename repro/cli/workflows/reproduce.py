@@ -15,10 +15,10 @@ from repro.bundle.judge import Reproduction, judge
 from repro.bundle.source import open_record
 from repro.bundle.verify import verify
 from repro.cli.entropy import fresh_seed
+from repro.cli.terminal import command
 from repro.cli.workflows import headless
 from repro.core.errors import Exit, OutputError, RecordModified, UsageError, nearest
 from repro.core.files import read_bounded, write_json
-from repro.core.invocation import command
 from repro.core.machine import Machine, detect
 from repro.record.folder.limits import check_size
 from repro.record.folder.resume import reopen

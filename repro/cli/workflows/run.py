@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from repro.cli.terminal import command
 from repro.cli.workflows.progress import TerminalWatcher
 from repro.cli.workflows.tuning import Phases, begin, refuse_tuning_alone, tune, waits_for_choice
 from repro.compare import Comparison, Summary, compare, summarize
@@ -19,16 +20,14 @@ from repro.compare.design.effect import MainEffect
 from repro.compare.design.factorial import main_effects
 from repro.compare.runs.run_warnings import run_warnings
 from repro.compare.verdict.contest import Claim, claims
-from repro.core import fence, registry
+from repro.core import registry
 from repro.core.errors import Exit, UsageError
-from repro.core.invocation import command
 from repro.core.machine import detect
 from repro.record.folder import limits
 from repro.record.folder.index import seal, unseal
 from repro.record.folder.resume import plan_differences, reopen
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.folder.stored_code import allow_code_of, classes_from_files
-from repro.record.folder.untrusted import read_inside
 from repro.record.tuning import FOLDER, Tuning, read_tuning
 from repro.reporting import Reporter
 from repro.runner.context import Options, Watcher
@@ -324,7 +323,7 @@ def write_reports(
     reporters = [reporter(name.strip(), only, prefix) for name in targets if name.strip()]
     if not reporters:
         raise UsageError("--to names no reporter; see `repro list reporters`")
-    record = read_inside(run)
+    record = read_record(run)
     tuning = read_tuning(record.folder.root)
     before = [tuning.record] if tuning is not None else []
     return [place for item in reporters for part in (*(before if item.of_each_phase else ()), record)
@@ -351,10 +350,7 @@ def write_published_reports(folders: Sequence[Path], targets: list[str], out: Pa
             raise UsageError(f"--to {name} cannot write published results: {reason}")
     foreign = [folder for folder in folders if any_published([folder])]
     imports = [read_published(folder) for folder in foreign]
-    for folder in foreign:
-        fence.put_around(folder)
-        fence.refuse_links(folder)
-    own = [read_inside(folder) for folder in folders if folder not in foreign]
+    own = [read_record(folder) for folder in folders if folder not in foreign]
     place = out or foreign[0] / "report"
     return [written for item in named.values() for written in item.write_published(imports, own, place)]
 

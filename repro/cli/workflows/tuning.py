@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repro.cli.entropy import fresh_seed
+from repro.cli.terminal import command
 from repro.cli.workflows.frozen_suite import frozen_text
 from repro.cli.workflows.progress import TerminalWatcher, duration
-from repro.core import fence
 from repro.core.errors import TrialError, UsageError
 from repro.core.files import write_model, write_text
-from repro.core.invocation import command
 from repro.core.machine import Machine, detect
 from repro.record.folder import limits
 from repro.record.folder.resume import plan_differences
@@ -196,7 +195,7 @@ def choose(root: Path, tuning: Tuning, machine: Machine) -> Plan:
     # As planned: overrides may have left no cell to a declared contrast.
     scored = plan.suite.model_copy(update={"master_seed": declared.suite.master_seed})
     write_text(root / FROZEN, frozen_text(scored, tuning))
-    text = fence.read_bytes(folder.suite).decode("utf-8", "replace")
+    text = folder.suite.read_text(encoding="utf-8", errors="replace")
     fill(folder, plan, text, brought=RunFolder(root / FOLDER).code)
     return plan
 

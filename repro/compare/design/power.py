@@ -16,7 +16,7 @@ from repro.compare import Comparison, Metric, compare
 from repro.compare.figures import Bounds
 from repro.core.errors import UsageError
 from repro.core.frozen import Frozen
-from repro.core.sums import plain_sum
+from repro.core.numbers import plain_sum
 from repro.record.folder.store import Record
 from repro.suite.kinds.training import LAUNCH_SECONDS
 from repro.suite.model import MOST_SEEDS

@@ -13,7 +13,7 @@ from repro import stats
 from repro.compare.evidence.observation import Observation, observe
 from repro.compare.evidence.pairing import CellTrials
 from repro.compare.figures import Restricted, bounds
-from repro.core.sums import plain_sum
+from repro.core.numbers import plain_sum
 from repro.suite.metrics import MetricSpec
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from repro.core.sums import plain_sum
+from repro.core.numbers import plain_sum
 from repro.record.result.metric_values import figure
 from repro.record.result.results import Result
 from repro.record.result.status import meaning

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repro.compare.design.calibration import FILE, machine_of, read_kept_calibration
-from repro.core import fence
 from repro.core.errors import OutputError, UsageError
 from repro.core.files import write_json, write_model
 from repro.record.environment.differences import changed_data, changed_plugins
@@ -21,7 +20,6 @@ from repro.record.folder.index import seal
 from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.folder.stored_code import copy_code
-from repro.record.folder.untrusted import read_inside
 from repro.record.result.remarks import stated
 from repro.suite.identity import rules_of
 from repro.suite.planning.plan import Plan
@@ -65,7 +63,7 @@ def sections(roots: Sequence[Path], out: Path) -> list[Section]:
         raise UsageError(f"{twice}: named twice; a run counts once")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise OutputError(f"{out}: exists and is not an empty folder; give another --out")
-    found = [Source(name, read_inside(root)) for name, root in zip(_names(places), roots, strict=True)]
+    found = [Source(name, read_record(root)) for name, root in zip(_names(places), roots, strict=True)]
     groups = _grouped(found)
     return [_section(group, groups[0][0], out, number if len(groups) > 1 else 0)
             for number, group in enumerate(groups, 1)]
@@ -260,6 +258,5 @@ def _copy_folder(source: Path, target: Path) -> None:
 
 def _copy_file(source: Path, target: Path) -> None:
     if source.is_file():
-        fence.make_folder(target.parent)
-        with fence.open_file(source) as read, fence.open_file(target, "wb") as written:
-            shutil.copyfileobj(read, written)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)

@@ -10,7 +10,7 @@ from repro.compare.evidence.evidence import EXACT_PAIRS, Evidence
 from repro.compare.evidence.missed import Missed, sign_test
 from repro.compare.figures import Restricted
 from repro.compare.verdict.family import ALPHA, LEAST, FamilyShare
-from repro.core.sums import plain_sum
+from repro.core.numbers import plain_sum
 from repro.suite.contest import CONTEST
 
 VISIBLE = 0.005

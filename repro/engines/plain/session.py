@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from repro.core import resident
+from repro.core import memory
 from repro.core.errors import CheckpointRefused, TrialError
 from repro.engines.plain import preconditioner_state
 from repro.engines.plain.blocks import blocks_of
@@ -264,7 +264,7 @@ class TorchSession(Session):
     def peak_bytes(self) -> int | None:
         if self.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self.device))
-        return resident.peak_bytes()
+        return memory.peak_bytes()
 
     def states(self) -> States:
         """Return the model and its optimizer in the terms of `state_memory`."""
@@ -285,7 +285,7 @@ class TorchSession(Session):
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         else:
-            resident.reset_peak()
+            memory.reset_peak()
 
     def traffic(self) -> dict[str, Any]:
         return self.job.comm.traffic()

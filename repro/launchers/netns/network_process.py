@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
-from repro.core import child_process
+from repro.core import orphans
 from repro.core.errors import TrialError
 from repro.launchers.netns.link_probe import LinkMeasurement, measure
 from repro.launchers.netns.network import EmulatedNetwork, NetworkSpec, NodeBytes
@@ -141,7 +141,7 @@ class _Service:
         """Build the network; return True if a user namespace was needed, whose file then follows."""
         self._network.build()
         # A change of credentials has reset it in the kernel.
-        child_process.signal_at_parent_exit(signal.SIGKILL)
+        orphans.signal_at_parent_exit(signal.SIGKILL)
         self._due = [] if self._network.user is None else [self._network.user]
         return self._network.user is not None
 

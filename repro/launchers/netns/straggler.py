@@ -14,7 +14,7 @@ import os
 import signal
 import time
 
-from repro.core import child_process
+from repro.core import orphans
 
 QUANTUM_SECONDS = 0.004
 
@@ -24,7 +24,7 @@ def slow_down(factor: float) -> None:
     rank = os.getpid()
     if os.fork():
         return
-    child_process.signal_at_parent_exit(signal.SIGKILL)
+    orphans.signal_at_parent_exit(signal.SIGKILL)
     # The rank may have ended before the line above; the processor clock of an ended process raises OSError.
     with contextlib.suppress(OSError):
         if os.getppid() == rank:

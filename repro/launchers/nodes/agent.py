@@ -15,7 +15,6 @@ from typing import Any
 
 import psutil
 
-from repro.core import fence
 from repro.core.errors import ReproError, TrialError, UsageError
 from repro.launchers.nodes import files
 from repro.launchers.nodes.channel import Channel, LinkLost, Message, connect
@@ -210,8 +209,7 @@ class _Session:
             return
         root = Path(launch.root) if launch.probe else self._root
         self._folder = root / launch.folder
-        fence.put_around(root)
-        fence.make_folder(self._folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
         before = files.state(self._folder)
         self._stop.clear()
         self._launch = launch

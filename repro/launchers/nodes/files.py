@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
-from repro.core import fence
+from repro.core import door
 from repro.launchers.nodes.channel import PART, Channel, LinkLost, Message
 
 State = dict[str, tuple[int, int]]
@@ -30,7 +30,7 @@ def send(channel: Channel, number: int, root: Path, names: Iterable[str]) -> Non
         LinkLost: the other side is gone.
     """
     for name in names:
-        data = fence.read_bytes(root / name)
+        data = (root / name).read_bytes()
         channel.send("file", {"number": number, "name": name, "size": len(data),
                               "sha256": hashlib.sha256(data).hexdigest()})
         for at in range(0, len(data), PART):
@@ -68,8 +68,9 @@ class Arrivals:
         if inside.is_absolute() or ".." in inside.parts or hashlib.sha256(self._data).hexdigest() != self._sha256:
             raise LinkLost(f"file {self._name!r} is damaged, or leads out of its folder")
         target = self._root / inside
-        fence.make_folder(target.parent)
-        fence.write_bytes(target, bytes(self._data))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with door.open_plain(target, "wb") as stream:
+            stream.write(self._data)
 
 
 def _files(root: Path) -> Iterator[Path]:

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from repro.core import fence
-
 ENTRY = f"{__name__}:main"
 FILE = "links.json"
 PINGS = 20
@@ -46,7 +44,7 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
     every: list[Any] = [None] * world
     dist.all_gather_object(every, found)
     if rank == 0:
-        fence.write_bytes(Path(folder) / FILE, json.dumps([link for links in every for link in links]).encode())
+        Path(folder, FILE).write_text(json.dumps([link for links in every for link in links]))
     dist.destroy_process_group()
 
 

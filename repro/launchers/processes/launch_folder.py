@@ -9,7 +9,7 @@ from multiprocessing import process
 from pathlib import Path
 
 from repro.core.errors import OutputError
-from repro.core.owned_folder import name_owner, remove_orphaned
+from repro.core.orphans import name_owner, remove_orphaned
 
 PREFIX = "repro-launch-"
 LONGEST_SOCKET = 107

@@ -18,7 +18,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from repro.core import child_process, fence
+from repro.core import door, orphans
 from repro.launchers.processes import hang
 from repro.launchers.processes.entry import cause, exit_code, reason, resolve
 from repro.launchers.processes.expendable import run_in_child
@@ -99,8 +99,7 @@ def _run(assignment: Assignment, place: ClusterPlace, rank: str) -> None:
 
 def _print_to(log: Path) -> None:
     """Append all output of this process to `log`, unbuffered on Python's side."""
-    fence.put_around(log.parent)
-    handle = fence.open_handle(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    handle = door.open_handle(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     os.close(handle)
@@ -121,7 +120,7 @@ def _die_with_the_parent() -> None:
     The kernel's parent is the fork server, whose end is watched by prctl. The launching process is watched through the
     pipe that multiprocessing keeps open for as long as it lives.
     """
-    child_process.signal_at_parent_exit(signal.SIGKILL)
+    orphans.signal_at_parent_exit(signal.SIGKILL)
     threading.Thread(target=_watch_parent, name="repro-parent-watch", daemon=True).start()
 
 

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 from repro.comm.model import fit_parameters
-from repro.core.sums import plain_sum
+from repro.core.numbers import plain_sum
 
 
 def expected_maximum(draws: Sequence[float], times: float) -> float:

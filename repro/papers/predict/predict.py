@@ -16,7 +16,7 @@ from repro.comm.model import fit_parameters
 from repro.comm.schedule import ScheduleCost, cost_by_class
 from repro.comm.sharing import shared_path
 from repro.core.errors import UsageError
-from repro.core.sums import plain_sum
+from repro.core.numbers import plain_sum
 from repro.papers.advise.estimate import Estimated, estimated
 from repro.papers.advise.exchange import Exchange, algorithm_of
 from repro.papers.predict import formula

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
+from repro.core import door
 from repro.core.errors import UsageError
 from repro.published.untrusted.text import DamagedInput, file_name
 
-MAX_ENTRIES = 200_000
 SKIPPED_FOLDERS = {".git", ".svn", ".hg"}
 
 
@@ -34,56 +32,22 @@ def walk(root: Path) -> Iterator[Found]:
     """Yield every file below `root` (or the file `root`), sorted by path; links and special files have a refusal.
 
     Raises:
-        UsageError: no such folder or file, or more than MAX_ENTRIES in it.
+        UsageError: no such folder or file, or too many in it.
     """
     if not root.exists():
         raise UsageError(f"{root}: no such folder or file")
-    above = full(root).parts
+    above = tuple(map(file_name, full(root).parts))
     if root.is_file():
-        yield Found(root, file_name(root.name), tuple(map(file_name, above)))
+        yield Found(root, file_name(root.name), above)
         return
-    for count, found in enumerate(_below(root, tuple(map(file_name, above))), 1):
-        if count > MAX_ENTRIES:
-            raise UsageError(f"{root}: has more than {MAX_ENTRIES:,} files; give the results folder inside it")
-        yield found
+    for path, refusal in door.walk(root, SKIPPED_FOLDERS):
+        inner = tuple(map(file_name, path.relative_to(root).parts))
+        yield Found(path, "/".join(inner) or ".", above + inner, refusal)
 
 
 def full(path: Path) -> Path:
     """Return `path` from the root, with `..` removed by name: nothing is opened."""
     return Path(os.path.abspath(path))  # noqa: PTH100  # Path.resolve would follow links
-
-
-def _below(root: Path, above: tuple[str, ...]) -> Iterator[Found]:
-    waiting: list[tuple[Path, tuple[str, ...]]] = [(root, ())]
-    while waiting:
-        path, inner = waiting.pop()
-        here = Found(path, "/".join(inner) or ".", above + inner)
-        try:
-            with os.scandir(path) as listing:
-                entries = sorted(islice(listing, MAX_ENTRIES + 1), key=lambda entry: entry.name)
-        except OSError as error:
-            yield _refused(here, f"the folder cannot be read: {error.strerror}")
-            continue
-        folders = []
-        for entry in entries:
-            name = file_name(entry.name)
-            found = Found(Path(entry.path), "/".join((*inner, name)), (*above, *inner, name))
-            if entry.is_symlink():
-                yield _refused(found, "a symbolic link; links are not followed")
-            elif entry.is_dir(follow_symlinks=False):
-                if entry.name in SKIPPED_FOLDERS:
-                    yield _refused(found, "a folder of version control; it is not read")
-                else:
-                    folders.append((found.path, (*inner, name)))
-            elif entry.is_file(follow_symlinks=False):
-                yield found
-            else:
-                yield _refused(found, "not a regular file (a pipe, socket or device)")
-        waiting += reversed(folders)
-
-
-def _refused(found: Found, reason: str) -> Found:
-    return Found(found.path, found.source, found.parts, reason)
 
 
 def open_plain(path: Path, max_bytes: int) -> BinaryIO:
@@ -93,15 +57,13 @@ def open_plain(path: Path, max_bytes: int) -> BinaryIO:
         DamagedInput: a link, not a regular file, larger than `max_bytes`, or it cannot be read.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        handle = door.open_handle(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as error:
         raise DamagedInput(f"cannot be opened: {error.strerror}") from None
-    state = os.fstat(descriptor)
-    if not stat.S_ISREG(state.st_mode) or state.st_size > max_bytes:
-        os.close(descriptor)
-        raise DamagedInput(f"larger than {max_bytes >> 20} MiB" if stat.S_ISREG(state.st_mode)
-                           else "not a regular file")
-    return open(descriptor, "rb", buffering=0)  # noqa: PTH123  # a descriptor, not a path
+    if os.fstat(handle).st_size > max_bytes:
+        os.close(handle)
+        raise DamagedInput(f"larger than {max_bytes >> 20} MiB")
+    return open(handle, "rb")  # noqa: PTH123  # a handle, not a path
 
 
 def read_small(path: Path, max_bytes: int) -> bytes:
@@ -111,20 +73,12 @@ def read_small(path: Path, max_bytes: int) -> bytes:
         DamagedInput: as `open_plain`, or it grew past the limit while it was read, or holds NUL bytes.
     """
     with open_plain(path, max_bytes) as stream:
-        pieces, size = [], 0
-        while piece := _read(stream, 1 << 20):
-            pieces.append(piece)
-            size += len(piece)
-            if size > max_bytes:
-                raise DamagedInput(f"larger than {max_bytes >> 20} MiB")
-    content = b"".join(pieces)
+        try:
+            content = stream.read(max_bytes + 1)
+        except OSError as error:
+            raise DamagedInput(f"cannot be read: {error.strerror}") from None
+    if len(content) > max_bytes:
+        raise DamagedInput(f"larger than {max_bytes >> 20} MiB")
     if b"\0" in content:
         raise DamagedInput(f"a NUL byte at byte {content.index(0) + 1}")
     return content
-
-
-def _read(stream: BinaryIO, size: int) -> bytes:
-    try:
-        return stream.read(size)
-    except OSError as error:
-        raise DamagedInput(f"cannot be read: {error.strerror}") from None

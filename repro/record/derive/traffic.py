@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from repro.core.sums import plain_sum
+from repro.core.numbers import plain_sum
 from repro.record.derive.trial_log import TrialLog
 from repro.record.result.results import Formula, RankTraffic, Spent, Traffic
 

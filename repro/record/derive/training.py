@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from repro.core.events import EVALUATION_KEYS, Event
-from repro.core.sums import plain_sum
+from repro.core.numbers import plain_sum
 from repro.record.derive.compiled import late_graphs, read_seconds
 from repro.record.derive.controller import derive_controller
 from repro.record.derive.effective import mismatches

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from repro.core.events import Event
-from repro.core.sums import plain_sum
+from repro.core.numbers import plain_sum
 from repro.record.result.results import Model, Steps
 from repro.suite.model import Trial
 

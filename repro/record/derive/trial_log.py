@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from repro.core.events import EVALUATION_KEYS, Event
-from repro.core.out_of_memory import says_out_of_memory
-from repro.core.sums import plain_sum
+from repro.core.memory import says_out_of_memory
+from repro.core.numbers import plain_sum
 from repro.record.derive.compiled import read_filling
 from repro.record.derive.final_facts import FinalFacts, read_facts
 from repro.record.result.outcome import read_outcome

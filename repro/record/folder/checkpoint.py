@@ -7,7 +7,6 @@ engine's business.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import time
@@ -19,7 +18,6 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from repro.core import fence
 from repro.core.errors import CheckpointError, CheckpointRefused, OutputError
 from repro.core.events import TOKEN, complete_lines, parse_line
 from repro.core.files import make_durable, read_model, write_model
@@ -69,7 +67,7 @@ class Resumption:
 
     def log(self) -> bytes:
         """Return the log up to the checkpoint."""
-        return fence.read_bytes(self.path / LOG)
+        return (self.path / LOG).read_bytes()
 
     def spent_seconds(self, monotonic: Callable[[], int] = time.monotonic_ns) -> float:
         """Return the seconds from the trial's first launch to now on the log's clock, lost time included.
@@ -91,7 +89,7 @@ class Resumption:
         try:
             if path.stat().st_size > MAX_JSON_BYTES:
                 raise ValueError("too large")
-            data = json.loads(fence.read_bytes(path))
+            data = json.loads(path.read_bytes())
             if not isinstance(data, dict):
                 raise ValueError("no JSON object")
         except (OSError, ValueError, RecursionError) as error:
@@ -115,7 +113,7 @@ class Checkpoints:
 
     def names(self) -> list[str]:
         """Return the names of finished checkpoints, newest first."""
-        return fence.names(self.root, "step_*")[::-1]
+        return sorted((path.name for path in self.root.glob("step_*")), reverse=True)
 
     # ---- writing; only rank 0 calls `prepare` and `keep`
 
@@ -127,7 +125,7 @@ class Checkpoints:
         """Make room for a checkpoint of about `needed_bytes`; return why it cannot be written, or ""."""
         try:
             self.tidy()
-            fence.make_folder(self.partial(step), new=True)
+            self.partial(step).mkdir(parents=True)
             free = shutil.disk_usage(self.root).free
         except OSError as error:
             return f"{self.root} cannot be written: {error.strerror}"
@@ -150,13 +148,13 @@ class Checkpoints:
                 make_durable(path)
             write_model(partial / MANIFEST, found.model_copy(update={"files": sums}))
             if (self.root / name).exists():  # of an earlier attempt whose later course was discarded
-                fence.remove_tree(self.root / name)
-            fence.rename(partial, self.root / name)
+                shutil.rmtree(self.root / name)
+            partial.replace(self.root / name)
             make_durable(self.root)
             # Checkpoints of later steps belong to a discarded course: they could not be resumed.
             later = [other for other in self.names() if other > name]
             for old in [*later, *self.names()[len(later) + KEPT:]]:
-                fence.remove_tree(self.root / old)
+                shutil.rmtree(self.root / old)
             return sum(path.stat().st_size for path in (self.root / name).rglob("*") if path.is_file())
         except OSError as error:
             raise CheckpointError(f"checkpoint {name}: cannot be written: {error.strerror}") from error
@@ -165,9 +163,8 @@ class Checkpoints:
 
     def tidy(self) -> None:
         """Delete unfinished checkpoints."""
-        for name in fence.names(self.root, ".*.tmp"):
-            with contextlib.suppress(OSError):
-                fence.remove_tree(self.root / name)
+        for path in self.root.glob(".*.tmp"):
+            shutil.rmtree(path, ignore_errors=True)
 
     # ---- reading
 
@@ -212,14 +209,12 @@ class Checkpoints:
 
     def remove_refused(self, name: str) -> bool:
         """Delete a checkpoint that an engine refused; return False if it is still there and would be refused again."""
-        with contextlib.suppress(OSError):
-            fence.remove_tree(self.root / name)
+        shutil.rmtree(self.root / name, ignore_errors=True)
         return not (self.root / name).exists()
 
     def remove(self) -> None:
         """Delete all checkpoints."""
-        with contextlib.suppress(OSError):
-            fence.remove_tree(self.root)
+        shutil.rmtree(self.root, ignore_errors=True)
 
 
 def _damage(path: Path, files: Mapping[str, str]) -> Iterator[str]:
@@ -244,7 +239,7 @@ def _torn_log(path: Path) -> Iterator[str]:
     A trial that resumed it would end with a damaged log every time.
     """
     try:
-        with fence.open_text(path, "r") as stream:
+        with path.open(encoding="utf-8") as stream:
             while stream.read(1 << 20):
                 pass
     except ValueError:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from repro.core import fence
 from repro.core.errors import OutputError
 from repro.core.files import read_model
 from repro.record.environment.differences import Difference
@@ -142,8 +141,7 @@ def _run_again(folder: RunFolder, plan: Plan, index: Mapping[str, str]) -> list[
 
 
 def _set_aside(folder: RunFolder, trial: Trial) -> list[Path]:
-    place = folder.trial(trial.trial_id)
-    return [place / name for name in fence.names(place, "lost_*.json")]
+    return sorted(folder.trial(trial.trial_id).glob("lost_*.json"))
 
 
 def _number(path: Path) -> int:
@@ -175,10 +173,10 @@ def set_aside(folder: RunFolder, found: Sequence[Damaged]) -> None:
         path, aside = folder.result(item.trial_id), aside_path(folder, item)
         try:
             if path.exists():
-                fence.rename(path, aside)
+                path.replace(aside)
             else:
-                fence.make_folder(aside.parent)  # it may have been deleted as a whole
-                fence.write_bytes(aside, b"")
+                aside.parent.mkdir(parents=True, exist_ok=True)  # it may have been deleted as a whole
+                aside.touch()
         except OSError as error:
             raise OutputError(f"{aside}: cannot be written: {error.strerror}") from error
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from repro.core import fence
+from repro.core import door
 from repro.core.errors import OutputError
 from repro.core.files import write_text
 from repro.record.folder.store import RunFolder
@@ -45,9 +45,7 @@ def members(root: Path) -> Iterator[Member]:
         OutputError: there are more than MAX_FILES.
     """
     found = _members(root, "")
-    if (root / TUNING).is_symlink():
-        found.append(Member(TUNING, root / TUNING, "is a symbolic link; links are not followed"))
-    elif (root / TUNING).is_dir():
+    if (root / TUNING).is_dir():
         found += _members(root / TUNING, f"{TUNING}/")
     if len(found) > MAX_FILES:
         raise OutputError(f"{root}: holds more than {MAX_FILES:,} files, the limit of a run")
@@ -60,9 +58,6 @@ def _members(root: Path, prefix: str) -> list[Member]:
     waiting = [(f"{prefix}{name}", root / name) for name in BELOW]
     while waiting:
         name, path = waiting.pop()
-        if path.is_symlink():
-            found.append(Member(name, path, "is a symbolic link; links are not followed"))
-            continue
         if not path.is_dir():
             continue
         for entry in os.scandir(path):
@@ -94,9 +89,9 @@ def _member(name: str, path: Path) -> Member:
         return Member(ascii(name)[1:-1], path, "its name holds control characters or backslashes")
     state = path.lstat()
     if stat.S_ISLNK(state.st_mode):
-        return Member(name, path, "is a symbolic link; links are not followed")
+        return Member(name, path, door.LINK)
     if not stat.S_ISREG(state.st_mode):
-        return Member(name, path, "is not a regular file (a pipe, socket or device)")
+        return Member(name, path, door.NO_FILE)
     if state.st_size > MAX_FILE_BYTES:
         return Member(name, path, f"is larger than {MAX_FILE_BYTES >> 20} MiB")
     return Member(name, path)
@@ -110,7 +105,7 @@ def file_sha256(path: Path) -> str:
     """
     digest = hashlib.sha256()
     try:
-        with fence.open_file(path) as stream:
+        with door.open_plain(path) as stream:
             while piece := stream.read(PIECE):
                 digest.update(piece)
     except OSError as error:
@@ -134,12 +129,12 @@ def read_sums(path: Path) -> dict[str, str]:
     Raises:
         OutputError: the file cannot be read or is no index; the message names the line.
     """
-    if path.is_symlink() or not path.is_file():
+    if not path.is_file():
         raise OutputError(f"{path}: not a regular file")
     if path.stat().st_size > MAX_FILES * 512:
         raise OutputError(f"{path}: larger than {MAX_FILES * 512 >> 20} MiB, the limit of an index")
     try:
-        text = fence.read_bytes(path).decode("utf-8")
+        text = path.read_bytes().decode("utf-8")
     except OSError as error:
         raise OutputError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -181,6 +176,6 @@ def unseal(folder: RunFolder) -> None:
         OutputError: it cannot be removed.
     """
     try:
-        fence.remove(folder.root / NAME)
+        (folder.root / NAME).unlink(missing_ok=True)
     except OSError as error:
         raise OutputError(f"{folder.root / NAME}: cannot be removed: {error.strerror}") from error

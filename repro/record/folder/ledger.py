@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from repro.core import fence
+from repro.core import door
 from repro.core.errors import OutputError
 from repro.core.files import LATEST_MS, Model, read_bounded, refuse_absurd
 from repro.core.frozen import Frozen
@@ -83,7 +83,7 @@ def append_line(path: Path, line: Frozen) -> None:
     """
     text = (json.dumps(line.model_dump(mode="json", exclude_none=True), sort_keys=True) + "\n").encode()
     try:
-        handle = fence.open_handle(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        handle = door.open_handle(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             before = os.fstat(handle).st_size
             try:
@@ -108,7 +108,7 @@ def cut_torn_line(path: Path) -> None:
     if not path.is_file():
         return
     try:
-        with fence.open_file(path, "r+b") as stream:
+        with door.open_plain(path, "r+b") as stream:
             raw = stream.read()
             if raw and not raw.endswith(b"\n"):
                 stream.truncate(raw.rfind(b"\n") + 1)

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from repro.core import fence, orphans
+from repro.core import door, orphans
 from repro.core.errors import OutputError
 
 NAME = "run.lock"
@@ -62,7 +62,7 @@ class RunLock:
     def _locked(self) -> int:
         """Open the lock file under its name with the kernel's lock on it."""
         while True:
-            handle = fence.open_handle(self.path, os.O_RDWR | os.O_CREAT)
+            handle = door.open_handle(self.path, os.O_RDWR | os.O_CREAT)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -89,7 +89,7 @@ class RunLock:
         handle, self._handle = self._handle, None
         if handle is not None:
             with contextlib.suppress(OSError):
-                fence.remove(self.path)
+                self.path.unlink()
             os.close(handle)
 
     def __enter__(self) -> RunLock:

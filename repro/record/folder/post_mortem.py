@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from repro.core import fence
 from repro.core.events import TOKEN, complete_lines, parse_line
 from repro.core.redact import HIDDEN, masked, secrets
 from repro.record.result.reasons import LogDamaged
@@ -34,7 +33,7 @@ class Snapshot:
 
 def take_snapshot(folder: Path) -> Snapshot:
     """Record the sizes of the ranks' logs in `folder` and the kernel's count of OOM kills."""
-    return Snapshot(folder, {name: (folder / name).lstat().st_size for name in fence.names(folder, "rank*.log")},
+    return Snapshot(folder, {path.name: path.lstat().st_size for path in folder.glob("rank*.log")},
                     oom_kills())
 
 
@@ -72,7 +71,7 @@ def tail(before: Snapshot, rank: int, reason: str = "") -> str:
     path = before.folder / f"rank{rank}.log"
     start = before.sizes.get(path.name, 0)
     try:
-        with fence.open_file(path) as stream:
+        with path.open("rb") as stream:
             stream.seek(max(start, path.stat().st_size - _READ))
             text = stream.read(_READ).decode(errors="replace")
     except OSError:
@@ -91,24 +90,24 @@ def mask_secrets(folder: Path) -> None:
     ranks have ended, because they write these files; a run that is killed with SIGKILL leaves them unmasked.
     """
     values = [value.encode() for value in secrets(os.environ)]
-    for name in fence.names(folder, "rank*.log") if values else ():
+    for path in folder.glob("rank*.log") if values else ():
         with contextlib.suppress(OSError):
-            _mask(folder / name, values)
+            _mask(path, values)
 
 
 def _mask(path: Path, values: Sequence[bytes]) -> None:
-    with fence.open_file(path) as source:
+    with path.open("rb") as source:
         if not any(value in line for line in source for value in values):
             return
         source.seek(0)
         aside = path.with_name(f".{path.name}.tmp")
-        fence.remove(aside)
-        with fence.open_file(aside, "xb") as target:
+        aside.unlink(missing_ok=True)
+        with aside.open("xb") as target:
             for line in source:
                 for value in values:
                     line = line.replace(value, HIDDEN.encode())
                 target.write(line)
-    fence.rename(aside, path)
+    aside.replace(path)
 
 
 def log_damage(log: Path) -> LogDamaged | None:
@@ -120,7 +119,7 @@ def log_damage(log: Path) -> LogDamaged | None:
     first = last = ""
     lines = bad = 0
     try:
-        with fence.open_file(log) as stream:
+        with log.open("rb") as stream:
             size = stream.seek(0, os.SEEK_END)
             stream.seek(max(0, size - 1))
             if stream.read(1) != b"\n":

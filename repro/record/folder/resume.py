@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from repro.core import fence
+from repro.core import door
 from repro.core.errors import OutputError, ReproError, UsageError
 from repro.core.machine import Machine
 from repro.record.environment.differences import Difference
@@ -31,7 +31,7 @@ def reopen(root: Path) -> tuple[RunFolder, Plan]:
     if not folder.plan.is_file():
         found = "is not a run folder (it has no plan.json)" if root.is_dir() else "there is no such run folder"
         raise OutputError(f"{root}: {found}: there is nothing to resume; start a run with `repro run SUITE`")
-    fence.refuse_links(root)
+    door.refuse_links(root)
     return folder, read_plan(folder.plan)
 
 

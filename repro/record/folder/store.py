@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from repro.core import fence
+from repro.core import door
 from repro.core.errors import OutputError
 from repro.core.files import read_bounded, read_model, refuse_crowded
 from repro.core.frozen import Frozen
@@ -41,7 +42,6 @@ class RunFolder:
     """Names of everything in one run's folder."""
 
     def __init__(self, root: Path) -> None:
-        fence.put_around(root)
         self.root = root
         self.plan = root / "plan.json"
         self.suite = root / "suite.yaml"
@@ -67,7 +67,8 @@ class RunFolder:
             OutputError: it cannot be removed.
         """
         try:
-            fence.remove_tree(self.cache)
+            if self.cache.exists():
+                shutil.rmtree(self.cache)
         except OSError as error:
             raise OutputError(f"{self.cache}: cannot be removed: {error.strerror or error}") from error
 
@@ -103,7 +104,7 @@ class RunFolder:
             if root.exists() and (not root.is_dir() or any(root.iterdir())):
                 raise OutputError(f"{root}: exists and is not an empty folder; give another --out")
             folder = cls(root)
-            fence.make_folder(folder.trials)
+            folder.trials.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OutputError(f"{root}: cannot be written: {error.strerror}; give another --out") from error
         return folder
@@ -147,9 +148,8 @@ class RunFolder:
         """Remove what a killed writer left unfinished; only for the process that owns the folder."""
         for path in (self.ledger, self.incidents, self.looks):
             cut_torn_line(path)
-        for place in (self.root, *(self.trials / name for name in fence.names(self.trials))):
-            for name in fence.names(place, ".*.tmp"):
-                fence.remove(place / name)
+        for path in (*self.root.glob(".*.tmp"), *self.trials.glob("*/.*.tmp")):
+            path.unlink()
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ class Record:
     def next_attempt(self, trial_id: str) -> int:
         """Return the number of the next start of a trial: above all in the ledger and in the names of its logs."""
         known = [item.attempt for item in self.attempts if item.trial_id == trial_id]
-        logs = [name[7:-4] for name in fence.names(self.folder.trial(trial_id), "result_*.txt")]
+        logs = [path.name[7:-4] for path in self.folder.trial(trial_id).glob("result_*.txt")]
         return 1 + max([*known, *(int(number) for number in logs if number.isdecimal())], default=0)
 
 
@@ -238,7 +238,7 @@ def read_record(root: Path, read: Mapping[Path, Any] | None = None) -> Record:
     folder = RunFolder(root)
     if not folder.plan.is_file():
         raise OutputError(f"{root}: is not a run folder (it has no plan.json)")
-    fence.refuse_links(root)
+    door.refuse_links(root)
     known = read or {}
     plan = read_plan(folder.plan, known.get(folder.plan))
     paths = {trial.trial_id: folder.result(trial.trial_id) for trial in plan.trials()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import ConfigDict, Field
 
 from repro.core.frozen import Frozen
-from repro.core.sums import plain_sum
+from repro.core.numbers import plain_sum
 
 
 class GroupLag(Frozen):

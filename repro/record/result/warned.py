@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from repro.core.percent import percent_above
+from repro.core.numbers import percent_above
 from repro.record.result.remarks import Stated, Worded
 
 OTHER_SHARE = 0.1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from repro.core.frozen import Frozen
-from repro.core.sums import plain_sum
+from repro.core.numbers import plain_sum
 from repro.suite.planning.plan import Plan
 
 SETUP_SECONDS = 15.0

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repro.core import fence
 from repro.core.errors import CheckpointError
 from repro.record.folder.checkpoint import LOG, Checkpoint, Checkpoints, Resumption, boot_id
 
@@ -46,9 +45,9 @@ class CheckpointWriter:
         """
         partial = self.folder.partial(step)
         try:
-            fence.write_bytes(partial / f"rank{self.rank}.json", json.dumps(own, separators=(",", ":")).encode())
+            (partial / f"rank{self.rank}.json").write_text(json.dumps(own, separators=(",", ":")))
             if self.rank == 0:
-                fence.write_bytes(partial / LOG, log)
+                (partial / LOG).write_bytes(log)
         except OSError as error:
             raise CheckpointError(f"checkpoint of step {step}: cannot be written: {error.strerror}") from error
 

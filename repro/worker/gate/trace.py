@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple
 
 from pydantic import ConfigDict, Field
 
-from repro.core import fence
 from repro.core.errors import ParityError
 from repro.core.frozen import Frozen
 
@@ -128,7 +127,7 @@ def read_traces(folder: Path, processes: int) -> list[Trace]:
     for rank in range(processes):
         path = folder / f"trace{rank}.json"
         try:
-            traces.append(Trace.model_validate_json(fence.read_bytes(path)))
+            traces.append(Trace.model_validate_json(path.read_bytes()))
         except (OSError, ValueError) as error:
             raise ParityError(f"parity gate: rank {rank} left no readable trace in {path}: {error}") from error
     return traces

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from repro.core import fence
+from repro.core.files import write_text
 from repro.core.random_streams import Streams
 from repro.papers.server.server_rank import serve
 from repro.record.folder.stored_code import allow_code_of_trial
@@ -38,7 +38,7 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
             serve(trial, place, payload.get("disturbance", 0), lambda parts: prepare(parts, cut, "cpu"))
             return
         trace = _run(trial, place, payload)
-    fence.write_bytes(Path(folder, f"trace{rank}.json"), trace.model_dump_json().encode())
+    write_text(Path(folder, f"trace{rank}.json"), trace.model_dump_json())
 
 
 def _run(trial: Trial, place: RankPlace, payload: Mapping[str, Any]) -> Trace:

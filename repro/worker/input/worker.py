@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from repro.core import child_process
+from repro.core import orphans
 from repro.core.errors import TrialError
 from repro.core.events import EventLog
 from repro.seams.batches import map_tensors
@@ -77,7 +77,7 @@ class Arrival:
         self.log, self.rank = log, os.getpid()
 
     def __call__(self, _number: int) -> None:
-        child_process.signal_at_parent_exit(signal.SIGKILL)
+        orphans.signal_at_parent_exit(signal.SIGKILL)
         if os.getppid() != self.rank:  # it ended before the line above
             os._exit(1)
         self.log.leave_to_parent()

@@ -19,7 +19,6 @@ from repro.core.errors import OutputError, UsageError
 from repro.core.files import read_model, write_json
 from repro.core.machine import Machine
 from repro.record.folder.store import Record, read_record
-from repro.record.folder.untrusted import read_inside
 from repro.runner import preflight
 from repro.runner.context import Options
 from repro.seams.training import Comm, Engine, Workload
@@ -157,4 +156,4 @@ def test_false_descriptions_are_refused(record: Record, seam: str, facts: dict[s
     change_plan(record, lambda data: data["plugins"].append(
         {"seam": seam, "kind": "x", "shown": "x", "options": {}, "facts": facts}))
     with pytest.raises(OutputError, match="plugins"):
-        read_inside(record.folder.root)
+        read_record(record.folder.root)

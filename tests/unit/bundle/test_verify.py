@@ -175,9 +175,7 @@ def test_a_trial_killed_before_its_log_began_is_sound_also_with_its_network(run:
     write_model(path, Result(**names, status="crashed", network=network, reasons=(RankFailed(rank=1, exit_code=-9),)))
     ledger = run / "ledger.jsonl"
     lines = [json.loads(line) for line in ledger.read_text().splitlines()]
-    ended = [line for line in lines if line["trial_id"] == stored.trial_id and line["status"] != "started"]
-    for line in ended:
-        line["status"] = "crashed"
+    next(line for line in reversed(lines) if line["trial_id"] == stored.trial_id)["status"] = "crashed"
     ledger.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     reseal(run)
     assert verify(run).problems == []

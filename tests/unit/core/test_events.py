@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repro.core import fence
+from repro.core import door
 from repro.core.events import Event, EventLog, complete_lines, follow, parse_line, read_events
 from repro.core.machine import Machine
 from repro.suite.file import read_suite
@@ -227,7 +227,7 @@ def test_a_line_that_grows_while_it_is_read_waits_until_it_is_complete(
     log.emit("first", 1)
     log.close()
     line = path.read_bytes()
-    monkeypatch.setattr(fence, "open_file", lambda *_: Growing(line[:20], line[20:]))
+    monkeypatch.setattr(door, "open_plain", lambda *_: Growing(line[:20], line[20:]))
     assert list(follow(path)) == []
     monkeypatch.undo()
     assert [(event.key if event else None, after) for event, after in follow(path)] == [("first", len(line))]

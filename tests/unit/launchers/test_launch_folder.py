@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from repro.core import orphans
-from repro.core.owned_folder import OWNER
+from repro.core.orphans import OWNER_FILE
 from repro.launchers.processes.launch_folder import PREFIX, LaunchFolder, short_temporary
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -78,10 +78,10 @@ def test_folders_of_killed_owners_are_removed_and_no_others(temporary: Path) -> 
         for name, owner in (("dead", dead), ("living", living), ("ours", orphans.identity(os.getpid())),
                             ("elsewhere", elsewhere)):
             (temporary / f"{PREFIX}{name}").mkdir()
-            (temporary / f"{PREFIX}{name}/{OWNER}").write_text(owner)
+            (temporary / f"{PREFIX}{name}/{OWNER_FILE}").write_text(owner)
         (temporary / f"{PREFIX}unknown").mkdir()
         (temporary / "target").mkdir()
-        (temporary / f"target/{OWNER}").write_text(dead)
+        (temporary / f"target/{OWNER_FILE}").write_text(dead)
         (temporary / f"{PREFIX}link").symlink_to("target")
         folder = LaunchFolder()
         folder.remove()

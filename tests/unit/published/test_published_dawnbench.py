@@ -110,7 +110,7 @@ def test_files_other_than_training_entries_are_refused_by_name(tmp_path: Path) -
     found = refusals(tmp_path)
     assert found["alone.json"] == "a description without a curve (.tsv) next to it"
     assert found["notes.md"].startswith("not a training entry")
-    assert found["link.tsv"] == "a symbolic link; links are not followed"
+    assert found["link.tsv"] == "is a symbolic link; links are not followed"
     assert found["quick.tsv"] == "an inference entry; training entries are imported"
     assert found["fast.tsv"].startswith("neither ImageNet nor CIFAR10 is in its path")
     assert len(import_entries(tmp_path).results) == 1

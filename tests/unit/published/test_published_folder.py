@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from repro.core import door
 from repro.core.errors import UsageError
 from repro.published.cells import as_cells, as_results, batch_costs
 from repro.published.mlperf import folder as mlperf_folder
 from repro.published.mlperf.folder import Imported, import_folder
-from repro.published.untrusted import files as safe_file
 from tests.unit.published.made_logs import SYSTEM, log_lines, repository
 
 
@@ -143,7 +143,7 @@ def test_every_other_file_is_refused_by_name(tmp_path: Path) -> None:
     found = reasons(import_folder(tmp_path))
     assert found["README.md"].startswith("not a result log")
     assert found[".git"].startswith("a folder of version control")
-    assert found["pipe"] == "not a regular file (a pipe, socket or device)"
+    assert found["pipe"] == door.NO_FILE
     assert found["training_v4.0/Acme/results/box/resnet/result_9.txt"] == found["pipe"]
     assert found["training_v4.0/Acme/results/box/weak/resnet/result_0.txt"].startswith("a weak-scaling run")
 
@@ -167,7 +167,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     (inside / "training_v4.0/Acme/systems/gone.json").symlink_to("/nowhere")
     found = import_folder(inside)
     assert len(found.results) == 5 and len(found.refused) == 4
-    assert {item.reason for item in found.refused} == {"a symbolic link; links are not followed"}
+    assert {item.reason for item in found.refused} == {door.LINK}
     assert found.cells[0].score.failed == 1  # a run that cannot be looked at is no run that succeeded
 
 
@@ -191,7 +191,7 @@ def test_an_import_holds_only_so_much(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_folder_of_too_many_files_is_not_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(safe_file, "MAX_ENTRIES", 4)
+    monkeypatch.setattr(door, "MAX_ENTRIES", 4)
     repository(tmp_path)
     with pytest.raises(UsageError, match="has more than 4 files"):
         import_folder(tmp_path)

@@ -288,8 +288,8 @@ def test_other_files_are_listed(tmp_path: Path) -> None:
     (home / "link.txt").symlink_to(home / "00000000.txt")
     published = imported(tmp_path / "in")
     assert {item.source.rpartition("/")[2]: item.reason.partition(":")[0] for item in published.refused} == {
-        "train_gpt.py": "not a log (.txt or .log) and not a text (.md)", "link.txt": "a symbolic link; links are not "
-        "followed", "requirements.txt": "it has no line step"}
+        "train_gpt.py": "not a log (.txt or .log) and not a text (.md)",
+        "link.txt": "is a symbolic link; links are not followed", "requirements.txt": "it has no line step"}
     assert judge_claims(published).arms[0].quality.verdict == "supported"
 
 

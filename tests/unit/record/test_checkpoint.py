@@ -226,7 +226,7 @@ def _not_written(monkeypatch: pytest.MonkeyPatch, part: str, fails: Callable[[],
 
         monkeypatch.setattr(FakeSession, "save", save)
         return
-    where, name = (checkpoint.fence, "write_bytes") if part == "own" else (checkpoint, "write_model")
+    where, name = (Path, "write_text") if part == "own" else (checkpoint, "write_model")
     written = getattr(where, name)
 
     def write(target: Any, *rest: Any, **more: Any) -> Any:

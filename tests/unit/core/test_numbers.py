@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from repro.core.percent import percent_above
+from repro.core.numbers import percent_above
 
 
 @pytest.mark.parametrize(("share", "limit", "decimals", "text"), [

@@ -1,0 +1,46 @@
+"""Numbers: sums with the same bits everywhere, and figures as people read them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from functools import reduce
+
+DIGITS = ("Zero", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
+
+
+def spelled(number: int) -> str:
+    """Return the digits of a number that is not negative as words: 12 is `OneTwo`."""
+    return "".join(DIGITS[int(digit)] for digit in str(number))
+
+
+MOST_DECIMALS = 6
+
+
+def percent_above(share: float, limit: float, decimals: int = 1) -> str:
+    """Return a share above a limit as `0.52 %`, with as many decimals as it needs to be seen above the limit."""
+    while decimals < MOST_DECIMALS and round(100 * share, decimals) <= round(100 * limit, MOST_DECIMALS):
+        decimals += 1
+    return f"{100 * share:.{decimals}f} %"
+
+
+LEAST = 0.1
+"""Shorter times, in seconds, are read in milliseconds."""
+ROUNDING = 5e-10
+"""Shorter times are the rounding of a subtraction."""
+
+
+def readable(seconds: float) -> tuple[float, str]:
+    """Return (number, unit): `(0.7664, "s")` or, below 0.1 s, `(1.527, "ms")`; `(0.0, "s")` for a rounding error."""
+    if abs(seconds) >= LEAST:
+        return seconds, "s"
+    return (0.0, "s") if abs(seconds) < ROUNDING else (1e3 * seconds, "ms")
+
+
+def plain_sum(values: Iterable[float]) -> float:
+    """Add from left to right and round after each addition, as `sum` did before Python 3.12.
+
+    Since then `sum` compensates the rounding of floats, so its last digits differ. A result that is derived from a log
+    must have the same bits under every version, or verification would call an unmodified record modified.
+    """
+    return reduce(operator.add, values, 0.0)
