@@ -18,9 +18,9 @@ from typing import Any
 import click
 from click.testing import CliRunner
 
-from repro.bundle.archive import unpacked
 from repro.bundle.contents import write_bundle
 from repro.bundle.rederive import rederived
+from repro.bundle.source import open_record
 from repro.cli.main import cli
 from repro.core.files import write_json, write_model
 from repro.record.derive.derive import with_energy
@@ -82,7 +82,7 @@ STEPS: dict[str, Step] = {"kinds of reasons": type_reasons}
 def convert(path: Path, known: dict[str, Any]) -> None:
     """Convert one bundle in place, print what changed, and put its figures into `known`."""
     click.echo(path.name)
-    with unpacked(path) as root:
+    with open_record(path) as root:
         for name, step in STEPS.items():
             before = _contents(root)
             step(root)

@@ -10,7 +10,7 @@ import pytest
 
 from repro.audit.audit import audit
 from repro.board.read import read_entry
-from repro.bundle.archive import unpacked
+from repro.bundle.source import open_record
 from repro.bundle.verify import verify
 from repro.compare import compare
 from repro.core.files import write_model
@@ -28,7 +28,7 @@ SENTENCES = {"because", "cautions"}
 
 def decided(path: Path) -> dict[str, Any]:
     """Return all decisions about a bundle, without sentences."""
-    with unpacked(path) as root:
+    with open_record(path) as root:
         record = read_record(root)
         checked = verify(root)
         entry, _ = read_entry(root, root.parent, lambda *_: "")
@@ -52,7 +52,7 @@ def test_no_words_decide(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_record_holds_kinds_and_values_without_words() -> None:
-    with unpacked(RECORDS / "settled.zip") as root:
+    with open_record(RECORDS / "settled.zip") as root:
         record = read_record(root)
         found = next(item for item in record.results if item.warnings)
         stored = json.loads(record.folder.result(found.trial_id).read_text())
@@ -63,7 +63,7 @@ def test_a_record_holds_kinds_and_values_without_words() -> None:
 def test_verify_compares_values_of_warnings_and_reasons() -> None:
     for name, change in (("settled", {"warnings": (SlowLogging(share=0.02),)}),
                          ("missed", {"reasons": (Stated(text="was stopped"),)})):
-        with unpacked(RECORDS / f"{name}.zip") as root:
+        with open_record(RECORDS / f"{name}.zip") as root:
             folder = read_record(root).folder
             result = next(item for item in read_record(root).results if item.status in ("ok", "missed")
                           and (name == "settled" or item.reasons))
