@@ -6,16 +6,13 @@ import csv
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from repro.core.files import write_text
 from repro.record.folder.store import Record
 from repro.reporting import Reporter
 
 from .tables.rows import Table, Value, tables
-
-if TYPE_CHECKING:
-    from repro.published.store import Published
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20", "|", "%")
 """First characters that make spreadsheets read text as a formula (OWASP, "CSV Injection"; also full-width forms)."""
@@ -32,20 +29,11 @@ class CsvFiles(Reporter):
         Raises:
             OutputError: `out` cannot be written.
         """
-        return _written(tables(record), out)
-
-    def write_published(self, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
-        """Write `csv/<table>.csv` of the imports into `out`, own runs into folders below it.
-
-        Raises:
-            OutputError: `out` cannot be written.
-        """
-        from .published.tables import published_tables, write_own
-
-        return [*_written(published_tables(imports), out), *write_own(self, own, out)]
+        return write_tables(tables(record), out)
 
 
-def _written(found: Sequence[Table], out: Path) -> list[str]:
+def write_tables(found: Sequence[Table], out: Path) -> list[str]:
+    """Write one file for each table, and return the paths."""
     paths = []
     for table in found:
         path = out / "csv" / f"{table.name}.csv"

@@ -15,7 +15,6 @@ from .page.view import view
 
 if TYPE_CHECKING:
     from repro.compare.runs.merge import Section
-    from repro.published.store import Published
 
 
 class HtmlPage(Reporter):
@@ -35,16 +34,6 @@ class HtmlPage(Reporter):
         path = out / "report.html"
         write_text(path, render(record))
         return [str(path)]
-
-    def write_published(self, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
-        """Write `published.html` into `out`.
-
-        Raises:
-            OutputError: `out` cannot be written.
-        """
-        from .published.page import write
-
-        return write(imports, own, out)
 
     def write_sections(self, sections: Sequence[Section], out: Path) -> list[str]:
         """Write `report.html` into `out`: a short form of every section, with its figures.

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from repro.core.files import write_text
 from repro.record.folder.store import Record
 from repro.reporting import Reporter
 
 from .tables.rows import Table, finite, tables
-
-if TYPE_CHECKING:
-    from repro.published.store import Published
 
 SCHEMA = 1
 
@@ -33,18 +30,6 @@ class JsonLines(Reporter):
         path = out / "report.jsonl"
         write_text(path, "".join(lines(tables(record))))
         return [str(path)]
-
-    def write_published(self, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
-        """Write `published.jsonl` into `out`, own runs into folders below it.
-
-        Raises:
-            OutputError: `out` cannot be written.
-        """
-        from .published.tables import published_tables, write_own
-
-        path = out / "published.jsonl"
-        write_text(path, "".join(lines(published_tables(imports))))
-        return [str(path), *write_own(self, own, out)]
 
 
 def lines(found: Sequence[Table]) -> Iterator[str]:

@@ -17,10 +17,6 @@ from .paper.words import TextTable
 
 if TYPE_CHECKING:
     from repro.compare.runs.merge import Section
-    from repro.published.store import Published
-
-    from .published.brief import PublishedBrief
-
 
 
 class MarkdownPage(Reporter):
@@ -37,19 +33,6 @@ class MarkdownPage(Reporter):
         path = out / "report.md"
         write_text(path, render(brief(record)))
         return [str(path)]
-
-    def write_published(self, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
-        """Write `published.md` into `out`, own runs into folders below it.
-
-        Raises:
-            OutputError: `out` cannot be written.
-        """
-        from .published.brief import published_brief
-        from .published.tables import own_folders, write_own
-
-        path, places = out / "published.md", [f"{folder}/report.md" for folder in own_folders(own)]
-        write_text(path, render_published(published_brief(imports), places))
-        return [str(path), *write_own(self, own, out)]
 
     def write_sections(self, sections: Sequence[Section], out: Path) -> list[str]:
         """Write `report.md` into `out`: every section, with the reason why it is separate.
@@ -88,23 +71,6 @@ def render_sections(sections: Sequence[Section]) -> str:
         found = render(brief(section.record)).replace("# ", f"# Section {number}: ", 1)
         parts += [re.sub("^#", "##", found, flags=re.MULTILINE).rstrip("\n"),
                   "\n".join(f"- {escaped(text)}" for text in (*about, *section.notes))]
-    return "\n\n".join(parts) + "\n"
-
-
-def render_published(found: PublishedBrief, own: Sequence[str] = ()) -> str:
-    """Render the document of published results; `own`: paths of the reports on own runs."""
-    parts = [f"# {escaped(found.title)}", "All figures: **published** by others.",
-             "\n".join(f"- {escaped(key)}: {escaped(value)}" for key, value in found.facts),
-             CAUTIONS, "\n".join(f"- {escaped(text)}" for text in found.doubts)]
-    for table in (*found.scores, *found.costs):
-        parts += [f"## {escaped(table.title)}", rendered(table)]
-    if found.refused:
-        rest = [f"- {found.refused_left_out} more are in refused.jsonl"] if found.refused_left_out else []
-        parts += ["## Refused files", "\n".join([*(f"- {escaped(source)}: {escaped(reason)}"
-                                                   for source, reason in found.refused), *rest])]
-    if own:
-        parts += ["## Run here", "These results are not published, and no ratio compares them with those above: "
-                  f"{', '.join(escaped(place) for place in own)}."]
     return "\n\n".join(parts) + "\n"
 
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from repro.core.files import write_bytes
 from repro.record.folder.store import Record
 from repro.reporting import Reporter
 
 from .tables.rows import Table, tables
-
-if TYPE_CHECKING:
-    from repro.published.store import Published
 
 
 class ParquetFiles(Reporter):
@@ -30,22 +27,11 @@ class ParquetFiles(Reporter):
         """
         found = tables(record)
         about = {key: str(found[0].rows[0][key]) for key in ("suite", "suite_digest", "method", "origin", "started_ms")}
-        return _written(found, about, out)
-
-    def write_published(self, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
-        """Write `parquet/<table>.parquet` of the imports into `out`, own runs into folders below it.
-
-        Raises:
-            OutputError: `out` cannot be written.
-        """
-        from .published.tables import ORIGIN, published_tables, write_own
-
-        digests = ",".join(item.record.results_sha256 for item in imports)
-        about = {"origin": ORIGIN, "results_sha256": digests}
-        return [*_written(published_tables(imports), about, out), *write_own(self, own, out)]
+        return write_tables(found, about, out)
 
 
-def _written(found: Sequence[Table], about: dict[str, str], out: Path) -> list[str]:
+def write_tables(found: Sequence[Table], about: dict[str, str], out: Path) -> list[str]:
+    """Write one file for each table, and return the paths."""
     paths = []
     for table in found:
         path = out / "parquet" / f"{table.name}.parquet"

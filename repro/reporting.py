@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import ClassVar
 
 from repro.compare.runs.merge import Section
-from repro.core.errors import UsageError
-from repro.published.store import Published
 from repro.record.folder.store import Record
 from repro.seams.plugin import Plugin
 
@@ -19,7 +17,9 @@ class Reporter(Plugin):
 
     title: ClassVar[str]
     unpublishable: ClassVar[str] = ""
-    """Reason why it writes no published results; "": it defines `write_published`."""
+    """Reason why it writes no published results; "": its format is in `repro.reporters.published.formats`, or it has a
+    method `write_published(imports, own, out)`, which writes imports, and own runs separately, and returns the paths.
+    """
 
     narrows: ClassVar[bool] = False
     """True: it has an option `only`, whose value "primary" leaves out what does not belong to the declared contrast."""
@@ -36,15 +36,6 @@ class Reporter(Plugin):
             OutputError: `out` cannot be written.
             TrackingError: a server did not accept it; the record on disk is not affected.
         """
-
-    def write_published(self, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
-        """Write imported results, and own runs separately, and return the paths.
-
-        Raises:
-            UsageError: this reporter writes no published results.
-            OutputError: `out` cannot be written.
-        """
-        raise UsageError(f"{type(self).__name__} writes no published results; --to html does")
 
     def write_sections(self, sections: Sequence[Section], out: Path) -> list[str]:
         """Write runs that cannot be merged as one document with a section each, if the format has such a document.

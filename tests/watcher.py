@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from repro.compare.figures import Comparison
-from repro.record.folder.looks import Look
+from repro.record.folder.ledger import Look
 from repro.record.result.results import Result
 from repro.suite.model import Trial
 from repro.suite.planning.cell import Cell

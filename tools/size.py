@@ -32,7 +32,7 @@ from statistics import median, quantiles
 
 PRODUCTION = ("repro", "reporters", "benchmarks", "templates")
 BESIDE = re.compile(
-    r"repro/papers/|(repro|reporters)/(published|board)/|benchmarks/"
+    r"(repro|reporters)/(papers|published|board)/|benchmarks/|repro/audit/published_facts\.py"
     r"|repro/cli/(commands|text|workflows)/(board|imports|published)\.py"
     # Where these stood before they had a folder.
     r"|repro/(measurements|volumes|preconditioners)/|repro/bench/(harness|verdicts)/"
@@ -44,7 +44,7 @@ SUBJECTS: Mapping[str, str] = {
     "contest": r"(suite|stats|compare|compare/verdict|compare/design|cli/text|verdicts)/contests?\.py"
                r"|reporters/(page|page/\w+|paper|tables)/claim\w*\.py",
     "tuning": r"tuning|/tune\.py|suite/contenders\.py",
-    "measurement kind": r"/(derive_|derive/)?measurement\.py|/measure_main\.py|gate[_/]measure\.py",
+    "measurement kind": r"papers/measurement/|/(derive_|derive/)?measurement\.py|/measure_main\.py|gate[_/]measure\.py",
     "sequential": r"/(sequential|anytime|stage|sequential_runs)\.py|/(verify_)?looks\.py",
     "published": r"^(repro|reporters)/published/",
 }

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from repro.board.build import page_name
-from repro.board.entry import Answer, Entry, Statement
-from repro.board.groups import Group, Step
+from repro.board.entry import Answer, Entry, Group, Statement, Step
 from repro.published.store import Published
 from repro.record.folder.store import Record
 

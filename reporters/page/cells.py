@@ -7,14 +7,11 @@ from dataclasses import dataclass
 
 from repro.compare import METRICS, Bounds, MetricSpec, Summary, summarize
 from repro.compare.evidence.observation import is_meaningless
-from repro.compare.verdict.contest import statement
 from repro.record.folder.store import Record
 from repro.record.result.metric_values import figure
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
-from repro.suite.contest import CONTEST
 from repro.suite.kinds.kinds import AnyTrialConfig
-from repro.suite.kinds.measurement import MeasurementConfig
 from repro.suite.model import Metric
 from repro.suite.planning.cell import Cell
 
@@ -112,18 +109,15 @@ def origins(found: Sequence[CellMark]) -> tuple[str, ...]:
 
 def end_word(status: str, record: Record) -> str:
     """Return the word for a trial's end; `ok` is the end of a contest's budget, whatever its quality."""
-    return "ended" if record.plan.is_contest and meaning(status).reached else meaning(status).page_word
+    return "ended" if record.plan.design.is_contest and meaning(status).reached else meaning(status).page_word
 
 
 def goal(choices: AnyTrialConfig) -> str:
     """Format metric and target: `top1 of at least 0.97`; of a contest its claim; without a target the steps."""
-    if isinstance(choices, MeasurementConfig):
-        return f"{choices.stop.repeats} operations"
     if choices.stop.target is None:
-        return f"{choices.stop.steps} steps"
-    if choices.stop.design == CONTEST:
-        stop = choices.stop
-        return statement(stop.metric, stop.direction or "", choices.stop.target, stop.alpha)
+        return choices.log_size().budget
+    if choices.stop.claim:
+        return str(choices.stop.claim)
     side = "at most" if choices.stop.direction == "lower" else "at least"
     derived = choices.quality.words(choices.stop.target)
     return f"{choices.stop.metric} of {side} {choices.stop.target:g}{f' ({derived})' if derived else ''}"

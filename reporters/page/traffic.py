@@ -214,7 +214,7 @@ def _overlap(record: Record, known: dict[str, CellMark], on: Cell, off: Cell) ->
         exposed_off=milliseconds(mean(theirs for _, _, theirs in pairs)) if pairs else None,
         difference=milliseconds(mean(differences)) if pairs else None,
         interval=(milliseconds(interval[0]), milliseconds(interval[1])) if interval else None,
-        words=_words(differences, interval, record.plan.common_seeds),
+        words=_words(differences, interval, record.plan.design.common),
         pairs=tuple((repeat, milliseconds(ours - theirs)) for repeat, ours, theirs in pairs),
     )
 

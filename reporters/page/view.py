@@ -6,6 +6,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from repro.core import registry
 from repro.record.folder.store import Record
 from repro.suite.kinds.program import ProgramConfig
 from repro.suite.quality import common_noun
@@ -15,15 +16,12 @@ from .charts.curves import panels
 from .charts.scaling import scaling
 from .charts.survival import survival
 from .citation import bibtex, citation
-from .controller import controller
-from .duplicates import duplicates
 from .first.copies import latex, sentence
 from .first.first import first_screen
 from .first.looks import looks
 from .first.question import question
 from .first.speedup import forest
 from .first.verdicts import verdicts
-from .gradient_plan import layer_rows
 from .notices import notices, parity, progress
 from .operations import operations
 from .sections.checklist import checklist
@@ -38,7 +36,6 @@ from .sections.settings import effective, machine, rank_settings, settings, suit
 from .sections.trials import attempts, by_cell, missing, trials
 from .sections.trust import trust
 from .sections.tuning import page_tuning
-from .servers import servers
 from .traffic import traffic
 
 LONG = 12
@@ -70,13 +67,12 @@ def view(record: Record) -> dict[str, Any]:
         "effects": page_effects(record), "looks": looks(record),
         "claims": claimed, "scores": page_scores(record),
         "tuning": page_tuning(record),
-        "until": "the end" if plan.is_contest else "target",
+        "until": "the end" if plan.design.is_contest else "target",
         "verdicts": verdicts(record, comparisons), "checklist": checklist(record), "panels": panels(record),
         "survival": survival(record), "training": figures(record),
         "trust": trust(record), "energy": energy(record), "phases": phases(record),
-        "traffic": traffic(record), "layers": layer_rows(record), "servers": servers(record),
-        "scaling": scaled, "controller": controller(record, scaled), "networks": networks(record),
-        "duplicates": duplicates(record),
+        "traffic": traffic(record), "scaling": scaled, "networks": networks(record),
+        **{name: section(record, scaled) for name, section in registry.parts("section").items()},
         "settings": settings(record), "effective": effective(record), "machine": machine(record),
         "rank_settings": rank_settings(record), "attempts": attempts(record), "trials": of_trials,
         "trials_by_cell": by_cell(known, of_trials), "missing": missing(record),

@@ -90,7 +90,7 @@ def brief(record: Record, shown: Shown | None = None) -> Brief:
 
 def _facts(record: Record, row: Row) -> Iterator[tuple[str, str]]:
     yield "suite", f"{name(str(row['suite']))}, digest {str(row['suite_digest'])[:16]}, method {row['method']}"
-    most = "at most " if record.plan.suite.sequential else ""
+    most = "at most " if record.plan.design.looks else ""
     yield "trials", f"{row['trials']} of {row['planned']}, {most}{plural(int(row['seeds'] or 0), 'seed')} per cell, " \
                     f"{plural(int(row['attempts'] or 0), 'attempt')} in total"
     yield "machine", name(str(row["machine"]))
@@ -160,14 +160,14 @@ def _cells(record: Record, part: Shown) -> TextTable:
     scale = METRICS[metric]
     unit = f" ({scale.unit})" if scale.unit else ""
     found = [item for item in summaries(record, metric) if part.has(item.cell_id)]
-    reached = "At its end" if record.plan.is_contest else "Reached"
+    reached = "At its end" if record.plan.design.is_contest else "Reached"
     return TextTable(
         title=f"Cells: {scale.noun}",
         headers=("Cell", "Figures", reached, f"Median {scale.noun}{unit}", "Interval", "Epochs", "Samples/s",
                  "Final quality"),
         numeric=(False, False, True, True, True, True, True, True),
         rows=tuple(_cell(record, item) for item in found),
-    ) if record.plan.has_target else TextTable(
+    ) if record.plan.design.has_target else TextTable(
         title=f"Cells: {scale.noun}" if record.plan.measures else
         f"Cells: {scale.noun} over a fixed number of steps; no accuracy was requested",
         headers=("Cell", "Figures", "Ended well", f"Median {scale.noun}{unit}", "Interval"),

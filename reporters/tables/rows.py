@@ -16,10 +16,10 @@ from repro.compare.cell_figures import cell_figures
 from repro.compare.design.calibration import machine_of, read_kept_calibration
 from repro.compare.design.effect import MainEffect
 from repro.compare.evidence.time_split import in_words
-from repro.compare.left_out import left_out
 from repro.compare.runs.error_budget import error_budget
 from repro.compare.verdict.contest import claims
 from repro.compare.verdict.convergence import check
+from repro.core import registry
 from repro.record.folder.store import Record
 from repro.record.result.metric_values import figures_of
 from repro.record.result.remarks import joined
@@ -76,10 +76,7 @@ def tables(record: Record) -> list[Table]:
               tuple(measure_rows(record))),
         Table("checks", "One row per check of the answers of a cell whose trials measure operations",
               tuple(check_rows(record))),
-        Table("gradient_plan", "One row per layer of a trial that planned how its gradients travel (modelled)",
-              tuple(_layers(record))),
-        Table("duplicates", "One row per cell that leaves near-duplicates out of the training data",
-              tuple(_duplicates(record))),
+        *(table(record) for table in registry.parts("table").values()),
         Table("evaluations", "One row per evaluation of a trial", tuple(_evaluations(record))),
         Table("attempts", "One row per attempt of a trial, including failed ones", tuple(_attempts(record))),
         Table("parameters", "One row per setting of a cell", tuple(_parameters(record))),
@@ -252,19 +249,6 @@ def _evaluations(record: Record) -> Iterable[Row]:
                 "train_loss": point.train_loss,
             }
             yield row | choices.quality.columns("", point.value)
-
-
-def _layers(record: Record) -> Iterable[Row]:
-    for item in record.results:
-        for layer in item.gradient_plan or ():
-            yield {"trial_id": item.trial_id, "cell_id": item.cell_id, "seed": item.repeat, "origin": "modelled",
-                   **layer.model_dump(), "name": plain(layer.name)}
-
-
-def _duplicates(record: Record) -> Iterable[Row]:
-    for cell, dedup, selected in left_out(record):
-        yield {"cell_id": cell.cell_id, "cell": plain(cell.label), **dedup.model_dump(), **selected.model_dump(),
-               "recall": selected.recall, "precision": selected.precision}
 
 
 def _attempts(record: Record) -> Iterable[Row]:

@@ -149,7 +149,7 @@ def trials_to_come(record: Record, time_ms: int) -> tuple[int, int]:
 
 def cell_metrics(record: Record) -> list[Metric]:
     """Return the metrics whose medians a cell's run has, the declared one first; of a contest times to the end."""
-    first, contest = record.plan.suite.metric, record.plan.is_contest
+    first, contest = record.plan.suite.metric, record.plan.design.is_contest
     return [first, *(spec.name for spec in METRICS.values() if spec.name != first and spec.tracked
                      and not (spec.to_target if contest else spec.at_end))]
 

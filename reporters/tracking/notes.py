@@ -83,7 +83,7 @@ def trial_note(record: Record, cell: Cell, result: Result | None, reason: str, l
     if result is not None:
         spec, quality = METRICS[record.plan.suite.metric], cell.choices.quality
         words = meaning(result.status).words
-        if meaning(result.status).reached and (record.plan.is_contest or not record.plan.has_target):
+        if meaning(result.status).reached and record.plan.design.judges != "trial":
             words = "ran to its end"
         value = figure(result, spec)
         shown = "" if value is None else f"{rounded(value)} {spec.unit}".rstrip()
@@ -123,7 +123,7 @@ def _figures(item: Summary) -> str:
 
 
 def _claim(record: Record, cell: Cell) -> Iterator[str]:
-    if record.plan.is_contest:
+    if record.plan.design.is_contest:
         claim = claim_of(cell, record.of_cell(cell.cell_id), record.plan.suite.seeds)
         yield f"claim: {claim.statement}: {claim.verdict}, {claim.because}"
 

@@ -262,7 +262,7 @@ def _verdict_tags(comparisons: Sequence[Comparison]) -> dict[str, str]:
 
 def _claim_tags(record: Record, cell: Cell) -> dict[str, str]:
     """Return the claim of a contest about this cell; none of any other design."""
-    if not record.plan.is_contest:
+    if not record.plan.design.is_contest:
         return {}
     claim = claim_of(cell, record.of_cell(cell.cell_id), record.plan.suite.seeds)
     figures = {"mean": claim.mean, "deviation": claim.deviation, "p": claim.p, "alpha": claim.alpha}

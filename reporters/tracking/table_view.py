@@ -61,7 +61,7 @@ def experiment_tags(record: Record, note: str, present: Mapping[str, str], earli
 def _state(record: Record) -> dict[str, object]:
     declared = column_of(record.plan.suite.metric)
     metrics = [f"median_{declared}", declared, "ratio", "ratio_low", "ratio_high", "pairs", "quality",
-               "reached" if record.plan.has_target and not record.plan.is_contest else "ended_well"]
+               "reached" if record.plan.design.judges == "trial" else "ended_well"]
     factors = list(record.plan.cells[0].factors)[:FACTORS]
     columns = ["attributes.`Description`", *(f"metrics.`{ANSWER}/{name}`" for name in metrics),
                *(f"params.`{name}`" for name in factors)]

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 from repro.audit.rules.facts import CellFacts, DataFacts, Facts, RunFacts
 from repro.audit.rules.rule import join
-from repro.published.record import Program, PublishedCell, PublishedResult, PublishedSystem, Refused, Setting
+from repro.bundle.source import open_record
+from repro.core.errors import UsageError
+from repro.published.dawnbench import import_entries
+from repro.published.mlperf.folder import import_folder
+from repro.published.record import Imported, Program, PublishedCell, PublishedResult, PublishedSystem, Refused, Setting
+from repro.published.speedrun.folder import import_records
+from repro.published.store import RECORD, read_published
 
 APART_SECONDS = 0.01
 """Largest difference between the time of a run and its stamps that counts as rounding."""
@@ -26,6 +33,28 @@ LOGGED = {
 }
 """Hyper-parameter -> keys of MLPerf's logs that state it. No key states the initialisation."""
 NETWORKS = ("host_networking", "accelerator_interconnect", "host_network_card_count")
+
+
+def read_published_facts(path: Path) -> Facts:
+    """Read an import, or a results repository or part of one that was not imported; writes nothing.
+
+    Raises:
+        UsageError: the folder is none of these.
+    """
+    if (path / RECORD).is_file():
+        with open_record(path) as root:
+            found = read_published(root)
+        record = found.record
+        return published_facts(record.program, record.imported, record.cells, record.systems, found.results,
+                               found.refused)
+    readers: tuple[tuple[Program, Callable[[Path], Imported]], ...] = (
+        ("mlperf", import_folder), ("dawnbench", import_entries), ("speedrun", import_records))
+    for program, reader in readers:
+        read = reader(path)
+        if read.cells:
+            return published_facts(program, path.resolve().name, read.cells, read.systems, read.results, read.refused)
+    raise UsageError(f"{path}: neither a run folder (no plan.json), nor imported results (no {RECORD}), nor MLPerf "
+                     "results (result_N.txt), DAWNBench entries or logs of a speed-run")
 
 
 def published_facts(

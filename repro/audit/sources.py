@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from repro.audit.published_facts import published_facts
 from repro.audit.rules import Facts
 from repro.audit.rules.from_record import record_facts
 from repro.bundle.source import is_bundle, open_record
+from repro.core import registry
 from repro.core.errors import UsageError
-from repro.published.dawnbench import import_entries
-from repro.published.imported import Imported
-from repro.published.mlperf.folder import import_folder
-from repro.published.record import Program
-from repro.published.speedrun.folder import import_records
-from repro.published.store import RECORD, read_published
 from repro.record.folder.store import read_record
 
 
@@ -43,25 +36,8 @@ def _experiment(name: str, mapping: Path) -> Facts:
 def _folder(path: Path) -> Facts:
     if not path.exists():
         raise UsageError(f"{path}: no such folder; for an MLflow experiment of this name add --map mapping.yaml")
-    if not is_bundle(path) and not any((path / name).is_file() for name in ("plan.json", RECORD)):
-        return _as_published(path)
+    if not is_bundle(path) and not (path / "plan.json").is_file():
+        found: Facts = registry.part("published", "facts")(path)
+        return found
     with open_record(path) as root:
-        if not (root / RECORD).is_file():
-            return record_facts(read_record(root))
-        found = read_published(root)
-        record = found.record
-        return published_facts(record.program, record.imported, record.cells, record.systems, found.results,
-                               found.refused)
-
-
-def _as_published(path: Path) -> Facts:
-    """Read a results repository, or part of one, that was not imported; writes nothing."""
-    readers: tuple[tuple[Program, Any], ...] = (
-        ("mlperf", import_folder), ("dawnbench", import_entries), ("speedrun", import_records))
-    for program, reader in readers:
-        found: Imported = reader(path)
-        if found.cells:
-            return published_facts(program, path.resolve().name, found.cells, found.systems, found.results,
-                                   found.refused)
-    raise UsageError(f"{path}: neither a run folder (no plan.json), nor imported results (no {RECORD}), nor MLPerf "
-                     "results (result_N.txt), DAWNBench entries or logs of a speed-run")
+        return record_facts(read_record(root))

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
+from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from repro.board.entry import Entry
 from repro.board.read import Render, read_entry
-from repro.board.scratch import Scratch, scratch
 from repro.core import orphans
 from repro.core.files import write_text
 from repro.core.frozen import Frozen
@@ -23,6 +25,20 @@ from repro.core.machine import count_cores
 from repro.record.folder.index import file_sha256
 
 CACHE = "read"
+PACKAGES = ("repro", "repro.reporters", "repro.templates")
+LIBRARIES = ("numpy", "scipy", "pydantic", "jinja2")
+"""What computes and renders."""
+
+
+def code_digest() -> str:
+    """Return a hash of every file of this package, of Python, and of `LIBRARIES`: of what decides facts and pages."""
+    digest = sha256(f"{sys.version} {[version(name) for name in LIBRARIES]}".encode())
+    for name in PACKAGES:
+        root = Path(import_module(name).__path__[0])
+        for path in sorted(root.rglob("*")):
+            if path.is_file() and path.suffix != ".pyc":
+                digest.update(f"{name} {path.relative_to(root)} {file_sha256(path)}".encode())
+    return digest.hexdigest()
 
 
 class Known(Frozen):
@@ -45,13 +61,12 @@ def read_records(paths: Sequence[Path], folder: Path, out: Path, render: Render,
         OutputError: `out` cannot be written.
     """
     processes = min(len(paths), count_cores() + 1)  # one waits for the disk
-    with scratch(processes) as place:
-        work = partial(_read, top=folder, out=out, render=render, code=code, place=place)
-        if processes == 1:
-            return list(map(work, paths))
-        owner = orphans.identity(os.getpid())
-        with ProcessPoolExecutor(max_workers=processes, initializer=_end_with, initargs=(owner,)) as pool:
-            return list(pool.map(work, paths, chunksize=4))
+    work = partial(_read, top=folder, out=out, render=render, code=code)
+    if processes == 1:
+        return list(map(work, paths))
+    owner = orphans.identity(os.getpid())
+    with ProcessPoolExecutor(max_workers=processes, initializer=_end_with, initargs=(owner,)) as pool:
+        return list(pool.map(work, paths, chunksize=4))
 
 
 def _end_with(owner: str) -> None:
@@ -76,7 +91,7 @@ def files_of(place: str, *, page: bool, cached: bool) -> Iterator[str]:
         yield f"{CACHE}/{name.removesuffix('.html')}.json"
 
 
-def _read(path: Path, top: Path, out: Path, render: Render, code: str, place: Scratch) -> Entry:
+def _read(path: Path, top: Path, out: Path, render: Render, code: str) -> Entry:
     page = out / "pages" / page_name(path.relative_to(top).as_posix())
     known = out / CACHE / f"{page.stem}.json" if path.is_file() else None
     key = f"{file_sha256(path)} {code}" if known else ""
@@ -84,7 +99,7 @@ def _read(path: Path, top: Path, out: Path, render: Render, code: str, place: Sc
         with suppress(OSError, ValidationError):  # there is none, or it was written by other code
             if (found := Known.model_validate_json(known.read_bytes())).key == key:
                 return found.entry
-    entry, text = read_entry(path, top, render, place.place_of(path))
+    entry, text = read_entry(path, top, render)
     if text:
         write_text(page, text)
     if known is not None:

@@ -43,15 +43,11 @@ def _inside_a_run(place: Path, top: Path) -> bool:
     return any((parent / "plan.json").is_file() for parent in place.parents if parent.is_relative_to(top))
 
 
-def read_entry(path: Path, top: Path, render: Render, below: Path | None = None) -> tuple[Entry, str]:
-    """Return the entry of one record and its page; what cannot be read is an entry that says so, without a page.
-
-    Args:
-        below: folder in which a bundle is unpacked; None: the system's for temporary files.
-    """
+def read_entry(path: Path, top: Path, render: Render) -> tuple[Entry, str]:
+    """Return the entry of one record and its page; what cannot be read is an entry that says so, without a page."""
     place = path.relative_to(top).as_posix()
     try:
-        with open_record(path, below=below) as folder:
+        with open_record(path) as folder:
             if path.is_dir() and (folder / "published.json").is_file():
                 published = read_published(folder)
                 return _of_published(published, place), render(published)

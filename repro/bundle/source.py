@@ -14,7 +14,7 @@ from repro.core.errors import OutputError, ReproError
 
 
 @contextmanager
-def open_record(path: Path, name: str = "", below: Path | None = None) -> Iterator[Path]:
+def open_record(path: Path, name: str = "") -> Iterator[Path]:
     """Yield `path` if it is a folder that nobody else can change; copy another folder, or unpack a bundle, into a
     private temporary folder for as long as the context lasts.
 
@@ -23,7 +23,6 @@ def open_record(path: Path, name: str = "", below: Path | None = None) -> Iterat
 
     Args:
         name: of the temporary folder instead.
-        below: folder of the temporary folder; None: the system's.
 
     Raises:
         OutputError: the path does not exist, is no bundle, or cannot be copied or unpacked.
@@ -34,7 +33,7 @@ def open_record(path: Path, name: str = "", below: Path | None = None) -> Iterat
         yield path
         return
     enter = door.copy_private if path.is_dir() else archive.unpack
-    with tempfile.TemporaryDirectory(prefix="repro-bundle-", dir=below) as place:
+    with tempfile.TemporaryDirectory(prefix="repro-bundle-") as place:
         folder = Path(place) / (name or folder_name(path))
         enter(path, folder)
         try:

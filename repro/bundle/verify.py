@@ -32,8 +32,7 @@ from repro.core import door
 from repro.core.errors import OutputError
 from repro.record.environment.environment import Environment
 from repro.record.folder import index as record_index
-from repro.record.folder.ledger import Attempt
-from repro.record.folder.looks import end_of
+from repro.record.folder.ledger import Attempt, end_of
 from repro.record.folder.store import RunFolder
 from repro.record.result.results import Result
 from repro.record.tuning import FOLDER

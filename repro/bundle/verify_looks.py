@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from repro.bundle.verification import Problem, Verification
 from repro.bundle.verify_files import without_place
-from repro.compare.design.sequential import TakenLook, is_sequential, looks_taken, stages
+from repro.compare.design.sequential import TakenLook, looks_taken, stages
 from repro.core.errors import OutputError
-from repro.record.folder.ledger import Attempt, read_incidents, read_look_lines
-from repro.record.folder.looks import Look, end_of, latest
+from repro.record.folder.ledger import Attempt, Look, end_of, latest, read_incidents, read_look_lines
 from repro.record.folder.store import RunFolder
 from repro.record.result.results import Result
 from repro.suite.planning.plan import Plan
@@ -34,7 +33,7 @@ def check_looks(
         found.add(LOOKS, without_place(LOOKS, folder.root, error), "schema")
         return ()
     looks = latest(lines)
-    if not is_sequential(plan):
+    if not plan.design.looks:
         if looks:
             found.add(LOOKS, "the plan declares no looks", "looks")
         return ()

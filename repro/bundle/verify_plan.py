@@ -16,7 +16,6 @@ from repro.record.environment.environment import Environment, commit
 from repro.record.folder.store import MAX_TRIALS
 from repro.suite.identity import METHOD, rules_of
 from repro.suite.planning.plan import Plan, expand_again, planned_order, suite_digest, wrong_order
-from repro.suite.planning.repeats import planned_repeats
 
 SHOWN_CELLS = 8
 
@@ -126,8 +125,7 @@ def missing_trials(plan: Plan, missing_cells: Sequence[str]) -> Iterator[Problem
         return
     if missing_cells:
         yield Problem("plan.json", f"lacks cells of its suite: {'; '.join(missing_cells[:SHOWN_CELLS])}", "plan")
-    most = planned_repeats(plan.suite, plan.cells)
-    wanted = {(index, repeat) for index, count in enumerate(most) for repeat in range(count)}
+    wanted = {(index, repeat) for index in range(len(plan.cells)) for repeat in range(plan.design.repeats_of(index))}
     if missing := sorted(wanted - set(plan.order)):
         index, repeat = missing[0]
         yield Problem("plan.json", f"its order lacks {len(missing)} trials of its suite, the first of them seed "

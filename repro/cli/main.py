@@ -20,7 +20,7 @@ UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EBADF, errno.EFBIG)
 """Errors of an output that has no name: stdout."""
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 110}
 COMMANDS = {
-    "advise": "repro.papers.advise.command:advise",
+    "advise": "repro.papers.advise.cli:advise",
     "agent": "repro.cli.commands.agent:agent",
     "audit": "repro.cli.commands.audit:audit",
     "bench": "repro.cli.commands.bench:bench",
@@ -37,7 +37,7 @@ COMMANDS = {
     "list": "repro.cli.commands.suites:list_",
     "new": "repro.cli.commands.new:new",
     "plan": "repro.cli.commands.suites:plan",
-    "predict": "repro.papers.predict.command:predict",
+    "predict": "repro.papers.predict.cli:predict",
     "report": "repro.cli.commands.report:report",
     "reproduce": "repro.cli.commands.reproduce:reproduce",
     "run": "repro.cli.commands.run:run",
@@ -47,7 +47,7 @@ COMMANDS = {
     "track": "repro.cli.commands.run:track",
     "ui": "repro.cli.commands.machine:ui",
     "verify": "repro.cli.commands.bundle:verify",
-    "volume": "repro.papers.chunkflow.command:volume",
+    "volume": "repro.papers.chunkflow.cli:volume",
 }
 """Command name -> "module:object"."""
 ON_LINUX = ("agent", "bench", "calibrate", "gate", "reproduce", "run", "track", "volume")

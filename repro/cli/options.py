@@ -12,6 +12,7 @@ import click
 from repro.cli.place import check_place
 
 if TYPE_CHECKING:
+    from repro.cli.workflows.tuning import Phases
     from repro.suite.file import SuiteFile
     from repro.suite.planning.plan import Plan
     from repro.suite.sequential import ChosenDesign
@@ -127,6 +128,21 @@ def expand(source: SuiteFile, overrides: tuple[str, ...]) -> Plan:
                      folder=source.folder)
     refuse_credentials(plan, os.environ)
     return plan
+
+
+def planned(source: SuiteFile, overrides: tuple[str, ...]) -> tuple[Plan, Phases | None]:
+    """Return the plan that is scored, and both phases of a suite that is tuned first: the plan is then their draft.
+
+    Raises:
+        SuiteError: no cell can run here, or a setting of a contender is wrong.
+        UsageError: an option holds a credential.
+    """
+    from repro.cli.workflows.tuning import plan_phases
+
+    if source.suite.tune is None:
+        return expand(source, overrides), None
+    phases = plan_phases(source, overrides)
+    return phases.draft, phases
 
 
 def echo_json(data: object) -> None:

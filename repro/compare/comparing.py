@@ -11,15 +11,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from repro.compare.cells import CellIndex, ComparedCell, contrast_pairs
-from repro.compare.design.sequential import progress_of, rerun_refusals
+from repro.compare.design.standing import Standing
 from repro.compare.evidence import drift
 from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.evidence.read_back import ReadBack
-from repro.compare.figures import (
-    Comparison,
-    Metric,
-)
-from repro.compare.verdict.contest import Doubts, claims
+from repro.compare.figures import Comparison, Metric
 from repro.compare.verdict.verdict import judged
 from repro.record.result.results import Result
 from repro.suite.metrics import METRICS
@@ -58,32 +54,28 @@ def compare(
         pilot: the spread of the times is asked, whatever the qualities of a contest.
     """
     suite = plan.suite
-    if plan.kind == "tuning":  # its trials choose settings; they are no result about any
+    if not plan.design.scored:  # its trials choose settings; they are no result about any
         return []
     chosen = metric or suite.metric
     index = CellIndex(plan.cells)
     first, contrasts = contrast_pairs(index, suite, baseline)
-    progress = progress_of(plan, results, started_ms)
-    used = progress.early if progress else results
+    standing, spec = Standing(plan, results, started_ms), METRICS[chosen]
     by_cell: dict[str, list[Result]] = {}
-    for result in used:
+    for result in standing.used:
         by_cell.setdefault(result.cell_id, []).append(result)
-    doubts = drift.doubts(plan, used, started_ms)
-    waits = progress.refusals if progress else rerun_refusals(plan)
-    claimed = Doubts(() if pilot else claims(plan, results), METRICS[chosen])
+    doubts = drift.doubts(plan, standing.used, started_ms)
     found = judged([
         examine(index.cells[one], index.cells[other], by_cell.get(one, []), by_cell.get(other, []), ComparisonRequest(
             metric=chosen, primary=(one, other) == first and chosen == suite.metric and not one_family,
-            planned=plan.common_seeds, margin=suite.margin, horizon=suite.horizon,
-            refusals=(*doubts.refusals(one, other), *waits, *claimed.refusals(one)),
-            cautions=(*doubts.cautions(one, other), *claimed.cautions(one, other)),
+            planned=plan.design.common, margin=suite.margin, horizon=suite.horizon,
+            refusals=(*doubts.refusals(one, other), *(standing.waits if pilot else standing.refusals(one, spec))),
+            cautions=(*doubts.cautions(one, other), *(() if pilot else standing.cautions(one, other, spec))),
             slots=doubts.slots(one, other),
         ))
         for one, other in contrasts
     ])
     read_back = ReadBack(plan, results)
-    return [read_back.with_differences(progress.primary(plan, item) if progress and item.primary else item)
-            for item in found]
+    return [read_back.with_differences(standing.placed(item)) for item in found]
 
 
 def contrast(

@@ -10,6 +10,7 @@ from pydantic import Field
 from repro import stats
 from repro.compare.advice import Advice
 from repro.core.frozen import Frozen
+from repro.suite.design import claim_text
 from repro.suite.metrics import METRICS
 from repro.suite.model import Metric
 
@@ -241,3 +242,52 @@ def bounds(interval: stats.Interval | None) -> Bounds | None:
 __all__ = ["DECIDED", "Adjusted", "Bounds", "Comparison", "Difference", "Estimate", "GridFacts", "MarginTest", "Metric",
            "Pair",
            "Restricted", "TimeSplit", "Verdict", "bounds"]
+
+
+ClaimVerdict = Literal["supported", "not supported", "cannot be tested"]
+
+
+class Claim(Frozen):
+    """The claim of quality of one cell, with its figures."""
+
+    cell_id: str
+    label: str
+    metric: str
+    direction: Literal["higher", "lower"]
+    target: float
+    alpha: float
+    declared: int
+    """Runs that the plan declares."""
+    n: int
+    """Runs with a finite quality at their end."""
+    verdict: ClaimVerdict
+    because: str
+    mean: float | None = None
+    """None, as the figures below: it was not tested, because the figures of a part would be taken for those of all."""
+    deviation: float | None = None
+    """Standard deviation of a run's quality (n - 1)."""
+    interval: Bounds | None = None
+    """95 % interval of the mean."""
+    p: float | None = None
+    """One-sided, of Student's t test."""
+    cautions: tuple[str, ...] = ()
+
+    @property
+    def supported(self) -> bool:
+        return self.verdict == "supported"
+
+    @property
+    def statement(self) -> str:
+        """Return the claim: `mean val_loss of at most 3.28 over all runs, p < 0.01`."""
+        return claim_text(self.metric, self.direction, self.target, self.alpha)
+
+    @property
+    def in_short(self) -> str:
+        """`not supported (mean val_loss of at most 3.28 over all runs, p < 0.01; mean 3.2901 ...)`."""
+        verdict = "untested" if self.verdict == "cannot be tested" else self.verdict
+        return f"{verdict} ({self.statement}; {self.because})"
+
+    @property
+    def sentence(self) -> str:
+        """`train.py, 2 processes: supported: mean 3.2789 ...`."""
+        return f"{self.label}: {self.verdict}: {self.because}"

@@ -111,10 +111,28 @@ BUILT_IN: dict[str, dict[str, str]] = {
 SEAMS = tuple(BUILT_IN)
 
 PARTS: dict[str, dict[str, str]] = {
+    "derivation": {"measurement": "repro.papers.measurement.derive:derive_measurement"},
     "finder": {"near-duplicates": "repro.papers.dedup.selection"},
+    "published": {
+        "found": "repro.published.comparison.compare:any_published",
+        "compare": "repro.cli.commands.published:compare",
+        "facts": "repro.audit.published_facts:read_published_facts",
+        "report": "repro.cli.commands.published:report",
+    },
+    "section": {
+        "controller": "repro.reporters.papers.controller:controller",
+        "duplicates": "repro.reporters.papers.duplicates:duplicates",
+        "layers": "repro.reporters.papers.gradient_plan:layer_rows",
+        "servers": "repro.reporters.papers.servers:servers",
+    },
+    "table": {
+        "gradient_plan": "repro.reporters.papers.gradient_plan:layer_table",
+        "duplicates": "repro.reporters.papers.duplicates:duplicate_table",
+    },
+    "kind": {"measurement": "repro.papers.measurement.config:MeasurementConfig"},
 }
-"""What no suite names: parts by place and name, each "module:object" or a module. The core reaches code of
-`repro.papers` only through these tables."""
+"""What no suite names: parts by place and name, each "module:object" or a module. The core reaches `repro.papers` and
+`repro.published` only through this table."""
 
 
 @cache
@@ -142,14 +160,15 @@ def distribution(seam: str, name: str) -> str:
 
 
 def part(place: str, name: str) -> Any:
-    """Import and return what `PARTS` names.
-
-    Raises:
-        UsageError: it needs a package that is not installed.
-    """
+    """Import and return what `PARTS` names."""
     module, _, attribute = PARTS[place][name].partition(":")
     found = importlib.import_module(module)
     return getattr(found, attribute) if attribute else found
+
+
+def parts(place: str) -> dict[str, Any]:
+    """Import and return all parts of a place, by name."""
+    return {name: part(place, name) for name in PARTS[place]}
 
 
 def load(seam: str, name: str) -> Any:

@@ -9,12 +9,21 @@ from repro.core.errors import UsageError
 from repro.core.installed import why_missing
 
 
-def package(name: str, module: str) -> Any:
+def require(package: str, module: str) -> None:
+    """Check that a package of the extra is installed.
+
+    Raises:
+        UsageError: it is not; the message says how to install it.
+    """
+    if reason := why_missing("papers", package, module):
+        raise UsageError(reason)
+
+
+def imported(package: str, module: str) -> Any:
     """Import and return a module of a package of the extra.
 
     Raises:
         UsageError: it is not installed; the message says how to install it.
     """
-    if reason := why_missing("papers", name, module):
-        raise UsageError(reason)
+    require(package, module)
     return import_module(module)

@@ -11,7 +11,6 @@ from repro.core.redact import masked
 from repro.program import clocks
 from repro.program.observation import Observation
 from repro.record.derive.trial_log import reached
-from repro.suite.contest import CONTEST
 from repro.suite.kinds.program import ProgramConfig
 
 MOST_STEPS = 100_000
@@ -119,7 +118,7 @@ class Statements:
         """Return the outcome and its reason, by the value of the last evaluation; None: it has none."""
         stop = self.choices.stop
         finite = last is not None and math.isfinite(last)
-        if stop.design == CONTEST:  # the target judges the mean over all runs only
+        if stop.judges == "mean":
             shown = f"{stop.metric} is not finite at its end"
             return ("success", "") if finite else ("missed" if last is None else "diverged", shown)
         if self.established:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from repro.core.frozen import Frozen
-from repro.published.record import PublishedBracket, PublishedCell, PublishedResult
-from repro.published.score import Score
+from repro.published.record import PublishedBracket, PublishedCell, PublishedResult, Score
 from repro.published.untrusted.text import plain
 from repro.record.result.remarks import Stated, stated
 from repro.record.result.results import Bracket, Result

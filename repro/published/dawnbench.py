@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from repro.published.cells import CellKey, make_cell, result_id
-from repro.published.imported import Imported
 from repro.published.record import (
+    Imported,
     PublishedBracket,
     PublishedCell,
     PublishedPoint,
     PublishedResult,
     PublishedStatus,
     Refused,
+    Score,
     Setting,
 )
-from repro.published.score import Score
 from repro.published.untrusted.files import Found, read_small, walk
 from repro.published.untrusted.strict_json import parse
 from repro.published.untrusted.text import DamagedInput, number, plain

@@ -11,9 +11,8 @@ from repro.core.errors import UsageError
 from repro.published.cells import batch_costs
 from repro.published.contest_rules import Contest
 from repro.published.dawnbench import import_entries
-from repro.published.imported import Imported
 from repro.published.mlperf.folder import import_folder
-from repro.published.record import Program, PublishedStatus
+from repro.published.record import Imported, Program, PublishedStatus
 from repro.published.speedrun.claims import judge_claims
 from repro.published.speedrun.folder import import_records
 from repro.published.store import Published, make_folder, write

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pydantic import Field
 
 from repro.core.frozen import Frozen
 from repro.published.contest_rules import Contest
-from repro.published.score import Score
 
 Program = Literal["mlperf", "dawnbench", "speedrun"]
 PublishedStatus = Literal["ok", "missed", "invalid"]
@@ -175,3 +175,37 @@ class PublishedRecord(Frozen):
     refused: int
     results_sha256: str
     refused_sha256: str
+
+
+@dataclass(slots=True)
+class Imported:
+    """Cells, systems, results, refused files and reference points of one import."""
+
+    cells: list[PublishedCell] = field(default_factory=list)
+    systems: list[PublishedSystem] = field(default_factory=list)
+    results: list[PublishedResult] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    references: list[PublishedReference] = field(default_factory=list)
+    contest: Contest | None = None
+    """Rules and notes of a contest; None: the program is none."""
+
+
+class Score(Frozen):
+    """The score of one system on one benchmark."""
+
+    minutes: float | None
+    """Mean of the runs that were not dropped; None if none is left or too many runs missed."""
+    valid: bool
+    """True if the rules are met: enough runs, not too many without a time."""
+    reason: str = ""
+    """The reason if it is not valid."""
+    runs: int
+    """Number of logs, including refused ones."""
+    required: int | None
+    """Runs that the rules require; None: unknown benchmark."""
+    failed: int
+    """Runs without a time to target: missed, invalid or refused."""
+    dropped: tuple[float, ...] = ()
+    """Minutes of the runs dropped as fastest and slowest."""
+    scaling_factor: float = 1.0
+    """Set in review (`scaling.json`); included in `minutes`."""

@@ -18,8 +18,7 @@ from repro.core.door import refuse_links
 from repro.core.errors import OutputError
 from repro.core.files import parse_model, read_bounded, read_model, write_model, write_text
 from repro.published.contest_rules import MOST, MOST_SECONDS
-from repro.published.imported import Imported
-from repro.published.record import Program, PublishedRecord, PublishedResult, Refused
+from repro.published.record import Imported, Program, PublishedRecord, PublishedResult, Refused
 from repro.published.untrusted.files import full
 from repro.published.untrusted.text import file_name, plain
 

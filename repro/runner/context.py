@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from repro.compare.figures import Comparison
-from repro.record.folder.ledger import IncidentKind
-from repro.record.folder.looks import Look
+from repro.record.folder.ledger import IncidentKind, Look
 from repro.record.folder.store import RunFolder
 from repro.record.result.results import Result
 from repro.suite.model import Trial

@@ -52,7 +52,7 @@ def _python() -> Diagnosis:
 
 
 def _libraries() -> Iterator[Diagnosis]:
-    for name in ("torch", "deepspeed", "mlflow", "scikit-learn", "plotly", "jinja2"):
+    for name in ("torch", "deepspeed", "mlflow", "scikit-learn", "jinja2"):
         try:
             yield Diagnosis(what=name, state="ok", found=version(name))
         except PackageNotFoundError:

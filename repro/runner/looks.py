@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from repro.compare.design.sequential import TakenLook, is_sequential, stages, take_look
+from repro.compare.design.sequential import TakenLook, stages, take_look
 from repro.compare.evidence.stage import Stage
 from repro.record.folder.store import Record, read_record
 from repro.runner.context import RunContext
@@ -28,9 +28,9 @@ class Looks:
     @classmethod
     def of(cls, context: RunContext, record: Record, trials: Sequence[Trial], budget_seconds: float | None) -> Looks:
         """Return the looks that this execution takes: those after its first trial, and those not taken before it."""
-        if not is_sequential(context.plan):
+        if not context.plan.design.looks:
             return cls(context, [])
-        first = trials[0].repeat if trials else context.plan.suite.seeds
+        first = trials[0].repeat if trials else context.plan.design.repeats
         known = {look.number for look in record.looks if look.decision != "failed" and look.n <= first}
         waiting = [stage for stage in stages(context.plan) if stage.number not in known]
         return cls(context, waiting, budget_seconds, first_repeat=first)

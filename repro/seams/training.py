@@ -11,9 +11,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from repro.core.errors import CheckpointError
+from repro.core.events import EventLog
 from repro.core.random_streams import Streams
 from repro.seams.comm import BACKEND, Comm, CommRan
 from repro.seams.held import Held
@@ -287,6 +288,20 @@ class Session(ABC):
         """End the process group and release everything: the next trial may run in this process."""
 
 
+class RankLoop(Protocol):
+    """One rank of a trial, ready to run."""
+
+    log: EventLog
+
+    def run(self) -> None:
+        """Train to the end of the trial and log the final report."""
+        ...
+
+    def close(self) -> None:
+        """Close the log and the session."""
+        ...
+
+
 class Engine(Plugin):
     """A way to train data-parallel."""
 
@@ -310,10 +325,16 @@ class Engine(Plugin):
         return None
 
     def lockstep(self, processes: int) -> bool:
-        """Return whether all ranks take every step together; if not, its sessions are of class
-        `repro.seams.asynchronous.AsyncSession`, and another loop runs them.
-        """
+        """Return whether all ranks take every step together; if not, `rank_loop` gives the loop that runs them."""
         return True
+
+    def rank_loop(self, context: Any) -> RankLoop | None:
+        """Return the loop of one rank that does not train in lock step; None: the worker's own loop.
+
+        Args:
+            context: the rank's `repro.worker.context.TrialContext`.
+        """
+        return None
 
     def expendable(self, processes: int) -> tuple[int, ...]:
         """Return the ranks without which a trial goes on if they are killed."""

@@ -9,13 +9,10 @@ from repro.core import pattern
 from repro.suite.field_problem import FieldProblem
 from repro.suite.metrics import DEFAULT_OF_A_CONTEST
 
-CONTEST = "contest"
 ALPHA = 0.01
 """Level of the claim of quality, if a suite says nothing else."""
 CONTEST_MARGIN = 0.005
 """Margin of a contest, if a suite says nothing else: records improve by 1 to 2 %, which 5 % would call the same."""
-SHARED = ("design", "metric", "target", "direction", "alpha")
-"""Fields of `stop` that all cells of a contest share."""
 
 
 def is_contest(suite: Mapping[str, Any]) -> bool:
@@ -23,7 +20,7 @@ def is_contest(suite: Mapping[str, Any]) -> bool:
     trial, matrix = suite.get("trial"), suite.get("matrix")
     found = [pattern.get(trial, "stop.design")] if isinstance(trial, Mapping) else []
     levels = matrix.get("stop.design") if isinstance(matrix, Mapping) else None
-    return CONTEST in (*found, *(levels if isinstance(levels, list | tuple) else ()))
+    return "contest" in (*found, *(levels if isinstance(levels, list | tuple) else ()))
 
 
 def with_defaults(data: Any) -> Any:
@@ -42,7 +39,7 @@ def check_stop(design: str, alpha: float, confirm_evals: int) -> None:
     Raises:
         FieldProblem: a level without a contest, or confirming evaluations with one.
     """
-    if design != CONTEST and alpha != ALPHA:
+    if design != "contest" and alpha != ALPHA:
         raise FieldProblem(f"only design contest tests a mean, not {design}; remove it", ("alpha",))
-    if design == CONTEST and confirm_evals != 1:
+    if design == "contest" and confirm_evals != 1:
         raise FieldProblem("a contest judges the last evaluation of a run alone; remove it", ("confirm_evals",))

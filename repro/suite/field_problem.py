@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from repro.core.errors import nearest
+from repro.core.errors import SuiteError, nearest
 from repro.core.frozen import Frozen
+from repro.core.yaml_file import FieldPath
 
 SCHEDULES = ("constant", "step", "polynomial", "cosine")
 """Tags that pydantic adds to the path of a field of a schedule; no suite writes them there."""
+
+Problem = Callable[[str, FieldPath], SuiteError]
+"""Makes the error of a problem at a field; that of a suite's file names its line."""
 
 
 class FieldProblem(ValueError):

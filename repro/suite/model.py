@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -11,14 +12,14 @@ from pydantic_core import PydanticCustomError
 from repro.core import pattern
 from repro.core.frozen import Frozen
 from repro.core.redact import without_users
-from repro.suite.contest import CONTEST, with_defaults
+from repro.suite.contest import with_defaults
+from repro.suite.design import DEFAULT_METRICS, JUDGES, Design, SequentialDesign, judges_of_all
 from repro.suite.field_problem import FieldProblem, SuitePart, reject_booleans
 from repro.suite.identity import METHOD, digest
-from repro.suite.kinds.kinds import MEASUREMENT, AnyTrialConfig
-from repro.suite.kinds.measurement import with_own_metric
+from repro.suite.kinds.kinds import AnyTrialConfig, default_metric
 from repro.suite.kinds.training import TrainingConfig
-from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, DEFAULT_OF_A_MEASUREMENT, DEFAULT_WITHOUT_TARGET, METRICS
-from repro.suite.sequential import Sequential, check_design, looks_of, with_last_look
+from repro.suite.metrics import DEFAULT, METRICS
+from repro.suite.sequential import Sequential, check_design, with_last_look
 from repro.suite.tune import MOST_SETTINGS, Setting, Tune, Tuned
 
 SEEDS_BELOW = 1 << 63
@@ -157,17 +158,16 @@ class Suite(Frozen):
     @property
     def default_metric(self) -> Metric:
         """The metric where no contrast is declared."""
-        if self.trial.get("kind") == MEASUREMENT:
-            return DEFAULT_OF_A_MEASUREMENT
-        designs = [pattern.get(self.trial, "stop.design"), *self.matrix.get("stop.design", ())]
-        if CONTEST in designs:
-            return DEFAULT_OF_A_CONTEST
-        return DEFAULT_WITHOUT_TARGET if "fixed_steps" in designs else DEFAULT
+        return default_metric(self.trial) or DEFAULT_METRICS[self.design.judges]
 
     @property
-    def looks(self) -> tuple[int, ...]:
-        """Pairs at each look of a sequential design; () for a fixed number."""
-        return looks_of(self.sequential, self.seeds) if self.sequential else ()
+    def design(self) -> Design:
+        """As declared; that of a plan is as far as its cells can run on a machine."""
+        names = (pattern.get(self.trial, "stop.design"), *self.matrix.get("stop.design", ()))
+        judges = judges_of_all([JUDGES[name] for name in names if isinstance(name, str) and name in JUDGES])
+        if self.sequential is None:
+            return Design(judges=judges, repeats=self.seeds, scored=self.tune is None)
+        return SequentialDesign(judges=judges, repeats=self.seeds, sequential=self.sequential)
 
     @property
     def keeps_checkpoints(self) -> bool:
@@ -177,7 +177,7 @@ class Suite(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _numbers(cls, data: Any) -> Any:
-        return reject_booleans(cls, with_own_metric(with_defaults(with_last_look(data))))
+        return reject_booleans(cls, _with_own_metric(with_defaults(with_last_look(data))))
 
     @model_validator(mode="after")
     def _one_phase(self) -> Suite:
@@ -237,3 +237,12 @@ class Suite(Frozen):
             if not levels:
                 raise FieldProblem("has no levels; leave the factor out or list some", (key,))
         return value
+
+
+def _with_own_metric(data: Any) -> Any:
+    """Return raw data of a suite in which a declared contrast without a metric has that of the trials' kind."""
+    if not isinstance(data, Mapping) or not isinstance(trial := data.get("trial"), Mapping):
+        return data
+    if not isinstance(primary := data.get("primary"), Mapping) or not (own := default_metric(trial)):
+        return data
+    return {**data, "primary": {"metric": own, **primary}}

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import reduce
 from typing import Any
 
 from repro.core import registry
 from repro.core.errors import UsageError
 from repro.suite.field_problem import SCHEDULES
-from repro.suite.kinds.kinds import MEASUREMENT, PROGRAM
-from repro.suite.kinds.measurement import MeasurementConfig
+from repro.suite.kinds.kinds import OF_PAPERS, PROGRAM
 from repro.suite.kinds.program import ProgramConfig
 from repro.suite.kinds.training import TrainingConfig
+from repro.suite.kinds.trial_config import TrialConfig
 from repro.suite.model import Suite
 
 EXPONENT = r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"
@@ -32,19 +33,21 @@ def suite_schema() -> dict[str, Any]:
     _schedule_by_name(trial)
     program = _program(definitions)
     # The template may leave out what the matrix sets.
-    measurement = _measurement(definitions)
+    of_papers = {kind: _of_paper(found, definitions) for kind, found in OF_PAPERS.items()}
     definitions["Training"], definitions["ProgramTrial"] = {**trial, "required": []}, {**program, "required": []}
-    definitions["MeasurementTrial"] = {**measurement, "required": ["kind"]}
+    for kind, found in of_papers.items():
+        definitions[f"{kind.capitalize()}Trial"] = {**found, "required": ["kind"]}
     says_program = {"anyOf": [
         {"required": ["kind"], "properties": {"kind": {"const": PROGRAM}}},
         {"required": ["engine"], "properties": {"engine": {
             "type": "object", "required": ["kind"], "properties": {"kind": {"const": PROGRAM}}}}}]}
-    definitions["Trial"] = {"if": says_program, "then": {"$ref": "#/$defs/ProgramTrial"},
-                            "else": {"if": {"required": ["kind"], "properties": {"kind": {"const": MEASUREMENT}}},
-                                     "then": {"$ref": "#/$defs/MeasurementTrial"},
-                                     "else": {"$ref": "#/$defs/Training"}}}
+    other: dict[str, Any] = {"$ref": "#/$defs/Training"}
+    for kind in of_papers:
+        other = {"if": {"required": ["kind"], "properties": {"kind": {"const": kind}}},
+                 "then": {"$ref": f"#/$defs/{kind.capitalize()}Trial"}, "else": other}
+    definitions["Trial"] = {"if": says_program, "then": {"$ref": "#/$defs/ProgramTrial"}, "else": other}
     schema["properties"]["trial"] = {"$ref": "#/$defs/Trial"}
-    either = _either(_either(trial["properties"], program["properties"]), measurement["properties"])
+    either = reduce(_either, (found["properties"] for found in (trial, program, *of_papers.values())))
     schema["properties"]["matrix"] = _matrix(schema["properties"]["matrix"], either)
     schema["$defs"] = definitions
     schema = _with_exponents(schema)
@@ -60,12 +63,12 @@ def _program(definitions: dict[str, Any]) -> dict[str, Any]:
     return program
 
 
-def _measurement(definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a trial of kind measurement; its parts go into `definitions`."""
-    found = MeasurementConfig.model_json_schema(by_alias=True)
+def _of_paper(kind: type[TrialConfig], definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a trial of a paper's kind; its parts go into `definitions`."""
+    found = kind.model_json_schema(by_alias=True)
     definitions |= {name: part for name, part in found.pop("$defs", {}).items() if name not in ("Choice", "Plugin")}
-    definitions["measurement-choice"] = _choice("measurement", definitions)
-    for seam in MeasurementConfig.plugin_fields:
+    for seam in kind.plugin_fields:
+        definitions.setdefault(f"{seam}-choice", _choice(seam, definitions))
         found["properties"][seam] = {"$ref": f"#/$defs/{seam}-choice", **_default(found["properties"][seam])}
     return found
 

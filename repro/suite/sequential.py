@@ -46,6 +46,10 @@ class Sequential(SuitePart):
         """Return the nominal levels of the looks; not with anytime."""
         return look_levels(self.looks, self.spending, self.power)
 
+    def looks_up_to(self, seeds: int) -> tuple[int, ...]:
+        """Return the pairs at each look of a suite with this many seeds."""
+        return self.looks or tuple(range(ANYTIME_LEAST, seeds + 1))
+
 
 def _check_looks(design: Sequential) -> None:
     """Check that every look can decide.
@@ -96,11 +100,6 @@ def check_design(design: Sequential, seeds: int, has_primary: bool) -> None:
                            ("sequential", "looks", beyond))
     if not design.looks and seeds < ANYTIME_LEAST:
         raise FieldProblem(f"{seeds} is too few for an e-process to decide; {ANYTIME_LEAST} are the least", ("seeds",))
-
-
-def looks_of(design: Sequential, seeds: int) -> tuple[int, ...]:
-    """Return the pairs at each look."""
-    return design.looks or tuple(range(ANYTIME_LEAST, seeds + 1))
 
 
 @dataclass(frozen=True, slots=True)

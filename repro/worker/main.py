@@ -12,19 +12,18 @@ from typing import Any
 from repro.core.events import EventLog
 from repro.core.machine import torch_build
 from repro.core.random_streams import Streams
-from repro.papers.server.async_loop import AsyncLoop
-from repro.papers.server.server_rank import serve
 from repro.record.environment.environment import settings
 from repro.record.folder.checkpoint import Resumption
 from repro.record.folder.stored_code import allow_code_of_trial
 from repro.record.hopeless import EVENT, Bar
-from repro.seams.training import Engine, Job, Session, Workload
+from repro.seams.training import Engine, Job, RankLoop, Session, Workload
 from repro.suite.model import Trial
 from repro.worker.checkpoints.checkpoint_writer import CheckpointWriter, from_payload
 from repro.worker.clock import make_clock
 from repro.worker.context import TrialContext
 from repro.worker.loop import Loop
 from repro.worker.memory import naming_out_of_memory
+from repro.worker.serve import serve
 from repro.worker.setup import RankPlace, make_job, start_session, warm_up
 from repro.worker.weights import weights_sha256
 
@@ -53,7 +52,7 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
         loop.close()
 
 
-def build(trial: Trial, place: RankPlace, log_path: Path, payload: Mapping[str, Any]) -> Loop | AsyncLoop:
+def build(trial: Trial, place: RankPlace, log_path: Path, payload: Mapping[str, Any]) -> RankLoop:
     """Return the loop of one rank, ready to run; all of this happens before `run_start`."""
     job = make_job(trial.training, place, payload.get("cache"))
     engine = trial.training.engine.get(Engine)
@@ -74,7 +73,7 @@ def build(trial: Trial, place: RankPlace, log_path: Path, payload: Mapping[str, 
 def _build_new(
     trial: Trial, job: Job, virtual: Callable[[], int] | None, log: EventLog, writer: CheckpointWriter | None,
     bar: Bar | None,
-) -> Loop | AsyncLoop:
+) -> RankLoop:
     """Build a trial that starts from its initial weights; initialisation is an interval of its log."""
     engine = trial.training.engine.get(Engine)
     log.start("init_start")
@@ -96,7 +95,7 @@ def _build_new(
         log.stop("init_stop")
         log.flush()
         context = TrialContext(trial, job, started, log, make_clock(job.device, virtual), bar)
-        return Loop(context, writer) if engine.lockstep(job.world) else AsyncLoop(context)
+        return engine.rank_loop(context) or Loop(context, writer)
 
 
 def _build_resumed(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from repro.record.hopeless import Bar
 from repro.record.result.outcome import TrialOutcome
-from repro.suite.contest import CONTEST
 from repro.suite.kinds.stop import Stop
 
 
@@ -52,7 +51,7 @@ def decide(
     spent = step >= budget_steps
     if progress.established and stop.design == "stop_at_target":
         return progress, Ending("success")
-    if spent and (progress.established or stop.design == CONTEST):  # of a contest the target judges the mean only
+    if spent and (progress.established or stop.judges == "mean"):
         return progress, Ending("success")
     if spent:
         return progress, Ending("missed", f"{stop.metric} {value:.4f} after {stop.max_epochs:g} epochs")

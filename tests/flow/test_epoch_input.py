@@ -13,7 +13,7 @@ import pytest
 from repro.comm.algorithms.backend import Backend
 from repro.comm.algorithms.ring import Ring
 from repro.core.random_streams import Streams
-from repro.papers.in_memory import page_cache
+from repro.papers.in_memory import running
 from repro.papers.in_memory.epoch_input import EpochInput
 from repro.seams.measurement import Counted, Post
 from repro.seams.training import Comm
@@ -89,13 +89,13 @@ def test_the_page_cache_is_read_back(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(np.random.default_rng(0).bytes(1 << 20))
     os.sync()
-    assert page_cache.resident_share([file]) == 1.0
-    page_cache.evict([file])
-    if page_cache.resident_share([file]) == 1.0:
+    assert running.resident_share([file]) == 1.0
+    running.evict([file])
+    if running.resident_share([file]) == 1.0:
         pytest.skip("the folder for temporary files is on a file system in memory")
-    assert page_cache.resident_share([file]) == 0.0
+    assert running.resident_share([file]) == 0.0
     file.read_bytes()
-    assert page_cache.resident_share([file]) == 1.0
+    assert running.resident_share([file]) == 1.0
 
 
 @pytest.mark.parametrize(("change", "words"), [

@@ -9,8 +9,9 @@ import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
+from repro.reporters.published.page import write
+
 from repro.audit.audit import audit
-from repro.cli.workflows.run import reporter
 from repro.core.errors import ReproError
 from repro.published import importing
 from repro.published.comparison.compare import compare_published
@@ -116,7 +117,7 @@ def _imported(data: bytes, folder: Path, baseline: str = "system=box") -> None:
         lambda: compare_published([other], baseline=baseline).as_json(),
         lambda: compare_published([folder / "made", other]).as_json(),
         lambda: audit(str(other)).as_json(),
-        lambda: [reporter(kind).write_published([read_published(other)], [], folder / "page") for kind in ("html",)],
+        lambda: write([read_published(other)], [], folder / "page"),
     ):
         _tolerant(call)
     shutil.rmtree(other)

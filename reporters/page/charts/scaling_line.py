@@ -156,7 +156,7 @@ def _against(record: Record, cell: Cell, single: Cell | None, metric: Metric) ->
     if single is None or cell.cell_id == single.cell_id:
         return None
     return contrast(cell, single, record.of_cell(cell.cell_id), record.of_cell(single.cell_id), metric,
-                    primary=False, planned=record.plan.common_seeds)
+                    primary=False, planned=record.plan.design.common)
 
 
 def _median(values: Sequence[float | None]) -> float | None:

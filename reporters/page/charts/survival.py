@@ -72,7 +72,7 @@ def survival(record: Record) -> Survivals:
     scale = METRICS[record.plan.suite.metric]
     scale = scale if scale.to_target else METRICS[DEFAULT]
     groups: dict[tuple[str, str], list[Cell]] = {}
-    for cell in record.plan.cells if record.plan.has_target and not record.plan.is_contest else ():
+    for cell in record.plan.cells if record.plan.design.judges == "trial" else ():
         groups.setdefault((cell.choices.task, goal(cell.choices)), []).append(cell)
     panels = [_panel(record, index, key, cells, scale) for index, (key, cells) in enumerate(groups.items())]
     return Survivals(scale.name, scale.noun, tuple(panels))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from repro.record.folder.looks import Look
+from repro.record.folder.ledger import Look
 from repro.record.folder.store import Record
 
 from ...text import ratios, significant
@@ -48,13 +48,12 @@ class Looks:
 
 def looks(record: Record) -> Looks:
     """Return the looks of a record; without rows for a fixed number of pairs."""
-    taken, design, margin = record.looks, record.plan.suite.sequential, 1 + record.plan.suite.margin
+    taken, design, margin = record.looks, record.plan.design, 1 + record.plan.suite.margin
     known = [value for look in taken for value in (look.low, look.high, look.ratio) if value is not None]
     axis = around_one([*known, 1 / margin, margin])
-    anytime = design is not None and design.anytime
     return Looks(
-        rows=tuple(_row(look, axis) for look in taken), of=len(record.plan.suite.looks), anytime=anytime, axis=axis,
-        one=axis.at(1.0), margin=(axis.at(1 / margin), axis.at(margin)), words=_words(record, anytime))
+        rows=tuple(_row(look, axis) for look in taken), of=len(design.looks), anytime=design.anytime, axis=axis,
+        one=axis.at(1.0), margin=(axis.at(1 / margin), axis.at(margin)), words=design.rule)
 
 
 def _row(look: Look, axis: Axis) -> LookRow:
@@ -71,12 +70,3 @@ def _row(look: Look, axis: Axis) -> LookRow:
 
 def _p(value: float | None) -> str:
     return "-" if value is None else significant(value, 2)
-
-
-def _words(record: Record, anytime: bool) -> str:
-    design = record.plan.suite.sequential
-    if anytime:
-        return "an e-process of sign flips, valid at every n"
-    name = "" if design is None else f"{design.spending}, t^{design.power:g}" if design.spending == "power" else \
-        design.spending
-    return f"bounds by alpha spending ({name})"

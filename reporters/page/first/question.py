@@ -47,9 +47,9 @@ def question(record: Record, primary: Ratio | None, scaled: ScalingView) -> Ques
     if len(suite.matrix.get("processes", ())) >= FEWEST_PROCESSES and (scaled.same or scaled.larger):
         panel = _panel(scaled, primary)
         return Question(_growth(panel) if panel else (), panel.lines if panel else (), scaling=True)
-    if plan.is_contest:
+    if plan.design.is_contest:
         return Question(_claims(record))
-    if not plan.has_target or primary is None:
+    if not plan.design.has_target or primary is None:
         return Question()
     if len(suite.matrix.get("precision", ())) > 1:
         return Question(_accuracy(record, primary), tuple(_like(record, primary)))

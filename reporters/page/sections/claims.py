@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from repro.compare.verdict.contest import Claim, claims
+from repro.compare.figures import Claim
+from repro.compare.verdict.contest import claims
 from repro.record.folder.store import Record
 
 from ...text import Number, number

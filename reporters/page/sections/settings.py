@@ -15,7 +15,6 @@ from repro.record.environment.plugin_code import PROGRAM, PluginCode
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.suite.kinds.kinds import AnyTrialConfig
-from repro.suite.kinds.measurement import MeasurementConfig
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.cell import Cell
 
@@ -127,10 +126,8 @@ def _lines(
 
 def _requested(cell: Cell) -> dict[str, str]:
     """Return what the suite requested, under the names that engines use for effective settings."""
-    if isinstance(cell.choices, MeasurementConfig):
-        return {"comm": cell.choices.comm.label}
     if not isinstance(cell.choices, TrainingConfig):
-        return {}
+        return {item.seam: item.label for item in cell.choices.plugins() if item.seam == "comm"}
     choices = cell.choices
     found = requested(choices)
     return found | {"comm": choices.comm.label, "optimizer": choices.optimizer.label, "engine": choices.engine.label,

@@ -15,7 +15,6 @@ from repro.record.environment.environment import DataSet, Environment
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
-from repro.suite.contest import CONTEST
 from repro.suite.identity import canonical
 from repro.suite.kinds.kinds import AnyStop, AnyTrialConfig
 from repro.suite.kinds.program import ProgramConfig
@@ -43,8 +42,8 @@ def record_facts(record: Record) -> Facts:
     compared = tuple(compare(plan, record.results, started_ms=record.started_ms))
     return Facts(
         origin="record", title=plan.suite.suite,
-        programs=all(isinstance(cell.choices, ProgramConfig) for cell in plan.cells), no_target=not plan.has_target,
-        measurements=plan.measures,
+        programs=all(isinstance(cell.choices, ProgramConfig) for cell in plan.cells),
+        no_target=not plan.design.has_target, measurements=plan.measures,
         cells=tuple(_cell(record, cell, by_cell.get(cell.cell_id, [])) for cell in plan.cells),
         comparisons=compared, contrasts=tuple((item.candidate, item.baseline) for item in compared),
         declared=plan.suite.primary is not None or bool(plan.suite.contrasts), declared_effects=plan.suite.contrasts,
@@ -128,7 +127,7 @@ def _run(master_seed: int, item: Result, stop: AnyStop) -> RunFacts:
 def _reached(item: Result, stop: AnyStop) -> bool | None:
     """Return None for an end that tells nothing of the cell; a run of a contest is `ok` also short of its target."""
     end = meaning(item.status)
-    if stop.design == CONTEST and end.reached:
+    if stop.judges == "mean" and end.reached:
         return reached(item.final, stop)
     return end.reached if end.counts else None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,15 +53,15 @@ def compare(
     Example: repro compare published/v4.0 --baseline benchmark=resnet,system=dgx_h100
     """
     from repro.bundle.source import open_records
-    from repro.published.comparison.compare import any_published
+    from repro.core import registry
 
-    if any_published(runs) and request.pop("against"):
-        raise UsageError("--against takes runs, not published results")
-    if any_published(runs) and markdown is not None:
-        raise UsageError("--markdown takes runs; of published results: repro report FOLDER --to markdown")
-    if any_published(runs):
+    if registry.part("published", "found")(runs):
+        if request.pop("against"):
+            raise UsageError("--against takes runs, not published results")
+        if markdown is not None:
+            raise UsageError("--markdown takes runs; of published results: repro report FOLDER --to markdown")
         with open_records(runs) as folders:
-            _compare_published(folders, as_json, candidate, request)
+            registry.part("published", "compare")(folders, as_json, candidate, request)
     if candidate is not None:
         raise UsageError("--candidate requires published results; the cells of a run are all compared with their "
                          "baselines")
@@ -83,17 +82,4 @@ def compare(
         echo_json(found.as_json())
     else:
         print_compared(found)
-    sys.exit(found.exit_code)
-
-
-def _compare_published(runs: Sequence[Path], as_json: bool, candidate: str | None, request: dict[str, Any]) -> None:
-    """Compare published results and exit."""
-    from repro.cli.text.published import print_published
-    from repro.published.comparison.compare import compare_published
-
-    found = compare_published(runs, candidate=candidate, **request)
-    if as_json:
-        echo_json(found.as_json())
-    else:
-        print_published(found)
     sys.exit(found.exit_code)

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from repro.cli.options import echo_json, expand, json_option, override_option, read_source, suite_argument
+from repro.cli.options import echo_json, json_option, override_option, planned, read_source, suite_argument
 from repro.cli.terminal import say
 
 
@@ -29,10 +29,9 @@ def gate(suite: str, overrides: tuple[str, ...], only: tuple[str, ...], as_json:
 
     from repro.cli.text.gate import gate_text
     from repro.cli.workflows.gate import run_gate
-    from repro.cli.workflows.tuning import plan_phases
 
     source = read_source(suite, overrides)
-    plan = plan_phases(source, overrides).draft if source.suite.tune else expand(source, overrides)
+    plan, _ = planned(source, overrides)
     found = run_gate(plan, source.text, only)
     if as_json:
         echo_json([asdict(row) for row in found.rows])

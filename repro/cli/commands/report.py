@@ -42,8 +42,7 @@ def report(
     """
     from repro.bundle.source import open_records
     from repro.cli.workflows.report import rebuild_and_report, report_place, report_runs, whole_reporters
-    from repro.cli.workflows.run import write_published_reports
-    from repro.published.comparison.compare import any_published
+    from repro.core import registry
 
     if bool(runs) == (experiment is not None):
         raise click.UsageError("give one or more RUN, or --from-mlflow EXPERIMENT")
@@ -58,12 +57,12 @@ def report(
     else:
         folder = out or report_place(runs)
         with open_records(runs) as folders:
-            if any_published(runs):
+            if registry.part("published", "found")(runs):
                 if only:
                     raise click.UsageError("--only applies to runs; published results declare no contrast")
                 if prefix:
                     raise click.UsageError("--prefix applies to runs; published results have no macros")
-                places = write_published_reports(folders, names, folder)
+                places = registry.part("published", "report")(folders, names, folder)
             else:
                 places = report_runs(folders, names, folder, only, prefix)
     for place in places:

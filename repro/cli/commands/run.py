@@ -16,10 +16,10 @@ from repro.cli.options import (
     anytime_option,
     design_of,
     echo_json,
-    expand,
     json_option,
     master_seed_option,
     override_option,
+    planned,
     read_source,
     seeds_option,
     until_settled_option,
@@ -82,7 +82,6 @@ def run(
     from repro.cli.text.outcome import ended_text
     from repro.cli.workflows.run import resume_suite, run_phases, run_suite
     from repro.cli.workflows.same_data import refuse_same_data
-    from repro.cli.workflows.tuning import plan_phases
 
     overrides = (*overrides, *([f"launcher={launcher}"] if launcher else []))
     if resume is not None:
@@ -101,18 +100,12 @@ def run(
     else:
         source = read_source(suite, overrides, seeds, master_seed, design_of(until_settled, anytime))
         stated = source.suite.master_seed is not None and ("master_seed",) not in source.overrides
-        if source.suite.tune is not None:
-            phases = plan_phases(source, overrides)
-            if stated:
-                refuse_same_data(phases.tuning, Path("runs"))
-            _submit(phases.draft, scheduler, out, track, strict, energy)
-            ended = run_phases(phases, source.text, out, track, strict, energy, budget)
-        else:
-            planned = expand(source, overrides)
-            if stated:
-                refuse_same_data(planned, Path("runs"))
-            _submit(planned, scheduler, out, track, strict, energy)
-            ended = run_suite(planned, source.text, out, track, strict, energy, budget)
+        plan, phases = planned(source, overrides)
+        if stated:
+            refuse_same_data(phases.tuning if phases else plan, Path("runs"))
+        _submit(plan, scheduler, out, track, strict, energy)
+        ended = run_phases(phases, source.text, out, track, strict, energy, budget) if phases else \
+            run_suite(plan, source.text, out, track, strict, energy, budget)
     if as_json:
         echo_json(ended.as_json())
     else:

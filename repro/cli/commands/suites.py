@@ -10,10 +10,10 @@ from repro.cli.options import (
     anytime_option,
     design_of,
     echo_json,
-    expand,
     json_option,
     master_seed_option,
     override_option,
+    planned,
     read_source,
     seeds_option,
     suite_argument,
@@ -89,17 +89,14 @@ def plan(
     Example: repro plan quickstart -o processes=1,2,4
     """
     from repro.cli.text.suite import drawn_by_run, plan_text
-    from repro.cli.text.tuning import phases_json, phases_text
     from repro.cli.workflows.pilot import power_of
-    from repro.cli.workflows.tuning import plan_phases
     from repro.compare.design.reach import out_of_reach
     from repro.record.folder import limits
     from repro.suite.planning.absent_data import absent_data
     from repro.suite.planning.cost import estimate, over_time_limits
 
     source = read_source(suite, overrides, seeds, master_seed, design_of(until_settled, anytime))
-    phases = plan_phases(source, overrides) if source.suite.tune else None
-    found = phases.draft if phases else expand(source, overrides)
+    found, phases = planned(source, overrides)
     drawn = drawn_by_run(source.suite)
     shown = power_of(found, pilot) if pilot is not None else None
     warnings = [f"this plan cannot be run: {why}"] if (why := limits.too_large(found)) else limits.warnings(found)
@@ -114,12 +111,10 @@ def plan(
     if as_json:
         data = found.model_dump(mode="json", by_alias=True) | {"cost": cost.model_dump(mode="json")}
         data |= {"out_of_reach": out_of_reach(found), "drawn_again_by_run": drawn, "absent_data": absent}
-        data |= {"tuning": phases_json(phases)} if phases else {}
+        data |= {"tuning": phases.as_json()} if phases else {}
         echo_json(data | ({"power": shown.model_dump(mode="json")} if shown is not None else {}))
         return
-    if phases is not None:
-        say(f"{phases_text(phases)}\n")
-    say(plan_text(found, cost, out_of_reach(found), drawn))
+    say(plan_text(found, cost, out_of_reach(found), drawn, phases))
     if shown is not None:
         say(f"\n{shown.text()}")
 

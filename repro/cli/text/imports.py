@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from repro.cli.console import line, stdout
-from repro.cli.text.contest import print_claims
+from repro.cli.console import Console, line, stdout
 from repro.published.importing import count_statuses
 from repro.published.record import PublishedCell, PublishedResult
-from repro.published.speedrun.claims import judge_claims
+from repro.published.speedrun.claims import ArmClaim, Claims, judge_claims
 from repro.published.store import RECORD, REFUSED, Published
 
 SHOWN_REFUSALS = 8
@@ -66,3 +65,43 @@ def _spread(values: Sequence[float | None], unit: str = "") -> str:
         return ""
     low, high = min(known), max(known)
     return (f"{low:,g}" if low == high else f"{low:,g}-{high:,g}") + unit
+
+
+def print_claims(claims: Claims, console: Console) -> None:
+    """Print a row for each arm, then each claim that its logs do not support, with its figures."""
+    rules = claims.rules
+    table = Table(title=f"published claims: mean loss at most the target (one-sided t, alpha {rules.alpha:g}), time of "
+                  f"the program's clock (95 % intervals; the same: within {100 * rules.margin:g} %)",
+                  title_justify="left")
+    for name in ("record", "arm"):
+        table.add_column(name, overflow="fold")
+    for name in ("runs", "mean loss", "p", "mean seconds"):
+        table.add_column(name, justify="right")
+    for name in ("quality", "time against the other arm"):
+        table.add_column(name, overflow="fold")
+    for item in claims.arms:
+        table.add_row(*(line(text) for text in _claim_row(item)))
+    console.print(table)
+    for item in claims.arms:
+        if item.quality.verdict != "supported":
+            console.print(line(f"{item.quality.verdict}  {item.record}, {item.arm}: {item.quality.because}"))
+        for text in item.time.cautions:
+            console.print(line(f"caution  {item.record}, {item.arm}: {text}"))
+    for stated in claims.stated:
+        console.print(line(f"not given by the logs  {stated.because}"))
+    for text in rules.notes:
+        console.print(line(f"note  {text}"))
+
+
+def _claim_row(item: ArmClaim) -> tuple[str, ...]:
+    quality, time = item.quality, item.time
+    spread = item.seconds_interval
+    seconds = "" if item.seconds is None else f"{item.seconds:.3f}"
+    ratio = "" if time.ratio is None else f" {time.ratio:.4f}"
+    bounds = "" if time.interval is None else f" ({time.interval[0]:.4f} to {time.interval[1]:.4f})"
+    return (
+        item.record, item.arm, str(item.runs), "" if quality.mean is None else f"{quality.mean:.5f}",
+        "" if quality.p is None else f"{quality.p:.2g}",
+        seconds + (f" ({spread[0]:.3f} to {spread[1]:.3f})" if spread else ""), quality.verdict,
+        f"{time.verdict}{ratio}{bounds}",
+    )

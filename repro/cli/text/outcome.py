@@ -13,7 +13,7 @@ from repro.cli.text.tuning import tuning_lines
 from repro.cli.workflows.run import Ended
 from repro.compare import METRICS, Comparison, Summary
 from repro.compare.design.effect import MainEffect
-from repro.compare.verdict.contest import Claim
+from repro.compare.figures import Claim
 from repro.core.errors import visible
 
 

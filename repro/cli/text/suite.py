@@ -5,20 +5,19 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from repro.cli.text.tuning import suite_lines
+from repro.cli.text.tuning import phases_text, suite_lines
 from repro.cli.workflows.progress import duration
-from repro.compare.verdict.contest import statement
 from repro.core import pattern
 from repro.core.source_code import SourceCode, is_file_kind
 from repro.seams.preconditioner import Work
-from repro.suite.kinds.kinds import AnyTrialConfig
-from repro.suite.kinds.measurement import MeasurementConfig
-from repro.suite.kinds.program import RUN_DIR, SEED, ProgramConfig
 from repro.suite.model import Suite
 from repro.suite.planning.cost import Cost
 from repro.suite.planning.plan import Plan
+
+if TYPE_CHECKING:
+    from repro.cli.workflows.tuning import Phases
 
 
 def suite_text(suite: Suite, sources: Mapping[str, SourceCode] = MappingProxyType({})) -> str:
@@ -48,7 +47,7 @@ def suite_text(suite: Suite, sources: Mapping[str, SourceCode] = MappingProxyTyp
     if suite.contrasts:
         lines.append(f"{'contrasts:':<13}main effects of {', '.join(suite.contrasts)}, paired over all other factors")
     if suite.sequential:
-        lines.append(f"{'looks:':<13}{design_text(suite)}")
+        lines.append(f"{'looks:':<13}{suite.design.words}")
     lines += suite_lines(suite)
     lines.append(f"{'margin:':<13}{suite.margin:g} counts as the same")
     if suite.horizon is not None:
@@ -75,18 +74,6 @@ def _others(source: SourceCode) -> str:
     return f" and {more} module{'s' if more > 1 else ''} next to it" if more else ""
 
 
-def design_text(suite: Suite) -> str:
-    """Return the looks of a sequential design and their nominal levels."""
-    assert suite.sequential is not None
-    if suite.sequential.anytime:
-        places = ", ".join(map(str, suite.sequential.looks)) or f"every pair from {suite.looks[0]} to {suite.looks[-1]}"
-        return f"after {places}, by an e-process that is valid at every n"
-    levels = suite.sequential.levels()
-    return (f"{', '.join(str(level.n) for level in levels)} pairs; p needed for a difference "
-            f"{', '.join(f'{level.difference:.4f}' for level in levels)}, for each side of same "
-            f"{', '.join(f'{level.same:.4f}' for level in levels)}")
-
-
 def drawn_by_run(suite: Suite) -> list[str]:
     """Return the seeds of a plan that `repro run` draws for itself: the order always, the data unless they are stated.
 
@@ -96,27 +83,28 @@ def drawn_by_run(suite: Suite) -> list[str]:
     return [*(["master_seed"] if suite.master_seed is None else []), "order_seed"]
 
 
-def plan_text(plan: Plan, cost: Cost, out_of_reach: Sequence[str] = (), drawn: Sequence[str] = ()) -> str:
+def plan_text(
+    plan: Plan, cost: Cost, out_of_reach: Sequence[str] = (), drawn: Sequence[str] = (), phases: Phases | None = None,
+) -> str:
     """Return the trials, the skipped combinations with their reasons, and the cost.
 
     Args:
+        phases: of a suite that is tuned first, which `plan` is the draft of.
         out_of_reach: what the repeats of the plan cannot show.
         drawn: seeds that the run will draw for itself.
     """
-    seeds = plan.suite.seeds
     version = f" {plan.suite.version}" if plan.suite.version else ""
-    count = f"at most {len(plan.order)} trials of {len(plan.cells)} cells" if plan.suite.looks else \
-        f"{len(plan.order)} trials = {len(plan.cells)} cells x {seeds} repeats"
-    lines = [f"{plan.suite.suite}{version}: {count} on {_place(plan)}",
+    count = f"at most {len(plan.order)} trials of {len(plan.cells)} cells" if plan.design.looks else \
+        f"{len(plan.order)} trials = {len(plan.cells)} cells x {plan.design.repeats} repeats"
+    lines = [phases_text(phases), ""] if phases else []
+    lines += [f"{plan.suite.suite}{version}: {count} on {_place(plan)}",
              f"suite digest {plan.digest[:16]}, method {plan.method}", *_seeds(plan, drawn), ""]
     width = max(len(cell.label) for cell in plan.cells)
-    lines += [f"  {cell.label:<{width}}  {_work(cell.choices)}" for cell in plan.cells]
-    if plan.is_contest:
-        stop = plan.cells[0].choices.stop
-        assert stop.target is not None and stop.direction is not None, "validated"
-        lines += ["", f"claim of every cell: {statement(stop.metric, stop.direction, stop.target, stop.alpha)}"]
-    if plan.suite.looks:
-        lines += ["", f"looks: {design_text(plan.suite)}"]
+    lines += [f"  {cell.label:<{width}}  {cell.choices.work}" for cell in plan.cells]
+    if plan.design.is_contest:
+        lines += ["", f"claim of every cell: {plan.cells[0].choices.stop.claim}"]
+    if plan.design.looks:
+        lines += ["", f"looks: {plan.design.words}"]
     if plan.skipped:
         lines += ["", "skipped:"]
         lines += [f"  {item.label}: {item.reason}" for item in plan.skipped]
@@ -149,18 +137,6 @@ def _seeds(plan: Plan, drawn: Sequence[str]) -> list[str]:
 
 def _place(plan: Plan) -> str:
     return f"{plan.device_count} GPU(s)" if plan.device == "cuda" else f"{plan.cores} CPU cores"
-
-
-def _work(choices: AnyTrialConfig) -> str:
-    """Return how a batch is cut, the command of a program with its parameters, or the operations of a measurement."""
-    if isinstance(choices, ProgramConfig):
-        given = {SEED: f"{{{SEED}}}", RUN_DIR: f"{{{RUN_DIR}}}"}
-        return shlex.join(choices.filled(part, given) for part in choices.engine.run)
-    if isinstance(choices, MeasurementConfig):
-        return (f"{choices.stop.repeats} operations of {choices.items_per_operation:,} {choices.quality.unit}, "
-                f"{choices.processes} process{'es' if choices.processes > 1 else ''}")
-    batch = choices.batch
-    return f"batch {batch.global_} = {batch.micro} x {batch.accumulation} x {choices.processes}"
 
 
 def _level(level: Any) -> str:

@@ -71,16 +71,6 @@ def _space_lines(space: Space) -> list[str]:
     return [*lines, *([f"    another budget: {' '.join(space.unequal.split())}"] if space.unequal else [])]
 
 
-def phases_json(phases: Phases) -> dict[str, Any]:
-    """Return the plan of a tuning (JSON-like)."""
-    return phases.tuning.model_dump(mode="json", by_alias=True) | {
-        "cost": estimate(phases.tuning).model_dump(mode="json"),
-        "contenders": [{"label": item.label, "levels": item.levels, "settings": list(item.settings),
-                        "space": item.space.model_dump(mode="json", by_alias=True, exclude_none=True)}
-                       for item in phases.contenders],
-    }
-
-
 def tuning_lines(tuning: Tuning) -> list[str]:
     """Return the chosen setting of every contender, and what the choice took."""
     lines = [f"tuned:  {item.label}: {_choice(tuning, item)} ({_cost(item.cost)})" for item in tuning.contenders]

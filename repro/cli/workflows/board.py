@@ -6,10 +6,8 @@ import importlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from repro.board.build import files_of, read_records
-from repro.board.code import code_digest
-from repro.board.entry import Entry
-from repro.board.groups import grouped, without_copies
+from repro.board.build import code_digest, files_of, read_records
+from repro.board.entry import Entry, grouped, without_copies
 from repro.board.read import find_records
 from repro.board.site import open_site
 from repro.core.errors import UsageError

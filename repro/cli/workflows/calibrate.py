@@ -84,14 +84,14 @@ def calibrate(
         KeyboardInterrupt: a signal ended the run; `replay` accepts the completed trials.
         ReproError: the plan cannot be a calibration, or the run failed; `replay` accepts the completed trials.
     """
-    twins = twin_plan(plan, choose_cells(plan, wanted), pairs or max(plan.common_seeds, 6), nulls)
+    twins = twin_plan(plan, choose_cells(plan, wanted), pairs or max(plan.design.common, 6), nulls)
     limits.check_size(twins)
     folder = prepare(twins, suite_text, Path("runs") / f"{plan.suite.suite}-calibrate-{time.strftime('%Y%m%d-%H%M%S')}")
     with discarded_if_unstarted(folder):
         record = headless.execute(
             twins, folder, kept=f"no null is kept; completed trials stay in {folder.root}",
             next_step=f"for their nulls repeat the command with --from {quote(str(folder.root))}")
-    found = _store(record, twins.cells, plan.suite.metric, pairs or max(plan.common_seeds, 6), plan.suite,
+    found = _store(record, twins.cells, plan.suite.metric, pairs or max(plan.design.common, 6), plan.suite,
                   to or place_for(plan.digest), folder.root)
     if keep:
         return found
@@ -121,7 +121,7 @@ def _nulls_of(
                          f"of {plan.suite.suite!r} with {plan.digest[:16]}; a calibration requires a run of the "
                          "same suite")
     cells = list(record.plan.cells) if wanted is None else choose_cells(record.plan, wanted)
-    return _store(record, cells, plan.suite.metric, pairs or max(plan.common_seeds, 6), plan.suite,
+    return _store(record, cells, plan.suite.metric, pairs or max(plan.design.common, 6), plan.suite,
                  to, run)
 
 

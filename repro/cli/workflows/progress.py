@@ -10,9 +10,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from repro.cli.console import Console, line
 from repro.compare.figures import Comparison
-from repro.record.folder.looks import Look
+from repro.record.folder.ledger import Look
 from repro.record.result.results import Result
-from repro.suite.contest import CONTEST
 from repro.suite.kinds.stop import Stop
 from repro.suite.model import Trial
 from repro.suite.planning.cell import Cell
@@ -75,7 +74,7 @@ class TerminalWatcher:
         self._trial_started = self._shown_at = time.monotonic()
         stop = trial.choices.stop
         self._epochs = stop.max_epochs if isinstance(stop, Stop) else None
-        self._until = "end" if trial.choices.stop.design == CONTEST else "target"
+        self._until = "end" if trial.choices.stop.judges == "mean" else "target"
         self._bar.update(self._task, description=f"trial {number} of {count}: {self._label}", total=count,
                          completed=number - 1, now=self._left())
 

@@ -39,9 +39,8 @@ def rebuild_and_report(
 
 def report_place(runs: Sequence[Path]) -> Path | None:
     """Return the folder for the report of a bundle or of others' run, in the working directory; None: in the run."""
-    from repro.published.comparison.compare import any_published
-
-    first = next((run for run in runs if any_published([run])), None) if len(runs) > 1 else runs[0]
+    published = registry.part("published", "found")
+    first = next((run for run in runs if published([run])), None) if len(runs) > 1 else runs[0]
     return Path(f"{folder_name(first)}-report") if first is not None and is_foreign(first) else None
 
 

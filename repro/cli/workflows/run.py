@@ -18,8 +18,9 @@ from repro.compare.cell_figures import cell_figures
 from repro.compare.design.calibration import Calibration, keep_calibration, read_kept_calibration
 from repro.compare.design.effect import MainEffect
 from repro.compare.design.factorial import main_effects
+from repro.compare.figures import Claim
 from repro.compare.runs.run_warnings import run_warnings
-from repro.compare.verdict.contest import Claim, claims
+from repro.compare.verdict.contest import claims
 from repro.core import registry
 from repro.core.errors import Exit, UsageError
 from repro.core.machine import detect
@@ -175,7 +176,7 @@ def resume_suite(
         return _score(root, track, replace(options, budget_seconds=budget_seconds), new=True)
     _, written = reopen(root)
     refuse_tuning_alone(root, written)
-    if again and written.is_contest:
+    if again and written.design.is_contest:
         raise UsageError("--rerun-failed: a contest counts every declared run once, also one that failed; make a new "
                          "run")
     plan = _consented(root, allowed, code)
@@ -214,7 +215,7 @@ def _check_options(plan: Plan, energy: bool, budget_seconds: float | None) -> No
 
 
 def _check_budget(plan: Plan, budget_seconds: float | None) -> None:
-    if budget_seconds is not None and not plan.suite.looks:
+    if budget_seconds is not None and not plan.design.looks:
         raise UsageError("--budget ends a sequential run at a look; a fixed number of pairs has none: add "
                          "--until-settled")
 
@@ -233,7 +234,7 @@ def _next_step(record: Record, code: Exit) -> str:
     """Return the command that follows, with a word on what it does."""
     if code == Exit.INTERRUPTED:
         return _resume_command(record.folder.root, record.plan)
-    if code == Exit.TRIAL_FAILED and not record.plan.is_contest and record.plan.suite.tune is None:
+    if code == Exit.TRIAL_FAILED and not record.plan.design.is_contest and record.plan.design.scored:
         return f"{_resume_command(record.folder.root, record.plan)} --rerun-failed"
     return f"{command(f'bundle {shlex.quote(str(record.folder.root))}')}  (one file, which others verify and run again)"
 
@@ -328,31 +329,6 @@ def write_reports(
     before = [tuning.record] if tuning is not None else []
     return [place for item in reporters for part in (*(before if item.of_each_phase else ()), record)
             for place in item.write(part, out or part.folder.reports)]
-
-
-def write_published_reports(folders: Sequence[Path], targets: list[str], out: Path | None) -> list[str]:
-    """Write published results with each reporter, and the runs among `folders` in separate sections.
-
-    Raises:
-        UnknownName: no such reporter.
-        UsageError: a reporter cannot write published results.
-        OutputError: a folder is neither kind or is damaged, or `out` cannot be written.
-    """
-    from repro.published.comparison.compare import any_published
-    from repro.published.store import read_published
-
-    named = {name.strip(): reporter(name.strip()) for name in targets if name.strip()}
-    if not named:
-        raise UsageError("--to names no reporter; see `repro list reporters`")
-    for name, item in named.items():  # before anything is written
-        if item.unpublishable or type(item).write_published is Reporter.write_published:
-            reason = item.unpublishable or "it supports only runs of this harness"
-            raise UsageError(f"--to {name} cannot write published results: {reason}")
-    foreign = [folder for folder in folders if any_published([folder])]
-    imports = [read_published(folder) for folder in foreign]
-    own = [read_record(folder) for folder in folders if folder not in foreign]
-    place = out or foreign[0] / "report"
-    return [written for item in named.values() for written in item.write_published(imports, own, place)]
 
 
 def reporter(name: str, only: str | None = None, prefix: str = "") -> Reporter:

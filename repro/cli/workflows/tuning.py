@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import os
 import shlex
+import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from repro.cli.entropy import fresh_seed
 from repro.cli.terminal import command
-from repro.cli.workflows.frozen_suite import frozen_text
 from repro.cli.workflows.progress import TerminalWatcher, duration
 from repro.core.errors import TrialError, UsageError
 from repro.core.files import write_model, write_text
@@ -23,19 +26,20 @@ from repro.core.machine import Machine, detect
 from repro.record.folder import limits
 from repro.record.folder.resume import plan_differences
 from repro.record.folder.store import RunFolder
-from repro.record.tuning import DECLARED, FOLDER, FROZEN, Declared, Tuning, read_declared, tuning_of
+from repro.record.tuning import DECLARED, FOLDER, FROZEN, RULE, Declared, Tuning, read_declared, tuning_of
 from repro.runner.context import Options
 from repro.runner.run import Run, fill, prepare
 from repro.runner.session import Messages, RunSession, open_session
 from repro.runner.tracking import Tracker
-from repro.suite.field_problem import as_text
+from repro.suite.field_problem import Problem, as_text
 from repro.suite.file import SuiteFile
+from repro.suite.model import Suite
 from repro.suite.planning.consent import code_permission
 from repro.suite.planning.cost import estimate, over_time_limits
 from repro.suite.planning.matrix import tried_cells, written_kinds
 from repro.suite.planning.plan import Drawn, Plan, make_plan
 from repro.suite.planning.reaching import permissions, refuse_credentials
-from repro.suite.tuning.contenders import Contender, Problem, check_spaces, contenders
+from repro.suite.tuning.contenders import Contender, check_spaces, contenders
 from repro.suite.tuning.phases import drafted, scored_suite, tuning_suite
 
 FINISH_SECONDS = 20.0
@@ -53,6 +57,15 @@ class Phases:
     tuning: Plan
     draft: Plan
     """The scored phase, with the first setting of every contender in place of the chosen one."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the plan of the tuning with its contenders and its cost (JSON-like)."""
+        return self.tuning.model_dump(mode="json", by_alias=True) | {
+            "cost": estimate(self.tuning).model_dump(mode="json"),
+            "contenders": [{"label": item.label, "levels": item.levels, "settings": list(item.settings),
+                            "space": item.space.model_dump(mode="json", by_alias=True, exclude_none=True)}
+                           for item in self.contenders],
+        }
 
 
 def plan_phases(source: SuiteFile, overrides: Sequence[str]) -> Phases:
@@ -198,6 +211,18 @@ def choose(root: Path, tuning: Tuning, machine: Machine) -> Plan:
     text = folder.suite.read_text(encoding="utf-8", errors="replace")
     fill(folder, plan, text, brought=RunFolder(root / FOLDER).code)
     return plan
+
+
+def frozen_text(suite: Suite, tuning: Tuning) -> str:
+    """Return the YAML text of a suite with its chosen settings, as `repro run` reads it."""
+    data = suite.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    assert suite.tuned is not None
+    data["tuned"] = suite.tuned.model_dump(mode="json", by_alias=True, exclude_none=True)  # defaults may change
+    first = {"suite": data.pop("suite"), **data}
+    text = (f"The choice of {tuning.cost.trials} tuning trials of {sum(item.budget for item in tuning.contenders)} "
+            f"settings. Of every contender {RULE}. `settings` is the choice; `tuned` says where it comes from.")
+    head = textwrap.fill(text, 100, initial_indent="# ", subsequent_indent="# ")
+    return f"{head}\n{yaml.safe_dump(first, sort_keys=False, allow_unicode=True, width=110)}"
 
 
 def _messages(root: Path, plan: Plan) -> Messages:

@@ -17,7 +17,7 @@ from repro.compare.design.effect import MainEffect
 from repro.compare.design.interaction import Effects, interactions
 from repro.compare.design.levels import Factors, Level, Match
 from repro.compare.design.pooled import pool
-from repro.compare.design.sequential import progress_of, rerun_refusals
+from repro.compare.design.standing import Standing
 from repro.compare.evidence import drift
 from repro.compare.evidence.evidence import ComparisonRequest, Evidence, examine
 from repro.compare.evidence.pairing import CellTrials, cell_trials, mismatch, pairs_of
@@ -72,14 +72,13 @@ def main_effects(
     factors = Factors(plan.cells, suite)
     wanted = suite.baseline if baseline is None else baseline
     matches = [match for name in suite.contrasts for match in factors.matches(name, wanted)]
-    progress = progress_of(plan, results, started_ms)
-    used = progress.early if progress else results
-    doubts = drift.doubts(plan, used, started_ms)
+    standing = Standing(plan, results, started_ms)
+    doubts = drift.doubts(plan, standing.used, started_ms)
     by_cell: dict[str, list[Result]] = {}
-    for result in used:
+    for result in standing.used:
         by_cell.setdefault(result.cell_id, []).append(result)
-    asked = ComparisonRequest(metric=metric or suite.metric, planned=plan.common_seeds, margin=suite.margin,
-                              horizon=suite.horizon, refusals=progress.refusals if progress else rerun_refusals(plan))
+    asked = ComparisonRequest(metric=metric or suite.metric, planned=plan.design.common, margin=suite.margin,
+                              horizon=suite.horizon, refusals=standing.waits)
     measured = [_measure(match, by_cell, asked, doubts) for match in matches]
     verdicts = judged([item.evidence for item in measured])
     found = interactions([(item.match, item.effects) for item in measured], factors, wanted)

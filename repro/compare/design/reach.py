@@ -19,8 +19,7 @@ def out_of_reach(plan: Plan) -> list[str]:
         factors = Factors(plan.cells, plan.suite)
         effects = sum(len(factors.matches(name, plan.suite.baseline)) for name in plan.suite.contrasts)
         found.append((effects, f"the {effects} main effects"))
-    pairs = plan.suite.looks[0] if plan.suite.looks else plan.suite.seeds
-    return [note for count, words in found if count and (note := _note(pairs, count, words))]
+    return [note for count, words in found if count and (note := _note(plan.design.common, count, words))]
 
 
 def _note(seeds: int, count: int, words: str) -> str:

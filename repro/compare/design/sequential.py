@@ -12,11 +12,11 @@ from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.evidence.stage import Stage
 from repro.compare.figures import DECIDED, Comparison, LookPlace, TimeSplit
 from repro.compare.verdict.verdict import judged
-from repro.record.folder.looks import ENDS, Decision, Look
+from repro.record.folder.ledger import ENDS, Decision, Look
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
+from repro.suite.design import SequentialDesign
 from repro.suite.planning.plan import Plan
-from repro.suite.planning.repeats import judged_cells
 
 WAITS = "judged once, when the primary contrast is settled or its last look has been taken"
 
@@ -47,7 +47,7 @@ class Progress:
             return self.found
         have = len({item.repeat for item in self.early if item.cell_id == before.candidate}
                    & {item.repeat for item in self.early if item.cell_id == before.baseline})
-        looks = plan.suite.looks
+        looks = plan.design.looks
         if have >= looks[0]:
             return before
         text = f"look 1 of {len(looks)} at {looks[0]} pairs: {have} have run"
@@ -78,32 +78,28 @@ class TakenLook:
         )
 
 
-def is_sequential(plan: Plan) -> bool:
-    """Return True if the plan runs until its primary contrast is settled; parts of it that run again do not."""
-    return plan.kind == "suite" and bool(judged_cells(plan.suite, plan.cells))
-
-
 def rerun_refusals(plan: Plan) -> tuple[str, ...]:
     """Return why the contrasts of a reproduction have no verdict: its pairs were not drawn for one.
 
     They are those with which its source ended because of its results, or those that were chosen, with the same seeds.
     """
-    if plan.kind != "reproduction" or (not plan.suite.looks and plan.common_seeds >= plan.suite.seeds):
+    if plan.kind != "reproduction" or (plan.suite.sequential is None and plan.design.common >= plan.suite.seeds):
         return ()
-    which = "sequential run has the pairs that its source ran" if plan.suite.looks else \
-        f"part has {plan.common_seeds} of {plan.suite.seeds} planned pairs"
+    which = "sequential run has the pairs that its source ran" if plan.suite.sequential else \
+        f"part has {plan.design.common} of {plan.suite.seeds} planned pairs"
     return (f"the reproduction of a {which}; it is judged against its source and gives no separate verdict",)
 
 
 def stages(plan: Plan) -> list[Stage]:
     """Return the declared looks."""
-    design, looks = plan.suite.sequential, plan.suite.looks
-    if design is None:
+    design = plan.design
+    if not isinstance(design, SequentialDesign):
         return []
+    count = len(design.looks)
     if design.anytime:
-        return [Stage(number, len(looks), n, anytime=True) for number, n in enumerate(looks, 1)]
-    return [Stage(number, len(looks), level.n, level.difference, level.same)
-            for number, level in enumerate(design.levels(), 1)]
+        return [Stage(number, count, n, anytime=True) for number, n in enumerate(design.looks, 1)]
+    return [Stage(number, count, level.n, level.difference, level.same)
+            for number, level in enumerate(design.sequential.levels(), 1)]
 
 
 def looks_taken(
@@ -154,10 +150,10 @@ def progress_of(
     plan: Plan, results: Sequence[Result], started_ms: Mapping[str, float] | None = None
 ) -> Progress | None:
     """Return the state of a sequential run; None for a plan of a fixed number of pairs."""
-    if not is_sequential(plan):
+    if not plan.design.looks:
         return None
     last = _last_look(plan, results, started_ms)
-    early = tuple(item for item in results if item.repeat < plan.common_seeds)
+    early = tuple(item for item in results if item.repeat < plan.design.common)
     return Progress(_placed(plan, last) if last else None, last is not None and last.decision in ENDS, early)
 
 
@@ -169,7 +165,7 @@ def _last_look(
     An e-process is judged by its largest value so far, so an earlier look ends the run only if the later ones would,
     too: of its hundreds of looks those before an open one need not be taken again.
     """
-    if plan.suite.sequential is None or not plan.suite.sequential.anytime:
+    if not plan.design.anytime:
         taken = list(looks_taken(plan, results, started_ms))
         return taken[-1] if taken else None
     found: TakenLook | None = None
@@ -185,7 +181,7 @@ def _last_look(
 
 def _placed(plan: Plan, last: TakenLook) -> Comparison:
     """Return the comparison of a look with its place among all looks."""
-    stage, following = last.stage, None if last.ends else plan.suite.looks[last.stage.number]
+    stage, following = last.stage, None if last.ends else plan.design.looks[last.stage.number]
     place = LookPlace(number=stage.number, of=stage.of, n=stage.n, nominal=stage.difference,
                       same_nominal=stage.same, anytime=stage.anytime, next_n=following)
     because, advice = _words(last, following)

@@ -21,7 +21,7 @@ from repro.compare.evidence.time_split import split_of
 from repro.compare.figures import Adjusted, Estimate, Pair, Restricted, TimeSplit, bounds
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
-from repro.suite.contest import CONTEST
+from repro.suite.design import FULL_BUDGET
 from repro.suite.metrics import METRICS, MetricSpec
 from repro.suite.model import MARGIN, Metric
 
@@ -244,7 +244,7 @@ def _proves_nothing(status: str) -> bool:
 
 def _outside(base: Evidence) -> str:
     """Return the reasons against a verdict that are not in the figures."""
-    if base.asked.scale.fixed_budget and base.design not in ("fixed_budget", CONTEST):
+    if base.asked.scale.fixed_budget and base.design not in FULL_BUDGET:
         return "these trials stop at their target, so their final quality is the target's; compare it under design " \
                "fixed_budget"
     return "; ".join(base.asked.refusals)

@@ -102,7 +102,7 @@ def record_scores(record: Record) -> Scores | NotScored | None:
     or no target."""
     plan = record.plan
     tasks = {cell.choices.task for cell in plan.cells}
-    unscored = plan.kind == "tuning" or plan.is_contest or not plan.has_target or plan.has_twins
+    unscored = not plan.design.scored or plan.design.judges != "trial" or plan.has_twins
     if unscored or len(tasks) < 2 or not default_factors([record]):
         return None
     try:
@@ -117,9 +117,9 @@ def _check_metric(records: Sequence[Record], scale: MetricSpec) -> None:
         raise UsageError(f"--metric {scale.name}: scores take a time or samples to the target ({known}), which a cell "
                          "that misses has as infinite")
     for record in records:
-        if record.plan.is_contest or not record.plan.has_target:
+        if record.plan.design.judges != "trial":
             raise UsageError(f"{record.plan.suite.suite}: its trials have no target that ends their clocks")
-        if record.plan.kind == "tuning":
+        if not record.plan.design.scored:
             raise UsageError(f"{record.folder.root}: is the tuning of a run; score the run itself")
         if record.plan.has_twins:
             raise UsageError(f"{record.plan.suite.suite}: a calibration compares cells with themselves")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from repro.compare.design.effect import MainEffect
-from repro.compare.figures import Comparison
-from repro.compare.verdict.contest import Claim
+from repro.compare.figures import Claim, Comparison
 from repro.compare.verdict.family import ALPHA
 
 

@@ -97,9 +97,9 @@ def unlike(first: Record, second: Record) -> str:
                 f"{one.digest[:16]}{'; other code of ' if changed else ''}{', '.join(changed)}")
     if rules_of(one.method) != rules_of(other.method):
         return f"another method of measuring: {other.method} against {one.method}"
-    if one.suite.looks:
+    if one.suite.sequential:
         return "a sequential run: pairs of another run would come after its looks"
-    if one.is_contest:
+    if one.design.is_contest:
         return "a contest: the runs of another contest were not declared with its runs"
     if one.master_seed != other.master_seed:
         return (f"another master seed: {other.master_seed} against {one.master_seed}, so that seed 0 of one is not "

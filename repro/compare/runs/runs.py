@@ -14,12 +14,13 @@ from repro.compare.cell_figures import notes as figure_notes
 from repro.compare.design.calibration import Calibration, calibration_of
 from repro.compare.design.effect import MainEffect
 from repro.compare.design.factorial import main_effects
+from repro.compare.figures import Claim
 from repro.compare.runs.error_budget import error_budget
 from repro.compare.runs.run_warnings import run_warnings
 from repro.compare.runs.several_runs import versus_several
 from repro.compare.runs.two_runs import Named, Ran, versus
 from repro.compare.verdict.condition import Condition, parse
-from repro.compare.verdict.contest import Claim, claims
+from repro.compare.verdict.contest import claims
 from repro.compare.verdict.convergence import Convergence, check
 from repro.core.errors import Exit, UsageError
 from repro.core.yaml_file import YamlFile
@@ -124,7 +125,7 @@ def compare_runs(
            (METRICS[found.metric].of == "operations") for record in records):
         raise UsageError(f"--metric {found.metric}: measurements have {', '.join(OF_MEASUREMENTS)}; other trials have "
                          "all metrics but operation_time and operation_throughput")
-    if METRICS[found.metric].to_target and not all(record.plan.has_target for record in records):
+    if METRICS[found.metric].to_target and not all(record.plan.design.has_target for record in records):
         raise UsageError(f"--metric {found.metric}: design fixed_steps has no target; its trials have "
                          f"{', '.join(WITHOUT_TARGET)}")
     if not found.comparisons and (conditions or not found.effects):
@@ -140,7 +141,7 @@ def _check_metric(metric: Metric, records: Sequence[Record]) -> None:
     Raises:
         UsageError: the records have no such metric.
     """
-    contests, spec = [record.plan.is_contest for record in records], METRICS[metric]
+    contests, spec = [record.plan.design.is_contest for record in records], METRICS[metric]
     if spec.to_target and any(contests):
         raise UsageError(f"--metric {metric}: the trials of design contest run to their end, not to a target; they "
                          f"have {', '.join(TO_THE_END)}")

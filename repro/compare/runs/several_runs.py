@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from repro.compare.design.standing import Standing
 from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.evidence.pairing import cell_trials
 from repro.compare.figures import Comparison
 from repro.compare.runs.two_runs import Named, Ran, forced
-from repro.compare.verdict.contest import Doubts, claims
 from repro.compare.verdict.verdict import judged
 from repro.core.errors import UsageError
 from repro.record.result.results import Bracket, Result
@@ -47,6 +47,7 @@ def versus_several(
     if not cells:
         raise UsageError("the runs have no cell in common")
     doubts = (NOT_IN_TURNS,) if METRICS[chosen].clocked and not in_turns(before, after) else ()
+    claimed = [(run.name, Standing(run.plan, run.results)) for run in after]
     return judged([
         examine(
             Named(cell.cell_id, f"{cell.label} [{_runs(len(after))}]", cell.choices),
@@ -55,7 +56,7 @@ def versus_several(
             ComparisonRequest(
                 metric=chosen, margin=plan.suite.margin, paired=False, withhold=False, cautions=tuple(cautions),
                 refusals=(*doubts, *_lacking(every, cell, METRICS[chosen]),
-                          *_unclaimed(after, cell, METRICS[chosen]))),
+                          *_unclaimed(claimed, cell, METRICS[chosen]))),
         )
         for cell in cells
     ])
@@ -89,17 +90,17 @@ def _lacking(runs: Sequence[Ran], cell: Cell, spec: MetricSpec) -> tuple[str, ..
     found = []
     for run in runs:
         trials = cell_trials(run.name, _common(run, cell), spec)
-        if trials.n < run.plan.common_seeds:
-            found.append(f"{trials.n} of {run.plan.common_seeds} planned trials of {run.name} have run")
+        if trials.n < run.plan.design.common:
+            found.append(f"{trials.n} of {run.plan.design.common} planned trials of {run.name} have run")
         elif trials.without or trials.wrong:
             found.append(trials.wrong or f"{trials.without_words()}, so that run has no mean")
     return tuple(found)
 
 
-def _unclaimed(runs: Sequence[Ran], cell: Cell, spec: MetricSpec) -> tuple[str, ...]:
+def _unclaimed(runs: Sequence[tuple[str, Standing]], cell: Cell, spec: MetricSpec) -> tuple[str, ...]:
     """Return why runs of a contest are no result: the candidate's quality is not shown."""
-    return tuple(f"{run.name}: {text}" for run in runs
-                 for text in Doubts(claims(run.plan, run.results), spec).refusals(cell.cell_id))
+    return tuple(f"{name}: {text}" for name, standing in runs
+                 for text in standing.unclaimed(cell.cell_id, spec))
 
 
 def _common(run: Ran, cell: Cell) -> list[Result]:
@@ -107,9 +108,9 @@ def _common(run: Ran, cell: Cell) -> list[Result]:
     where it stopped.
     """
     found = run.results_of(cell.cell_id)
-    if run.plan.kind != "suite" or not run.plan.suite.looks:
+    if run.plan.kind == "reproduction":
         return list(found)
-    return [item for item in found if item.repeat < run.plan.common_seeds]
+    return [item for item in found if item.repeat < run.plan.design.common]
 
 
 def _means(runs: Sequence[Ran], cell: Cell, spec: MetricSpec) -> list[Result]:

@@ -92,8 +92,8 @@ def _request(first: Ran, second: Ran, after: Sequence[Result], before: Sequence[
     instead = "its ratio and interval do not contain it" if clocked else "Welch on logs instead"
     said = (f"not paired: {unpaired}; {instead}",) if unpaired else ()
     missing = tuple(
-        f"{len(found)} of {run.plan.common_seeds} planned trials of {run.name} have run; no verdict before all have"
-        for run, found in ((first, before), (second, after)) if len(found) < run.plan.common_seeds)
+        f"{len(found)} of {run.plan.design.common} planned trials of {run.name} have run; no verdict before all have"
+        for run, found in ((first, before), (second, after)) if len(found) < run.plan.design.common)
     return ComparisonRequest(
         metric=metric, margin=suite.margin, horizon=suite.horizon, paired=not unpaired, cautions=(*cautions, *said),
         refusals=(TWO_RUNS, *missing) if clocked else missing, withhold=not clocked)

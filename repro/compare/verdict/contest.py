@@ -10,64 +10,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 from repro.compare.cells import ComparedCell, factors_of
-from repro.compare.figures import Bounds, bounds
-from repro.core.frozen import Frozen
+from repro.compare.figures import Claim, ClaimVerdict, bounds
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.stats import QualityClaim, mean_interval, or_none, quality_claim
-from repro.suite.metrics import MetricSpec
 from repro.suite.planning.plan import Plan
-
-ClaimVerdict = Literal["supported", "not supported", "cannot be tested"]
-
-
-class Claim(Frozen):
-    """The claim of quality of one cell, with its figures."""
-
-    cell_id: str
-    label: str
-    metric: str
-    direction: Literal["higher", "lower"]
-    target: float
-    alpha: float
-    declared: int
-    """Runs that the plan declares."""
-    n: int
-    """Runs with a finite quality at their end."""
-    verdict: ClaimVerdict
-    because: str
-    mean: float | None = None
-    """None, as the figures below: it was not tested, because the figures of a part would be taken for those of all."""
-    deviation: float | None = None
-    """Standard deviation of a run's quality (n - 1)."""
-    interval: Bounds | None = None
-    """95 % interval of the mean."""
-    p: float | None = None
-    """One-sided, of Student's t test."""
-    cautions: tuple[str, ...] = ()
-
-    @property
-    def supported(self) -> bool:
-        return self.verdict == "supported"
-
-    @property
-    def statement(self) -> str:
-        """Return the claim: `mean val_loss of at most 3.28 over all runs, p < 0.01`."""
-        return statement(self.metric, self.direction, self.target, self.alpha)
-
-    @property
-    def sentence(self) -> str:
-        """`train.py, 2 processes: supported: mean 3.2789 ...`."""
-        return f"{self.label}: {self.verdict}: {self.because}"
-
-
-def statement(metric: str, direction: str, target: float, alpha: float) -> str:
-    """Return the claim of a contest in words."""
-    side = "at most" if direction == "lower" else "at least"
-    return f"mean {metric} of {side} {target:g} over all runs, p < {alpha:g}"
 
 
 def figures_in_words(found: QualityClaim, target: float, direction: str, alpha: float) -> tuple[ClaimVerdict, str]:
@@ -83,7 +32,7 @@ def figures_in_words(found: QualityClaim, target: float, direction: str, alpha: 
 
 def claims(plan: Plan, results: Sequence[Result]) -> tuple[Claim, ...]:
     """Return the claim of every cell of a contest, in the order of the plan; () for any other design."""
-    if not plan.is_contest:
+    if not plan.design.is_contest:
         return ()
     by_cell: dict[str, list[Result]] = {}
     for result in results:
@@ -146,35 +95,3 @@ def _cautions(results: Sequence[Result]) -> list[str]:
     again = sum(item.attempt > 1 and not item.resumed for item in results)
     return [f"{again} of its runs were started again after an interruption; a run that is interrupted while its "
             "quality looks bad is missing from the claim"] if again else []
-
-
-class Doubts:
-    """Consequence of the claims of quality for the comparison of two cells."""
-
-    def __init__(self, found: Sequence[Claim], spec: MetricSpec) -> None:
-        self._claims = {item.cell_id: item for item in found}
-        self._speed = spec.speed
-
-    def refusals(self, candidate: str) -> tuple[str, ...]:
-        """Return why a candidate cannot be called faster: its quality is not shown. A baseline is compared as it is."""
-        claim = self._claims.get(candidate)
-        return () if claim is None or claim.supported or not self._speed else (
-            f"the candidate's claim of quality is {_words(claim)}, so a time to its end is no result",)
-
-    def cautions(self, candidate: str, baseline: str) -> tuple[str, ...]:
-        """Return what a reader must know of both claims."""
-        found = []
-        for name, cell_id in (("candidate", candidate), ("baseline", baseline)):
-            claim = self._claims.get(cell_id)
-            if claim is None:
-                continue
-            if not claim.supported and (name == "baseline" or not self._speed):
-                found.append(f"the {name}'s claim of quality is {_words(claim)}")
-            found += [f"{name}: {text}" for text in claim.cautions]
-        return tuple(found)
-
-
-def _words(claim: Claim) -> str:
-    verdict = "untested" if claim.verdict == "cannot be tested" else claim.verdict
-    return f"{verdict} ({claim.statement}; {claim.because})"
-

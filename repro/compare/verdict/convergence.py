@@ -64,19 +64,19 @@ def check(plan: Plan, results: Sequence[Result]) -> list[Convergence]:
        whole range is inside the margin on one side count for that side. If the median ratio were outside, each pair
        would be inside with probability 1/2 at most, so p = P(Bin(n, 1/2) >= count), the larger of both sides.
     """
-    if not plan.has_target or plan.is_contest:
+    if plan.design.judges != "trial":
         return []
     if not all(isinstance(cell.choices, TrainingConfig) for cell in plan.cells):
         return []  # of a program nothing says that its data and its model are those of another
     index = CellIndex(plan.cells)
     pairs = _groups(plan, index)
     by_cell: dict[str, list[Result]] = {}
-    last = plan.common_seeds if plan.suite.looks and plan.kind == "suite" else None
+    last = plan.design.common if plan.design.looks else None
     for result in results:
         if last is None or result.repeat < last:
             by_cell.setdefault(result.cell_id, []).append(result)
     cells = {cell.cell_id: cell for cell in plan.cells}
-    asked = ComparisonRequest(metric="samples", planned=plan.common_seeds, margin=plan.suite.margin)
+    asked = ComparisonRequest(metric="samples", planned=plan.design.common, margin=plan.suite.margin)
     found = judged([examine(cells[one], cells[other], by_cell.get(one, []), by_cell.get(other, []), asked)
                     for one, other in pairs])
     certain = [_certain(item, by_cell, plan.suite.margin) for item in found]
@@ -168,7 +168,7 @@ def _verdict(
     if found.verdict in ("faster", "slower"):
         word: Converged = "faster" if found.verdict == "faster" else "slower"
         return word, found.because, p
-    complete = len(found.pairs) >= plan.common_seeds
+    complete = len(found.pairs) >= plan.design.common
     if certain is not None and certain <= ALPHA and complete:
         text = (f"in {found.n} pairs the brackets of the crossings are so close that a median ratio outside "
                 f"{plan.suite.margin:.0%} would have a probability of {certain:.2g} (sign test)").replace("%", " %")

@@ -11,7 +11,6 @@ from repro.compare.evidence.missed import Missed, sign_test
 from repro.compare.figures import Restricted
 from repro.compare.verdict.family import ALPHA, LEAST, FamilyShare
 from repro.core.numbers import plain_sum
-from repro.suite.contest import CONTEST
 
 VISIBLE = 0.005
 """Relative distance between evaluations below which it is not worth a word."""
@@ -196,7 +195,7 @@ def _missed_cautions(item: Evidence) -> list[str]:
     sides = ((item.candidate, item.ours), (item.baseline, item.theirs))
     missed = [(cell, sum(each.samples_to_target is None for each in side.results.values()), side.n)
               for cell, side in sides
-              if (stop := getattr(cell.choices, "stop", None)) and stop.has_target and item.design != CONTEST]
+              if (stop := getattr(cell.choices, "stop", None)) and stop.judges == "trial"]
     return [f"{cell.label}: {count} of {n} trials missed the target; {scale.noun} says nothing about the time to it"
             for cell, count, n in missed if count]
 

@@ -16,9 +16,8 @@ from repro.core.frozen import Frozen
 from repro.record.result.metric_values import figure
 from repro.record.result.results import Result
 from repro.record.result.status import counted, meaning
-from repro.suite.contest import CONTEST
-from repro.suite.kinds.measurement import MeasurementConfig
-from repro.suite.kinds.training import TrainingConfig
+from repro.suite.design import JUDGES
+from repro.suite.kinds.program import ProgramConfig
 from repro.suite.metrics import DEFAULT, METRICS, MetricSpec
 from repro.suite.model import Metric
 
@@ -93,8 +92,8 @@ def summarize(
         coefficient_of_variation=stats.or_none(lambda: stats.coefficient_of_variation(found))
         if complete and n > 1 else None,
         outliers=tuple(stats.or_none(lambda: stats.outlier_marks(found)) or ()) if complete else (),
-        has_target=not isinstance(cell.choices, TrainingConfig | MeasurementConfig) or cell.choices.stop.has_target,
-        contest=design_of(cell) == CONTEST,
+        has_target=isinstance(cell.choices, ProgramConfig) or cell.choices.stop.has_target,
+        contest=JUDGES.get(design_of(cell)) == "mean",
         resumed=sum(bool(item.resumed) for item in ordered),
         **(_missed(ordered, scale, horizon) if scale.to_target and 0 < reached < judged else {}),
     )

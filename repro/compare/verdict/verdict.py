@@ -13,7 +13,7 @@ from repro.compare.evidence.missed import Missed
 from repro.compare.figures import Comparison, GridFacts, MarginTest, Verdict, bounds
 from repro.compare.verdict import sentences
 from repro.compare.verdict.family import ALPHA, LEAST, FamilyShare, can_be_same, shares_of
-from repro.suite.contest import CONTEST
+from repro.suite.design import JUDGES
 
 Decision = tuple[Verdict, str, Advice | None]
 """(verdict, because, what would settle it)."""
@@ -90,7 +90,7 @@ def _open_kind(item: Evidence, share: FamilyShare) -> AdviceKind:
         return "equal_grids"
     if not item.asked.paired:
         return "pair_trials"
-    return "tested_in_a_contest" if item.design == CONTEST else "tested"
+    return "tested_in_a_contest" if JUDGES.get(item.design) == "mean" else "tested"
 
 
 def _is_significant(item: Evidence, share: FamilyShare) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from pathlib import Path
 
 from repro.core.errors import UsageError
 
@@ -109,3 +111,16 @@ class Grid:
                              if start < part.stop and part.start < start + self.chunk[axis]])
         _, second, third = self.counts
         return [(a * second + b) * third + c for a, b, c in product(*reaching)]
+
+
+PART_BYTES = 8
+"""Of a voxel of a weighted chunk; compression usually saves some."""
+
+
+def why_no_room(place: Path, folder: Path, grid: Grid, itemsize: int) -> str:
+    """Return that `folder` has less room than the output `place` may take, in one sentence; "" if it has enough."""
+    needed = grid.chunks * prod(grid.chunk) * PART_BYTES + prod(grid.shape) * itemsize
+    if (free := shutil.disk_usage(folder).free) >= needed:
+        return ""
+    return f"{place}: may take {needed / 1e6:,.1f} MB, and {free / 1e6:,.1f} MB are free there; make room or name " \
+           "another place"

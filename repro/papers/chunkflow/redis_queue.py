@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 from repro.core.errors import UsageError
 from repro.papers.chunkflow.task_queue import Counts, Message, TaskQueue
-from repro.papers.extra import package
+from repro.papers.extra import imported
 
-redis = package("redis", "redis")
+redis = imported("redis", "redis")
 GROUP = "workers"
 SECONDS = 10.0
 """Longest wait for an answer."""

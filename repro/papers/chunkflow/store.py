@@ -25,11 +25,10 @@ from typing import Any
 import numpy as np
 
 from repro.core.errors import OutputError, UsageError
-from repro.papers.chunkflow.grid import Grid, Triple, shown
-from repro.papers.chunkflow.room import why_no_room
-from repro.papers.extra import package
+from repro.papers.chunkflow.grid import Grid, Triple, shown, why_no_room
+from repro.papers.extra import imported
 
-zarr = package("zarr", "zarr")
+zarr = imported("zarr", "zarr")
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from repro.papers.extra import package
+from repro.papers.extra import imported
 from repro.workloads.selected_data import HashKind
 
 Words = NDArray[np.uint64]
@@ -18,7 +18,7 @@ def hash_images(images: NDArray[np.uint8], kind: HashKind, size: int) -> Words:
     """Return the hashes of grey [n, side, side] or colour [n, side, side, 3] images."""
     from PIL import Image
 
-    imagehash = package("ImageHash", "imagehash")
+    imagehash = imported("ImageHash", "imagehash")
 
     make = {"ahash": imagehash.average_hash, "dhash": imagehash.dhash, "phash": imagehash.phash,
             "whash": imagehash.whash}[kind]

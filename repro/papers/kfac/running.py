@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar
@@ -13,11 +13,25 @@ from repro.core.errors import TrialError
 from repro.papers.kfac.exchange import Exchange
 from repro.papers.kfac.factors import Factors
 from repro.papers.kfac.inverses import INVERSES
-from repro.papers.kfac.kl_clip import kl_factor
 from repro.papers.kfac.layers import find_layers
 from repro.papers.kfac.options import KfacOptions
 from repro.papers.kfac.placement import assign
 from repro.seams.preconditioner import Place, Preconditioning
+
+
+def kl_factor(
+    results: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], kappa: float, rate: float
+) -> torch.Tensor:
+    """Return nu = min(1, sqrt(kappa / |sum v dW rate^2|)), a scalar tensor (papers: Ba et al., 2017; SC 2020).
+
+    At rate 0 the bound holds for anything, and nu is 1.
+
+    Args:
+        results: v, the preconditioned gradients.
+        gradients: dW, not multiplied by a loss scale; of the shapes of `results`.
+    """
+    change = torch.stack([(v * dw).sum() for v, dw in zip(results, gradients, strict=True)]).sum().abs() * rate**2
+    return (kappa / change).sqrt().clamp(max=1.0)
 
 
 class RunningKfac(Preconditioning):

@@ -6,14 +6,20 @@ import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from repro.bundle.source import open_record
+from repro.cli.console import Console, line, stdout
+from repro.cli.text.scores import table_of
 from repro.core.errors import OutputError
+from repro.papers.predict import words
 from repro.papers.predict.epochs import read_epochs
 from repro.papers.predict.predict import predict
 from repro.papers.predict.prediction import ScaleModel, Scaling
 from repro.record.folder.store import read_record
+
+if TYPE_CHECKING:
+    from repro.papers.predict.prediction import ScaleModel
 
 
 def predict_run(
@@ -38,3 +44,32 @@ def predict_run(
             raise OutputError(f"{out}: {error.strerror or error}") from error
         sys.stderr.write(f"page: {out}\n")
     return found
+
+
+SHOWN = 15
+"""Columns of a terminal; bytes are in the page and the JSON."""
+
+
+def print_predicted(found: ScaleModel, console: Console | None = None) -> None:
+    """Print every line with its rows and assumptions."""
+    console = console or stdout(190)
+    console.print(line(f"{found.suite}, {found.run} ({found.origin}), {found.scaling} scaling; all figures are "
+                       "modelled, except columns called measured"), soft_wrap=True)
+    for item in found.lines:
+        console.print(line(""))
+        console.print(line(item.label, style="bold"), soft_wrap=True)
+        console.print(line(words.line_text(item)), soft_wrap=True)
+        used = [at for at in range(SHOWN) if at == 0 or any(words.cells(row)[at] for row in item.rows)]
+        table = table_of(*((words.HEAD[at], True) for at in used))
+        for row in item.rows:
+            table.add_row(*(line(words.cells(row)[at]) for at in used))
+        console.print(table)
+        for text in words.notes(item):
+            console.print(line(f"  {text}"), soft_wrap=True)
+    console.print(line(""))
+    for text in found.assumptions:
+        console.print(line(f"assumed: {text}"), soft_wrap=True)
+    for text in found.left_out:
+        console.print(line(f"left out: {text}"), soft_wrap=True)
+    if check := words.check_text(found):
+        console.print(line(check, style="bold"), soft_wrap=True)

@@ -18,10 +18,8 @@ from typing import Any
 import numpy as np
 
 from repro.core.random_streams import Streams
-from repro.papers.server.dealt_audit import DealtAudit
-from repro.papers.server.dealt_report import DealtFigures, report_dealt
-from repro.papers.server.dealt_work import dealt_work, sample_grid
-from repro.seams.asynchronous import AsyncSession, Update
+from repro.papers.server.asynchronous import AsyncSession, Update
+from repro.papers.server.dealt_report import DealtAudit, DealtFigures, report_dealt
 from repro.worker.context import TrialContext
 from repro.worker.control_counters import read_controller
 from repro.worker.evaluation import share_batches
@@ -29,6 +27,7 @@ from repro.worker.input.data_audit import BatchSplit
 from repro.worker.input.data_order import make_order
 from repro.worker.input.trial_input import DirectInput
 from repro.worker.own_model import OwnModel
+from repro.worker.serve import dealt_work, sample_grid
 from repro.worker.step_log import write_rank_steps, write_steps
 from repro.worker.stop_rule import Ending, Progress, decide, decide_hopeless, decide_steps
 from repro.worker.traffic_log import TrafficLog

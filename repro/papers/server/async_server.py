@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -11,7 +11,7 @@ from repro.core.random_streams import Streams
 from repro.papers.server.rules import Rules
 from repro.seams.plugin import Setting
 from repro.seams.server_work import ServerWork
-from repro.seams.training import Engine, Job, Optimizer, Session, TrainingParts
+from repro.seams.training import Engine, Job, Optimizer, RankLoop, Session, TrainingParts
 
 
 class AsyncServer(Engine):
@@ -54,6 +54,13 @@ class AsyncServer(Engine):
 
     def lockstep(self, processes: int) -> bool:
         return self.rules(processes).lockstep
+
+    def rank_loop(self, context: Any) -> RankLoop | None:
+        if self.lockstep(context.job.world):
+            return None
+        from repro.papers.server.async_loop import AsyncLoop
+
+        return AsyncLoop(context)
 
     def expendable(self, processes: int) -> tuple[int, ...]:
         """Single asynchronous workers whose process holds no shard; rank 0 also evaluates and logs."""

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from repro.core.errors import TrialError
+from repro.papers.server.asynchronous import Update
 from repro.papers.server.links import PART, SNAPSHOT, LinkLost, Links, header
 from repro.papers.server.service import Service
-from repro.seams.asynchronous import Update
 
 COPY, UPDATES, STOP, REPORT, END = range(5)
 """Kinds of a request: weights at a version, updates between two versions, deal no more, sums of the run, the last."""

@@ -18,13 +18,13 @@ from repro.engines.plain.loop import LoopSession
 from repro.engines.plain.optimizer_options import class_of, options_of
 from repro.engines.plain.state_snapshot import Buffers, RandomStates
 from repro.papers.server.apart import stated
+from repro.papers.server.asynchronous import AsyncSession, Update
 from repro.papers.server.counts import Counts
 from repro.papers.server.links import PUSH, REPLY, Links, bits, header, own_part
 from repro.papers.server.overview import Attendant, Overview, naming_shard
 from repro.papers.server.rules import Rules
 from repro.papers.server.service import FAIL, FIRST, GRADIENT, LEAVE, RATED, Service
 from repro.papers.server.shard import Shard, divide
-from repro.seams.asynchronous import AsyncSession, Update
 from repro.seams.server_work import ServerWork
 from repro.seams.training import Batch, Job, TrainingParts
 

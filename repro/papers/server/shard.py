@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import torch
 
+from repro.papers.server.asynchronous import Update
 from repro.papers.server.rules import DONE, Clocks, Dealer, Rules
-from repro.seams.asynchronous import Update
 from repro.seams.server_work import ServerWork
 from repro.seams.training import Optimizer
 

@@ -16,7 +16,7 @@ from repro.compare.verdict.verdict import judged
 from repro.core.frozen import Frozen
 from repro.published.cells import SEVERAL, as_results
 from repro.published.comparison.selection import Entry
-from repro.published.score import Score
+from repro.published.record import Score
 from repro.published.speedrun.claims import different_machines
 from repro.record.result.results import Result
 from repro.stats.interval import from_log

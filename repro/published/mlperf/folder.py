@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from repro.published.cells import CellKey, make_cell, result_id
-from repro.published.imported import Imported
 from repro.published.mlperf import rules
 from repro.published.mlperf.compliance import why_not_compliant
 from repro.published.mlperf.log import MlperfLog
@@ -22,6 +21,7 @@ from repro.published.mlperf.rules import Version
 from repro.published.mlperf.run import AGREE, STRUCTURE, LogFacts, RunOutcome, judge_run, read_facts
 from repro.published.mlperf.system_description import MAX_BYTES, read_system
 from repro.published.record import (
+    Imported,
     PublishedCell,
     PublishedReference,
     PublishedResult,

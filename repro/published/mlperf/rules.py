@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from repro.published.score import Score
+from repro.published.record import Score
 from repro.stats import mlperf_score
 
 Version = tuple[int, int]

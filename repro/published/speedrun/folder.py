@@ -8,20 +8,51 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 from repro.core.errors import UsageError
 from repro.published.cells import CellKey, make_cell, result_id
 from repro.published.contest_rules import MOST, Contest, StatedMean
-from repro.published.imported import Imported
-from repro.published.record import PublishedResult, PublishedStatus, Refused
-from repro.published.score import Score
+from repro.published.record import Imported, PublishedResult, PublishedStatus, Refused, Score
 from repro.published.speedrun.log import SpeedrunLog, read_log
 from repro.published.speedrun.place import Place
 from repro.published.speedrun.quality import judge_quality
 from repro.published.speedrun.statements import stated_means
-from repro.published.speedrun.tracks import Track, track_of
 from repro.published.untrusted.files import Found, read_small, walk
 from repro.published.untrusted.text import DamagedInput, plain
+
+TARGETS = {"short": 3.28, "medium": 2.92}
+"""Validation loss on FineWeb by track: GPT-2 small and GPT-2 medium (the contest's own rules)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """The track of a record and its target."""
+
+    name: str
+    target: float
+    guessed: bool = False
+    """The target was concluded from the losses: no folder names the track."""
+
+
+def track_of(stated: str | None, losses: Sequence[float], target: float | None) -> Track:
+    """Return the track of a record.
+
+    Args:
+        stated: the track that a folder names; None: none.
+        losses: finite losses at the end of all arms of a record.
+        target: the declared target of all records; None: that of the track.
+    """
+    if target is not None:
+        return Track(stated or "declared", target)
+    if stated in TARGETS:
+        return Track(stated, TARGETS[stated])
+    if not losses:
+        return Track(stated or "short", TARGETS["short"])
+    middle = median(losses)
+    name, nearest = min(TARGETS.items(), key=lambda item: abs(item[1] - middle))
+    return Track(stated or name, nearest, guessed=True)
+
 
 MAX_TEXT = 1 << 20
 MAX_HELD = 192 << 20

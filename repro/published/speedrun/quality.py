@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from repro.compare.verdict.contest import ClaimVerdict, figures_in_words
+from repro.compare.figures import ClaimVerdict
+from repro.compare.verdict.contest import figures_in_words
 from repro.core.frozen import Frozen
 from repro.published.record import PublishedResult
 from repro.stats import mean_interval, or_none, quality_claim

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from repro.core import registry
 from repro.core.events import Event
-from repro.record.derive.measurement import derive_measurement
 from repro.record.derive.program import derive_program
 from repro.record.derive.training import derive_training
 from repro.record.result.energy import Energy
@@ -13,7 +13,6 @@ from repro.record.result.reasons import LogDamaged
 from repro.record.result.results import Result
 from repro.record.result.warned import OBSERVER_LIMIT, BusyTracker, EnergyOfLastAttempt
 from repro.seams.launching import LaunchResult
-from repro.suite.kinds.measurement import MeasurementConfig
 from repro.suite.kinds.program import ProgramConfig
 from repro.suite.model import Trial
 
@@ -36,8 +35,9 @@ def derive(trial: Trial, attempt: int, events: Sequence[Event], outcome: LaunchR
     """
     if isinstance(trial.choices, ProgramConfig):
         return derive_program(trial, trial.choices, attempt, events, outcome)
-    if isinstance(trial.choices, MeasurementConfig):
-        return derive_measurement(trial, trial.choices, attempt, events, outcome)
+    if (kind := trial.choices.kind) in registry.PARTS["derivation"]:
+        found: Result = registry.part("derivation", kind)(trial, trial.choices, attempt, events, outcome)
+        return found
     return derive_training(trial, attempt, events, outcome)
 
 

@@ -17,7 +17,7 @@ from repro.record.result.results import Bracket, Point
 from repro.record.result.status import Status
 from repro.record.result.warned import init_excess
 from repro.seams.launching import LaunchResult, RankEnd
-from repro.suite.contest import CONTEST
+from repro.suite.design import Judges
 
 
 class Goal(Protocol):
@@ -30,7 +30,7 @@ class Goal(Protocol):
     @property
     def confirm_evals(self) -> int: ...
     @property
-    def design(self) -> str: ...
+    def judges(self) -> Judges: ...
 
 
 class TrialLog:
@@ -128,7 +128,7 @@ def find_stop(points: Sequence[Point], stop: Goal) -> tuple[int, int] | None:
 
     In a contest the clocks run to the last evaluation, whatever its finite quality: the target judges the mean only.
     """
-    if stop.design != CONTEST:
+    if stop.judges != "mean":
         return find_crossing(points, stop)
     last = len(points) - 1
     return (last, last) if points and points[last].value is not None else None
@@ -136,7 +136,7 @@ def find_stop(points: Sequence[Point], stop: Goal) -> tuple[int, int] | None:
 
 def why_no_success(stop: Goal) -> NoSuccess:
     """Return why a log that ends in success is invalid if `find_stop` finds nothing."""
-    return NoSuccess(contest=stop.design == CONTEST)
+    return NoSuccess(contest=stop.judges == "mean")
 
 
 def read_clocks(log: TrialLog, points: Sequence[Point], stop: Goal, crossing: tuple[int, int]) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def read_clocks(log: TrialLog, points: Sequence[Point], stop: Goal, crossing: tu
         "tta_train": established.train_seconds + excess,
         "tta_cold": established.wall_seconds + (log.run_start - launch.value) / 1e9 - filling if launch else None,
     }
-    if stop.design == CONTEST:
+    if stop.judges == "mean":
         return clocks
     return clocks | {
         "samples_to_target": established.samples,

@@ -53,7 +53,7 @@ LIMITS = {"cpu.max": "cpu.max", "memory.max": "memory.max", "cpuset.cpus": "cpus
           "cpu.cfs_quota_us": "cpu/cpu.cfs_quota_us", "cpu.cfs_period_us": "cpu/cpu.cfs_period_us",
           "memory.limit_in_bytes": "memory/memory.limit_in_bytes", "pids.max": "pids.max"}
 """Limits of a control group, version 2 and 1: name -> file below CGROUP."""
-NAMED = ("torch", "deepspeed", "mlflow", "numpy", "scipy", "scikit-learn", "pandas", "pydantic", "plotly")
+NAMED = ("torch", "deepspeed", "mlflow", "numpy", "scipy", "scikit-learn", "pandas", "pydantic")
 
 
 class DataSet(Frozen):

@@ -1,4 +1,4 @@
-"""The append-only files of a run: one line for every start and end of a trial, and for every incident."""
+"""The append-only files of a run: one line for every start and end of a trial, every incident and every look."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import errno
 import io
 import json
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from repro.core import door
 from repro.core.errors import OutputError
 from repro.core.files import LATEST_MS, Model, read_bounded, refuse_absurd
 from repro.core.frozen import Frozen
 from repro.record.environment.differences import DifferenceKind
-from repro.record.folder.looks import Look, latest
 from repro.record.result.reasons import Reason
 from repro.record.result.remarks import joined
 from repro.record.result.status import STARTED
@@ -75,6 +75,39 @@ class Incident(Frozen):
     """Kind of the difference; None for an incident of another kind."""
 
 
+Decision = Literal["settled", "continues", "last", "failed"]
+"""settled: the contrast is decided; last: no look is left; failed: a trial of the two cells tells nothing about it, so
+no number of further pairs decides."""
+ENDS: Final = ("settled", "last")
+"""Decisions after which no further trial of the plan runs."""
+
+
+class Look(Frozen):
+    """One look of a sequential run, when the primary contrast was judged: a line of looks.jsonl."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    number: int = Field(ge=1, le=1000)
+    of: int = Field(ge=1, le=1000)
+    """Looks that the suite declares."""
+    n: int = Field(ge=1, le=1000)
+    """Pairs."""
+    decision: Decision
+    verdict: str
+    nominal: float = Field(gt=0, le=1)
+    """Level that p was compared with at this look; 0.05 for an e-process."""
+    same_nominal: float = Field(gt=0, le=1)
+    """The same for each side of sameness."""
+    p: float | None = Field(None, ge=0, le=1)
+    same_p: float | None = Field(None, ge=0, le=1)
+    ratio: float | None = Field(None, gt=0)
+    low: float | None = Field(None, gt=0)
+    """Ends of the repeated interval: at 1 - nominal; a confidence sequence for an e-process."""
+    high: float | None = Field(None, gt=0)
+    at_ms: float = 0.0
+    """Wall clock, milliseconds since 1970."""
+
+
 def append_line(path: Path, line: Frozen) -> None:
     """Append one line in one write, durable before this returns; on a full disk, remove what was written of it.
 
@@ -123,8 +156,8 @@ def read_attempts(path: Path) -> list[Attempt]:
         OutputError: a line is not an attempt.
     """
     # Every attempt has a line when it starts and one when it ends; the later one says more.
-    latest = {(found.trial_id, found.attempt): found for found in _read_lines(path, Attempt)}
-    return list(latest.values())
+    ended = {(found.trial_id, found.attempt): found for found in _read_lines(path, Attempt)}
+    return list(ended.values())
 
 
 def read_incidents(path: Path) -> list[Incident]:
@@ -152,6 +185,16 @@ def read_looks(path: Path) -> tuple[Look, ...]:
         OutputError: a line is not a look.
     """
     return latest(read_look_lines(path))
+
+
+def latest(lines: Iterable[Look]) -> tuple[Look, ...]:
+    """Return the last line of every look, by number: a look is taken again after a trial before it ran again."""
+    return tuple(sorted({line.number: line for line in lines}.values(), key=lambda line: line.number))
+
+
+def end_of(looks: Sequence[Look]) -> int | None:
+    """Return the pairs after which the run ended; None if it goes on."""
+    return next((look.n for look in looks if look.decision in ENDS), None)
 
 
 def _read_lines(path: Path, cls: type[Model]) -> list[Model]:

@@ -9,7 +9,7 @@ from repro.core import door
 from repro.core.errors import OutputError, ReproError, UsageError
 from repro.core.machine import Machine
 from repro.record.environment.differences import Difference
-from repro.record.folder.looks import end_of
+from repro.record.folder.ledger import end_of
 from repro.record.folder.store import Record, RunFolder, read_plan
 from repro.record.result.results import Result
 from repro.record.result.status import meaning

@@ -23,13 +23,14 @@ from repro.record.folder.ledger import (
     Attempt,
     Incident,
     IncidentKind,
+    Look,
     append_line,
     cut_torn_line,
+    end_of,
     read_attempts,
     read_incidents,
     read_looks,
 )
-from repro.record.folder.looks import Look, end_of
 from repro.record.result.results import Result
 from repro.suite.model import Trial
 from repro.suite.planning.cell import Cell, truly_labelled
@@ -190,7 +191,7 @@ class Record:
 
         A run that its budget ended after a look has what it was for; it can be resumed all the same.
         """
-        if not self.plan.suite.looks:
+        if not self.plan.design.looks:
             return list(self.plan.trials())
         end, done = end_of(self.looks), {result.trial_id for result in self.results}
         spent = self.budget_spent and bool(self.looks)
@@ -200,7 +201,7 @@ class Record:
     @property
     def planned(self) -> int:
         """Number of trials that are due."""
-        return len(self.due()) if self.plan.suite.looks else len(self.plan.order)
+        return len(self.due()) if self.plan.design.looks else len(self.plan.order)
 
     @property
     def budget_spent(self) -> bool:
@@ -210,8 +211,8 @@ class Record:
 
     def due_of(self, cell_id: str) -> int:
         """Return how many trials of a cell are due."""
-        if self.plan.kind == "suite" and not self.plan.suite.looks:
-            return self.plan.suite.seeds
+        if self.plan.kind == "suite" and not self.plan.design.looks:
+            return self.plan.design.repeats
         return sum(trial.cell_id == cell_id for trial in self.due())
 
     def missing(self) -> list[Trial]:

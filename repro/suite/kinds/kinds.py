@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Union
 
 from pydantic import Discriminator, Tag
 
+from repro.core import registry
 from repro.core.errors import nearest
 from repro.suite.field_problem import FieldProblem
-from repro.suite.kinds.measurement import KIND, MeasurementConfig, Repeats
 from repro.suite.kinds.program import ProgramConfig, ProgramStop
-from repro.suite.kinds.stop import Stop
+from repro.suite.kinds.stop import Repeats, Stop
 from repro.suite.kinds.training import TrainingConfig
+from repro.suite.kinds.trial_config import TrialConfig
 
-DEFAULT, PROGRAM, MEASUREMENT = "training", "program", KIND
-ConfigClass = type[TrainingConfig] | type[ProgramConfig] | type[MeasurementConfig]
-KINDS: dict[str, ConfigClass] = {DEFAULT: TrainingConfig, PROGRAM: ProgramConfig, MEASUREMENT: MeasurementConfig}
+DEFAULT, PROGRAM = "training", "program"
+OF_PAPERS: dict[str, type[TrialConfig]] = registry.parts("kind")
+KINDS: dict[str, type[TrialConfig]] = {DEFAULT: TrainingConfig, PROGRAM: ProgramConfig, **OF_PAPERS}
 """Every kind. `repro.suite.kinds.trial_config` says how to add one."""
 
 
-def config_class(data: Mapping[str, Any]) -> ConfigClass:
+def config_class(data: Mapping[str, Any]) -> type[TrialConfig]:
     """Return the class of the kind that `data` names, also by `engine: {kind: program}`; training if it names none.
 
     Raises:
@@ -29,8 +30,14 @@ def config_class(data: Mapping[str, Any]) -> ConfigClass:
     return KINDS[_kind(data)]
 
 
+def default_metric(trial: Mapping[str, Any]) -> str:
+    """Return the metric of the kind that a suite's raw `trial` names; "": it follows from the design."""
+    kind = trial.get("kind")
+    return KINDS[kind].default_metric if isinstance(kind, str) and kind in KINDS else ""
+
+
 def _kind(data: Any) -> str:
-    if isinstance(data, TrainingConfig | ProgramConfig | MeasurementConfig):
+    if isinstance(data, TrialConfig):
         return str(data.kind)
     if not isinstance(data, Mapping):
         return DEFAULT
@@ -43,9 +50,12 @@ def _kind(data: Any) -> str:
                        f"{', '.join(KINDS)}", ("kind",))
 
 
-AnyTrialConfig = Annotated[
-    Annotated[TrainingConfig, Tag(DEFAULT)] | Annotated[ProgramConfig, Tag(PROGRAM)]
-    | Annotated[MeasurementConfig, Tag(MEASUREMENT)], Discriminator(_kind)]
+if TYPE_CHECKING:
+    AnyTrialConfig = TrainingConfig | ProgramConfig | TrialConfig
+else:
+    AnyTrialConfig = Annotated[
+        Union[tuple(Annotated[found, Tag(name)] for name, found in KINDS.items())],  # noqa: UP007  # of a tuple
+        Discriminator(_kind)]
 """A configuration of any kind."""
 AnyStop = Stop | ProgramStop | Repeats
 """The end of a trial of any kind."""

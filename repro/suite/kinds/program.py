@@ -17,7 +17,8 @@ from repro.core.redact import SECRET
 from repro.core.source_code import PLACE_DIGITS
 from repro.seams.plugin import Setting
 from repro.suite.choices.choice import LauncherChoice
-from repro.suite.contest import ALPHA, CONTEST, check_stop
+from repro.suite.contest import ALPHA, check_stop
+from repro.suite.design import JUDGES, Judges, claim_text
 from repro.suite.field_problem import FieldProblem, SuitePart
 from repro.suite.kinds.carried_code import CarriedCode
 from repro.suite.kinds.program_evaluation import Evaluation
@@ -96,7 +97,19 @@ class ProgramStop(SuitePart):
     def _own_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out what only a contest has."""
         data: dict[str, Any] = handler(self)
-        return {name: value for name, value in data.items() if name != "alpha" or self.design == CONTEST}
+        return {name: value for name, value in data.items() if name != "alpha" or self.judges == "mean"}
+
+    @property
+    def judges(self) -> Judges:
+        """What the target judges."""
+        return JUDGES[self.design]
+
+    @property
+    def claim(self) -> str:
+        """The claim about the mean quality of all trials in words; "" if the target judges none."""
+        if self.judges != "mean":
+            return ""
+        return claim_text(self.metric, self.direction or "", self.target, self.alpha)
 
     @property
     def has_target(self) -> bool:
@@ -300,6 +313,11 @@ class ProgramConfig(TrialConfig):
 
     def full_budget_seconds(self, cores: int) -> float:
         return min(BUDGET_SECONDS, self.timeout_seconds)
+
+    @property
+    def work(self) -> str:
+        given = {SEED: f"{{{SEED}}}", RUN_DIR: f"{{{RUN_DIR}}}"}
+        return shlex.join(self.filled(part, given) for part in self.engine.run)
 
     def log_size(self) -> LogSize:
         return LogSize(budget="its own end", steps=0, evaluations=0, fewer_steps="", fewer_evaluations="")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from repro.seams.training import Direction
-from repro.suite.contest import ALPHA, CONTEST, check_stop
+from repro.suite.contest import ALPHA, check_stop
+from repro.suite.design import JUDGES, Judges, claim_text
 from repro.suite.field_problem import FieldProblem, SuitePart
 
 OF_A_TARGET = ("metric", "target", "max_epochs", "confirm_evals", "direction")
@@ -19,6 +20,27 @@ OF_A_CONTEST = ("alpha",)
 """Fields that only design contest has."""
 NO_TARGET = ("design fixed_steps asks for throughput and memory, not for a quality: it has no {name}; remove it, or "
              "use design stop_at_target or fixed_budget")
+
+MOST_OPERATIONS = 100_000
+
+
+class Repeats(SuitePart):
+    """Operations of a measurement: it has no target and ends after its repeats."""
+
+    repeats: int = Field(ge=1, le=MOST_OPERATIONS, description="operations that are timed")
+    warmup: int = Field(1, ge=0, le=MOST_OPERATIONS, description="operations before those, in no figure")
+    design: ClassVar[str] = "repeats"
+    judges: ClassVar[Judges] = JUDGES[design]
+    metric: ClassVar[str] = ""
+    claim: ClassVar[str] = ""
+    target: ClassVar[float | None] = None
+    direction: ClassVar[Literal["higher", "lower"] | None] = None
+    confirm_evals: ClassVar[int] = 1
+    steps: ClassVar[int | None] = None
+
+    @property
+    def has_target(self) -> bool:
+        return False
 
 
 class Stop(SuitePart):
@@ -41,14 +63,26 @@ class Stop(SuitePart):
     @model_serializer(mode="wrap")
     def _own_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out what another design would have: cells of older records keep their names."""
-        foreign = (*(OF_STEPS if self.has_target else OF_A_TARGET), *(OF_A_CONTEST if self.design != CONTEST else ()))
+        foreign = (*(OF_STEPS if self.has_target else OF_A_TARGET), *(OF_A_CONTEST if self.judges != "mean" else ()))
         data: dict[str, Any] = handler(self)
         return {name: value for name, value in data.items() if name not in foreign}
 
     @property
+    def judges(self) -> Judges:
+        """What the target judges; nothing under design fixed_steps, which evaluates nothing."""
+        return JUDGES[self.design]
+
+    @property
+    def claim(self) -> str:
+        """The claim about the mean quality of all trials in words; "" if the target judges none."""
+        if self.judges != "mean":
+            return ""
+        assert self.target is not None, "validated"
+        return claim_text(self.metric, self.direction or "", self.target, self.alpha)
+
+    @property
     def has_target(self) -> bool:
-        """False for design fixed_steps, which evaluates nothing."""
-        return self.design != "fixed_steps"
+        return self.judges != "nothing"
 
     @model_validator(mode="after")
     def _one_design(self) -> Stop:

@@ -368,6 +368,10 @@ class TrainingConfig(TrialConfig):
         training = self.budget_epochs * workload.train_samples / (workload.reference_samples_per_second * busy)
         return LAUNCH_SECONDS + training + self.budget_steps * (self.preconditioner_work or Work()).seconds(busy)
 
+    @property
+    def work(self) -> str:
+        return f"batch {self.batch.global_} = {self.batch.micro} x {self.batch.accumulation} x {self.processes}"
+
     def log_size(self) -> LogSize:
         steps = self.budget_steps
         if self.evaluate_every is None:

@@ -1,11 +1,13 @@
 """The base class of all kinds of trial: what planning, running, recording and reporting need of any trial.
 
-A new kind is one subclass of `TrialConfig` and one row in `repro.suite.kinds.kinds.KINDS`:
+A new kind is one subclass of `TrialConfig` and one row in `repro.suite.kinds.kinds.KINDS`; a kind of a paper is a row
+`kind` and a row `derivation` in `repro.core.registry.PARTS`:
 
 1. Write the class in a separate file, next to `repro.suite.kinds.training`. It declares its fields (the four below
    among them), `kind: Literal["<name>"]` without `exclude=True`, and every abstract member.
 2. Add the row. A suite that says `kind: <name>` in `trial:` is then parsed as that class.
-3. Add the class to the union `AnyTrialConfig`. mypy then lists every place that uses fields of training.
+3. Add the class to the union `AnyTrialConfig`, unless it is of a paper. mypy then lists every place that uses fields
+   of training.
 4. Write the worker that `entry` names. It logs the events that `repro.record.derive.derive` reads.
 """
 
@@ -51,12 +53,19 @@ class TrialConfig(SuitePart):
     plugin_fields: ClassVar[tuple[str, ...]]
     """Fields that hold a plug-in; each has the name of its seam."""
 
+    trains: ClassVar[bool] = True
+    """False: its trials are measured by operations, and share a suite with no other kind."""
+    default_metric: ClassVar[str] = ""
+    """Metric of the declared contrast where a suite names none; "": that of the design."""
+
     if TYPE_CHECKING:  # declared by every kind itself, so that its fields stay in the order in which people read them
         kind: Any
         processes: int
         device: Any
         timeout_seconds: float
         stall_seconds: float | None
+        stop: Any
+        launcher: Any
 
     # ---- names
 
@@ -130,7 +139,16 @@ class TrialConfig(SuitePart):
         """The slug and 8 hex digits of the canonical JSON."""
         return f"{re.sub('[^a-z0-9-]+', '-', self.slug.lower())}-{digest(self)[:8]}"
 
+    @property
+    @abstractmethod
+    def work(self) -> str:
+        """Return the work of one trial, as a plan shows it: how a batch is cut, a command, operations."""
+
     # ---- what may run where
+
+    def absent(self) -> str:
+        """Return which data, service or room on disk is missing here, and how to get it; "" if nothing is."""
+        return ""
 
     @property
     @abstractmethod

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from repro.seams.measurement import Measurement
 from repro.seams.training import Workload
-from repro.suite.kinds.measurement import MeasurementConfig
 from repro.suite.planning.plan import Plan
 
 
@@ -16,6 +14,5 @@ def absent_data(plan: Plan) -> list[str]:
 
 def absent_services(plan: Plan) -> list[str]:
     """Return a line for each service or room that a measurement needs and that is missing."""
-    found = (cell.choices.measurement.get(Measurement).absent() for cell in plan.cells
-             if isinstance(cell.choices, MeasurementConfig))
+    found = (cell.choices.absent() for cell in plan.cells)
     return [text for text in dict.fromkeys(found) if text]

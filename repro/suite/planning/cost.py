@@ -30,7 +30,7 @@ def over_time_limits(plan: Plan) -> list[str]:
         return []
     seconds, cell = max(late, key=lambda item: item[0])
     more = f" (and {len(late) - 1} other cells)" if len(late) > 1 else ""
-    ended = "as one that missed" if plan.has_target and not plan.is_contest else "before its end"
+    ended = "as one that missed" if plan.design.judges == "trial" else "before its end"
     return [f"{cell.label}{more}: the whole budget takes about {seconds:,.0f} s (modelled), more than timeout_seconds: "
             f"{cell.choices.timeout_seconds:g}, which would end the trial {ended}; set timeout_seconds higher or the "
             "budget lower"]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from repro.suite.contest import CONTEST, SHARED
-from repro.suite.kinds.measurement import MeasurementConfig
+from repro.suite.field_problem import Problem
 from repro.suite.metrics import DEFAULT_OF_A_CONTEST, METRICS, OF_MEASUREMENTS
 from repro.suite.model import Suite
 from repro.suite.planning.cell import Cell
-from repro.suite.tuning.contenders import Problem
 
 WITHOUT_TARGET = tuple(spec.name for spec in METRICS.values() if spec.without_target and spec.of != "operations")
 """Metrics that can be declared under design fixed_steps."""
+
+SHARED = ("design", "metric", "target", "direction", "alpha")
+"""Fields of `stop` that all cells of a contest share."""
 
 
 def check_designs(suite: Suite, cells: Sequence[Cell], problem: Problem) -> None:
@@ -22,7 +23,7 @@ def check_designs(suite: Suite, cells: Sequence[Cell], problem: Problem) -> None
         SuiteError: cells with and without a target or of several claims, or a declared metric, horizon or rule that
             these trials do not have.
     """
-    if any(isinstance(cell.choices, MeasurementConfig) for cell in cells):
+    if any(not cell.choices.trains for cell in cells):
         _check_measurements(suite, cells, problem)
         return
     if METRICS[suite.metric].of == "operations":
@@ -50,7 +51,7 @@ def _check_measurements(suite: Suite, cells: Sequence[Cell], problem: Problem) -
     Raises:
         SuiteError: a cell of another kind, a metric of training, a horizon.
     """
-    if other := next((cell for cell in cells if not isinstance(cell.choices, MeasurementConfig)), None):
+    if other := next((cell for cell in cells if cell.choices.trains), None):
         raise problem(f"{other.label} is not a measurement; use a separate suite", ("trial", "kind"))
     items = {cell.choices.quality.unit for cell in cells}
     if suite.metric == "operation_throughput" and len(items) > 1:
@@ -74,7 +75,7 @@ def _check_contest(suite: Suite, cells: Sequence[Cell], problem: Problem) -> Non
         SuiteError: cells of several claims, looks, reruns, main effects, or a metric that a contest does not have.
     """
     stops = [cell.choices.stop for cell in cells]
-    if not any(stop.design == CONTEST for stop in stops):
+    if not any(stop.judges == "mean" for stop in stops):
         if METRICS[suite.metric].at_end:
             raise problem(f"{suite.metric} is a time to the end of a fixed budget, which only design contest has; use "
                           "tta_wall, or stop.design: contest", ("primary", "metric"))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from repro.suite.field_problem import Problem
 from repro.suite.model import Suite
-from repro.suite.tuning.contenders import Problem
 
 
 def keep_factors(suite: Suite, problem: Problem, overridden: bool) -> tuple[Suite, list[str]]:

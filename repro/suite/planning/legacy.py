@@ -7,12 +7,10 @@ one second longer. Its records keep these words, and the names that follow from 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
+from repro.suite.design import PlanKind
 from repro.suite.identity import canonical
 from repro.suite.planning.cell import Cell
-
-PlanKind = Literal["suite", "tuning", "reproduction", "calibration"]
 
 _REPRODUCTION = "a reproduction: "
 _CALIBRATION = "A/A: cells of "

@@ -15,7 +15,7 @@ from repro.core.errors import SuiteError
 from repro.core.yaml_file import FieldPath
 from repro.suite.choices.choice import Choice, describe, parse_choice
 from repro.suite.choices.recorded import RecordedPlugin
-from repro.suite.field_problem import FieldProblem, describe_error
+from repro.suite.field_problem import FieldProblem, Problem, describe_error
 from repro.suite.identity import canonical
 from repro.suite.kinds.kinds import AnyTrialConfig, config_class
 from repro.suite.kinds.program_files import ProgramFiles
@@ -24,7 +24,6 @@ from repro.suite.planning.cell import Cell, differing, label_of, shown_factors
 from repro.suite.tuning.contenders import (
     Contender,
     Levels,
-    Problem,
     check_metric,
     combine,
     contender_key,
@@ -136,7 +135,15 @@ def tried_cells(suite: Suite, device: str) -> list[tuple[Contender, list[str]]]:
     return found
 
 
-def undrawn_settings(suite: Suite) -> list[str]:
+def setting_notes(suite: Suite) -> list[str]:
+    """Return the notes on the settings of a frozen suite: contenders without one, and settings of another search."""
+    lost = [f"{contender_label(item.where)} is not scored: no trial of its tuning could be judged"
+            for item in suite.settings if item.set_ is None]
+    return lost + [f"{name} has a setting that the declared search does not draw: its tuning is not the one that the "
+                   "suite states" for name in _undrawn_settings(suite)]
+
+
+def _undrawn_settings(suite: Suite) -> list[str]:
     """Return the contenders of a frozen suite whose setting its declared search does not draw, by label."""
     if suite.tuned is None:
         return []

@@ -23,9 +23,9 @@ from repro.core.random_streams import Streams
 from repro.core.yaml_file import FieldPath
 from repro.suite.choices.recorded import RecordedPlugin, reading
 from repro.suite.choices.stand_in import StandIn
-from repro.suite.contest import CONTEST
+from repro.suite.design import Design, PlanKind
+from repro.suite.field_problem import Problem
 from repro.suite.identity import FIRST_METHOD, METHOD, METHODS, canonical, rules_of
-from repro.suite.kinds.measurement import MeasurementConfig
 from repro.suite.kinds.program_files import ProgramFiles
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import SEEDS_BELOW, Suite, Trial
@@ -33,10 +33,8 @@ from repro.suite.planning import legacy
 from repro.suite.planning.cell import Cell, Skipped
 from repro.suite.planning.designs import check_designs
 from repro.suite.planning.factors import keep_factors
-from repro.suite.planning.legacy import PlanKind
-from repro.suite.planning.matrix import describe_plugins, expand_matrix, undrawn_settings
-from repro.suite.planning.repeats import lost_design, planned_repeats, without_primary
-from repro.suite.tuning.contenders import Problem, contender_label
+from repro.suite.planning.matrix import describe_plugins, expand_matrix, setting_notes
+from repro.suite.planning.repeats import lost_design, planned_design, without_primary
 
 LEAST_SEEDS = 5
 """Repeats that a result needs (method.md section 3); fewer make a smoke test."""
@@ -155,15 +153,17 @@ class Plan(Frozen):
         return [cell.choices for cell in self.cells
                 if isinstance(cell.choices, TrainingConfig) and cell.choices.needs_parts]
 
-    @property
-    def common_seeds(self) -> int:
-        """Repeats that every cell has: after the first look of a sequential run only two cells go on.
+    @cached_property
+    def design(self) -> Design:
+        """How many repeats its cells have, when they are judged, and what the target judges.
 
-        A reproduction has those of its source that are run again.
+        A reproduction has the repeats of its source that are run again, a fixed number.
         """
-        if self.kind == "reproduction":
-            return min(Counter(index for index, _ in self.order).values(), default=self.suite.seeds)
-        return self.suite.looks[0] if self.suite.looks and self.kind == "suite" else self.suite.seeds
+        found = planned_design(self.suite, self.cells, self.kind)
+        if self.kind != "reproduction":
+            return found
+        repeats = min(Counter(index for index, _ in self.order).values(), default=self.suite.seeds)
+        return Design(judges=found.judges, repeats=repeats, scored=found.scored)
 
     @property
     def has_twins(self) -> bool:
@@ -171,24 +171,14 @@ class Plan(Frozen):
         return any(cell.side for cell in self.cells)
 
     @property
-    def has_target(self) -> bool:
-        """False for design fixed_steps, which no cell shares with another design."""
-        return all(cell.choices.stop.has_target for cell in self.cells)
-
-    @property
     def measures(self) -> bool:
         """Its trials are measurements, which no cell shares with another kind: they train nothing."""
-        return any(isinstance(cell.choices, MeasurementConfig) for cell in self.cells)
-
-    @property
-    def is_contest(self) -> bool:
-        """The target judges the mean over all trials; no cell shares this design with another."""
-        return any(cell.choices.stop.design == CONTEST for cell in self.cells)
+        return any(not cell.choices.trains for cell in self.cells)
 
     @property
     def smoke(self) -> bool:
         """The suite has fewer repeats than a result needs."""
-        return self.suite.seeds < LEAST_SEEDS and self.kind != "tuning"
+        return self.suite.seeds < LEAST_SEEDS and self.design.scored
 
 
 def make_plan(
@@ -291,13 +281,10 @@ def _smoke_note(plan: Plan) -> str:
 def _notes(plan: Plan, machine: Machine) -> list[str]:
     """Return the other notes on the plan, each once."""
     found: list[str] = []
-    if plan.suite.seeds == LEAST_SEEDS and plan.kind != "tuning":
+    if plan.suite.seeds == LEAST_SEEDS and plan.design.scored:
         found.append("5 pairs cannot be significant at the 5 % level (sign-flip floor 0.0625); 6 can")
-    found += [lost] if (lost := lost_design(plan.suite, plan.cells)) else []
-    found += [f"{contender_label(item.where)} is not scored: no trial of its tuning could be judged"
-              for item in plan.suite.settings if item.set_ is None]
-    found += [f"{name} has a setting that the declared search does not draw: its tuning is not the one that the suite "
-              "states" for name in undrawn_settings(plan.suite)]
+    found += [lost] if (lost := lost_design(plan.suite, plan.design)) else []
+    found += setting_notes(plan.suite)
     found += dict.fromkeys(note for cell in plan.cells for note in cell.choices.notes(machine))
     return [*found, *_without_checkpoints(plan)]
 
@@ -355,9 +342,9 @@ def planned_order(plan: Plan) -> Iterator[tuple[int, int]]:
 
     A reproduction has chosen ones only; after the first look of a sequential design only two cells go on.
     """
-    chosen, most = set(plan.order), planned_repeats(plan.suite, plan.cells)
+    chosen = set(plan.order)
     for index, repeat in execution_order(plan.suite, len(plan.cells), plan.order_entropy):
-        if (index, repeat) in chosen if plan.kind == "reproduction" else repeat < most[index]:
+        if (index, repeat) in chosen if plan.kind == "reproduction" else repeat < plan.design.repeats_of(index):
             yield index, repeat
 
 

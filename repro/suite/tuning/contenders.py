@@ -10,15 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from repro.core import pattern
-from repro.core.errors import SuiteError
-from repro.core.yaml_file import FieldPath
-from repro.suite.field_problem import FieldProblem, as_text
+from repro.suite.field_problem import FieldProblem, Problem, as_text
 from repro.suite.metrics import METRICS
 from repro.suite.model import Combine, Suite
 from repro.suite.tune import MOST_SETTINGS, Space, Tune
 from repro.suite.tuning.search import Settings, draw_settings
 
-Problem = Callable[[str, FieldPath], SuiteError]
 Levels = dict[str, tuple[int, Any]]
 """Factor -> (index of its level, the level) of one combination."""
 Kinds = Callable[[dict[str, Any]], dict[str, Any]]

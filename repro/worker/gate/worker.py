@@ -11,7 +11,6 @@ import numpy as np
 
 from repro.core.files import write_text
 from repro.core.random_streams import Streams
-from repro.papers.server.server_rank import serve
 from repro.record.folder.stored_code import allow_code_of_trial
 from repro.seams.training import Batch, Job, Session, TrainingParts, Workload
 from repro.suite.kinds.gate_options import GateOptions
@@ -23,6 +22,7 @@ from repro.worker.gate.trace import AGED_STEPS, Evaluation, Kind, Step, Trace, m
 from repro.worker.input.data_order import SampleOrder
 from repro.worker.memory import naming_out_of_memory
 from repro.worker.rank_weights import describe_held, wide_share
+from repro.worker.serve import serve
 from repro.worker.setup import RankPlace, Started, make_job, start_session, warm_up
 
 

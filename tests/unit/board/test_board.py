@@ -8,16 +8,12 @@ import shutil
 import zipfile
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
-from repro.board import code
-from repro.board import scratch as memory
-from repro.board.entry import Arm, Entry, Statement
-from repro.board.groups import grouped, without_copies
-from repro.bundle.archive import most_bytes
+from repro.board import build as reading
+from repro.board.entry import Arm, Entry, Statement, grouped, without_copies
 from repro.bundle.contents import write_bundle
 from repro.bundle.source import open_record
 from repro.cli.main import cli
@@ -250,35 +246,11 @@ def test_the_hash_of_the_code_changes_with_a_file(tmp_path: Path, monkeypatch: p
     (tmp_path / "decides").mkdir()
     (tmp_path / "decides/__init__.py").write_text("A = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(code, "PACKAGES", ("decides",))
-    first = code.code_digest()
-    assert code.code_digest() == first
+    monkeypatch.setattr(reading, "PACKAGES", ("decides",))
+    first = reading.code_digest()
+    assert reading.code_digest() == first
     (tmp_path / "decides/__init__.py").write_text("A = 2\n")
-    assert code.code_digest() != first
-
-
-def test_a_bundle_that_may_not_fit_is_not_unpacked_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle = RECORDS / "several-1.zip"
-    monkeypatch.setattr(memory, "MEMORY", tmp_path)
-    for name in memory.CHOSEN:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(memory, "available_memory", lambda: 1 << 60)
-    with memory.scratch(2) as place:
-        assert place.folder is not None and place.folder.parent == tmp_path
-        free = 2 * most_bytes(bundle.stat().st_size)
-        monkeypatch.setattr(memory.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
-        assert place.place_of(bundle) == place.folder and place.place_of(RECORDS) is None
-        monkeypatch.setattr(memory.shutil, "disk_usage", lambda _: SimpleNamespace(free=free - 1))
-        assert place.place_of(bundle) is None
-        monkeypatch.setattr(memory.shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 60))
-        monkeypatch.setattr(memory, "available_memory", lambda: 2 * free)
-        assert place.place_of(bundle) == place.folder
-        monkeypatch.setattr(memory, "available_memory", lambda: 2 * free - 2)
-        assert place.place_of(bundle) is None
-    assert not list(tmp_path.iterdir())
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    with memory.scratch(2) as place:
-        assert place.folder is None
+    assert reading.code_digest() != first
 
 
 def test_records_of_two_versions_and_systems_can_be_told_apart(tmp_path: Path) -> None:

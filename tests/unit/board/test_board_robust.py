@@ -15,7 +15,6 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from repro.board import scratch as memory
 from repro.board.read import read_entry
 from repro.cli.main import cli
 from repro.core.errors import ReproError
@@ -78,41 +77,29 @@ def test_any_failure_of_a_modified_bundle_is_its_row_and_that_of_another_is_not_
 STOPPED = """
 import os, sys, time
 from pathlib import Path
-from repro.board import build, scratch
+from repro.board import build
 
-def wait(path, top, render, below):
-    (Path(sys.argv[2]) / f"worker-{os.getpid()}").touch()
+def wait(path, top, render):
+    (Path(sys.argv[1]) / f"worker-{os.getpid()}").touch()
     time.sleep(600)
 
-scratch.MEMORY = Path(sys.argv[1])
 build.read_entry = wait
-top = Path(sys.argv[3])
-build.read_records(sorted(top.glob("several-*.zip")), top, Path(sys.argv[2]), None, "")
+top = Path(sys.argv[2])
+build.read_records(sorted(top.glob("several-*.zip")), top, Path(sys.argv[1]), None, "")
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl")
-def test_nothing_of_a_killed_build_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shared, out = tmp_path / "memory", tmp_path / "out"
-    for folder in (shared, out):
-        folder.mkdir()
-    for name in memory.CHOSEN:
-        monkeypatch.delenv(name, raising=False)
-
+def test_the_workers_of_a_killed_build_end(tmp_path: Path) -> None:
     def until(done: Callable[[], bool]) -> None:
         late = time.monotonic() + 60
         while not done() and time.monotonic() < late:
             time.sleep(0.05)
         assert done()
 
-    command = [sys.executable, "-c", STOPPED, *map(str, (shared, out, RECORDS))]
-    with subprocess.Popen(command) as build:
-        until(lambda: bool(list(out.glob("worker-*"))))
+    with subprocess.Popen([sys.executable, "-c", STOPPED, str(tmp_path), str(RECORDS)]) as build:
+        until(lambda: bool(list(tmp_path.glob("worker-*"))))
         build.kill()
-    workers = [int(path.name.partition("-")[2]) for path in out.glob("worker-*")]
+    workers = [int(path.name.partition("-")[2]) for path in tmp_path.glob("worker-*")]
     until(lambda: not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
                           for pid in workers))
-    (left,) = shared.iterdir()
-    monkeypatch.setattr(memory, "MEMORY", shared)
-    with memory.scratch(2) as place:
-        assert not left.exists() and list(shared.iterdir()) == [place.folder]

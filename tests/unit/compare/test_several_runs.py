@@ -122,7 +122,7 @@ def test_the_command_takes_the_runs_of_the_baseline(tmp_path: Path) -> None:
 
 def test_a_sequential_run_counts_with_the_pairs_up_to_its_first_look(plan: Plan) -> None:
     suite = plan.suite.model_copy(update={"seeds": 20, "sequential": Sequential.model_construct(looks=(6, 10, 14, 20))})
-    assert plan.model_copy(update={"suite": suite}).common_seeds == 6
+    assert plan.model_copy(update={"suite": suite}).design.common == 6
     before, after = sides(plan, 1, 1.1)
     short, long = (versus_several(before, [Ran(item.name, item.plan.model_copy(update={"suite": suite}),
                                                [*item.results, *further], item.environment) for item in after])

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from repro.reporters.markdown import render_published
 from repro.reporters.paper.figures import rendered_figure
 from repro.reporters.published.brief import REFUSED_UP_TO, published_brief
 from repro.reporters.published.charts import batch_ticks
 from repro.reporters.published.figures import published_figures
+from repro.reporters.published.formats import render_markdown
 from repro.reporters.published.page import render
 from repro.reporters.published.tables import published_tables
 from repro.reporters.published.view import NO_BATCH
@@ -106,7 +106,7 @@ def test_a_long_list_of_refused_files_is_cut_and_says_so(tmp_path: Path) -> None
     import_results("mlperf", tmp_path / "in", tmp_path / "out")
     brief = published_brief([read_published(tmp_path / "out")])
     assert len(brief.refused) == REFUSED_UP_TO and brief.refused_left_out == 5
-    assert "5 more are in refused.jsonl" in render_published(brief)
+    assert "5 more are in refused.jsonl" in render_markdown(brief)
 
 
 def test_figures_are_drawn_of_scores_and_of_batches(published: Published, tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ import pytest
 
 from repro.core.errors import TrialError
 from repro.core.events import EventLog, read_events
+from repro.papers.measurement.rank import combine, findings_data
 from repro.record.derive.derive import derive
 from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.seams.measurement import Check, FigureKind, Findings
 from repro.suite.model import Trial
-from repro.worker.measure_main import combine, findings_data
 from repro.worker.step_log import write_operations
 from tests.unit.suite.test_measurement_suite import plan
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from repro.reporters.published.formats import WRITERS
 
 from repro.cli.main import cli
 from repro.compare.runs.merge import sections
@@ -135,7 +136,7 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Published:
 @pytest.mark.parametrize("kind", [
     "html", "markdown", "csv", "parquet", "jsonl", "latex", pytest.param("figures", marks=pytest.mark.slow)])
 def test_hostile_published_names_are_text_in_every_format(foreign: Published, kind: str, tmp_path: Path) -> None:
-    places = [Path(path) for path in registry.load("reporter", kind)().write_published([foreign], [], tmp_path / "out")]
+    places = [Path(path) for path in WRITERS[kind](registry.load("reporter", kind)(), [foreign], [], tmp_path / "out")]
     assert places and {path for path in tmp_path.rglob("*") if path.is_file()} == set(places)
     for place in places:
         if place.suffix in (".pdf", ".parquet"):
@@ -162,7 +163,7 @@ def test_pdflatex_sets_hostile_published_names(foreign: Published, tmp_path: Pat
     tool = shutil.which("pdflatex")
     if tool is None:
         pytest.skip("pdflatex is not installed")
-    registry.load("reporter", "latex")().write_published([foreign], [], tmp_path)
+    WRITERS["latex"](registry.load("reporter", "latex")(), [foreign], [], tmp_path)
     ended = subprocess.run([tool, "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "published.tex"],
                            cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=300)
     assert ended.returncode == 0, ended.stdout[-2000:]

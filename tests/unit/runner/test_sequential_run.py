@@ -116,7 +116,7 @@ def test_a_reproduction_of_a_settled_run_is_complete(settled: Record, tmp_path: 
     for trials, have in ((None, 7), ("3", 3)):
         plan = reduce_plan(settled.plan, choose_trials(settled, trials), detect(), 5)
         record, _ = execute(prepare(plan, "", tmp_path / f"{have}"), plan)
-        assert (record.missing(), plan.common_seeds) == ([], have)
+        assert (record.missing(), plan.design.common) == ([], have)
         for found in compare(plan, record.results, started_ms=record.started_ms):
             assert (found.verdict, found.refused, found.n, found.settles) == ("inconclusive", True, have, "")
             assert found.because.startswith("the reproduction of a sequential run has the pairs that its source ran; ")

@@ -53,13 +53,13 @@ def plan(
 @pytest.mark.parametrize("text", [TRAINING, PROGRAM])
 def test_a_contest_has_its_own_margin_level_and_metric(tmp_path: Path, text: str) -> None:
     made = plan(tmp_path, text=text)
-    assert made.is_contest and made.has_target
+    assert made.design.is_contest and made.design.has_target
     assert (made.suite.margin, made.suite.metric, made.cells[0].choices.stop.alpha) == (0.005, "end_wall", 0.01)
     assert all(cell.choices.always_runs_full_budget for cell in made.cells)
     own = plan(tmp_path, f"{CONTEST}, alpha: 0.001", "margin: 0.02", text=text)
     assert (own.suite.margin, own.cells[0].choices.stop.alpha) == (0.02, 0.001)
     other = plan(tmp_path, ", design: fixed_budget", text=text)
-    assert (other.suite.margin, other.suite.metric, other.is_contest) == (0.05, "tta_wall", False)
+    assert (other.suite.margin, other.suite.metric, other.design.is_contest) == (0.05, "tta_wall", False)
 
 
 def test_its_primary_is_the_time_to_the_end_unless_it_says_otherwise(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import yaml
 
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
+from repro.papers.measurement.config import MeasurementConfig
 from repro.suite.file import read_suite
-from repro.suite.kinds.measurement import MeasurementConfig
 from repro.suite.planning.cost import estimate
 from repro.suite.planning.plan import Plan, make_plan
 from repro.suite.schema import suite_schema
@@ -73,7 +73,7 @@ def test_a_plan_states_its_operations_and_that_the_backend_counts_no_bytes(tmp_p
     assert (choices.items_per_operation, choices.stop.warmup, choices.origin) == (14, 1, "measured")
     assert (choices.log_size().steps, choices.rank_logs(), choices.gate_starts()) == (3, 2, 0)
     assert found.measures
-    assert not found.has_target
+    assert not found.design.has_target
     assert [note for note in found.notes if "not counted" in note] == [
         "backend: the bytes of its collectives are not counted; another comm, for example ring, counts them"]
     assert estimate(found).full_budget_seconds > 0

@@ -47,7 +47,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_after_the_first_look_only_the_primary_goes_on() -> None:
     plan = plan_of(LOOKS)
-    assert (plan.suite.seeds, plan.suite.looks) == (30, (10, 15, 20, 30))
+    assert (plan.suite.seeds, plan.design.looks) == (30, (10, 15, 20, 30))
     planned = Counter(plan.cells[index].label for index, _ in plan.order)
     assert planned == {"ddp, 1 process": 10, "deepspeed (stage=1), 1 process": 10,
                        "ddp, 2 processes": 30, "deepspeed (stage=1), 2 processes": 30}
@@ -62,9 +62,9 @@ def test_the_design_is_in_the_digest_and_a_fixed_number_keeps_its_digest() -> No
 
 
 def test_the_command_line_chooses_a_design_for_a_suite_without_one() -> None:
-    assert plan_of("", seeds="seeds: 6", chosen=UNTIL_SETTLED).suite.looks == (8, 12, 18, 27, 40)
-    assert plan_of(LOOKS, chosen=UNTIL_SETTLED).suite.looks == (10, 15, 20, 30)
-    anytime = plan_of("", chosen=ANYTIME).suite
+    assert plan_of("", seeds="seeds: 6", chosen=UNTIL_SETTLED).design.looks == (8, 12, 18, 27, 40)
+    assert plan_of(LOOKS, chosen=UNTIL_SETTLED).design.looks == (10, 15, 20, 30)
+    anytime = plan_of("", chosen=ANYTIME).design
     assert (anytime.looks[0], anytime.looks[-1]) == (7, 200)
 
 

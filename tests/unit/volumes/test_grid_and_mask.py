@@ -9,7 +9,7 @@ import pytest
 
 from repro.core.errors import UsageError
 from repro.papers.chunkflow.grid import Grid, Triple
-from repro.papers.chunkflow.mask import weights
+from repro.papers.chunkflow.operators import weights
 
 SETTINGS = 200
 

@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from repro.compare.left_out import left_out
 from repro.compare.verdict.summary import Summary, summarize
 from repro.record.folder.store import Record
+from repro.suite.kinds.training import TrainingConfig
+from repro.suite.planning.cell import Cell
 from repro.workloads.selected_data import Dedup, Selected
 
+from ..page.cells import CellMark, marks
+from ..page.charts.curves import DASHES, Chart, layout
+from ..page.charts.scaling import ScalingView
+from ..tables.rows import Table, plain
 from ..text import Number, number, share
-from .cells import CellMark, marks
-from .charts.curves import DASHES, Chart, layout
 
 WAYS = (("near", "near-duplicates left out", "solid", "circle"),
         ("random", "the same number at random", "dash", "square"))
 """(option `leave_out`, words, dash, symbol)."""
+
+
+class LeftOut(NamedTuple):
+    """One cell; the facts are those of its plan, which its trials have checked."""
+
+    cell: Cell
+    dedup: Dedup
+    selected: Selected
+
+
+def left_out(record: Record) -> Iterator[LeftOut]:
+    """Yield the cells in the order of the plan."""
+    for cell in record.plan.cells:
+        if isinstance(cell.choices, TrainingConfig):
+            plugin = cell.choices.workload.plugin
+            dedup, selected = getattr(plugin, "dedup", None), getattr(plugin, "selected", None)
+            if isinstance(dedup, Dedup) and isinstance(selected, Selected):
+                yield LeftOut(cell, dedup, selected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +66,14 @@ class DuplicatesView:
     planted: bool
 
 
-def duplicates(record: Record) -> DuplicatesView:
+def duplicate_table(record: Record) -> Table:
+    """Return one row per cell that leaves near-duplicates out."""
+    return Table("duplicates", "One row per cell that leaves near-duplicates out of the training data", tuple(
+        {"cell_id": cell.cell_id, "cell": plain(cell.label), **dedup.model_dump(), **selected.model_dump(),
+         "recall": selected.recall, "precision": selected.precision} for cell, dedup, selected in left_out(record)))
+
+
+def duplicates(record: Record, _: ScalingView) -> DuplicatesView:
     """Compute the section."""
     known = marks(record)
     found = [(cell, dedup, selected, summarize(cell, record.of_cell(cell.cell_id), "accuracy"))

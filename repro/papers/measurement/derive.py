@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from repro.core.events import Event
+from repro.papers.measurement.config import MeasurementConfig
 from repro.record.derive.traffic import read_traffic
 from repro.record.derive.training_figures import MIB, memory_figures
 from repro.record.derive.trial_log import TrialLog, read_init_seconds, read_status
@@ -18,7 +19,6 @@ from repro.record.result.status import meaning
 from repro.record.result.warned import LongInitialisation, init_excess
 from repro.seams.launching import LaunchResult
 from repro.seams.training import BACKEND, Comm
-from repro.suite.kinds.measurement import MeasurementConfig
 from repro.suite.model import Trial
 
 

@@ -11,8 +11,9 @@ from repro.core.numbers import plain_sum
 from repro.record.folder.store import Record
 from repro.record.result.protocol import Protocol
 
+from ..page.cells import CellMark, marks
+from ..page.charts.scaling import ScalingView
 from ..text import Number, number
-from .cells import CellMark, marks
 
 BARS = 12
 """Lags that a histogram shows; the last bar holds all larger ones."""
@@ -51,7 +52,7 @@ class ServerRow:
     bars: tuple[Bar, ...]
 
 
-def servers(record: Record) -> tuple[ServerRow, ...]:
+def servers(record: Record, _: ScalingView) -> tuple[ServerRow, ...]:
     """Return the cells whose trials had servers; empty if there are none."""
     known = marks(record)
     rows = []

@@ -10,13 +10,13 @@ from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.suite.planning.cell import Cell
 
+from ..page.cells import CellMark, marks
+from ..page.charts.curves import Chart
+from ..page.charts.scaling import ScalingView
+from ..page.charts.scaling_charts import drawn_line, scaling_chart
+from ..page.charts.scaling_line import ScalingLine, ScalingPoint
+from ..page.traffic import kibibytes
 from ..text import Number, number
-from .cells import CellMark, marks
-from .charts.curves import Chart
-from .charts.scaling import ScalingView
-from .charts.scaling_charts import drawn_line, scaling_chart
-from .charts.scaling_line import ScalingLine, ScalingPoint
-from .traffic import kibibytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,48 +12,19 @@ from repro.seams.measurement import Measurement
 from repro.seams.plugin import Setting
 from repro.seams.training import Comm
 from repro.suite.choices.choice import CommChoice, LauncherChoice, MeasurementChoice
-from repro.suite.contest import ALPHA
-from repro.suite.field_problem import SuitePart
+from repro.suite.kinds.stop import Repeats
 from repro.suite.kinds.training import LAUNCH_SECONDS
 from repro.suite.kinds.trial_config import LogSize, TrialConfig
 from repro.suite.metrics import DEFAULT_OF_A_MEASUREMENT
 from repro.suite.quality import Quality
 
-MOST_OPERATIONS = 100_000
-KIND = "measurement"
-
-
-def with_own_metric(data: Any) -> Any:
-    """Return raw data of a suite in which the declared contrast of measurements is about their time by default."""
-    if not isinstance(data, Mapping) or not isinstance(trial := data.get("trial"), Mapping):
-        return data
-    if trial.get("kind") != KIND or not isinstance(primary := data.get("primary"), Mapping):
-        return data
-    return {**data, "primary": {"metric": DEFAULT_OF_A_MEASUREMENT, **primary}}
-
-
-class Repeats(SuitePart):
-    """Operations of a measurement: it has no target and ends after its repeats."""
-
-    repeats: int = Field(ge=1, le=MOST_OPERATIONS, description="operations that are timed")
-    warmup: int = Field(1, ge=0, le=MOST_OPERATIONS, description="operations before those, in no figure")
-    design: ClassVar[str] = "repeats"
-    metric: ClassVar[str] = ""
-    target: ClassVar[float | None] = None
-    direction: ClassVar[Literal["higher", "lower"] | None] = None
-    confirm_evals: ClassVar[int] = 1
-    alpha: ClassVar[float] = ALPHA
-    steps: ClassVar[int | None] = None
-
-    @property
-    def has_target(self) -> bool:
-        return False
-
 
 class MeasurementConfig(TrialConfig):
     """Everything that defines a cell whose trials measure operations."""
 
-    entry: ClassVar[str] = "repro.worker.measure_main:main"
+    entry: ClassVar[str] = "repro.papers.measurement.rank:main"
+    trains: ClassVar[bool] = False
+    default_metric: ClassVar[str] = DEFAULT_OF_A_MEASUREMENT
     plugin_fields: ClassVar[tuple[str, ...]] = ("measurement", "comm", "launcher")
 
     kind: Literal["measurement"] = Field("measurement", description="what a trial is; measurement: a layer, a pipeline")
@@ -68,11 +38,6 @@ class MeasurementConfig(TrialConfig):
         None, gt=0, le=1e7, description="a trial is ended as hung after this long without an event; must be longer "
                                         "than its start and than an operation; null: only timeout_seconds")
     device: Literal["auto", "cpu", "cuda"] = "auto"
-
-    @property
-    def items_per_operation(self) -> int:
-        """Items that one operation of all ranks processes."""
-        return self.measurement.get(Measurement).items_per_operation(self.processes)
 
     # ---- as a kind of trial
 
@@ -91,6 +56,19 @@ class MeasurementConfig(TrialConfig):
     @property
     def quality(self) -> Quality:
         return Quality("", "quality", "higher", self.measurement.get(Measurement).items, None, None)
+
+    @property
+    def items_per_operation(self) -> int:
+        """Items that one operation of all ranks processes."""
+        return self.measurement.get(Measurement).items_per_operation(self.processes)
+
+    @property
+    def work(self) -> str:
+        return (f"{self.stop.repeats} operations of {self.items_per_operation:,} {self.quality.unit}, "
+                f"{self.processes} process{'es' if self.processes > 1 else ''}")
+
+    def absent(self) -> str:
+        return self.measurement.get(Measurement).absent()
 
     @property
     def global_batch(self) -> int | None:

@@ -55,8 +55,7 @@ def predict(
     Example: repro predict runs/firecaffe --processes 16,64,256,1024 --out predict.html
              repro predict runs/guidelines --processes 6,8 --fit 1,2,3,4
     """
-    from repro.papers.predict.terminal import print_predicted
-    from repro.papers.predict.workflow import predict_run
+    from repro.papers.predict.workflow import predict_run, print_predicted
 
     found = predict_run(run, processes, scaling, fitted, epochs, out)
     if as_json:

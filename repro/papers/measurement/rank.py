@@ -19,11 +19,11 @@ from repro.core.events import EventLog
 from repro.core.machine import torch_build
 from repro.core.memory import is_out_of_memory
 from repro.core.random_streams import Streams
+from repro.papers.measurement.config import MeasurementConfig
 from repro.record.environment.environment import settings
 from repro.record.folder.stored_code import allow_code_of_trial
 from repro.seams.measurement import Counted, FigureKind, Findings, Measurement, Measuring, Post
 from repro.seams.training import Comm
-from repro.suite.kinds.measurement import MeasurementConfig
 from repro.suite.model import Trial
 from repro.worker.setup import seed_libraries
 from repro.worker.step_log import write_operations

@@ -1,4 +1,4 @@
-"""A rank that trains nothing: it holds a part of the weights and serves the workers."""
+"""A rank that trains nothing but serves the workers, and the work of a run whose workers are not in lock step."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from repro.core.random_streams import Streams
-from repro.papers.server.dealt_work import dealt_work
 from repro.seams.server_work import ServerWork
 from repro.seams.training import Engine, TrainingParts
+from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial
 from repro.worker.clock import make_clock
+from repro.worker.context import block_steps
 from repro.worker.setup import RankPlace, build_parts, make_job
 
 
@@ -31,3 +32,29 @@ def serve(
     parts = build_parts(trial, job, disturbance, prepare)
     assert parts is not None, "an engine with servers trains a model"
     engine.serve(parts, job, None if engine.lockstep(job.world) else work)
+
+
+def sample_grid(choices: TrainingConfig) -> list[int]:
+    """Return the steps after which blocks end."""
+    found, step = [], 0
+    while step < choices.budget_steps:
+        step += block_steps(choices, step)
+        found.append(step)
+    return found
+
+
+def dealt_work(choices: TrainingConfig, an_update: int, now: Callable[[], int]) -> ServerWork:
+    """Return the work of a whole run.
+
+    Args:
+        an_update: samples that one update is the mean of.
+        now: nanoseconds of the log's clock.
+    """
+    each = choices.batch.global_ // an_update
+
+    def rate(updates: int) -> float:
+        # The schedule runs over the applied samples.
+        epochs = updates * an_update / choices.train_samples
+        return choices.rate * choices.schedule.factor(epochs, choices.budget_epochs)
+
+    return ServerWork(choices.budget_steps * each, rate, tuple(step * each for step in sample_grid(choices)), now)

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from repro.record.folder.store import Record
 from repro.record.result.layer_cost import LayerCost
 
+from ..page.cells import CellMark, marks
+from ..page.charts.scaling import ScalingView
+from ..page.traffic import kibibytes, milliseconds
+from ..tables.rows import Table, plain
 from ..text import Number
-from .cells import CellMark, marks
-from .traffic import kibibytes, milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,16 @@ class LayerRow:
     choice: str
 
 
-def layer_rows(record: Record) -> tuple[LayerRow, ...]:
+def layer_table(record: Record) -> Table:
+    """Return one row per layer and trial that planned how its gradients travel."""
+    title = "One row per layer of a trial that planned how its gradients travel (modelled)"
+    return Table("gradient_plan", title, tuple(
+        {"trial_id": item.trial_id, "cell_id": item.cell_id, "seed": item.repeat, "origin": "modelled",
+         **layer.model_dump(), "name": plain(layer.name)}
+        for item in record.results for layer in item.gradient_plan or ()))
+
+
+def layer_rows(record: Record, _: ScalingView) -> tuple[LayerRow, ...]:
     """Return the cost tables of all cells that have one, as their first trial planned it: shapes decide it alone."""
     known = marks(record)
     return tuple(

@@ -1,0 +1,1 @@
+"""The kind of trial that measures operations: its configuration, its ranks, its result."""

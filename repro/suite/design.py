@@ -1,0 +1,126 @@
+"""The design of a plan: how many repeats its cells have, when they are judged, and what the target judges."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, DEFAULT_WITHOUT_TARGET
+from repro.suite.sequential import Sequential
+
+Judges = Literal["trial", "mean", "nothing"]
+"""What a target judges. trial: whether each trial reached it. mean: the mean quality of all trials at their end (design
+contest). nothing: there is none."""
+JUDGES: Mapping[str, Judges] = {
+    "stop_at_target": "trial", "fixed_budget": "trial", "contest": "mean", "fixed_steps": "nothing",
+    "repeats": "nothing",
+}
+"""`stop.design` of a cell -> what its target judges; `repeats` is that of a measurement."""
+FULL_BUDGET = ("fixed_budget", "contest")
+"""Values of `stop.design` with which trials train to the end of their epochs, whatever their quality."""
+DEFAULT_METRICS: Mapping[Judges, str] = {
+    "trial": DEFAULT, "mean": DEFAULT_OF_A_CONTEST, "nothing": DEFAULT_WITHOUT_TARGET}
+"""The metric by which cells are compared where no contrast is declared; not of measurements."""
+PlanKind = Literal["suite", "tuning", "reproduction", "calibration"]
+
+
+def judges_of_all(found: Collection[Judges]) -> Judges:
+    """Return what the target of several cells judges; no suite has cells that differ in it."""
+    return "mean" if "mean" in found else "nothing" if "nothing" in found else "trial"
+
+
+def claim_text(metric: str, direction: str, target: float, alpha: float) -> str:
+    """Return the claim of a contest in words: `mean val_loss of at most 3.28 over all runs, p < 0.01`."""
+    side = "at most" if direction == "lower" else "at least"
+    return f"mean {metric} of {side} {target:g} over all runs, p < {alpha:g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """A fixed number of repeats, judged once, when all of them have run."""
+
+    judges: Judges
+    repeats: int
+    """Of a cell, at most."""
+    scored: bool = True
+    """False for the tuning of a suite: its trials choose settings, so none of them is compared."""
+
+    @property
+    def has_target(self) -> bool:
+        return self.judges != "nothing"
+
+    @property
+    def is_contest(self) -> bool:
+        """Its cells claim a mean quality over all declared trials."""
+        return self.judges == "mean"
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """Pairs at each look, after which the run may stop; () for a fixed number."""
+        return ()
+
+    @property
+    def anytime(self) -> bool:
+        """An e-process judges after every pair, instead of bounds at a few looks."""
+        return False
+
+    @property
+    def common(self) -> int:
+        """Repeats that every cell has, however early the run stops."""
+        return self.repeats
+
+    def repeats_of(self, place: int) -> int:
+        """Return the most repeats of the cell at a place in the plan."""
+        return self.repeats
+
+    @property
+    def rule(self) -> str:
+        """The rule of its looks in words; "" for a fixed number."""
+        return ""
+
+    @property
+    def words(self) -> str:
+        """The looks and their nominal levels; "" for a fixed number."""
+        return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequentialDesign(Design):
+    """Repeats of the two cells of the primary contrast until a look settles it; the others stop at the first look."""
+
+    sequential: Sequential
+    judged: tuple[int, ...] = ()
+    """Places of the two cells in the plan; () of a suite that was not planned."""
+
+    @property
+    def anytime(self) -> bool:
+        return self.sequential.anytime
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        return self.sequential.looks_up_to(self.repeats)
+
+    @property
+    def common(self) -> int:
+        return self.looks[0]
+
+    def repeats_of(self, place: int) -> int:
+        return self.repeats if place in self.judged else self.common
+
+    @property
+    def rule(self) -> str:
+        if self.anytime:
+            return "an e-process of sign flips, valid at every n"
+        spending, power = self.sequential.spending, self.sequential.power
+        return f"bounds by alpha spending ({spending}{f', t^{power:g}' if spending == 'power' else ''})"
+
+    @property
+    def words(self) -> str:
+        if self.anytime:
+            places = ", ".join(map(str, self.sequential.looks)) or f"every pair from {self.common} to {self.repeats}"
+            return f"after {places}, by an e-process that is valid at every n"
+        levels = self.sequential.levels()
+        return (f"{', '.join(str(level.n) for level in levels)} pairs; p needed for a difference "
+                f"{', '.join(f'{level.difference:.4f}' for level in levels)}, for each side of same "
+                f"{', '.join(f'{level.same:.4f}' for level in levels)}")
