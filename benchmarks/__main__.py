@@ -14,7 +14,7 @@ from repro.core.errors import Exit, ReproError
 
 BENCHMARKS = {
     "board": "benchmarks.board",
-    "compare": "benchmarks.compare",
+    "compare": "benchmarks.compare_time",
     "import": "benchmarks.imports",
     "order": "benchmarks.order",
     "tracking": "benchmarks.tracking",

@@ -29,6 +29,7 @@ from repro.core.errors import OutputError, TrackingError
 from repro.core.events import read_events
 from repro.core.redact import redacted
 from repro.record.folder.store import Record
+from repro.record.log.reading import interpret
 from repro.record.tuning import TunedContender
 from repro.reporting import Reporter
 from repro.stats import paired_ratio
@@ -308,20 +309,20 @@ def _is_sent(course: AttemptRun, sent: Sent | None) -> bool:
 def _training(path: Path, cursor: Cursor, choices: AnyTrialConfig) -> tuple[list[MetricPoint], Cursor]:
     events, offset = read_events(path, cursor.offset)
     with _damage_reported(path):
-        points = list(training_points(events, choices.global_batch or 1, choices.quality))
+        points = list(training_points(map(interpret, events), choices.global_batch or 1, choices.quality))
     return points, Cursor(offset=offset, count=cursor.count + len(events))
 
 
 def _system(path: Path, cursor: Cursor) -> tuple[list[MetricPoint], Cursor]:
     events, offset = read_events(path, cursor.offset)
     with _damage_reported(path):
-        points = list(system_points(events, cursor.count))
+        points = list(system_points(map(interpret, events), cursor.count))
     return points, Cursor(offset=offset, count=cursor.count + len(events))
 
 
 @contextmanager
 def _damage_reported(log: Path) -> Iterator[None]:
-    """Report a malformed event as one error: a log from elsewhere can hold anything.
+    """Report events that give no figures as one error: a log from elsewhere can hold anything.
 
     Raises:
         OutputError: the value of an event does not fit its key.

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repro.core.events import EventLog, read_events
+from repro.core.events import EventLog
 from repro.core.files import write_json, write_model, write_text
 from repro.core.machine import Machine
 from repro.record.derive.derive import derive
 from repro.record.environment.environment import DataSet, Environment
 from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record, RunFolder, read_record
+from repro.record.log import schema
+from repro.record.log.reading import read_log
+from repro.record.result.results import Formula
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.seams.training import Workload
 from repro.suite.file import read_suite
@@ -152,7 +155,7 @@ def _run(folder: RunFolder, trial: Trial, course: Course) -> None:
     end = RankEnd(0, 1, "RuntimeError: made to fail") if course.crash else RankEnd(0, 0)
     network = sample_network(trial.choices.processes, course.network_rate) if course.network_rate else None
     outcome = LaunchResult((end,), 1.0, network=network)
-    result = derive(trial, 1, read_events(folder.log(trial.trial_id, 1))[0], outcome)
+    result = derive(trial, 1, read_log(folder.log(trial.trial_id, 1)), outcome)
     write_model(folder.result(trial.trial_id), result)
     folder.append_attempt(Attempt(
         trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=1, started_ms=1.6e12,
@@ -170,52 +173,55 @@ def write_log(path: Path, trial: Trial, course: Course) -> None:
     log = EventLog(path, 0, lambda: clock["ns"], anchor_ms=1_600_000_000_000.0)
     stop, batch = trial.choices.stop, trial.choices.batch.global_
     steps = -(-trial.choices.evaluate_every // batch)
-    log.emit("x_launch_ns", clock["ns"])
-    log.start("init_start")
-    log.emit("x_trial", trial.model_dump(mode="json", by_alias=True))
-    log.emit("x_hashes", {"init_weights": f"w{course.drawn}{trial.repeat}",
-                          "data_order": f"o{course.drawn}{trial.repeat}"})
+    log.write(schema.Launched(value=clock["ns"]))
+    log.write(schema.InitStart())
+    log.write(schema.TrialStated(value=trial.model_dump(mode="json", by_alias=True)))
+    log.write(schema.Hashes(value={"init_weights": f"w{course.drawn}{trial.repeat}",
+                            "data_order": f"o{course.drawn}{trial.repeat}"}))
     wait(0.5)
-    log.stop("init_stop")
-    log.start("run_start")
-    log.emit("x_hashes", {"data": "d"})
+    log.write(schema.InitStop())
+    log.write(schema.RunStart())
+    log.write(schema.Hashes(value={"data": "d"}))
     phases = {"train": 0.0, "eval": 0.0, "logging": 0.0, "other": 0.0}
     for number in range(1, course.evals + 1):
         if course.crash and number == 2:
             log.close()
             return
-        log.start("block_start")
+        log.write(schema.BlockStart(first_step=(number - 1) * steps, steps=steps))
         wait(steps * course.step_seconds)
-        log.stop("block_stop")
+        log.write(schema.BlockStop(samples_count=number * steps * batch))
         phases["train"] += steps * course.step_seconds
         input_seconds = course.step_seconds * 0.1
-        log.emit("x_steps", {"first": (number - 1) * steps, "seconds": [course.step_seconds - input_seconds] * steps,
-                             "input_seconds": [input_seconds] * steps, "loss": [2.0 / number] * steps})
+        log.write(schema.StepBlock(first=(number - 1) * steps, seconds=[course.step_seconds - input_seconds] * steps,
+                                   input_seconds=[input_seconds] * steps, loss=[2.0 / number] * steps))
         hit = course.hits_at is not None and number >= course.hits_at
         part, lower = number / (course.evals + 1), stop.direction == "lower"
         missed = stop.target * (2 - part if lower else part)
         value = stop.target + (-0.01 if lower else 0.01) if hit else missed
         samples = number * steps * batch
-        log.start("eval_start")
+        epochs = samples / trial.choices.workload.get(Workload).train_samples
+        log.write(schema.EvalStart(epoch_num=epochs, samples_count=samples))
         wait(0.02)
         phases["eval"] += 0.02
-        at = log.stop("eval_stop")
-        log.emit("eval_error" if lower else "eval_accuracy", value, samples_count=samples,
-                 epoch_num=samples / trial.choices.workload.get(Workload).train_samples, phases=dict(phases),
-                 eval_stop_ns=at, metric=stop.metric, train_loss=2.0 / number)
+        at = log.write(schema.EvalStop(epoch_num=epochs, samples_count=samples))
+        event = schema.EvalError if lower else schema.EvalAccuracy
+        log.write(event(value=value, samples_count=samples, epoch_num=epochs, phases=dict(phases), eval_stop_ns=at,
+                        metric=stop.metric, train_loss=2.0 / number))
         if hit:
             break
-    log.stop("run_stop", status="success" if course.hits_at else "aborted",
-             reason="" if course.hits_at else f"top1 after {stop.max_epochs:g} epochs")
-    log.emit("x_phases", phases)
+    log.write(schema.RunStop(status="success" if course.hits_at else "aborted",
+                      outcome="success" if course.hits_at else "missed", samples_count=samples,
+                      reason="" if course.hits_at else f"top1 after {stop.max_epochs:g} epochs"))
+    log.write(schema.Phases.model_validate(phases))
     taken = number * steps
-    log.emit("x_rank_steps", {"slowest_seconds": [course.step_seconds] * taken,
-                              "fastest_seconds": [course.step_seconds * 0.9] * taken})
+    log.write(schema.RankSteps(slowest_seconds=[course.step_seconds] * taken,
+                               fastest_seconds=[course.step_seconds * 0.9] * taken, whole_seconds=[]))
     if course.traffic:
         _log_traffic(log, trial, course.traffic, taken)
-    log.emit("x_peak_bytes", [200_000_000] * trial.choices.processes)
-    log.emit("x_hashes", {"final_weights": "f"})
-    log.emit("x_effective", {"autocast": "float32"})
+    log.write(schema.MemoryPeaks(kind="resident", init=[200_000_000] * trial.choices.processes,
+                                 training=[None] * trial.choices.processes))
+    log.write(schema.Hashes(value={"final_weights": "f"}))
+    log.write(schema.EffectiveSettings(value={"autocast": "float32"}))
     log.close()
 
 
@@ -231,11 +237,11 @@ def _log_traffic(log: EventLog, trial: Trial, moved: Moved, steps: int) -> None:
         ranks.append({"lines": [line, passing], "exposed_seconds": steps * moved.exposed_seconds,
                       "busy_seconds": steps * (moved.exposed_seconds + moved.overlapped_seconds),
                       "overlapped_seconds": steps * moved.overlapped_seconds})
-    log.emit("x_traffic", ranks)
-    log.emit("x_formula", {
-        "sent_bytes": steps * moved.formula, "received_bytes": steps * moved.formula, "rounds": steps * moved.rounds,
-        "path_bytes": steps * moved.path_bytes, "reduced_bytes": 0, "assumed": ["all_reduce float64"],
-    })
+    log.write(schema.TrafficCounted(value=ranks))
+    log.write(schema.FormulaTraffic(value=Formula(
+        sent_bytes=steps * moved.formula, received_bytes=steps * moved.formula, rounds=steps * moved.rounds,
+        path_bytes=steps * moved.path_bytes, reduced_bytes=0, assumed=("all_reduce float64",),
+    )))
 
 
 def sample_network(nodes: int, rate: float) -> dict[str, Any]:

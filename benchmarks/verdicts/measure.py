@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 
-from benchmarks.verdicts.outcome import Row, VerdictErrors, head, row_of
+from benchmarks.verdicts.rows import Row, VerdictErrors, head, row_of
 from benchmarks.verdicts.scenario import Scenario
 from benchmarks.verdicts.scenarios import SCENARIOS
 from benchmarks.verdicts.screen import EVERY

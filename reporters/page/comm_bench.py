@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from repro.bench.comm.options import size_text
+from repro.bench.comm.comm_options import size_text
 from repro.bench.comm.result import BASELINE, CommOutcome, WorldResult
 from repro.bench.comm.table import (
     HEAD,

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from repro.compare import Bounds, Comparison, Summary
-from repro.core.events import EVALUATION_KEYS, Event
 from repro.record.folder.store import Record
+from repro.record.log.reading import Recorded
+from repro.record.log.schema import Evaluation, StepBlock, SystemSample, Updates
 from repro.record.result.metric_values import figures_of
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
@@ -39,7 +40,7 @@ class MetricPoint:
     time_ms: int
 
 
-def training_points(events: Iterable[Event], batch: int, quality: Quality = PLAIN) -> Iterator[MetricPoint]:
+def training_points(events: Iterable[Recorded], batch: int, quality: Quality = PLAIN) -> Iterator[MetricPoint]:
     """Yield the points of training from the events of rank 0.
 
     Args:
@@ -47,56 +48,49 @@ def training_points(events: Iterable[Event], batch: int, quality: Quality = PLAI
         quality: of a loss, the perplexity is a point too.
     """
     step = 0
-    for event in events:
-        if event.key == "x_steps":
-            step = event.value["first"] + len(event.value["seconds"])
-            yield from _block(event, batch)
-        elif event.key == "x_updates":  # of the block whose steps came last
-            lags = {"version": event.value["staleness"], "clock": event.value["ahead"]}
+    for item in events:
+        event, at_ms = item.event, item.time_ms
+        if isinstance(event, StepBlock):
+            step = event.first + len(event.seconds)
+            yield from _block(event, at_ms, batch)
+        elif isinstance(event, Updates):  # of the block whose steps came last
+            lags = {"version": event.staleness, "clock": event.ahead}
             yield from _points({f"curve/{name}_lag": sum(found) / len(found) for name, found in lags.items() if found},
-                               step, round(event.time_ms))
-        elif event.key in EVALUATION_KEYS:
-            yield from _evaluation(event, batch, quality)
+                               step, round(at_ms))
+        elif isinstance(event, Evaluation):
+            values = {
+                f"curve/eval_{event.metric or 'value'}": event.value, "curve/train_loss": event.train_loss,
+                "progress/samples": event.samples_count, "progress/epoch": event.epoch_num,
+                **quality.columns("curve/eval_", event.value),
+            }
+            yield from _points(values, round(event.samples_count / batch), round(at_ms))
 
 
-def _block(event: Event, batch: int) -> Iterator[MetricPoint]:
+def _block(block: StepBlock, at_ms: float, batch: int) -> Iterator[MetricPoint]:
     """Yield the loss of each step at its time; step time and throughput as means of the block at its last step."""
-    data = event.value
-    spent = [step + fed for step, fed in zip(data["seconds"], data["input_seconds"], strict=True)]
+    spent = [step + fed for step, fed in zip(block.seconds, block.input_seconds, strict=True)]
     left = total = sum(spent)
-    for index, (seconds, loss) in enumerate(zip(spent, data["loss"], strict=True)):
+    for index, (seconds, loss) in enumerate(zip(spent, block.loss, strict=True)):
         left -= seconds  # the event is written at the end of the block: times count back from it
-        if loss is not None:
-            yield MetricPoint("curve/loss", loss, data["first"] + index + 1, round(event.time_ms - left * 1e3))
-    count, at = len(spent), round(event.time_ms)
+        if math.isfinite(loss):
+            yield MetricPoint("curve/loss", loss, block.first + index + 1, round(at_ms - left * 1e3))
+    count, at = len(spent), round(at_ms)
     if count and total > 0:
-        last = data["first"] + count
-        yield MetricPoint("curve/step_seconds", sum(data["seconds"]) / count, last, at)
-        yield MetricPoint("curve/step_input_seconds", sum(data["input_seconds"]) / count, last, at)
+        last = block.first + count
+        yield MetricPoint("curve/step_seconds", sum(block.seconds) / count, last, at)
+        yield MetricPoint("curve/step_input_seconds", sum(block.input_seconds) / count, last, at)
         yield MetricPoint("curve/samples_per_second", batch * count / total, last, at)
 
 
-def _evaluation(event: Event, batch: int, quality: Quality) -> Iterator[MetricPoint]:
-    data = event.metadata
-    samples = data["samples_count"]
-    values = {
-        f"curve/eval_{data.get('metric', 'value')}": event.value, "curve/train_loss": data.get("train_loss"),
-        "progress/samples": samples, "progress/epoch": data["epoch_num"],
-        **quality.columns("curve/eval_", event.value),
-    }
-    yield from _points(values, round(samples / batch), round(event.time_ms))
-
-
-def system_points(events: Iterable[Event], first: int) -> Iterator[MetricPoint]:
+def system_points(events: Iterable[Recorded], first: int) -> Iterator[MetricPoint]:
     """Yield the system metrics with the names and steps of MLflow: the step counts the samples.
 
     Args:
         first: number of the first of `events` in its log.
     """
-    samples = [event for event in events if event.key == "x_system" and isinstance(event.value, Mapping)]
-    for number, event in enumerate(samples, first):
-        yield from _points({f"system/{name}": value for name, value in event.value.items()}, number,
-                           round(event.time_ms))
+    samples = [(item.event, item.time_ms) for item in events if isinstance(item.event, SystemSample)]
+    for number, (sample, at_ms) in enumerate(samples, first):
+        yield from _points({f"system/{name}": value for name, value in sample}, number, round(at_ms))
 
 
 def result_points(

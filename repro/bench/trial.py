@@ -32,8 +32,7 @@ def bench_trial(
 
 def preload() -> list[str]:
     """Return the modules that ranks of `bench_trial` need."""
-    choices = bench_trial(1, 1, 1).choices
-    return [*dict.fromkeys(name for choice in choices.plugins() for name in choice.plugin.preload), "repro.worker.main"]
+    return [*dict.fromkeys([*bench_trial(1, 1, 1).choices.preload(), "repro.worker.main"])]
 
 
 def run_trial(launcher: Launcher, trial: Trial, folder: Path) -> tuple[float, list[Event]]:

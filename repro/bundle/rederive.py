@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from array import array
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from repro.core.errors import OutputError
-from repro.core.events import Event, complete_lines, parse_line
-from repro.record.derive.derive import SERIES, UNREAD, damaged_log, derive, is_read, with_energy
+from repro.core.events import complete_lines, parse_line
+from repro.record.derive.derive import UNREAD, damaged_log, derive, with_energy
 from repro.record.folder import index, post_mortem
+from repro.record.log.event import LogEvent, count_packed
+from repro.record.log.reading import MalformedEvent, Recorded, interpret
+from repro.record.log.schema import RunStop, TrialStated
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.record.result.warned import CONSERVATION_TOLERANCE
@@ -27,7 +28,7 @@ MEASURED_OUTSIDE = {"network": None, "energy": None}
 MAX_LOG_BYTES = index.MAX_FILE_BYTES
 """The limit of an index and of a bundle; reached after about four million steps."""
 MAX_HELD_BYTES = 192 << 20
-"""Limit of the events of a log in memory, as `_packed` estimates them: five million steps or 40,000 evaluations."""
+"""Limit of the events of a log in memory, as `_size` estimates them: four million steps or 40,000 evaluations."""
 UNFIT = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
 """Errors that a foreign log may cause while figures are read from it."""
 
@@ -79,7 +80,7 @@ def rederived(trial: Trial, stored: Result, log: Path) -> Result:
     if strange := _other_trial(trial, events):
         raise OutputError(f"{log}: {strange}")
     try:
-        stopped = any(item.key == "run_stop" for item in events)
+        stopped = any(isinstance(item.event, RunStop) for item in events)
         return derive(trial, stored.attempt, events, _launch_result(stored, stopped))
     except UNFIT as error:
         # A foreign log may hold anything; every error means that it gives no result.
@@ -87,13 +88,13 @@ def rederived(trial: Trial, stored: Result, log: Path) -> Result:
         raise OutputError(f"{log}: gives no result ({type(error).__name__}: {detail})") from error
 
 
-def _other_trial(trial: Trial, events: Sequence[Event]) -> str:
+def _other_trial(trial: Trial, events: Sequence[Recorded]) -> str:
     """Return how the log describes another trial than this one, or "".
 
     Fields that later versions have added count only with another value than their default.
     """
-    described = next((event.value for event in events if event.key == "x_trial"), None)
-    if not isinstance(described, dict):
+    described = next((item.event.value for item in events if isinstance(item.event, TrialStated)), None)
+    if described is None:
         return ""
     ours = trial.model_dump(mode="json", by_alias=True)
     for choices in (ours["choices"], described.get("choices")):
@@ -109,8 +110,8 @@ def _short_field(value: object) -> str:
     return text if len(text) <= 40 else "not this trial's"
 
 
-def _events(log: Path, failed: bool) -> list[Event]:
-    """Read the events of complete lines. A damaged line is an error unless the trial failed; `read_events` skips it."""
+def _events(log: Path, failed: bool) -> list[Recorded]:
+    """Read the events of complete lines. A damaged line is an error unless the trial failed."""
     try:
         if log.is_symlink() or not log.is_file():
             raise OutputError(f"{log}: is missing or not a regular file")
@@ -122,39 +123,39 @@ def _events(log: Path, failed: bool) -> list[Event]:
         raise OutputError(f"{log}: cannot be read: {error.strerror}") from error
 
 
-def _compact(log: Path, failed: bool) -> list[Event]:
-    """Read the events with their numbers packed, up to MAX_HELD_BYTES."""
-    found: list[Event] = []
+def _compact(log: Path, failed: bool) -> list[Recorded]:
+    """Read the events up to MAX_HELD_BYTES."""
+    found: list[Recorded] = []
     held = 0
     for number, line in enumerate(complete_lines(log), 1):
         if ":::MLLOG" not in line:
             continue
-        if (event := parse_line(line)) is None:
+        event = parse_line(line)
+        try:
+            recorded = interpret(event) if event is not None else None
+            problem = "a damaged line"
+        except MalformedEvent as error:
+            recorded, problem = None, str(error)
+        if recorded is None:
             if not failed:
-                raise OutputError(f"{log}:{number}: a damaged line")
+                raise OutputError(f"{log}:{number}: {problem}")
             continue
-        if event.key in UNREAD:
+        if isinstance(recorded.event, UNREAD):
             continue
-        event, size = _packed(event, line)
-        held += size
+        held += _size(recorded.event, line)
         if held > MAX_HELD_BYTES:
             raise OutputError(f"{log}:{number}: holds more events than fit into {MAX_HELD_BYTES >> 20} MiB; its result "
                               "was not derived again")
-        found.append(event)
+        found.append(recorded)
     return found
 
 
-def _packed(event: Event, line: str) -> tuple[Event, int]:
-    """Return an event with its times per step as arrays, and its approximate size in bytes."""
-    if event.key in SERIES and isinstance(event.value, dict):
-        try:
-            value = {name: array("d", item) for name, item in event.value.items() if is_read(name)}
-        except (TypeError, ValueError, OverflowError):  # a foreign value: its reader reports it
-            pass
-        else:
-            return replace(event, value=value), 1024 + sum(8 * len(item) for item in value.values())
+def _size(event: object, line: str) -> int:
+    """Return the approximate size of an event in memory, bytes."""
+    if isinstance(event, LogEvent) and (numbers := count_packed(event)):
+        return 1024 + 8 * numbers
     text = len(line) * (1 if line.isascii() else 4)
-    return event, 512 + text + 64 * sum(line.count(sign) for sign in ",:[{")
+    return 512 + text + 64 * sum(line.count(sign) for sign in ",:[{")
 
 
 def _launch_result(stored: Result, stopped: bool) -> LaunchResult | None:

@@ -11,11 +11,13 @@ from pydantic import ValidationError
 from repro.bundle.verification import Problem, Verification
 from repro.bundle.verify_files import without_root
 from repro.core.errors import OutputError, ReproError
-from repro.core.events import read_events
 from repro.core.files import read_bounded
 from repro.core.yaml_file import MAX_BYTES, YamlFile
+from repro.record.derive.trial_log import TrialLog
 from repro.record.folder.store import Record, read_record
-from repro.record.hopeless import EVENT, Bar, HopelessRule
+from repro.record.hopeless import Bar, HopelessRule
+from repro.record.log.reading import read_log
+from repro.record.log.schema import HopelessBar
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.record.tuning import DECLARED, FOLDER, FROZEN, Declared, Tuning, read_declared, read_tuning, tuning_sha256
@@ -178,9 +180,8 @@ def wrong_bars(root: Path, below: str = "") -> Iterator[Problem]:
 def _stated_bar(record: Record, result: Result) -> Bar | None:
     """Return the last bar in a trial's log; None if there is none that can be read."""
     try:
-        events, _ = read_events(record.folder.log(result.trial_id, result.attempt))
-        stated = [event.value for event in events if event.key == EVENT]
-        return Bar.model_validate(stated[-1]) if stated else None
+        stated = TrialLog(read_log(record.folder.log(result.trial_id, result.attempt))).last(HopelessBar)
+        return stated.value if stated else None
     except UNREADABLE:
         return None
 

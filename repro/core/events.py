@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, Protocol
 
 from repro.core import door
 
@@ -54,6 +54,18 @@ class Event:
             "value": self.value, "metadata": dict(self.metadata),
         }
         return f"{TOKEN}{json.dumps(body, allow_nan=False)}\n"
+
+
+class Loggable(Protocol):
+    """An event that a log can hold (`repro.record.log.event.LogEvent`)."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def event_type(self) -> EventType: ...
+
+    def body(self) -> tuple[Any, dict[str, Any]]:
+        """Return value and metadata (JSON-like)."""
 
 
 class EventLog:
@@ -96,11 +108,13 @@ class EventLog:
         self.recorded_bytes += len(line)  # its JSON is ASCII
         return at
 
-    def start(self, key: str, value: Any = None, **metadata: Any) -> int:
-        return self.emit(key, value, "INTERVAL_START", **metadata)
-
-    def stop(self, key: str, value: Any = None, **metadata: Any) -> int:
-        return self.emit(key, value, "INTERVAL_END", **metadata)
+    def write(self, event: Loggable, at_ns: int | None = None) -> int:
+        """Record an event; return its monotonic time in nanoseconds."""
+        if self._stream is None:
+            return self._now() if at_ns is None else at_ns
+        at_ns = self._now() if at_ns is None else at_ns
+        value, metadata = event.body()
+        return self.emit(event.key, value, event.event_type, at_ns, **metadata)
 
     def flush(self) -> None:
         """Pass the recorded lines to the operating system."""

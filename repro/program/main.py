@@ -17,13 +17,14 @@ from typing import IO, Any
 from repro.core import door
 from repro.core.errors import OutOfMemory, TrialError, visible
 from repro.core.events import EventLog
-from repro.program.command import Command, changed_files, logs_of, make_command, working_folder
 from repro.program.observation import Line, Observation, OutputProblem
 from repro.program.process import DRAIN_SECONDS, Process
 from repro.program.sources import Source, open_source
 from repro.program.statements import Statements
+from repro.program.trial_command import Command, changed_files, logs_of, make_command, working_folder
 from repro.record.environment.environment import settings
 from repro.record.folder.post_mortem import oom_kills
+from repro.record.log import schema
 from repro.suite.kinds.program import ProgramConfig
 from repro.suite.model import Trial
 
@@ -91,7 +92,7 @@ class _Run:
         if changed := changed_files(self.choices, self.command.folder):
             raise TrialError(changed)
         kills = oom_kills()
-        self.log.start("init_start")
+        self.log.write(schema.InitStart())
         with door.open_plain(self.place / "rank0.log", "ab") as printed, \
                 Process(self.command, self.choices.engine.terminal) as process:
             statements = Statements(self.choices, self.log, process.started_ns, self.source.states_start)
@@ -101,14 +102,14 @@ class _Run:
 
     def _describe(self, launched_ns: int) -> None:
         log, choices = self.log, self.choices
-        log.emit("cache_clear", False)
-        log.emit("x_launch_ns", launched_ns)
-        log.emit("submission_benchmark", choices.task)
-        log.emit("seed", self.trial.repeat, master_seed=self.trial.master_seed)
-        log.emit("x_trial", self.trial.model_dump(mode="json", by_alias=True))
-        log.emit("x_settings", settings(self.command.environment))
+        log.write(schema.CacheClear(value=False))
+        log.write(schema.Launched(value=launched_ns))
+        log.write(schema.SubmissionBenchmark(value=choices.task))
+        log.write(schema.Seed(value=self.trial.repeat, master_seed=self.trial.master_seed))
+        log.write(schema.TrialStated(value=self.trial.model_dump(mode="json", by_alias=True)))
+        log.write(schema.Settings(value=settings(self.command.environment)))
         stop = choices.stop
-        log.emit("x_target", stop.target, metric=stop.metric, direction=stop.direction)
+        log.write(schema.Target(value=stop.target, metric=stop.metric, direction=stop.direction))
         log.flush()
 
     def _read(self, process: Process, statements: Statements, printed: IO[bytes]) -> bool:
@@ -200,9 +201,9 @@ class _Run:
             statements.finding("traceback", "its output holds a traceback, though it ended as if all were well",
                                void=False)
         statements.judge_clocks(self.source.longest_delay)
-        self.log.emit("x_hashes", {"program": self.choices.engine.sha256})
-        self.log.emit("x_effective", {"reader": self.choices.evaluation.reader,
-                                      "ended": "at its target" if ended_by_us else "by itself"})
+        self.log.write(schema.Hashes(value={"program": self.choices.engine.sha256}))
+        self.log.write(schema.EffectiveSettings(value={"reader": self.choices.evaluation.reader,
+                                                       "ended": "at its target" if ended_by_us else "by itself"}))
 
 
 def _check_exit(code: int | None, kills: int | None) -> None:

@@ -16,7 +16,7 @@ from types import TracebackType
 import psutil
 
 from repro.core.errors import TrialError
-from repro.program.command import MARK, Command
+from repro.program.trial_command import MARK, Command
 
 CHUNK = 1 << 16
 GRACE_SECONDS = 5.0

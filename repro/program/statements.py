@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any
 
 from repro.core.events import EventLog
 from repro.core.redact import masked
 from repro.program import clocks
 from repro.program.observation import Observation
 from repro.record.derive.trial_log import reached
+from repro.record.log.schema import (
+    ClocksCompared,
+    EvalAccuracy,
+    EvalError,
+    InitStop,
+    ProgramFinding,
+    Progress,
+    RunStart,
+    RunStop,
+    TrialOutcome,
+)
 from repro.suite.kinds.program import ProgramConfig
 
 MOST_STEPS = 100_000
@@ -31,7 +41,7 @@ class Statements:
         self.seen: list[Observation] = []
         self.hits = 0
         self.established = False
-        self._key = "eval_error" if choices.evaluation.direction == "lower" else "eval_accuracy"
+        self._event = EvalError if choices.evaluation.direction == "lower" else EvalAccuracy
         self._begun = self._said_start = not states_start
         self._stopped_ns: int | None = None
         self._due_ns = 0
@@ -61,14 +71,14 @@ class Statements:
         if now_ns >= self._due_ns:
             self._due_ns = now_ns + int(PERIOD_SECONDS * 1e9)
             last = self.seen[-1] if self.seen else None
-            stated = {"step": last.step, "samples": last.samples} if last else {}
-            self.log.emit("x_progress", stated, at_ns=now_ns)
+            stated = Progress(step=last.step, samples=last.samples) if last else Progress()
+            self.log.write(stated, at_ns=now_ns)
             self.log.flush()
 
     def _begin(self, at_ns: int) -> None:
         self._begun = True
-        self.log.stop("init_stop", at_ns=at_ns)
-        self.log.start("run_start", at_ns=at_ns)
+        self.log.write(InitStop(), at_ns=at_ns)
+        self.log.write(RunStart(), at_ns=at_ns)
         self.log.flush()
 
     def _evaluated(self, seen: Observation) -> None:
@@ -80,10 +90,10 @@ class Statements:
         self.established = self.established or self.hits >= self.choices.stop.confirm_evals
         count = self._samples(seen)
         epochs = self._epochs(seen, count)
-        stated: dict[str, Any] = {"step": seen.step, "own_seconds": seen.own_seconds, "read": seen.read,
-                                  "epochs_known": epochs is not None}
-        self.log.emit(self._key, value, at_ns=seen.arrived_ns, samples_count=count, epoch_num=epochs or 0.0,
-                      **{name: item for name, item in stated.items() if item is not None})
+        self.log.write(self._event(
+            value=value, samples_count=count, epoch_num=epochs or 0.0, step=seen.step, own_seconds=seen.own_seconds,
+            read=seen.read, epochs_known=epochs is not None,
+        ), at_ns=seen.arrived_ns)
         self.log.flush()
 
     def _samples(self, seen: Observation) -> int:
@@ -103,18 +113,18 @@ class Statements:
 
     def finding(self, kind: str, text: str, void: bool) -> None:
         """Write something that is wrong with this run; `void`: it makes the trial invalid."""
-        self.log.emit("x_finding", {"kind": kind, "text": masked(text), "void": void})
+        self.log.write(ProgramFinding(kind=kind, text=masked(text), void=void))
 
     def judge_clocks(self, longest_delay: float | None) -> None:
         """Compare the program's clock with ours and write what does not agree."""
         least = self.choices.evaluation.least_own_share
         agreement = clocks.compare(self.seen, self.started_ns, least, longest_delay)
-        self.log.emit("x_clocks", {"own_share": agreement.share, "steps_share": agreement.steps_share,
-                                   "judged_seconds": agreement.judged_seconds})
+        self.log.write(ClocksCompared(own_share=agreement.share, steps_share=agreement.steps_share,
+                                      judged_seconds=agreement.judged_seconds))
         for item in agreement.findings:
             self.finding(item.kind, item.text, void=True)
 
-    def _judged(self, last: float | None) -> tuple[str, str]:
+    def _judged(self, last: float | None) -> tuple[TrialOutcome, str]:
         """Return the outcome and its reason, by the value of the last evaluation; None: it has none."""
         stop = self.choices.stop
         finite = last is not None and math.isfinite(last)
@@ -137,5 +147,7 @@ class Statements:
             self._begin(self.started_ns)
         outcome, reason = self._judged(evaluated[-1].value if evaluated else None)
         at = self._stopped_ns if self._stopped_ns is not None else time.monotonic_ns()
-        self.log.stop("run_stop", status="success" if outcome == "success" else "aborted", outcome=outcome,
-                      reason=reason, at_ns=at, samples_count=self._samples(evaluated[-1]) if evaluated else 0)
+        self.log.write(RunStop(
+            status="success" if outcome == "success" else "aborted", outcome=outcome, reason=reason,
+            samples_count=self._samples(evaluated[-1]) if evaluated else 0,
+        ), at_ns=at)

@@ -15,9 +15,6 @@ from repro.suite.planning.matrix import tried_cells
 from repro.suite.planning.plan import Plan
 from repro.suite.tune import Hopeless
 
-EVENT = "x_hopeless"
-"""The log of a trial that has a bar states it."""
-
 
 class Bar(Frozen):
     """Least value with which a trial goes on: judged once, at the first evaluation from `samples` on."""

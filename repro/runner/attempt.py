@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.errors import ReproError, interrupter
-from repro.core.events import read_events
 from repro.core.files import read_model, write_model
 from repro.record.derive.derive import damaged_log, derive, with_energy
 from repro.record.folder import post_mortem
 from repro.record.folder.checkpoint import Resumption
 from repro.record.folder.ledger import Attempt
 from repro.record.hopeless import HopelessRule
+from repro.record.log.reading import read_log
 from repro.record.result.energy import Energy
 from repro.record.result.reasons import OutOfTime, Reason
 from repro.record.result.remarks import stated
@@ -174,10 +174,10 @@ def _out_of_time(point: Resumption, log: Path, spent: float) -> LaunchResult:
 
 def _result(start: Start, outcome: LaunchResult, log: Path) -> Result:
     trial = start.trial
-    result = derive(trial, start.attempt, read_events(log)[0], outcome)
+    if outcome.ok and (damage := post_mortem.log_damage(log)):
+        return damaged_log(trial, start.attempt, damage)
+    result = derive(trial, start.attempt, read_log(log, skip_malformed=True), outcome)
     if outcome.timed_out and not outcome.ends:
         return result.model_copy(update={"reasons": (
             OutOfTime(seconds=outcome.seconds, limit_seconds=trial.choices.timeout_seconds),)})
-    if outcome.ok and (damage := post_mortem.log_damage(log)):
-        return damaged_log(trial, start.attempt, damage)
     return result

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from repro.core.errors import UsageError
 from repro.record.folder import post_mortem
-from repro.runner.extensions import build_extensions
 from repro.seams.launching import Launcher, LaunchRequest, LaunchResult
 from repro.seams.training import Engine
 from repro.suite.identity import canonical
@@ -19,6 +21,8 @@ from repro.suite.planning.plan import Plan
 from repro.worker.gate import parity
 
 PARITY_WORKER = "repro.worker.gate.worker:main"
+BUILD_SECONDS = 900.0
+"""Longest time for the build of an extension."""
 
 
 class Launchers:
@@ -122,3 +126,31 @@ def _modules(plan: Plan) -> list[str]:
     # The gate's worker needs torch, which a plan that trains no model does without.
     gate = [PARITY_WORKER.partition(":")[0]] if any(map(parity.trains_a_model, plan.cells)) else []
     return list(dict.fromkeys([*modules, *entries, *gate]))
+
+
+def build_extensions(plan: Plan) -> None:
+    """Build the compiled extensions of engines in a separate process, so that no trial waits for them.
+
+    Raises:
+        UsageError: it cannot be built.
+    """
+    needed = {engine.build_module: (choices.engine.kind, built) for choices in plan.trainings()
+              if (built := (engine := choices.engine.get(Engine)).builds())}
+    for module, (name, built) in needed.items():
+        problem = _build(module)
+        if problem:
+            raise UsageError(f"engine {name}: {built} cannot be built: {problem}; `{sys.executable} -m {module}` "
+                             "prints everything")
+
+
+def _build(module: str) -> str:
+    """Run the module; return the last line that names an error, "" if there was none."""
+    try:
+        ended = subprocess.run([sys.executable, "-m", module], capture_output=True, text=True, check=False,
+                               timeout=BUILD_SECONDS, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        return f"not done after {BUILD_SECONDS:g} s"
+    if ended.returncode == 0:
+        return ""
+    lines = [line.strip() for line in (ended.stdout + ended.stderr).splitlines() if line.strip()]
+    return next((line for line in lines if "error:" in line.lower()), lines[-1] if lines else "no output")[:200]

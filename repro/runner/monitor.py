@@ -10,7 +10,9 @@ from types import TracebackType
 
 import psutil
 
-from repro.core.events import EVALUATION_KEYS, Event, EventLog, follow
+from repro.core.events import EventLog
+from repro.record.log.reading import follow_log
+from repro.record.log.schema import Evaluation, RunStart, SystemSample
 
 PERIOD_SECONDS = 1.0
 Tick = Callable[[float | None, float, float | None], None]
@@ -63,13 +65,14 @@ class Monitor:
             if not self.unwritten:
                 system = self._sample(system)
             latest = None
-            for event, after in follow(self._log, offset):
+            for recorded, after in follow_log(self._log, offset):
                 offset = after
-                if event is not None and event.key == "run_start":
-                    start_ns = event.nanoseconds
-                elif event is not None and event.key in EVALUATION_KEYS:
-                    latest = event
-            self._report(start_ns, latest)
+                if recorded is not None and isinstance(recorded.event, RunStart):
+                    start_ns = recorded.at_ns
+                elif recorded is not None and isinstance(recorded.event, Evaluation) and recorded.at_ns is not None:
+                    latest = (recorded.event, recorded.at_ns)
+            if latest is not None and start_ns is not None:
+                self._report(*latest, start_ns)
             self._live()
         if system is not None:
             try:
@@ -90,21 +93,17 @@ class Monitor:
             return None
         return system
 
-    def _report(self, start_ns: int | None, latest: Event | None) -> None:
+    def _report(self, latest: Evaluation, at_ns: int, start_ns: int) -> None:
         """Pass the newest evaluation to `tick`."""
-        if latest is None or latest.nanoseconds is None or start_ns is None:
-            return
-        seconds = (latest.nanoseconds - start_ns) / 1e9
-        samples = latest.metadata.get("samples_count", 0)
-        self._tick(latest.value, latest.metadata.get("epoch_num", 0.0), samples / seconds if seconds else None)
+        seconds = (at_ns - start_ns) / 1e9
+        self._tick(latest.value, latest.epoch_num, latest.samples_count / seconds if seconds else None)
 
 
 def sample_system(log: EventLog) -> None:
     """Write one line of system metrics under the names that MLflow uses."""
     memory = psutil.virtual_memory()
-    log.emit("x_system", {
-        "cpu_utilization_percentage": psutil.cpu_percent(),
-        "system_memory_usage_megabytes": round(memory.used / 1e6, 1),
-        "system_memory_usage_percentage": memory.percent,
-    })
+    log.write(SystemSample(
+        cpu_utilization_percentage=psutil.cpu_percent(),
+        system_memory_usage_megabytes=round(memory.used / 1e6, 1), system_memory_usage_percentage=memory.percent,
+    ))
     log.flush()

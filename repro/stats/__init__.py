@@ -11,7 +11,7 @@ from repro.stats.description import coefficient_of_variation, outlier_marks
 from repro.stats.dominance import probability_less
 from repro.stats.equivalence import Equivalence, tost, tost_welch
 from repro.stats.exact_tests import EXACT_PAIRS, holm, pairs_to_survive, sign_flip, sign_flip_floor
-from repro.stats.grid import (
+from repro.stats.grid_effect import (
     Bracket,
     GridBias,
     RatioRange,

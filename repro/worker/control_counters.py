@@ -12,26 +12,22 @@ import os
 import socket
 import struct
 from pathlib import Path
-from typing import Any
+
+from repro.record.log.schema import ControllerReading
+from repro.record.result.controller import Frames
 
 INTERFACES = {"control": "REPRO_CONTROL_INTERFACE", "data": "REPRO_DATA_INTERFACE"}
 """Name in the log, and the variable with the interface's name."""
-CONNECTION = ("sent_bytes", "received_bytes", "sent_segments", "received_segments")
-FRAMES = ("sent_bytes", "received_bytes", "sent_frames", "received_frames")
 _RECEIVED_BYTES, _SEGMENTS, _SENT_BYTES = 128, 152, 200
 """Offsets in Linux's struct tcp_info: bytes_received; data_segs_in and data_segs_out; bytes_sent and bytes_retrans."""
 _LEAST = 216
 
 
-def read_controller(log_bytes: int) -> dict[str, Any] | None:
-    """Return this rank's counters so far (JSON-like); None if there is no store, or the kernel does not count.
+def read_controller(log_bytes: int) -> ControllerReading | None:
+    """Return this rank's counters so far; None if there is no store, or the kernel does not count.
 
     Args:
         log_bytes: what this rank has recorded in its event log.
-
-    Returns:
-        `connections` to the store, the sums `CONNECTION` over them (TCP payload, segments that carry some),
-        `log_bytes`, and `interfaces`: the counters `FRAMES` by name, empty if the launcher names none.
     """
     port = os.environ.get("MASTER_PORT", "")
     if not port.isdigit() or not hasattr(socket, "TCP_INFO"):
@@ -39,9 +35,11 @@ def read_controller(log_bytes: int) -> dict[str, Any] | None:
     found = [counts for counts in map(_connection, _sockets(int(port))) if counts is not None]
     if not found:
         return None
-    sums = [sum(values) for values in zip(*found, strict=True)]
-    return {"connections": len(found), **dict(zip(CONNECTION, sums, strict=True)),
-            "log_bytes": log_bytes, "interfaces": _interfaces()}
+    sent, received, sent_segments, received_segments = (sum(values) for values in zip(*found, strict=True))
+    return ControllerReading(
+        connections=len(found), sent_bytes=sent, received_bytes=received, sent_segments=sent_segments,
+        received_segments=received_segments, log_bytes=log_bytes, interfaces=_interfaces(),
+    )
 
 
 def _sockets(port: int) -> list[socket.socket]:
@@ -75,7 +73,7 @@ def _addresses(host: str) -> set[str]:
 
 
 def _connection(opened: socket.socket) -> tuple[int, ...] | None:
-    """Return `CONNECTION` of one socket, and close this duplicate."""
+    """Return sent and received bytes, sent and received segments of one socket, and close this duplicate."""
     with opened:
         info = opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 512)
     if len(info) < _LEAST:
@@ -86,7 +84,7 @@ def _connection(opened: socket.socket) -> tuple[int, ...] | None:
     return sent - again, received, segments_out, segments_in
 
 
-def _interfaces() -> dict[str, dict[str, int]]:
+def _interfaces() -> dict[str, Frames]:
     wanted = {os.environ[variable]: name for name, variable in INTERFACES.items() if variable in os.environ}
     if not wanted:
         return {}
@@ -96,5 +94,6 @@ def _interfaces() -> dict[str, dict[str, int]]:
         if colon and name.strip() in wanted:
             fields = [int(value) for value in values.split()]
             # The kernel's columns: received bytes, packets and six more, then the same of what was sent.
-            found[wanted[name.strip()]] = dict(zip(FRAMES, (fields[8], fields[0], fields[9], fields[1]), strict=True))
+            found[wanted[name.strip()]] = Frames(sent_bytes=fields[8], received_bytes=fields[0], sent_frames=fields[9],
+                                                 received_frames=fields[1])
     return found

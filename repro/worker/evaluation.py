@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from repro.record.log.schema import EvalAccuracy, EvalError, EvalStart, EvalStop
 from repro.seams.training import Batch, Job, TrainingParts
 from repro.worker.context import TrialContext
 
@@ -80,19 +80,18 @@ class Evaluator:
             losses: this rank's losses since the last evaluation.
         """
         context, stop = self.context, self.context.choices.stop
-        position = {"epoch_num": samples / self.train_samples, "samples_count": samples}
-        context.log.start("eval_start", **position)
+        epochs = samples / self.train_samples
+        context.log.write(EvalStart(epoch_num=epochs, samples_count=samples))
         value, train_loss, counted = self._score(losses)
         self.evaluations += 1
         self.last = Evaluated(self.evaluations, samples, value)
-        stop_ns = context.log.stop("eval_stop", **position)
-        short: dict[str, Any] = {} if counted == self.eval_samples else {"evaluated": counted}
-        context.log.emit(
-            "eval_accuracy" if stop.direction == "higher" else "eval_error",
-            value if math.isfinite(value) else None, samples_count=samples, epoch_num=position["epoch_num"],
+        stop_ns = context.log.write(EvalStop(epoch_num=epochs, samples_count=samples))
+        event = EvalAccuracy if stop.direction == "higher" else EvalError
+        context.log.write(event(
+            value=value if math.isfinite(value) else None, samples_count=samples, epoch_num=epochs,
             phases=context.clock.watch.seconds(), eval_stop_ns=stop_ns, metric=stop.metric, train_loss=train_loss,
-            **short,
-        )
+            evaluated=None if counted == self.eval_samples else counted,
+        ))
         return value
 
     def _score(self, losses: Sequence[float]) -> tuple[float, float | None, float]:

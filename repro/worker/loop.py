@@ -9,6 +9,8 @@ from typing import Any
 
 from repro.core.random_streams import Streams
 from repro.record.folder.checkpoint import Resumption
+from repro.record.log.schema import CheckpointWritten, ControllerReading, Hashes, Phases, ResumedFrom, RunStart, RunStop
+from repro.record.result.warned import Resumed
 from repro.worker.checkpoints.checkpoint_writer import CheckpointWriter
 from repro.worker.checkpoints.checkpointing import read_own_state, refuse_foreign_state, save_checkpoint
 from repro.worker.context import TrialContext
@@ -49,7 +51,7 @@ class Loop:
         """Largest memory before the last reset, in this attempt and in those that it resumes."""
         self.init_peak_bytes: int | None = None
         """Largest memory before the run started."""
-        self.controller: list[dict[str, Any] | None] = []
+        self.controller: list[ControllerReading | None] = []
         """This rank's counters of the controller at `run_start` and at `run_stop`; empty in a resumed attempt."""
 
     def run(self) -> None:
@@ -84,14 +86,14 @@ class Loop:
         self.init_peak_bytes = self.session.peak_bytes()
         self.session.reset_peak()
         self.controller = [read_controller(self.log.recorded_bytes)]
-        self.watch.restart(self.log.start("run_start"))
+        self.watch.restart(self.log.write(RunStart()))
         self.open_data()
         self.input.start(self.steps.step)
 
     def open_data(self) -> None:
         """Read the training data; the clock is running."""
         if self.context.parts is not None:
-            self.log.emit("x_hashes", {"data": self.context.parts.open_data()})
+            self.log.write(Hashes(value={"data": self.context.parts.open_data()}))
 
     def run_block(self) -> Ending | None:
         """Train one block of steps, evaluate if there is a target, decide."""
@@ -138,9 +140,9 @@ class Loop:
     def stop(self, ending: Ending) -> None:
         """Stop the clock and log how the trial ended."""
         phases = self.watch.seconds()
-        self.log.stop("run_stop", status="success" if ending.outcome == "success" else "aborted",
-                      outcome=ending.outcome, reason=ending.reason, samples_count=self.steps.samples)
-        self.log.emit("x_phases", phases)
+        self.log.write(RunStop(status="success" if ending.outcome == "success" else "aborted", outcome=ending.outcome,
+                               reason=ending.reason, samples_count=self.steps.samples))
+        self.log.write(Phases.model_validate(phases))
         if self.controller:
             self.controller.append(read_controller(self.log.recorded_bytes))
 
@@ -152,7 +154,7 @@ class Loop:
             written = save_checkpoint(self.context, writer, self.steps.step, self.state())
         self.traffic.add(self.session.traffic())
         seconds = (self.context.clock.now() - start_ns) / 1e9
-        self.log.emit("x_checkpoint", {"step": self.steps.step, "seconds": seconds, **written})
+        self.log.write(CheckpointWritten(step=self.steps.step, seconds=seconds, **written))
 
     def state(self) -> dict[str, Any]:
         """This rank's state (JSON-like); rates, order and augmentation follow from the step and the seed."""
@@ -185,10 +187,10 @@ class Loop:
         self.session.synchronize()
         self.session.traffic()
         self.session.reset_peak()  # what the second start and the checkpoint needed is no memory of training
-        self.log.emit("x_resumed", {
-            "attempt": resumed.checkpoint.attempt, "step": self.steps.step, "samples": self.steps.samples,
-            "lost_seconds": lost_seconds, "clock": resumed.clock,
-        })
+        self.log.write(ResumedFrom(value=Resumed(
+            attempt=resumed.checkpoint.attempt, step=self.steps.step, samples=self.steps.samples,
+            lost_seconds=lost_seconds, clock=resumed.clock,
+        )))
         self.log.flush()
 
     def restore(self, state: Mapping[str, Any]) -> None:

@@ -15,7 +15,8 @@ from repro.core.random_streams import Streams
 from repro.record.environment.environment import settings
 from repro.record.folder.checkpoint import Resumption
 from repro.record.folder.stored_code import allow_code_of_trial
-from repro.record.hopeless import EVENT, Bar
+from repro.record.hopeless import Bar
+from repro.record.log import schema
 from repro.seams.training import Engine, Job, RankLoop, Session, Workload
 from repro.suite.model import Trial
 from repro.worker.checkpoints.checkpoint_writer import CheckpointWriter, from_payload
@@ -65,8 +66,8 @@ def build(trial: Trial, place: RankPlace, log_path: Path, payload: Mapping[str, 
         return _build_resumed(trial, job, virtual, log_path, writer, resumed, bar)
     log = _open_log(log_path, place.rank, virtual)
     with _close_on_failure(log):
-        log.emit("cache_clear", True)
-        log.emit("x_launch_ns", virtual() if virtual else payload["launched_ns"])
+        log.write(schema.CacheClear(value=True))
+        log.write(schema.Launched(value=virtual() if virtual else payload["launched_ns"]))
         return _build_new(trial, job, virtual, log, writer, bar)
 
 
@@ -76,23 +77,23 @@ def _build_new(
 ) -> RankLoop:
     """Build a trial that starts from its initial weights; initialisation is an interval of its log."""
     engine = trial.training.engine.get(Engine)
-    log.start("init_start")
+    log.write(schema.InitStart())
     _describe(log, trial, engine)
     started = start_session(trial, job)
     session, parts = started.session, started.parts
     with _close_on_failure(session):
-        log.emit("x_hashes", {"init_weights": weights_sha256(session.weights())})
-        log.emit("x_settings", settings(os.environ))
+        log.write(schema.Hashes(value={"init_weights": weights_sha256(session.weights())}))
+        log.write(schema.Settings(value=settings(os.environ)))
         _state_bar(log, bar)
         if planned := session.gradient_plan():
-            log.emit("x_gradient_plan", planned)
+            log.write(schema.GradientPlan(value=planned))
         if engine.needs_parts:
-            log.emit("x_build", torch_build())
+            log.write(schema.Build(value=torch_build()))
         if parts is not None and trial.training.warmup_steps:
             compiled = warm_up(session, parts, job, trial.training)
             if compiled is not None:
-                log.emit("x_compile", compiled)
-        log.stop("init_stop")
+                log.write(compiled)
+        log.write(schema.InitStop())
         log.flush()
         context = TrialContext(trial, job, started, log, make_clock(job.device, virtual), bar)
         return engine.rank_loop(context) or Loop(context, writer)
@@ -139,7 +140,7 @@ def _close_on_failure(opened: EventLog | Session) -> Iterator[None]:
 def _state_bar(log: EventLog, bar: Bar | None) -> None:
     """Log the bar of a tuning trial that may be abandoned."""
     if bar is not None:
-        log.emit(EVENT, bar.model_dump(mode="json"))
+        log.write(schema.HopelessBar(value=bar))
 
 
 def _shifted_clock(shift_ns: int) -> Callable[[], int]:
@@ -160,25 +161,23 @@ def _describe(log: EventLog, trial: Trial, engine: Engine) -> None:
     """Log the requested configuration, in MLPerf's keys and ours."""
     choices = trial.training
     optimizer = choices.optimizer.plugin.model_dump(mode="json")
-    workload = choices.workload.get(Workload)
-    log.emit("submission_benchmark", choices.workload.kind)
-    log.emit("submission_division", "open")
-    log.emit("submission_org", "repro-harness")
-    log.emit("submission_platform", choices.device)
-    log.emit("submission_status", "research")
-    log.emit("seed", trial.repeat, master_seed=trial.master_seed)
-    log.emit("global_batch_size", choices.batch.global_)
-    log.emit("gradient_accumulation_steps", choices.batch.accumulation)
-    log.emit("train_samples", workload.train_samples)
-    log.emit("eval_samples", workload.eval_samples)
-    log.emit("opt_name", choices.optimizer.kind)
-    log.emit("opt_base_learning_rate", choices.rate)
-    log.emit("opt_learning_rate_warmup_epochs", choices.schedule.warmup_epochs)
-    for ours, theirs in (("weight_decay", "opt_weight_decay"), ("momentum", "opt_momentum")):
-        if ours in optimizer:
-            log.emit(theirs, optimizer[ours])
-    log.emit("x_trial", trial.model_dump(mode="json", by_alias=True))
-    log.emit("x_engine", choices.engine.kind, library=engine.library())
-    stop = choices.stop
+    workload, stop = choices.workload.get(Workload), choices.stop
+    for event in (
+        schema.SubmissionBenchmark(value=choices.workload.kind), schema.SubmissionDivision(value="open"),
+        schema.SubmissionOrg(value="repro-harness"), schema.SubmissionPlatform(value=choices.device),
+        schema.SubmissionStatus(value="research"), schema.Seed(value=trial.repeat, master_seed=trial.master_seed),
+        schema.GlobalBatchSize(value=choices.batch.global_),
+        schema.AccumulationSteps(value=choices.batch.accumulation), schema.TrainSamples(value=workload.train_samples),
+        schema.EvalSamples(value=workload.eval_samples), schema.OptName(value=choices.optimizer.kind),
+        schema.OptBaseLearningRate(value=choices.rate),
+        schema.OptWarmupEpochs(value=choices.schedule.warmup_epochs),
+    ):
+        log.write(event)
+    if "weight_decay" in optimizer:
+        log.write(schema.OptWeightDecay(value=optimizer["weight_decay"]))
+    if "momentum" in optimizer:
+        log.write(schema.OptMomentum(value=optimizer["momentum"]))
+    log.write(schema.TrialStated(value=trial.model_dump(mode="json", by_alias=True)))
+    log.write(schema.EngineStated(value=choices.engine.kind, library=engine.library()))
     if stop.has_target:
-        log.emit("x_target", stop.target, metric=stop.metric, direction=stop.direction)
+        log.write(schema.Target(value=stop.target, metric=stop.metric, direction=stop.direction))

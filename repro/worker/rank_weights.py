@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
+from repro.record.log.schema import RankWeights
 from repro.seams.held import Held
 from repro.seams.training import Precision
 
@@ -15,11 +15,8 @@ LOW_BITS = {"bfloat16": 0xFFFF, "float16": 0x1FFF}
 """Bits of a float32 that are zero in every number of the narrower type."""
 
 
-def describe_held(held: Sequence[Held], full: Mapping[str, np.ndarray], weights: str) -> dict[str, Any]:
-    """Return what a rank holds (JSON-like).
-
-    `parts` and `sha256` are hashes of which numbers it holds and of their values: ranks with equal `parts` must have
-    equal values. `different` counts the values that differ from the full weights, `first` names the first such tensor.
+def describe_held(held: Sequence[Held], full: Mapping[str, np.ndarray], weights: str) -> RankWeights:
+    """Return what a rank holds, compared with the full weights.
 
     Args:
         full: the full (master) weights, float32.
@@ -33,7 +30,7 @@ def describe_held(held: Sequence[Held], full: Mapping[str, np.ndarray], weights:
         wrong = _count_different(item, full.get(item.name), weights)
         first = first or (item.name if wrong else "")
         different += wrong
-    return {"parts": parts.hexdigest()[:16], "sha256": values.hexdigest(), "different": different, "first": first}
+    return RankWeights(parts=parts.hexdigest()[:16], sha256=values.hexdigest(), different=different, first=first)
 
 
 def _count_different(item: Held, full: np.ndarray | None, weights: str) -> int:

@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from repro.core.random_streams import Streams
+from repro.record.log.schema import Compilation
 from repro.seams.training import (
     Comm,
     Engine,
@@ -121,7 +122,7 @@ def _use_device(device: str) -> None:
         torch.cuda.set_device(device)
 
 
-def warm_up(session: Session, parts: TrainingParts, job: Job, choices: TrainingConfig) -> dict[str, Any] | None:
+def warm_up(session: Session, parts: TrainingParts, job: Job, choices: TrainingConfig) -> Compilation | None:
     """Warm the session up on one step's synthetic micro-batches, and on one evaluation batch of every size.
 
     What a first call of a shape costs (compilation, kernels that are loaded, plans that are made) falls into neither
@@ -129,8 +130,7 @@ def warm_up(session: Session, parts: TrainingParts, job: Job, choices: TrainingC
     again, from the cache.
 
     Returns:
-        What was compiled, by rank, and `filling_seconds`: spent to fill the cache, on no clock (JSON-like). None for a
-        trial that compiles nothing.
+        What was compiled, by rank; None for a trial that compiles nothing.
     """
     start = time.perf_counter()
     _warm_up_once(session, parts, job, choices)
@@ -140,7 +140,7 @@ def warm_up(session: Session, parts: TrainingParts, job: Job, choices: TrainingC
     if session.forget_compiled():
         filling = time.perf_counter() - start
         _warm_up_once(session, parts, job, choices)
-    return {"filling_seconds": filling, "ranks": session.gather(session.compilation())}
+    return Compilation(filling_seconds=filling, ranks=session.gather(session.compilation()))
 
 
 def _warm_up_once(session: Session, parts: TrainingParts, job: Job, choices: TrainingConfig) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from repro.core.events import EventLog
+from repro.record.log.schema import BlockStart, BlockStop, Hashes
 from repro.worker.context import TrialContext
 from repro.worker.input.data_audit import DataAudit
 from repro.worker.input.trial_input import TrialInput
@@ -51,14 +52,14 @@ class TimedSteps:
         """
         session, log = self.session, self.context.log
         count = self.context.block_steps(self.step)
-        log.start("block_start", first_step=self.step, steps=count)
+        log.write(BlockStart(first_step=self.step, steps=count))
         self.traffic.add(session.traffic())
         self.timer.start()
         losses = [self.train_step() for _ in range(count)]
         # Before the barrier: the wait for the slowest rank there is not communication of a step.
         self.traffic.add(session.traffic(), training=True)
         session.synchronize()
-        log.stop("block_stop", samples_count=self.samples)
+        log.write(BlockStop(samples_count=self.samples))
         return losses
 
     def train_step(self) -> Any:
@@ -79,7 +80,7 @@ class TimedSteps:
         """Log the hash of the weights; all ranks take part, and the time counts as logging, not as training."""
         self.traffic.add(self.session.traffic(), training=True)
         with self.context.clock.watch.phase("logging"):
-            log.emit("x_hashes", {f"weights_step_{self.step}": weights_sha256(self.session.weights())})
+            log.write(Hashes(value={f"weights_step_{self.step}": weights_sha256(self.session.weights())}))
         self.traffic.add(self.session.traffic())
         self.timer.exclude_pause()
 
@@ -92,7 +93,7 @@ class TimedSteps:
         self.losses = read_losses(losses)
         self.block_seconds.append(seconds)
         self.whole_seconds.append([step + waited for step, waited in zip(seconds, inputs, strict=True)])
-        finite = [loss if math.isfinite(loss) else None for loss in self.losses]
+        finite = [loss if math.isfinite(loss) else math.nan for loss in self.losses]
         write_steps(log, self.step - len(losses), seconds, inputs, finite, self.context.clock.now())
         log.flush()
 

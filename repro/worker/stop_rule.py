@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from repro.record.hopeless import Bar
-from repro.record.result.outcome import TrialOutcome
+from repro.record.log.schema import TrialOutcome
 from repro.suite.kinds.stop import Stop
 
 

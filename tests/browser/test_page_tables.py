@@ -276,7 +276,7 @@ def beyond(page: Any, width: int, lying: bool) -> list[str]:
       .filter((part) => Math.max(part.getBoundingClientRect().right, part.getBoundingClientRect().left
         + (part.tagName === "TABLE" ? 0 : part.scrollWidth)) > width + 1)
       .map((part) => `${part.closest("section").id}: ${part.tagName} ${part.getBoundingClientRect().right}`)"""
-    late = time.monotonic() + 10  # charts are drawn again some time after a window changes
+    late = time.monotonic() + 60  # charts are drawn again some time after a window changes
     while (found := list(page.evaluate(script, [width, lying]))) and time.monotonic() < late:
         page.wait_for_timeout(100)
     return found

@@ -1,11 +1,10 @@
-"""MLflow stores for tests, and what MLflow's client reads of them."""
+"""What MLflow's client reads of a store."""
 
 from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,42 +14,11 @@ from repro.record.folder.store import Record, read_record
 from repro.reporting import Reporter
 from repro.runner import tracking as tracking
 from tests.records import SUITE, make_record
-from tests.tracking_server import Site, serving
 
 pytest.importorskip("mlflow")
 SMALL = SUITE.replace("seeds: 6", "seeds: 2")
 NARROW = SMALL.replace("processes: [1, 2]", "processes: [2]")
 """A server takes long to answer for every metric."""
-
-
-@pytest.fixture(scope="session")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with serving(tmp_path_factory.mktemp("server")) as site:
-        yield site
-
-
-@pytest.fixture
-def server(served: Site) -> str:
-    return served.uri
-
-
-@pytest.fixture(scope="session")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh database, made once: the migrations take longer than most tests."""
-    path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    reporter(f"sqlite:///{path}").check()
-    return path
-
-
-@pytest.fixture
-def local(empty_store: Path, tmp_path: Path) -> Site:
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    return Site(f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "mlflow.db")
-
-
-@pytest.fixture
-def store(local: Site) -> str:
-    return local.uri
 
 
 def reporter(uri: str | None, **options: Any) -> Any:

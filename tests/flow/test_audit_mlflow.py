@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from repro.audit.audit import audit
 from repro.core.errors import Exit, TrackingError, UsageError
-from tests.tracking_server import serving
 
 pytest.importorskip("mlflow")
 pytestmark = [
@@ -28,12 +26,6 @@ target: {value: 0.9}
 model: {value: small}
 repeats: 2
 """
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serving(tmp_path_factory.mktemp("server")) as site:
-        yield site.uri
 
 
 def fill(uri: str) -> None:
@@ -85,8 +77,8 @@ def check(uri: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_an_experiment_in_a_local_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check(f"sqlite:///{tmp_path}/mlflow.db", tmp_path, monkeypatch)
+def test_an_experiment_in_a_local_store(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(store, tmp_path, monkeypatch)
 
 
 @pytest.mark.slow

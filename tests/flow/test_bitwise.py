@@ -11,10 +11,10 @@ from repro.core import registry
 from repro.core.machine import Machine
 from repro.record.folder.store import Record
 from repro.runner.run import Run, prepare
-from repro.suite.file import read_suite
 from repro.suite.model import Trial
-from repro.suite.planning.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan
 from repro.workloads.digits_data import TRAIN_SAMPLES
+from tests.plans import planned
 from tests.watcher import Silent
 
 STEPS = 12
@@ -55,10 +55,8 @@ def comms() -> list[str]:
 
 
 def plan_of(folder: Path, processes: int, algorithms: list[str], engines: tuple[str, ...] = ENGINES) -> Plan:
-    path = folder / "suite.yaml"
-    path.write_text(SUITE.format(epochs=f"{STEPS * 64 / TRAIN_SAMPLES:.6f}", comms=", ".join(algorithms),
+    return planned(folder, SUITE.format(epochs=f"{STEPS * 64 / TRAIN_SAMPLES:.6f}", comms=", ".join(algorithms),
                                  engines=", ".join(engines), processes=processes))
-    return make_plan(read_suite(str(path)).suite, Machine("cpu", 0, 2))
 
 
 def executed(plan: Plan, out: Path, cls: type[Run] = Run) -> Record:

@@ -23,6 +23,7 @@ from repro.comm.algorithms.ring import Ring
 from repro.comm.algorithms.tree import ReductionTree
 from repro.seams.training import Comm
 from tests.engine_ranks import free_port
+from tests.waiting import until
 
 pytest.importorskip("torch")
 
@@ -134,9 +135,7 @@ def background(comm: Comm, rank: int, world: int) -> dict[str, Any]:
     dist.barrier()
     tensor = torch.ones(1 << 20)
     work = dist.all_reduce(tensor, async_op=True)
-    deadline = time.monotonic() + 5
-    while not work.is_completed() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(work.is_completed)
     done, values = work.is_completed(), tensor[:2].tolist()
     future = dist.all_reduce(tensor, async_op=True).get_future()
     return {"done": done, "values": values, "later": future.wait()[0][0].item()}

@@ -6,12 +6,12 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from repro.record.folder.store import read_record
 from tests.flow.test_reproduce import command
 from tests.tracking_server import environment
+from tests.waiting import until
 
 SUITE = """
 suite: own
@@ -36,10 +36,7 @@ def test_it_resumes_compares_and_reproduces(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(SUITE)
     running = subprocess.Popen([sys.executable, "-m", "repro", "run", "own.yaml", "--no-mlflow", "--out", "run"],
                                cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    until = time.monotonic() + 120
-    while not list(tmp_path.glob("run/trials/*/result.json")):
-        assert time.monotonic() < until and running.poll() is None, "no trial ended"
-        time.sleep(0.05)
+    until(lambda: list(tmp_path.glob("run/trials/*/result.json")), running)
     running.send_signal(signal.SIGINT)
     running.wait(60)
     before = len(read_record(tmp_path / "run").results)

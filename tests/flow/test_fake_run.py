@@ -16,6 +16,7 @@ import pytest
 import repro
 from repro.compare.design.calibration import Calibration, Null, add, calibration, calibration_of, machine_of
 from repro.record.folder.store import Record, read_record
+from tests.waiting import LONG_SECONDS, until
 
 ROOT = Path(repro.__file__).parents[1]
 SUITE = """\
@@ -188,12 +189,9 @@ def test_a_trial_that_fails_is_exit_code_1_and_in_the_ledger(tmp_path: Path) -> 
 def test_ctrl_c_is_exit_code_130_and_leaves_a_record(tmp_path: Path) -> None:
     process = start(tmp_path, "--out", "run", "--seeds", str(MANY))
     ledger = tmp_path / "run" / "ledger.jsonl"
-    deadline = time.monotonic() + 60
-    while not (ledger.is_file() and ledger.read_bytes().count(b"\n") >= 11):  # two lines an attempt
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: ledger.is_file() and ledger.read_bytes().count(b"\n") >= 11, process)  # two lines an attempt
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=LONG_SECONDS)
     assert process.returncode == 130, error
     assert "Traceback" not in error
     record = read_record(tmp_path / "run")
@@ -207,20 +205,17 @@ def test_ctrl_c_is_exit_code_130_and_leaves_a_record(tmp_path: Path) -> None:
 def test_a_second_ctrl_c_does_not_keep_the_report_from_being_written(tmp_path: Path) -> None:
     process = start(tmp_path, "--out", "run", "--seeds", str(MANY))
     ledger = tmp_path / "run" / "ledger.jsonl"
-    deadline = time.monotonic() + 60
-    while not (ledger.is_file() and ledger.read_bytes().count(b"\n") >= 11):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: ledger.is_file() and ledger.read_bytes().count(b"\n") >= 11, process)
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
     while "interrupted by Ctrl-C; reporting the completed trials" not in process.stderr.readline():
         assert process.poll() is None  # before that, a second one kills
-    while process.poll() is None and time.monotonic() < deadline:
+    while process.poll() is None:
         process.send_signal(signal.SIGINT)
         if (tmp_path / "run" / "report" / "report.html").is_file():
             break
         time.sleep(0.02)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=LONG_SECONDS)
     assert process.returncode in (130, -signal.SIGINT), error  # a signal may also hit the interpreter's own end
     assert "ending: the report is being written" in error
     assert (tmp_path / "run" / "report" / "report.html").read_text().rstrip().endswith("</html>")
@@ -228,10 +223,8 @@ def test_a_second_ctrl_c_does_not_keep_the_report_from_being_written(tmp_path: P
 
 def test_an_impossible_tracking_store_is_reported_early_and_the_run_continues(tmp_path: Path) -> None:
     process = start(tmp_path, "--out", "run", "--seeds", "1", MLFLOW_TRACKING_URI="foo://somewhere/x")
-    started = time.monotonic()
-    _, error = process.communicate(timeout=120)
+    _, error = process.communicate(timeout=LONG_SECONDS)
     assert process.returncode == 0, error
-    assert time.monotonic() - started < 40
     said = error.index("mlflow: foo://somewhere/x: MLflow has no tracking store of scheme 'foo'")
     assert "the run continues without it" in error
     assert said < error.index("seed 0: ok"), "before the first trial has ended"

@@ -85,8 +85,8 @@ def test_every_rank_holds_its_rows_and_nothing_else(ranks: Run) -> None:
     for case in (PLAIN, MASTER, NORMED):
         found = ranks(case)
         described = [describe_held(rank["held"], rank["weights"], case.precision.weights) for rank in found]
-        assert [item["different"] for item in described] == [0, 0]
-        assert described[0]["parts"] != described[1]["parts"]
+        assert [item.different for item in described] == [0, 0]
+        assert described[0].parts != described[1].parts
         sizes = {name: array.size for name, array in found[0]["weights"].items()}
         for name, size in sizes.items():
             first, second = (next(item for item in rank["held"] if item.name == name) for rank in found)

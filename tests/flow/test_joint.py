@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ import repro
 from repro.record.folder.lock import NAME
 from repro.record.folder.store import read_record
 from tests.chaos import faults
+from tests.waiting import until
 
 ROOT = Path(repro.__file__).parents[1]
 INVENTED = """\
@@ -73,14 +74,6 @@ def command(folder: Path, *arguments: str) -> tuple[int, str, str]:
     out, error = process.communicate(timeout=300)
     assert "Traceback" not in error and "internal error" not in error, error
     return process.returncode, out, error
-
-
-def until(done: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 300) -> None:
-    late = time.monotonic() + seconds
-    while not done():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < late
-        time.sleep(0.01)
 
 
 def results(run: Path) -> dict[str, bytes]:
@@ -258,10 +251,7 @@ def test_ctrl_c_ends_the_trial_and_a_second_one_ends_at_once(small: Path, twice:
     else:
         assert (small / "run" / "report" / "report.html").is_file()
         assert [item.status for item in read_record(small / "run").attempts][-1] == "interrupted"
-    late = time.monotonic() + 10
-    while any(Path(f"/proc/{pid}").exists() for pid in ranks) and time.monotonic() < late:
-        time.sleep(0.05)
-    assert not [pid for pid in ranks if Path(f"/proc/{pid}").exists()]
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in ranks))
     assert not (small / "run" / NAME).exists()
     for arguments in (("report", "run"), ("compare", "run"), ("verify", "run")):
         assert command(small, *arguments)[0] == 0, arguments
@@ -279,5 +269,5 @@ def test_ctrl_c_during_a_reproduction_is_130_and_leaves_nothing(small: Path) -> 
     process.send_signal(signal.SIGINT)
     error = process.communicate(timeout=60)[1]
     assert process.returncode == 130 and "Traceback" not in error, error
-    assert not [pid for pid in ranks if Path(f"/proc/{pid}").exists()]
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in ranks))
     assert not (small / "again" / NAME).exists()

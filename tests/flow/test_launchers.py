@@ -23,6 +23,7 @@ from repro.launchers.inline import Inline
 from repro.launchers.local import Local
 from repro.seams.launching import Launcher, LaunchRequest, LaunchResult
 from repro.seams.plugin import Setting
+from tests.waiting import LONG_SECONDS, until
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,14 +88,9 @@ def _seen(folder: Path, rank: int) -> dict[str, Any]:
     return seen
 
 
-def _gone(pids: list[int], seconds: float = 5.0) -> bool:
-    """Return True if all these processes have ended; a zombie without a reaper counts as ended."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if not any(_runs(pid) for pid in pids):
-            return True
-        time.sleep(0.02)
-    return False
+def _gone(pids: list[int]) -> bool:
+    """Return True when all these processes have ended; a zombie without a reaper counts as ended."""
+    return until(lambda: not any(map(_runs, pids)))
 
 
 def _runs(pid: int) -> bool:
@@ -259,18 +255,13 @@ def test_nothing_outlives_a_killed_parent(tmp_path: Path, temporary: Path, signu
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
     parent = subprocess.Popen([sys.executable, str(script), str(tmp_path)], env=environment)
     try:
-        end = time.monotonic() + 30
-        while not all((tmp_path / f"pid{rank}").exists() for rank in (0, 1)):
-            assert parent.poll() is None and time.monotonic() < end, "the ranks did not start"
-            time.sleep(0.02)
+        until(lambda: all((tmp_path / f"pid{rank}").exists() for rank in (0, 1)), parent)
         family: list[int] = []
         while len(family) < 6:  # server, tracker, two ranks and what they start after that
-            assert time.monotonic() < end, family
-            time.sleep(0.05)
             family = [each.pid for each in psutil.Process(parent.pid).children(recursive=True)]
         parent.send_signal(signum)
-        assert parent.wait(20) == -signum
-        assert _gone(family, 30.0)
+        assert parent.wait(LONG_SECONDS) == -signum
+        assert _gone(family)
         assert list(temporary.glob("repro-launch-*")) == []
     finally:
         parent.kill()
@@ -310,14 +301,12 @@ def test_a_loading_server_ends_with_its_parent(tmp_path: Path) -> None:
     path = os.pathsep.join([str(ROOT), str(tmp_path)])
     starter = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path},
                                stderr=subprocess.DEVNULL)
-    late = time.monotonic() + 60
-    while not (tmp_path / "begun").exists() and time.monotonic() < late:
-        time.sleep(0.05)
+    until(lambda: (tmp_path / "begun").exists())
     servers = psutil.Process(starter.pid).children(recursive=True)
-    assert (tmp_path / "begun").exists() and servers
+    assert servers
     starter.kill()
     starter.wait()
-    gone, left = psutil.wait_procs(servers, timeout=6)
+    gone, left = psutil.wait_procs(servers, timeout=40)
     assert not left and gone, left
 
 

@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 
 from repro.record.folder.store import read_record
-from tests.flow.mlflow_stores import empty_store, local, reporter
+from tests.flow.mlflow_stores import reporter
 from tests.flow.test_reproduce import ROOT, command
 from tests.tracking_server import Site
-
-__all__ = ["empty_store", "local"]  # fixtures
 
 EXAMPLE = ROOT / "examples/allreduce"
 WRONG = ("        self.sum.copy_(self.own)\n", "        self.sum.copy_(2 * self.own)\n")

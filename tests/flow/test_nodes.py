@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from repro.launchers.nodes import hosts as host_lists
 from repro.launchers.torchrun import Torchrun
 from repro.record.folder.store import Record, read_record
 from tests.tracking_server import environment
+from tests.waiting import until
 
 SECRET = "smuggled-secret-of-nodes-4711"
 SUITE = """\
@@ -78,10 +78,8 @@ class Nodes:
 
     def wait_for_training(self, name: str = "run") -> None:
         """Wait until a trial has trained for a while."""
-        until = time.monotonic() + 120
-        while not any("eval_accuracy" in log.read_text() for log in self.folder.glob(f"{name}/trials/*/result_*.txt")):
-            assert time.monotonic() < until, "no trial trains"
-            time.sleep(0.05)
+        logs = f"{name}/trials/*/result_*.txt"
+        until(lambda: any("eval_accuracy" in log.read_text() for log in self.folder.glob(logs)))
 
 
 def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
@@ -141,10 +139,7 @@ def lost(nodes: Nodes, kill: Callable[[subprocess.Popen[str]], None]) -> tuple[s
     commands = [" ".join(item.cmdline()) for item in psutil.Process(agent.pid).children(recursive=True)]
     assert SECRET not in " ".join([*commands, *psutil.Process(agent.pid).cmdline()])
     kill(agent)
-    until = time.monotonic() + 60
-    while not list(nodes.folder.glob("run/trials/*/result.json")):
-        assert time.monotonic() < until and run.poll() is None, "the trial does not end"
-        time.sleep(0.05)
+    until(lambda: list(nodes.folder.glob("run/trials/*/result.json")), run)
     (result,) = nodes.record().results
     assert result.status == "crashed"
     return result.reason, run
@@ -169,10 +164,7 @@ def test_a_killed_agent_is_named_and_another_takes_its_place(nodes: Nodes) -> No
     reason, run = lost(nodes, kill)
     assert f"node 1 ({socket.gethostname()}) was lost: it closed the connection" in reason
     agent = nodes.agent()
-    until = time.monotonic() + 90
-    while len(list(nodes.folder.glob("run/trials/*/result_*.txt"))) < 2 or not ranks_of(agent):
-        assert time.monotonic() < until and run.poll() is None, "no agent took its place"
-        time.sleep(0.05)
+    until(lambda: len(list(nodes.folder.glob("run/trials/*/result_*.txt"))) >= 2 and ranks_of(agent), run)
     run.send_signal(signal.SIGINT)
     run.communicate(timeout=60)
     assert agent.wait(60) == 0
@@ -182,10 +174,7 @@ def test_a_killed_agent_is_named_and_another_takes_its_place(nodes: Nodes) -> No
 def test_agents_of_a_killed_run_serve_the_one_that_resumes_it(nodes: Nodes) -> None:
     agent = nodes.agent()
     run = nodes.run(SUITE.format(seeds=3, epochs=60, launcher=TWO, engines="[ddp]"))
-    until = time.monotonic() + 120
-    while not list(nodes.folder.glob("run/trials/*/result.json")):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    until(lambda: list(nodes.folder.glob("run/trials/*/result.json")))
     nodes.wait_for_training()
     ranks = ranks_of(agent)
     run.kill()
@@ -208,10 +197,7 @@ def test_a_shared_folder_takes_checkpoints_of_all_nodes(nodes: Nodes) -> None:
                          engines="[{kind: deepspeed, stage: 1}]")
     agent = nodes.agent()
     run = nodes.run(suite + "on_failure: resume_from_checkpoint\ncheckpoint_every: 5\n")
-    until = time.monotonic() + 120
-    while not list(nodes.folder.glob("run/trials/*/checkpoints/step_*")):
-        assert time.monotonic() < until and run.poll() is None, "no checkpoint"
-        time.sleep(0.05)
+    until(lambda: list(nodes.folder.glob("run/trials/*/checkpoints/step_*")), run)
     ranks_of(agent)[1].kill()
     nodes.end(run)
     nodes.end(agent)

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 
@@ -75,11 +74,10 @@ def test_runs_of_two_users_exclude_each_other(
     first = start(name, holders, "65534")
     assert line(first) == "holds"
     shown: list[str] = []
-    begun = time.monotonic()
     monkeypatch.setattr(timing_lock.time, "sleep", lambda seconds: first.kill())
     with only_run_that_times(shown.append) as waited:
         assert waited > 0
-        assert len(shown) == 1 and f"(pid {first.pid} of nobody)" in shown[0] and time.monotonic() - begun < 30
+        assert len(shown) == 1 and f"(pid {first.pid} of nobody)" in shown[0]
     with only_run_that_times(shown.append) as waited:
         assert waited == 0
         assert len(shown) == 1, "a free lock is taken without a word"

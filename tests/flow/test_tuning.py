@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from repro.bundle.verify import verify
 from repro.record.folder.index import NAME, seal
 from repro.record.folder.store import RunFolder, read_record
 from repro.record.tuning import Tuning, read_declared, read_tuning, tuning_sha256
+from tests.waiting import until
 
 ROOT = Path(repro.__file__).parents[1]
 SUITE = """\
@@ -227,10 +227,7 @@ def test_a_tuning_alone_is_not_resumed(copy: Path) -> None:
 
 
 def wait_for(process: subprocess.Popen[str], ledger: Path, lines: int) -> None:
-    deadline = time.monotonic() + 120
-    while not (ledger.is_file() and ledger.read_bytes().count(b"\n") >= lines):
-        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
-        time.sleep(0.02)
+    until(lambda: ledger.is_file() and ledger.read_bytes().count(b"\n") >= lines, process)
 
 
 @pytest.mark.parametrize("killed", ["tuning", *(pytest.param(name, marks=pytest.mark.slow)

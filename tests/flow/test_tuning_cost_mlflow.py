@@ -9,12 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from repro.cli.main import cli
-from tests.flow.mlflow_stores import empty_store, local, reporter, store
+from tests.flow.mlflow_stores import reporter
 from tests.made_tuned import make_tuned
 from tests.records import SUITE, make_record
 from tests.tracking_server import Site
-
-__all__ = ["empty_store", "local", "store"]  # fixtures
 
 
 def figures(site: Site) -> dict[str, dict[str, float]]:

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from repro.core import registry
-from repro.core.events import read_events
 from repro.launchers.local import Local
 from repro.record.derive.derive import derive
+from repro.record.log.reading import read_log
+from repro.record.log.schema import Fed, Seeded
 from repro.record.result.results import Result
 from repro.seams.launching import LaunchRequest
 from repro.suite.model import Trial
@@ -37,7 +38,7 @@ class Ran:
     """A trial that has run, and its report of fed samples."""
 
     result: Result
-    fed: dict[str, Any]
+    fed: Fed
 
 
 Run = Callable[..., Ran]
@@ -62,10 +63,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
                        "launched_ns": time.monotonic_ns()}
             outcome = launcher.launch(
                 LaunchRequest("repro.worker.main:main", payload, trial.choices.processes, "cpu", folder, 60.0))
-            events = read_events(folder / "log.txt")[0]
+            events = read_log(folder / "log.txt")
             result = derive(trial, 1, events, outcome)
             assert outcome.ok, (result.reason, (folder / "rank0.log").read_text()[-2000:])
-            return Ran(result, next(event.value for event in events if event.key == "x_fed"))
+            return Ran(result, next(item.event for item in events if isinstance(item.event, Fed)))
 
         yield train
         launcher.close()
@@ -92,7 +93,7 @@ def test_every_engine_is_fed_the_same_on_any_number_of_ranks(
     found = run(engine=engine, processes=processes)
     assert found.fed == first.fed
     assert found.result.settings["OMP_NUM_THREADS"] == found.result.effective["threads"] == "1"
-    assert found.fed["as_seeded"] == {"data_order": True, "augmentation": True}
+    assert found.fed.as_seeded == Seeded(data_order=True, augmentation=True)
     for name in ("data_order", "augmentation", "init_weights", "data"):
         assert found.result.hashes[name] == first.result.hashes[name]
     assert (found.result.status, found.result.samples) == ("missed", 36 * 48)

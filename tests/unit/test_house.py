@@ -1,9 +1,10 @@
-"""The measures of the house: few rooms, short files, short constructors, click in one room, no exempt import."""
+"""The measures of the house: few and small rooms, few namesakes, short constructors, imports where they belong."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,14 @@ ROOT = Path(__file__).parents[2]
 CODE = sorted(path for folder in ("repro", "reporters", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
 MOST_ENTRIES = 29
 MOST_PARAMETERS = 6
-MOST_LINES = 400
-TEMPLATES = sorted(path for path in (ROOT / "templates").rglob("*") if path.suffix in (".j2", ".css", ".js"))
-TESTS = sorted((ROOT / "tests").rglob("*.py"))
+MOST_FILES = 15
+ROOMS = ("repro/suite", "repro/compare", "repro/record", "repro/worker", "reporters/page")
+"""Folders whose rooms, themselves included, hold at most `MOST_FILES` files."""
+MOST_NAMESAKES = 3
+STILL_LARGER = {"repro/worker": 17}
+STILL_NAMED_ALIKE = {"figures.py": 6, "scores.py": 5, "tuning.py": 5, "contest.py": 5, "training.py": 4, "run.py": 4,
+                     "session.py": 4}
+"""Those that are still to be divided or renamed; no number here may grow."""
 HEAVY = {"torch", "deepspeed", "sklearn"}
 
 
@@ -87,10 +93,15 @@ def test_no_import_is_exempt_from_the_layers() -> None:
     assert layers and all("ignore_imports" not in contract for contract in layers)
 
 
-def test_no_file_is_long() -> None:
-    lengths = {named(path): len(path.read_text().splitlines()) for path in [*CODE, *TEMPLATES, *TESTS]}
-    assert len(lengths) > 300
-    assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES} == {}
+def test_rooms_hold_few_files() -> None:
+    rooms = Counter(named(path.parent) for path in CODE if path.name != "__init__.py")
+    large = {name: count for name, count in rooms.items() if count > STILL_LARGER.get(name, MOST_FILES)}
+    assert {name for name in large if name.startswith(ROOMS)} == set()
+
+
+def test_few_files_have_the_same_name() -> None:
+    names = Counter(path.name for path in CODE if not path.name.startswith("__"))
+    assert {name for name, count in names.items() if count > STILL_NAMED_ALIKE.get(name, MOST_NAMESAKES)} == set()
 
 
 def test_no_constructor_is_long_without_a_reason() -> None:

@@ -9,7 +9,8 @@ import pytest
 from repro.bundle.rederive import conservation_problems, differences
 from repro.core.events import Event
 from repro.record.derive.derive import damaged_log, derive
-from repro.record.result.outcome import read_outcome
+from repro.record.log.reading import MalformedEvent, Recorded, interpret
+from repro.record.log.schema import RunStart, RunStop
 from repro.record.result.reasons import LogDamaged
 from repro.record.result.remarks import Worded, stated
 from repro.record.result.results import Result
@@ -20,18 +21,14 @@ from tests.unit.record.test_results import Script, make_trial, play
 FINE = LaunchResult((RankEnd(0, 0),), 3.0)
 
 
-def run_stop(**metadata: object) -> Event:
-    return Event("run_stop", None, "INTERVAL_END", 2.0, {"mono_ns": 2, **metadata})
-
-
 @pytest.mark.parametrize("reason", ["", "missed", "diverged: no", "La perte n'est pas finie", "out of memory"])
 @pytest.mark.parametrize(("outcome", "status"), [
     ("success", "invalid"), ("missed", "missed"), ("diverged", "diverged")])
 def test_the_status_does_not_depend_on_the_words_of_the_reason(outcome: str, status: str, reason: str) -> None:
     """Success is invalid here: the log has no evaluation that establishes the target."""
-    start = Event("run_start", None, "INTERVAL_START", 1.0, {"mono_ns": 1})
-    stop = run_stop(status="success" if outcome == "success" else "aborted", outcome=outcome, reason=reason)
-    assert derive(make_trial(), 1, [start, stop], FINE).status == status
+    stop = RunStop(status="success" if outcome == "success" else "aborted", outcome=outcome, reason=reason,
+                   samples_count=1)
+    assert derive(make_trial(), 1, [Recorded(RunStart(), 1, 1.0), Recorded(stop, 2, 2.0)], FINE).status == status
 
 
 @pytest.mark.parametrize(("value", "step", "outcome"), [
@@ -41,19 +38,10 @@ def test_the_stop_rule_names_its_outcome(value: float, step: int, outcome: str |
     assert (ending.outcome if ending else None) == outcome
 
 
-@pytest.mark.parametrize(("metadata", "outcome"), [
-    ({"status": "success", "reason": ""}, "success"),
-    ({"status": "aborted", "reason": "diverged: loss is not finite at step 20"}, "diverged"),
-    ({"status": "aborted", "reason": "missed: top1 0.8000 after 8 epochs"}, "missed"),
-    ({"status": "aborted"}, "missed"),
-])
-def test_a_log_of_version_0_1_0_is_read_by_its_words(metadata: dict[str, object], outcome: str) -> None:
-    assert read_outcome(run_stop(**metadata)) == outcome
-
-
 def test_an_unknown_outcome_is_an_error_that_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="outcome is 'won'; use one of success, missed, diverged"):
-        read_outcome(run_stop(outcome="won"))
+    stop = {"status": "success", "outcome": "won", "reason": "", "samples_count": 1}
+    with pytest.raises(MalformedEvent, match="run_stop: outcome: Input should be 'success', 'missed', 'diverged'"):
+        interpret(Event("run_stop", None, "INTERVAL_END", 2.0, stop))
 
 
 # ---- faults of a log

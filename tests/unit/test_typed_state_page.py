@@ -11,14 +11,13 @@ from zipfile import ZipFile
 
 import pytest
 
-from repro.core.machine import Machine
 from repro.engines.ddp import Ddp
 from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.engines.single import Single
 from repro.seams.plugin import Setting
 from repro.suite.choices.choice import parse_choice
-from repro.suite.file import read_suite
-from repro.suite.planning.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan
+from tests.plans import planned
 from tests.records import SUITE, make_record
 
 cells = importlib.import_module("repro.reporters.page.cells")
@@ -29,8 +28,7 @@ OTHER_WORDS = "Quite another sentence."
 
 
 def smoke_plan(root: Path) -> Plan:
-    (root / "s.yaml").write_text(SUITE.replace("seeds: 6", "seeds: 3"))
-    return make_plan(read_suite(str(root / "s.yaml")).suite, Machine("cpu", 0, 2))
+    return planned(root, SUITE.replace("seeds: 6", "seeds: 3"))
 
 
 # ---- notes of a plan

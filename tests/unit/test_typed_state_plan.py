@@ -27,6 +27,7 @@ from repro.suite.kinds.kinds import KINDS
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial
 from repro.suite.planning.plan import Plan, make_plan
+from tests.plans import planned
 from tests.records import SUITE, Course, make_record
 
 MACHINE = Machine("cpu", 0, 2)
@@ -36,8 +37,7 @@ OTHER_WORDS = "Quite another sentence."
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
-    (tmp_path / "s.yaml").write_text(SUITE)
-    return make_plan(read_suite(str(tmp_path / "s.yaml")).suite, MACHINE)
+    return planned(tmp_path, SUITE)
 
 
 def reworded(plan: Plan) -> Plan:

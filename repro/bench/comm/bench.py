@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from repro.bench.comm import mpi as comm_mpi
+from repro.bench.comm.comm_options import CommOptions, size_text
 from repro.bench.comm.follow import Following
-from repro.bench.comm.options import CommOptions, size_text
 from repro.bench.comm.result import CommOutcome, MpiResult, WorldResult
 from repro.bench.comm.world import world_result
 from repro.core.errors import TrialError, UsageError

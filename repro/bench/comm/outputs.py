@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from repro.bench.comm.bench import measure
-from repro.bench.comm.options import CommOptions
+from repro.bench.comm.comm_options import CommOptions
 from repro.bench.comm.result import CommOutcome
 from repro.core.errors import OutputError
 

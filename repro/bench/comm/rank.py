@@ -21,7 +21,7 @@ from repro.bench.comm.bench import FOUND
 from repro.bench.comm.contender import Contender, Numbers
 from repro.bench.comm.links import measure_links
 from repro.bench.comm.world import ITEMSIZE
-from repro.comm.model import LinkModel, Sample, fit, transfer, typical_error
+from repro.comm.cost_model import LinkModel, Sample, fit, transfer, typical_error
 from repro.core.random_streams import Streams
 
 PROBES = (3072, 49152, 393216, 1572864)

@@ -40,7 +40,7 @@ class BenchLink(Frozen):
 
 
 class FittedModel(Frozen):
-    """Fitted cost model (repro.comm.model)."""
+    """Fitted cost model (repro.comm.cost_model)."""
 
     alpha: float
     beta: float

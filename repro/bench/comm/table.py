@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from repro.bench.comm.options import size_text
+from repro.bench.comm.comm_options import size_text
 from repro.bench.comm.result import CommOutcome, CommPoint, MpiResult, PairedRatio, WorldResult
 from repro.seams.launching import oversubscription
 

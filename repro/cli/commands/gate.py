@@ -27,8 +27,7 @@ def gate(suite: str, overrides: tuple[str, ...], only: tuple[str, ...], as_json:
     """
     from dataclasses import asdict
 
-    from repro.cli.text.gate import gate_text
-    from repro.cli.workflows.gate import run_gate
+    from repro.cli.workflows.gate import gate_text, run_gate
 
     source = read_source(suite, overrides)
     plan, _ = planned(source, overrides)

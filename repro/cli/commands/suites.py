@@ -88,17 +88,21 @@ def plan(
     \b
     Example: repro plan quickstart -o processes=1,2,4
     """
+    from repro.bundle.source import open_record
     from repro.cli.text.suite import drawn_by_run, plan_text
-    from repro.cli.workflows.pilot import power_of
-    from repro.compare.design.reach import out_of_reach
+    from repro.compare.design.power import out_of_reach, power
     from repro.record.folder import limits
+    from repro.record.folder.store import read_record
     from repro.suite.planning.absent_data import absent_data
     from repro.suite.planning.cost import estimate, over_time_limits
 
     source = read_source(suite, overrides, seeds, master_seed, design_of(until_settled, anytime))
     found, phases = planned(source, overrides)
     drawn = drawn_by_run(source.suite)
-    shown = power_of(found, pilot) if pilot is not None else None
+    shown = None
+    if pilot is not None:
+        with open_record(pilot) as root:
+            shown = power(found, read_record(root)).model_copy(update={"pilot": str(pilot)})
     warnings = [f"this plan cannot be run: {why}"] if (why := limits.too_large(found)) else limits.warnings(found)
     warnings += over_time_limits(found)
     if phases is not None and (why := limits.too_large(phases.tuning)):

@@ -1,4 +1,4 @@
-"""Power of a planned number of repeats, from the spread of a stored pilot, before anything runs.
+"""Power of a planned number of repeats, from the spread of a stored pilot, and contrasts that they cannot decide.
 
 Every power is averaged over what the true spread may be, given the pilot's (`repro.stats.power`).
 """
@@ -13,6 +13,8 @@ import numpy as np
 
 from repro import stats
 from repro.compare import Comparison, Metric, compare
+from repro.compare.cells import CellIndex, contrast_pairs
+from repro.compare.design.levels import Factors
 from repro.compare.figures import Bounds
 from repro.core.errors import UsageError
 from repro.core.frozen import Frozen
@@ -199,3 +201,24 @@ def _long(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def out_of_reach(plan: Plan) -> list[str]:
+    """Return a note for each family of contrasts that cannot be significant with the repeats of the plan."""
+    primary, contrasts = contrast_pairs(CellIndex(plan.cells), plan.suite)
+    others = len(contrasts) - (primary is not None)
+    name = "contrast" if others == 1 else "contrasts"
+    found = [(others, f"the {others} {name} besides the primary" if primary else f"the {others} {name}")]
+    if plan.suite.contrasts and not plan.has_twins:
+        factors = Factors(plan.cells, plan.suite)
+        effects = sum(len(factors.matches(name, plan.suite.baseline)) for name in plan.suite.contrasts)
+        found.append((effects, f"the {effects} main effects"))
+    return [note for count, words in found if count and (note := _unreached(plan.design.common, count, words))]
+
+
+def _unreached(seeds: int, count: int, words: str) -> str:
+    needed = stats.pairs_to_survive(count, ALPHA)
+    if seeds >= needed:
+        return ""
+    return (f"with {seeds} repeats none of {words} can be significant at 5 % after Holm (exact test): {needed} repeats "
+            "can")

@@ -22,6 +22,8 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
+from repro.core import registry
+
 ORDERS = "REPRO_FORK_SERVER"
 """Environment variable with {"modules", "log", "path", "main_path", "main_name", "owner"} as JSON."""
 ASK_SECONDS = 0.3
@@ -98,6 +100,7 @@ def _work() -> dict[str, Any]:
     _forget_main(orders["main_path"], orders["main_name"])
     with _ending_with_owner(orders["owner"], Path(orders["log"]).parent):
         seconds, failed = _import_all(orders["modules"])
+        registry.names("engine")  # looks at all installed packages, as every rank would to read its trial
     sys.stdout.flush()
     sys.stderr.flush()
     # Objects that exist now never become garbage: keep the ranks' collector from visiting and copying them.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from repro.comm.model import LinkModel, Sample, fit
+from repro.comm.cost_model import LinkModel, Sample, fit
 from repro.comm.schedule import ScheduleCost
 from repro.core.errors import UsageError
 from repro.core.frozen import Frozen

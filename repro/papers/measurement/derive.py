@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from repro.core.events import Event
 from repro.papers.measurement.config import MeasurementConfig
 from repro.record.derive.traffic import read_traffic
 from repro.record.derive.training_figures import MIB, memory_figures
 from repro.record.derive.trial_log import TrialLog, read_init_seconds, read_status
-from repro.record.result.operation import Checked, Figured, Operation
+from repro.record.log import schema
+from repro.record.result.operation import Operation
 from repro.record.result.reasons import CheckFailed, OtherOperations, Reason, Unlike
 from repro.record.result.results import Result, Traffic
 from repro.record.result.status import meaning
@@ -23,13 +22,13 @@ from repro.suite.model import Trial
 
 
 def derive_measurement(
-    trial: Trial, choices: MeasurementConfig, attempt: int, events: Sequence[Event], outcome: LaunchResult | None
+    trial: Trial, choices: MeasurementConfig, attempt: int, log: TrialLog, outcome: LaunchResult | None
 ) -> Result:
     """Return the result of one attempt; wrong answers, or other operations than declared, make it invalid."""
-    log = TrialLog(events)
     found: dict[str, Any] = {
         "trial_id": trial.trial_id, "cell_id": trial.cell_id, "repeat": trial.repeat, "attempt": attempt,
-        "effective": log.mapping("x_effective"), "settings": log.mapping("x_settings"), "build": log.mapping("x_build"),
+        "effective": log.mapping(schema.EffectiveSettings), "settings": log.mapping(schema.Settings),
+        "build": log.mapping(schema.Build),
         "network": outcome.network if outcome else None, "init_seconds": read_init_seconds(log),
     }
     status, reasons = read_status(log, outcome)
@@ -41,7 +40,7 @@ def derive_measurement(
         found["run_seconds"] = (log.run_stop - log.run_start) / 1e9
     if traffic is not None:
         found |= {"traffic": traffic, "bytes_sent": sum(rank.sent_bytes for rank in traffic.ranks)}
-    memory = memory_figures(events)
+    memory = memory_figures(log)
     if memory:
         found["peak_bytes"] = round(memory["training_peak_mib"] * MIB)
     excess = init_excess(found["init_seconds"])
@@ -51,21 +50,18 @@ def derive_measurement(
 
 def _operation(log: TrialLog, traffic: Traffic | None) -> Operation | None:
     """Return the figures of the timed operations; None if the log does not have all of them."""
-    described, found = log.last("x_measurement"), log.last("x_findings")
-    timed = log.all("x_operations")
-    slowest, fastest = (np.asarray([value for event in timed for value in event.value[name]])
-                        for name in ("slowest_seconds", "fastest_seconds"))
+    described, found = log.last(schema.MeasurementStated), log.last(schema.MeasurementFindings)
+    slowest = np.asarray([value for block in log.all(schema.Operations) for value in block.slowest_seconds])
+    fastest = np.asarray([value for block in log.all(schema.Operations) for value in block.fastest_seconds])
     if described is None or found is None or not slowest.sum() > 0:
         return None
-    items, each = str(described.value["items"]), int(described.value["items_each"])
+    each = described.items_each
     return Operation(
-        items=items, items_each=each, count=len(slowest), median_seconds=float(np.median(slowest)),
+        items=described.items, items_each=each, count=len(slowest), median_seconds=float(np.median(slowest)),
         mean_seconds=float(slowest.mean()), p95_seconds=float(np.quantile(slowest, 0.95)),
         straggler_seconds=float(np.sum(slowest - fastest)),
         items_per_second=float(each * len(slowest) / slowest.sum()),
-        checks=tuple(Checked.model_validate(item) for item in found.value["checks"]),
-        figures=tuple(Figured.model_validate(item) for item in found.value["figures"]),
-        **_sent(traffic, len(slowest)),
+        checks=found.checks, figures=found.figures, **_sent(traffic, len(slowest)),
     )
 
 

@@ -22,6 +22,8 @@ from repro.core.random_streams import Streams
 from repro.papers.measurement.config import MeasurementConfig
 from repro.record.environment.environment import settings
 from repro.record.folder.stored_code import allow_code_of_trial
+from repro.record.log import schema
+from repro.record.result.operation import Checked, Figured
 from repro.seams.measurement import Counted, FigureKind, Findings, Measurement, Measuring, Post
 from repro.seams.training import Comm
 from repro.suite.model import Trial
@@ -45,8 +47,8 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
     streams = Streams(trial.master_seed, trial.repeat)
     post = Post(rank, world, f"cuda:{local_rank}" if choices.device == "cuda" else "cpu", streams,
                 choices.comm.get(Comm), choices.timeout_seconds)
-    log.emit("cache_clear", False)
-    log.emit("x_launch_ns", payload["launched_ns"])
+    log.write(schema.CacheClear(value=False))
+    log.write(schema.Launched(value=payload["launched_ns"]))
     try:
         _Run(trial, choices, post, log).run()
     except Exception as error:
@@ -80,7 +82,7 @@ class _Run:
         """Run all phases; the process group stays open."""
         log = self.log
         self._describe()
-        log.start("init_start")
+        log.write(schema.InitStart())
         if self.cuda:
             torch.cuda.set_device(self.post.device)
         seed_libraries(self.post.streams, "seeded", with_torch=True, rank=self.post.rank)
@@ -93,12 +95,12 @@ class _Run:
                 self._start_together()
                 measuring.operate()
             self._start_together()
-            log.stop("init_stop")
+            log.write(schema.InitStop())
             self._reset_memory()
-            log.start("run_start")
+            log.write(schema.RunStart())
             log.flush()
             self._operate(measuring)
-            log.stop("run_stop", status="success", outcome="success", reason="", samples_count=len(self.seconds))
+            log.write(schema.RunStop(status="success", outcome="success", reason="", samples_count=len(self.seconds)))
             self.peak.operations = self._peak_bytes()
             self._report(measuring)
         finally:
@@ -106,12 +108,12 @@ class _Run:
 
     def _describe(self) -> None:
         log = self.log
-        log.emit("submission_benchmark", self.choices.task)
-        log.emit("seed", self.trial.repeat, master_seed=self.trial.master_seed)
-        log.emit("x_trial", self.trial.model_dump(mode="json", by_alias=True))
-        log.emit("x_measurement", {"items": self.plugin.items, "items_each": self.choices.items_per_operation})
-        log.emit("x_settings", settings(os.environ))
-        log.emit("x_build", torch_build())
+        log.write(schema.SubmissionBenchmark(value=self.choices.task))
+        log.write(schema.Seed(value=self.trial.repeat, master_seed=self.trial.master_seed))
+        log.write(schema.TrialStated(value=self.trial.model_dump(mode="json", by_alias=True)))
+        log.write(schema.MeasurementStated(items=self.plugin.items, items_each=self.choices.items_per_operation))
+        log.write(schema.Settings(value=settings(os.environ)))
+        log.write(schema.Build(value=torch_build()))
         log.flush()
 
     # ---- operations
@@ -127,7 +129,7 @@ class _Run:
             self.seconds.append(time.perf_counter() - start)
             self.traffic.add(self.post.comm.traffic(), training=True)
             if time.monotonic() - alive > ALIVE_SECONDS:
-                self.log.emit("x_operated", number + 1)
+                self.log.write(schema.Operated(value=number + 1))
                 self.log.flush()
                 alive = time.monotonic()
 
@@ -167,11 +169,11 @@ class _Run:
         log = self.log
         write_operations(log, [rank[0] for rank in ranks])
         if any(rank[1] for rank in ranks):
-            log.emit("x_traffic", [rank[1] for rank in ranks])
-        log.emit("x_memory", {"kind": "allocated" if self.cuda else "resident",
-                              "init": [rank[2] for rank in ranks], "training": [rank[3] for rank in ranks]})
-        log.emit("x_findings", combine([rank[4] for rank in ranks], self.plugin.figures))
-        log.emit("x_effective", effective)
+            log.write(schema.TrafficCounted(value=[rank[1] or None for rank in ranks]))
+        log.write(schema.MemoryPeaks(kind="allocated" if self.cuda else "resident", init=[rank[2] for rank in ranks],
+                                     training=[rank[3] for rank in ranks]))
+        log.write(combine([rank[4] for rank in ranks], self.plugin.figures))
+        log.write(schema.EffectiveSettings(value=effective))
         log.flush()
 
     def _gather(self, value: Any) -> list[Any]:
@@ -188,8 +190,8 @@ def findings_data(found: Findings) -> dict[str, Any]:
     return {"checks": [asdict(item) for item in found.checks], "figures": dict(found.figures)}
 
 
-def combine(ranks: Sequence[Mapping[str, Any]], kinds: Mapping[str, FigureKind]) -> dict[str, Any]:
-    """Return the findings of all ranks as one (`repro.record.result.operation`), figures in the order of `kinds`.
+def combine(ranks: Sequence[Mapping[str, Any]], kinds: Mapping[str, FigureKind]) -> schema.MeasurementFindings:
+    """Return the findings of all ranks as one, figures in the order of `kinds`.
 
     Raises:
         TrialError: ranks checked different things, or gave a figure that the measurement does not declare.
@@ -201,14 +203,14 @@ def combine(ranks: Sequence[Mapping[str, Any]], kinds: Mapping[str, FigureKind])
     if any(other != given[0] for other in given) or given[0] - set(kinds):
         raise TrialError("the measurement gave figures that it does not declare, or other ones on other ranks")
     checks = [
-        {"name": name, "limit": min(rank["checks"][place]["limit"] for rank in ranks),
-         "error": _finite(_worst([rank["checks"][place]["error"] for rank in ranks]))}
+        Checked(name=name, limit=min(rank["checks"][place]["limit"] for rank in ranks),
+                error=_finite(_worst([rank["checks"][place]["error"] for rank in ranks])))
         for place, name in enumerate(names[0])]
     figures = [
-        {"name": name, "title": kind.title, "unit": kind.unit, "direction": kind.direction, "label": kind.label,
-         "value": _finite(_OVER_RANKS[kind.over_ranks]([float(rank["figures"][name]) for rank in ranks]))}
+        Figured(name=name, title=kind.title, unit=kind.unit, direction=kind.direction, label=kind.label,
+                value=_finite(_OVER_RANKS[kind.over_ranks]([float(rank["figures"][name]) for rank in ranks])))
         for name, kind in kinds.items() if name in given[0]]
-    return {"checks": checks, "figures": figures}
+    return schema.MeasurementFindings(checks=checks, figures=figures)
 
 
 def _worst(values: Sequence[float]) -> float:

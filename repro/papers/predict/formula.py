@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
-from repro.comm.model import fit_parameters
+from repro.comm.cost_model import fit_parameters
 from repro.core.numbers import plain_sum
 
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from statistics import mean
 
 from repro.core.errors import UsageError
-from repro.core.events import read_events
 from repro.papers.advise.exchange import Exchange, all_reduces_alone, exchange_of, gradient_lines
 from repro.papers.advise.pilot import SET_BY_PILOT, samples_of_worker
 from repro.record.derive.trial_log import TrialLog
 from repro.record.folder.store import Record
+from repro.record.log.reading import read_log
+from repro.record.log.schema import RankSteps, SystemSample
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.suite.kinds.training import TrainingConfig
@@ -103,8 +104,8 @@ def _trials(record: Record, label: str, cells: Sequence[Cell]) -> Iterator[Obser
 
 def _observed(record: Record, cell: Cell, item: Result, name: str) -> Observed:
     choices = cell.training
-    log = TrialLog(read_events(record.folder.log(item.trial_id, item.attempt))[0])
-    slowest = [value for event in log.all("x_rank_steps") for value in event.value.get("slowest_seconds", ())]
+    log = TrialLog(read_log(record.folder.log(item.trial_id, item.attempt)))
+    slowest = [value for block in log.all(RankSteps) for value in block.slowest_seconds]
     taken = max(1, (item.samples or 0) // choices.batch.global_)
     spent = item.traffic.training if item.traffic else None
     evaluations = len(item.curve)
@@ -136,7 +137,7 @@ def _busy(record: Record, item: Result, log: TrialLog) -> float | None:
     if not file.exists() or log.run_start is None or log.run_stop is None:
         return None
     # A sample describes the second before it.
-    used = [event.value["cpu_utilization_percentage"] / 100 for event in read_events(file)[0]
-            if event.key == "x_system" and event.nanoseconds is not None
-            and log.run_start + 1e9 <= event.nanoseconds <= log.run_stop]
+    used = [recorded.event.cpu_utilization_percentage / 100 for recorded in read_log(file)
+            if isinstance(recorded.event, SystemSample) and recorded.at_ns is not None
+            and log.run_start + 1e9 <= recorded.at_ns <= log.run_stop]
     return mean(used) if used else None

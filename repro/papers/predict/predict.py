@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import mean, median
 
 from repro.comm.algorithm import Algorithm
-from repro.comm.model import fit_parameters
+from repro.comm.cost_model import fit_parameters
 from repro.comm.schedule import ScheduleCost, cost_by_class
 from repro.comm.sharing import shared_path
 from repro.core.errors import UsageError

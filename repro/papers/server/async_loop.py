@@ -20,6 +20,19 @@ import numpy as np
 from repro.core.random_streams import Streams
 from repro.papers.server.asynchronous import AsyncSession, Update
 from repro.papers.server.dealt_report import DealtAudit, DealtFigures, report_dealt
+from repro.record.log.schema import (
+    BlockStart,
+    BlockStop,
+    EvalAccuracy,
+    EvalError,
+    EvalStart,
+    EvalStop,
+    Hashes,
+    Phases,
+    RunStart,
+    RunStop,
+    Updates,
+)
 from repro.worker.context import TrialContext
 from repro.worker.control_counters import read_controller
 from repro.worker.evaluation import share_batches
@@ -79,10 +92,10 @@ class AsyncLoop:
         session.traffic()
         self.init_peak_bytes = session.peak_bytes()
         session.reset_peak()
-        start_ns = self.log.start("run_start")
+        start_ns = self.log.write(RunStart())
         self.watch.restart(start_ns)
         controller = [read_controller(self.log.recorded_bytes)]
-        self.log.emit("x_hashes", {"data": self.parts.open_data()})
+        self.log.write(Hashes(value={"data": self.parts.open_data()}))
         self.input.start(0)
         session.begin(dealt_work(context.choices, self.an_update, context.clock.now))
         session.synchronize()
@@ -157,61 +170,59 @@ class AsyncLoop:
             if ending is not None:
                 break
         assert ending is not None, "the last block ends the budget"
-        at_ns = self.log.stop("run_stop", status="success" if ending.outcome == "success" else "aborted",
-                              outcome=ending.outcome, reason=ending.reason,
-                              samples_count=self.context.count_samples(block.stop_step))
+        at_ns = self.log.write(RunStop(status="success" if ending.outcome == "success" else "aborted",
+                                       outcome=ending.outcome, reason=ending.reason,
+                                       samples_count=self.context.count_samples(block.stop_step)))
         # What follows the last update is the evaluation of its weights, but for the logging of the block.
         tail = at_ns - block.stop_ns
         logging_ns = min(logging_ns, tail)
         phases = {"train": (block.stop_ns - start_ns) / 1e9, "eval": (tail - logging_ns) / 1e9,
                   "logging": logging_ns / 1e9}
-        self.log.emit("x_phases", phases)
+        self.log.write(Phases.model_validate(phases))
         self.log.flush()
         return phases, block
 
     def _log_block(self, block: Block, start_ns: int) -> None:
         log, updates = self.log, block.updates
-        log.emit("block_start", None, "INTERVAL_START", start_ns, first_step=block.first_step,
-                 steps=block.stop_step - block.first_step)
-        log.emit("block_stop", None, "INTERVAL_END", block.stop_ns,
-                 samples_count=self.context.count_samples(block.stop_step))
+        log.write(BlockStart(first_step=block.first_step, steps=block.stop_step - block.first_step), start_ns)
+        log.write(BlockStop(samples_count=self.context.count_samples(block.stop_step)), block.stop_ns)
         whole = [updates[index:index + self.each] for index in range(0, len(updates), self.each)]
         ends = [start_ns, *(part[-1].at_ns for part in whole)]
         seconds = [(later - sooner) / 1e9 for sooner, later in pairwise(ends)]
         losses = [sum(update.loss for update in part) / len(part) for part in whole]
         write_steps(log, block.first_step, seconds, [0.0] * len(seconds),
-                    [loss if math.isfinite(loss) else None for loss in losses], block.stop_ns)
+                    [loss if math.isfinite(loss) else math.nan for loss in losses], block.stop_ns)
         write_rank_steps(log, seconds, seconds, seconds)
-        log.emit("x_updates", {
-            "first": updates[0].applied if updates else 0, "worker": [item.worker for item in updates],
-            "read": [item.read for item in updates], "applied": [item.applied for item in updates],
-            "staleness": [item.applied - item.read for item in updates], "ahead": [item.ahead for item in updates],
-            "rate": [float(f"{item.rate:.9g}") for item in updates],
-        }, at_ns=block.stop_ns)
+        log.write(Updates(
+            first=updates[0].applied if updates else 0, worker=[item.worker for item in updates],
+            read=[item.read for item in updates], applied=[item.applied for item in updates],
+            staleness=[item.applied - item.read for item in updates], ahead=[item.ahead for item in updates],
+            rate=[float(f"{item.rate:.9g}") for item in updates],
+        ), at_ns=block.stop_ns)
         log.flush()
 
     def _judge(self, block: Block, own: OwnModel, finite: bool) -> Ending | None:
         context, stop, log = self.context, self.context.choices.stop, self.log
         samples, before = (context.count_samples(step) for step in (block.stop_step, block.first_step))
-        position = {"epoch_num": samples / context.workload.train_samples, "samples_count": samples}
-        begin = log.start("eval_start", **position)
+        epochs = samples / context.workload.train_samples
+        begin = log.write(EvalStart(epoch_num=epochs, samples_count=samples))
         assert self.last is not None
         own.load(self.last, self.session.buffers())
         alone = replace(context.job, rank=0, world=1)
         score, count = own.score(share_batches(own.functions, alone, context.workload.eval_samples), stop.metric)
         value = score / count if finite and count else math.nan
         losses = [update.loss for update in block.updates]
-        end = log.stop("eval_stop", **position)
+        end = log.write(EvalStop(epoch_num=epochs, samples_count=samples))
         self.evaluations += 1
         self.evaluated_ns += end - begin
         self.delay_ns += end - block.stop_ns
-        short: dict[str, Any] = {} if count == context.workload.eval_samples else {"evaluated": count}
-        log.emit(
-            "eval_accuracy" if stop.direction == "higher" else "eval_error", value if math.isfinite(value) else None,
-            samples_count=samples, epoch_num=position["epoch_num"], eval_stop_ns=end, metric=stop.metric,
-            phases={"train": 0.0, "eval": (end - block.stop_ns) / 1e9, "logging": 0.0},
-            train_loss=sum(losses) / len(losses) if finite else None, **short,
-        )
+        event = EvalAccuracy if stop.direction == "higher" else EvalError
+        log.write(event(
+            value=value if math.isfinite(value) else None, samples_count=samples, epoch_num=epochs, eval_stop_ns=end,
+            metric=stop.metric, phases={"train": 0.0, "eval": (end - block.stop_ns) / 1e9, "logging": 0.0},
+            train_loss=sum(losses) / len(losses) if finite else None,
+            evaluated=None if count == context.workload.eval_samples else count,
+        ))
         log.flush()
         self.progress, ending = decide(stop, self.progress, value, block.stop_step, context.budget_steps)
         return ending or decide_hopeless(context.bar, stop.metric, value, before, samples)

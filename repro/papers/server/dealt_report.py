@@ -8,6 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from repro.record.log.schema import (
+    ControllerReading,
+    EffectiveSettings,
+    FactsGathered,
+    FinalFacts,
+    Hashes,
+    ModelStated,
+    ServerProtocol,
+)
 from repro.seams.training import Fed, TrainingParts
 from repro.worker.context import TrialContext
 from repro.worker.input.data_audit import BatchSplit, DataAudit, Tally
@@ -70,7 +79,7 @@ class DealtFigures:
     input: DirectInput
     last: Mapping[str, np.ndarray] | None
     """The weights of the trial, on rank 0."""
-    controller: Sequence[Mapping[str, Any] | None]
+    controller: Sequence[ControllerReading | None]
     """Counters at `run_start` and after this rank's last update."""
 
 
@@ -78,22 +87,21 @@ def report_dealt(context: TrialContext, figures: DealtFigures) -> None:
     """Gather the figures of all ranks that are left and log them; all of them take part."""
     session, log = context.session, context.log
     effective = session.effective() | figures.input.effective()
-    log.emit("x_protocol", session.protocol() | dict(figures.protocol))
+    log.write(ServerProtocol(value=session.protocol() | dict(figures.protocol)))
     log_traffic_of(context, figures.traffic)
     log_controller(context, figures.controller)
     log_memory_of(context, figures.init_peak_bytes, figures.peak_bytes)
     log_consumed(context, figures.audit, 0)
     if model := describe_model(context):
-        log.emit("x_model", model)
+        log.write(ModelStated(value=model))
     if figures.last is not None:
-        log.emit("x_hashes", {"final_weights": weights_sha256(figures.last)})
+        log.write(Hashes(value={"final_weights": weights_sha256(figures.last)}))
         functions = context.started.functions
         assert functions is not None
         # The harness itself evaluated, in one process: no engine's evaluation has to be repeated.
-        log.emit("x_checked", {
-            "ranks": [None], "wide_share": round(wide_share(figures.last, context.job.precision), 6),
-            "moved_by_evaluation": [], "evaluations": [], "problem": "",
-            "optimizer": OwnModel(context.trial, context.job, functions).describe_optimizer(),
-        })
-    log.emit("x_effective", effective)
+        log.write(FactsGathered(value=FinalFacts(
+            ranks=(None,), wide_share=round(wide_share(figures.last, context.job.precision), 6),
+            optimizer=OwnModel(context.trial, context.job, functions).describe_optimizer(),
+        )))
+    log.write(EffectiveSettings(value=effective))
     log.flush()

@@ -4,33 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import TypeAdapter
-
-from repro.core.frozen import Frozen
 from repro.record.derive.trial_log import TrialLog
+from repro.record.log.schema import ControllerCounted, ControllerReading, ControllerReadings
 from repro.record.result.controller import Controller, Exchange, Frames
-
-
-class Reading(Frozen):
-    """One rank's counters at one moment (`repro.worker.control_counters`)."""
-
-    connections: int
-    sent_bytes: int
-    received_bytes: int
-    sent_segments: int
-    received_segments: int
-    log_bytes: int
-    interfaces: dict[str, Frames]
-
-
-class Readings(Frozen):
-    """One rank's counters at `run_start` and at `run_stop`."""
-
-    start: Reading
-    stop: Reading
-
-
-_RANKS = TypeAdapter(tuple[Readings, ...])
 
 
 def derive_controller(log: TrialLog, node_of_rank: Sequence[int]) -> Controller | None:
@@ -39,10 +15,10 @@ def derive_controller(log: TrialLog, node_of_rank: Sequence[int]) -> Controller 
     Args:
         node_of_rank: node of each rank; ranks of one node share its interfaces. Empty: the launcher makes no network.
     """
-    event = log.last("x_controller")
+    event = log.last(ControllerCounted)
     if event is None or log.run_start is None:
         return None
-    ranks = _RANKS.validate_python(event.value)
+    ranks = event.value
     startup = _exchange([rank.start for rank in ranks])
     first = dict(reversed(list(zip(node_of_rank, ranks, strict=False))))
     before, after = (sum(reading.log_bytes for reading in found)
@@ -54,7 +30,7 @@ def derive_controller(log: TrialLog, node_of_rank: Sequence[int]) -> Controller 
     )
 
 
-def _exchange(readings: Sequence[Reading]) -> Exchange:
+def _exchange(readings: Sequence[ControllerReading]) -> Exchange:
     return Exchange(
         sent_bytes=sum(reading.sent_bytes for reading in readings),
         received_bytes=sum(reading.received_bytes for reading in readings),
@@ -67,7 +43,7 @@ def _difference(before: Exchange, after: Exchange) -> Exchange:
     return Exchange(**{name: getattr(after, name) - getattr(before, name) for name in Exchange.model_fields})
 
 
-def _frames(nodes: Sequence[Readings], network: str) -> Frames | None:
+def _frames(nodes: Sequence[ControllerReadings], network: str) -> Frames | None:
     if not nodes or not all(network in moment.interfaces for node in nodes for moment in (node.start, node.stop)):
         return None
     return Frames(**{name: sum(getattr(node.stop.interfaces[network], name)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from repro.core import registry
-from repro.core.events import Event
 from repro.record.derive.program import derive_program
 from repro.record.derive.training import derive_training
+from repro.record.derive.trial_log import TrialLog
+from repro.record.log.reading import Recorded
+from repro.record.log.schema import BlockStart, BlockStop, EvalStart, EvalStop
 from repro.record.result.energy import Energy
 from repro.record.result.reasons import LogDamaged
 from repro.record.result.results import Result
@@ -16,29 +18,23 @@ from repro.seams.launching import LaunchResult
 from repro.suite.kinds.program import ProgramConfig
 from repro.suite.model import Trial
 
-UNREAD = ("block_start", "block_stop", "eval_start", "eval_stop")
+UNREAD = (BlockStart, BlockStop, EvalStart, EvalStop)
 """Events that no figure uses; a reader that holds a long log may leave them out."""
-SERIES = ("x_steps", "x_rank_steps", "x_operations")
-"""Events with a number for every step."""
 
 
-def is_read(series: str) -> bool:
-    """Return True for the lists of a `SERIES` event that figures come from; a reader may leave out the others."""
-    return series.endswith("seconds")
-
-
-def derive(trial: Trial, attempt: int, events: Sequence[Event], outcome: LaunchResult | None) -> Result:
+def derive(trial: Trial, attempt: int, events: Iterable[Recorded], outcome: LaunchResult | None) -> Result:
     """Return the result of one attempt, from its log and from how its processes ended.
 
     Args:
         outcome: None if unknown (a folder found later); the log alone then decides.
     """
+    log = TrialLog(events)
     if isinstance(trial.choices, ProgramConfig):
-        return derive_program(trial, trial.choices, attempt, events, outcome)
+        return derive_program(trial, trial.choices, attempt, log, outcome)
     if (kind := trial.choices.kind) in registry.PARTS["derivation"]:
-        found: Result = registry.part("derivation", kind)(trial, trial.choices, attempt, events, outcome)
+        found: Result = registry.part("derivation", kind)(trial, trial.choices, attempt, log, outcome)
         return found
-    return derive_training(trial, attempt, events, outcome)
+    return derive_training(trial, attempt, log, outcome)
 
 
 def damaged_log(trial: Trial, attempt: int, damage: LogDamaged) -> Result:

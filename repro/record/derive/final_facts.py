@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from pydantic import ConfigDict, Field
-
-from repro.core.frozen import Frozen
+from repro.record.log.schema import FinalFacts
 from repro.record.result.reasons import (
     MovedByEvaluation,
     NarrowMasters,
@@ -32,45 +29,9 @@ EVALUATION_COST = 3.0
 warned. Healthy engines need 0.04 to 0.12; an engine that leaves work to the evaluation needs many times more."""
 
 
-class RankWeights(Frozen):
-    """Hashes of the weights that one rank holds at the end (`worker.rank_weights`)."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    parts: str
-    sha256: str
-    different: int
-    first: str
-
-
-class OwnEvaluation(Frozen):
-    """One evaluation that the harness repeated."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    number: int
-    samples: int
-    reported: float | None
-    own: float | None
-    problem: str = ""
-
-
-class FinalFacts(Frozen):
-    """The event `x_checked`."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    ranks: tuple[RankWeights | None, ...] = ()
-    wide_share: float = 1.0
-    moved_by_evaluation: tuple[int, ...] = ()
-    evaluations: tuple[OwnEvaluation, ...] = ()
-    optimizer: dict[str, str] = Field(default_factory=dict)
-    problem: str = ""
-
-    @property
-    def covers_every_rank(self) -> bool:
-        """Every rank's own weights are known and equal where ranks hold the same."""
-        return bool(self.ranks) and None not in self.ranks and not find_wrong_ranks(self)
+def covers_every_rank(facts: FinalFacts) -> bool:
+    """Return whether every rank's own weights are known, and equal where ranks hold the same."""
+    return bool(facts.ranks) and None not in facts.ranks and not find_wrong_ranks(facts)
 
 
 def find_failures(choices: TrainingConfig, facts: FinalFacts, effective: Mapping[str, str]) -> list[Reason]:
@@ -147,8 +108,3 @@ def block_gap(gap_seconds: float, wall_seconds: float | None) -> list[BlockGap]:
     if not wall_seconds or abs(gap_seconds) <= GAP_SHARE * wall_seconds:
         return []
     return [BlockGap(share=gap_seconds / wall_seconds)]
-
-
-def read_facts(value: Any) -> FinalFacts | None:
-    """Return the facts of an event's value; None without one."""
-    return FinalFacts.model_validate(value) if value is not None else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from repro.core.events import EVALUATION_KEYS, Event
 from repro.record.derive.trial_log import (
     TrialLog,
     find_stop,
@@ -15,6 +14,7 @@ from repro.record.derive.trial_log import (
     read_status,
     why_no_success,
 )
+from repro.record.log import schema
 from repro.record.result.reasons import Silent
 from repro.record.result.remarks import Stated
 from repro.record.result.results import Point, Result
@@ -25,18 +25,17 @@ from repro.suite.model import Trial
 
 
 def derive_program(
-    trial: Trial, choices: ProgramConfig, attempt: int, events: Sequence[Event], outcome: LaunchResult | None
+    trial: Trial, choices: ProgramConfig, attempt: int, log: TrialLog, outcome: LaunchResult | None
 ) -> Result:
     """Return the result of one attempt.
 
     Its wall clock is ours: the arrival of what the program states. Its training clock is the program's own, if it has
     one. Phases, weights and data of a program are unknown.
     """
-    log = TrialLog(events)
     base: dict[str, Any] = {
         "trial_id": trial.trial_id, "cell_id": trial.cell_id, "repeat": trial.repeat, "attempt": attempt,
-        "hashes": log.mapping("x_hashes"), "effective": log.mapping("x_effective"),
-        "settings": log.mapping("x_settings"),
+        "hashes": log.mapping(schema.Hashes), "effective": log.mapping(schema.EffectiveSettings),
+        "settings": log.mapping(schema.Settings),
     }
     status, reasons = read_status(log, outcome)
     if status == "hung":
@@ -53,7 +52,7 @@ def derive_program(
         status, reasons = "invalid", (why_no_success(choices.stop),)
     if clocks and crossing is not None and not _own_clock_counts(log, crossing[1]):
         clocks["tta_train"] = None
-    if "epochs_to_target" in clocks and not _states(log, "epochs_known"):
+    if "epochs_to_target" in clocks and not any(event.epochs_known for event in log.all(schema.Evaluation)):
         clocks["epochs_to_target"] = None
     return Result(**base, **_measured(choices, log, points), **clocks, status=status, reasons=reasons, curve=points,
                   warnings=warnings)
@@ -61,21 +60,15 @@ def derive_program(
 
 def _findings(log: TrialLog, void: bool) -> tuple[Stated, ...]:
     """Return the findings of the supervisor: those that make the trial invalid, or the rest."""
-    return tuple(Stated(text=str(event.value.get("text", ""))) for event in log.all("x_finding")
-                 if bool(event.value.get("void")) == void)
+    return tuple(Stated(text=event.text) for event in log.all(schema.ProgramFinding) if event.void == void)
 
 
 def _own_clock_counts(log: TrialLog, at: int) -> bool:
     """Return whether the program's own clock gives the time of an evaluation: it states one there, and it could be
     compared with ours, which takes two statements."""
-    events = [event for event in log.events if event.key in EVALUATION_KEYS]
-    compared = log.last("x_clocks")
-    return ("own_seconds" in events[at].metadata and compared is not None
-            and compared.value.get("own_share") is not None)
-
-
-def _states(log: TrialLog, name: str) -> bool:
-    return any(event.metadata.get(name) not in (None, False) for event in log.events)
+    compared = log.last(schema.ClocksCompared)
+    return (log.all(schema.Evaluation)[at].own_seconds is not None and compared is not None
+            and compared.own_share is not None)
 
 
 def _measured(choices: ProgramConfig, log: TrialLog, points: Sequence[Point]) -> dict[str, Any]:

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 from repro.core.numbers import plain_sum
 from repro.record.derive.trial_log import TrialLog
-from repro.record.result.results import Formula, RankTraffic, Spent, Traffic
+from repro.record.log.schema import FormulaTraffic, TrafficCounted
+from repro.record.result.results import RankTraffic, Spent, Traffic
 
 
 def read_traffic(log: TrialLog) -> Traffic | None:
     """Return the communication of all ranks; None: nothing was counted."""
-    event = log.last("x_traffic")
+    event, formula = log.last(TrafficCounted), log.last(FormulaTraffic)
     if event is None:
         return None
-    ranks = tuple(RankTraffic.model_validate(rank) for rank in event.value if rank)
+    ranks = tuple(rank for rank in event.value if rank)
     sent = [rank.sent_bytes for rank in ranks]
     means = {part: plain_sum(getattr(rank, part) for rank in ranks) / len(ranks)
              for part in ("exposed_seconds", "overlapped_seconds", "busy_seconds")}
@@ -23,7 +24,7 @@ def read_traffic(log: TrialLog) -> Traffic | None:
         busiest_received_bytes=max(rank.received_bytes for rank in ranks),
         collectives=max(sum(line.collectives for line in rank.lines) for rank in ranks), **means,
         uncounted=tuple(sorted({line.operation for rank in ranks for line in rank.lines if line.sent_bytes is None})),
-        training=_training(ranks), formula=_formula(log),
+        training=_training(ranks), formula=formula.value if formula else None,
     )
 
 
@@ -33,8 +34,3 @@ def _training(ranks: Sequence[RankTraffic]) -> Spent | None:
         return None
     return Spent(**{name: plain_sum(getattr(spent, name) for spent in known) / len(known)
                     for name in Spent.model_fields})
-
-
-def _formula(log: TrialLog) -> Formula | None:
-    event = log.last("x_formula")
-    return Formula.model_validate(event.value) if event is not None else None

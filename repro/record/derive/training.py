@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from repro.core.events import EVALUATION_KEYS, Event
 from repro.core.numbers import plain_sum
-from repro.record.derive.compiled import late_graphs, read_seconds
 from repro.record.derive.controller import derive_controller
 from repro.record.derive.effective import mismatches
-from repro.record.derive.final_facts import block_gap, find_failures, slow_evaluation, unchecked
+from repro.record.derive.final_facts import block_gap, covers_every_rank, find_failures, slow_evaluation, unchecked
 from repro.record.derive.traffic import read_traffic
 from repro.record.derive.training_figures import samples_per_second, step_times, training_figures
 from repro.record.derive.trial_log import (
@@ -23,6 +21,7 @@ from repro.record.derive.trial_log import (
     read_status,
     why_no_success,
 )
+from repro.record.log import schema
 from repro.record.result.protocol import Protocol
 from repro.record.result.reasons import OtherData, Reason, ShortEvaluation
 from repro.record.result.results import LOST, PHASES, Point, Result
@@ -33,8 +32,8 @@ from repro.record.result.warned import (
     OTHER_SHARE,
     CheckpointsSkipped,
     ClockBackwards,
+    CompiledLate,
     LongInitialisation,
-    Resumed,
     SlowLogging,
     StepsMissing,
     Unassigned,
@@ -49,19 +48,18 @@ from repro.suite.model import Trial
 
 
 def derive_training(
-    trial: Trial, attempt: int, events: Sequence[Event], outcome: LaunchResult | None
+    trial: Trial, attempt: int, log: TrialLog, outcome: LaunchResult | None
 ) -> Result:
     """Return the result of one attempt of a trial of kind training."""
-    log = TrialLog(events)
     base: dict[str, Any] = {
         "trial_id": trial.trial_id, "cell_id": trial.cell_id, "repeat": trial.repeat, "attempt": attempt,
-        "hashes": log.mapping("x_hashes"), "effective": log.mapping("x_effective"),
+        "hashes": log.mapping(schema.Hashes), "effective": log.mapping(schema.EffectiveSettings),
         "network": (network := outcome.network if outcome else None),
         "controller": derive_controller(log, network["node_of_rank"] if network else ()),
-        "settings": log.mapping("x_settings"), "build": log.mapping("x_build"),
-        "every_rank": facts.covers_every_rank if (facts := log.facts()) else None,
+        "settings": log.mapping(schema.Settings), "build": log.mapping(schema.Build),
+        "every_rank": covers_every_rank(facts) if (facts := log.facts()) else None,
     }
-    resumed = tuple(Resumed.model_validate(event.value) for event in log.all("x_resumed"))
+    resumed = tuple(event.value for event in log.all(schema.ResumedFrom))
     status, reasons = _judged(trial, log, *read_status(log, outcome))
     if log.run_start is None:
         return Result(**base, status=status, reasons=reasons, warnings=resumed)
@@ -83,47 +81,42 @@ def _judged(
     """Make a trial invalid if it trained to its end, but with other data or settings than requested."""
     if not meaning(status).logged:
         return status, reasons
-    effective, facts = log.mapping("x_effective"), log.facts()
+    effective, facts = log.mapping(schema.EffectiveSettings), log.facts()
     wrong: list[Reason] = [*_wrong_data(log), *_short_evaluations(trial, log),
-             *mismatches(trial.training, effective, log.mapping("x_settings")),
+             *mismatches(trial.training, effective, log.mapping(schema.Settings)),
              *(find_failures(trial.training, facts, effective) if facts else ())]
     return ("invalid", tuple(wrong)) if wrong else (status, reasons)
 
 
 def _wrong_data(log: TrialLog) -> list[OtherData]:
     """Return the differences between the consumed data and the seed."""
-    event = log.last("x_fed")
-    seeded = event.value.get("as_seeded", {}) if event else {}
+    event = log.last(schema.Fed)
+    seeded = event.as_seeded.model_dump() if event is not None else {}
     return [OtherData(what=kind) for kind, equal in seeded.items() if not equal]
 
 
 def _short_evaluations(trial: Trial, log: TrialLog) -> list[ShortEvaluation]:
     """Return the first evaluation that lost or repeated samples."""
-    for event in log.events:
-        if event.key in EVALUATION_KEYS and "evaluated" in event.metadata:
-            wanted = trial.training.workload.get(Workload).eval_samples
-            return [ShortEvaluation(samples=event.metadata["samples_count"], evaluated=event.metadata["evaluated"],
-                                    wanted=wanted)]
-    return []
+    wanted = trial.training.workload.get(Workload).eval_samples
+    return [ShortEvaluation(samples=event.samples_count, evaluated=event.evaluated, wanted=wanted)
+            for event in log.all(schema.Evaluation) if event.evaluated is not None][:1]
 
 
 def _measured(trial: Trial, log: TrialLog, points: Sequence[Point]) -> dict[str, Any]:
     """Return the figures that need no target: phases, throughput, step times, memory, traffic."""
     stop = trial.training.stop
-    found: dict[str, Any] = {"steps": step_times(trial, log.events), **_input_wait(trial, log)}
+    found: dict[str, Any] = {"steps": step_times(trial, log), **_input_wait(trial, log)}
     values = [point.value for point in points if point.value is not None]
     if values and points:
         found |= {"final": points[-1].value, "best": min(values) if stop.direction == "lower" else max(values)}
     found["init_seconds"] = read_init_seconds(log)
-    found["compile_seconds"] = read_seconds(log.last("x_compile"))
-    peaks = log.last("x_peak_bytes")
-    if peaks is not None and any(value is not None for value in peaks.value):
-        found["peak_bytes"] = max(value for value in peaks.value if value is not None)
-    if states := log.last("x_state_memory"):
+    found["compile_seconds"] = compiled.seconds if (compiled := log.last(schema.Compilation)) else None
+    found["peak_bytes"] = _peak_bytes(log)
+    if states := log.last(schema.StateMemory):
         found["state_bytes"] = states.value
-    if protocol := log.last("x_protocol"):
-        found["protocol"] = Protocol.model_validate(protocol.value)
-    if planned := log.last("x_gradient_plan"):
+    if protocol := log.last(schema.ServerProtocol):
+        found["protocol"] = protocol.value
+    if planned := log.last(schema.GradientPlan):
         found["gradient_plan"] = planned.value
     traffic = read_traffic(log)
     if traffic is not None:
@@ -134,12 +127,12 @@ def _measured(trial: Trial, log: TrialLog, points: Sequence[Point]) -> dict[str,
     wall = (log.run_stop - log.run_start) / 1e9
     phases = _phases(log)
     samples = (points[-1].samples if points else 0) if stop.has_target else _counted_samples(trial, log) or 0
-    per_second = samples_per_second(trial, log.events, samples, phases["train"])
+    per_second = samples_per_second(trial, log, samples, phases["train"])
     found |= {
         "run_seconds": wall, "phases": phases, "samples": samples,
         "samples_per_second": samples / wall if wall > 0 else None,
         "train_samples_per_second": per_second,
-        **training_figures(trial, log.events, per_second),
+        **training_figures(trial, log, per_second),
         "conservation_error": abs(plain_sum(phases.values()) - wall) / wall if wall > 0 else None,
         "observer_effect": phases.get("logging", 0.0) / wall if wall > 0 else None,
     }
@@ -152,19 +145,28 @@ def _phases(log: TrialLog) -> dict[str, float]:
     Training is the sum of the steps and their input; the rest of the training loop counts as `other`. A missing block
     of steps therefore enlarges `other`; `_log_faults` reports it.
     """
-    event = log.last("x_phases")
-    watched = {name: float(event.value.get(name, 0.0)) for name in PHASES} if event else dict.fromkeys(PHASES, 0.0)
-    if event and LOST in event.value:
-        watched[LOST] = float(event.value[LOST])
+    event = log.last(schema.Phases) or schema.Phases()
+    watched = event.model_dump(include={*PHASES})
+    if event.lost is not None:
+        watched[LOST] = event.lost
     stepped = _stepped(log)
     watched["other"] += max(0.0, watched["train"] - stepped)
     watched["train"] = stepped
     return watched
 
 
+def _peak_bytes(log: TrialLog) -> int | None:
+    """Return the largest memory of a rank: in training; of a process, whose peak cannot be forgotten, in its life."""
+    event = log.last(schema.MemoryPeaks)
+    if event is None:
+        return None
+    peaks = (*event.training, *event.init) if event.kind == "resident" else event.training
+    return max((peak for peak in peaks if peak is not None), default=None)
+
+
 def _input_wait(trial: Trial, log: TrialLog) -> dict[str, float]:
-    event = log.last("x_input")
-    steps = sum(len(block.value["seconds"]) for block in log.all("x_steps")) - trial.training.stop.warmup
+    event = log.last(schema.InputWaits)
+    steps = sum(len(block.seconds) for block in log.all(schema.StepBlock)) - trial.training.stop.warmup
     if event is None or steps < 1:
         return {}
     waited, stepped = max(event.value)
@@ -175,13 +177,13 @@ def _counted_samples(trial: Trial, log: TrialLog) -> int | None:
     """Return the samples of all step records; None if the run did not end."""
     if log.run_stop is None:
         return None
-    return sum(len(event.value["seconds"]) for event in log.all("x_steps")) * trial.training.batch.global_
+    return sum(len(block.seconds) for block in log.all(schema.StepBlock)) * trial.training.batch.global_
 
 
 def _ended_after(log: TrialLog) -> int | None:
     """Return the samples after which the run ended by its own account; None if it did not end."""
-    event = log.last("run_stop")
-    return int(event.metadata["samples_count"]) if event is not None else None
+    event = log.last(schema.RunStop)
+    return event.samples_count if event is not None else None
 
 
 def _log_faults(trial: Trial, log: TrialLog, points: Sequence[Point]) -> list[Warned]:
@@ -217,9 +219,13 @@ def _of_figures(measured: Mapping[str, Any]) -> list[Warned]:
 
 def _of_events(log: TrialLog) -> list[Warned]:
     """Return the warnings about checkpoints that were not written, and graphs that were compiled late."""
-    skipped = [event.value for event in log.all("x_checkpoint") if event.value.get("skipped")]
-    first = [CheckpointsSkipped(count=len(skipped), step=item["step"], problem=item["skipped"]) for item in skipped[:1]]
-    return [*first, *late_graphs(log.last("x_compiled_late"))]
+    skipped = [event for event in log.all(schema.CheckpointWritten) if event.skipped]
+    found: list[Warned] = [CheckpointsSkipped(count=len(skipped), step=event.step, problem=event.skipped)
+                           for event in skipped[:1]]
+    late = log.last(schema.CompiledLate)
+    if late is not None and (graphs := max((rank.graphs for rank in late.value), default=0)):
+        found.append(CompiledLate(graphs=graphs, seconds=max(rank.seconds for rank in late.value)))
+    return found
 
 
 def _doubts(trial: Trial, log: TrialLog, points: Sequence[Point], measured: Mapping[str, Any]) -> list[Warned]:
@@ -234,11 +240,10 @@ def _doubts(trial: Trial, log: TrialLog, points: Sequence[Point], measured: Mapp
 
 def _block_gap(log: TrialLog) -> float:
     """Return the seconds that blocks of steps took longer than the sum of their steps."""
-    event = log.last("x_phases")
-    return float(event.value.get("train", 0.0)) - _stepped(log) if event is not None else 0.0
+    event = log.last(schema.Phases)
+    return event.train - _stepped(log) if event is not None else 0.0
 
 
 def _stepped(log: TrialLog) -> float:
     """Return the seconds of all steps and their input."""
-    return plain_sum(plain_sum(block.value["seconds"]) + plain_sum(block.value["input_seconds"])
-                     for block in log.all("x_steps"))
+    return plain_sum(plain_sum(block.seconds) + plain_sum(block.input_seconds) for block in log.all(schema.StepBlock))

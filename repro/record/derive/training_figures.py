@@ -1,19 +1,18 @@
 """Figures of training alone: step time, throughput, memory, arithmetic; without evaluation, data opening, checkpoints.
 
-They come from events that logs of earlier versions do not have, so that their results stay as they are. Steps that
-design fixed_steps declares as warm-up are in none of them but the memory.
+Steps that design fixed_steps declares as warm-up are in none of them but the memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from repro.core.events import Event
 from repro.core.numbers import plain_sum
-from repro.record.result.results import Model, Steps
+from repro.record.derive.trial_log import TrialLog
+from repro.record.log.schema import MemoryPeaks, ModelStated, RankSteps, StepBlock
+from repro.record.result.results import Steps
 from repro.suite.model import Trial
 
 MIB = 1 << 20
@@ -22,17 +21,17 @@ TRAINING_PASSES = 3
 forward pass. What is computed again (activation checkpointing) does not count."""
 
 
-def training_figures(trial: Trial, events: Sequence[Event], per_second: float | None) -> dict[str, Any]:
+def training_figures(trial: Trial, log: TrialLog, per_second: float | None) -> dict[str, Any]:
     """Return fields of `Result`.
 
     Args:
         per_second: training samples a second of all ranks.
     """
-    found = _whole_steps(trial, events) | memory_figures(events)
-    event = _last(events, "x_model")
+    found = _whole_steps(trial, log) | memory_figures(log)
+    event = log.last(ModelStated)
     if event is None:
         return found
-    model = Model.model_validate(event.value)
+    model = event.value
     found["model"] = model
     if per_second is None:
         return found
@@ -43,7 +42,7 @@ def training_figures(trial: Trial, events: Sequence[Event], per_second: float | 
     return found
 
 
-def samples_per_second(trial: Trial, events: Sequence[Event], samples: int, train_seconds: float) -> float | None:
+def samples_per_second(trial: Trial, log: TrialLog, samples: int, train_seconds: float) -> float | None:
     """Return the training samples a second of all ranks; None if no step was timed.
 
     Args:
@@ -52,15 +51,16 @@ def samples_per_second(trial: Trial, events: Sequence[Event], samples: int, trai
     """
     left_out = trial.choices.stop.warmup
     if left_out:
-        seconds = [step + waited for event in events if event.key == "x_steps"
-                   for step, waited in zip(event.value["seconds"], event.value["input_seconds"], strict=True)]
+        seconds = [step + waited for block in log.all(StepBlock)
+                   for step, waited in zip(block.seconds, block.input_seconds, strict=True)]
         train_seconds, samples = plain_sum(seconds[left_out:]), samples - left_out * trial.training.batch.global_
     return samples / train_seconds if train_seconds > 0 else None
 
 
-def step_times(trial: Trial, events: Sequence[Event]) -> Steps | None:
+def step_times(trial: Trial, log: TrialLog) -> Steps | None:
     """Return the step times, without input where the clock tells the two apart; None if no step was timed."""
-    slowest, fastest = (_of_ranks(trial, events, name) for name in ("slowest_seconds", "fastest_seconds"))
+    slowest = _timed(trial, [value for block in log.all(RankSteps) for value in block.slowest_seconds])
+    fastest = _timed(trial, [value for block in log.all(RankSteps) for value in block.fastest_seconds])
     if not len(slowest):
         return None
     return Steps(
@@ -69,31 +69,25 @@ def step_times(trial: Trial, events: Sequence[Event]) -> Steps | None:
     )
 
 
-def _whole_steps(trial: Trial, events: Sequence[Event]) -> dict[str, Any]:
-    timed = _of_ranks(trial, events, "whole_seconds")
+def _whole_steps(trial: Trial, log: TrialLog) -> dict[str, Any]:
+    timed = _timed(trial, [value for block in log.all(RankSteps) for value in block.whole_seconds])
     if not len(timed):
         return {}
     return {"step_seconds": float(np.median(timed)), "step_seconds_mean": float(np.mean(timed))}
 
 
-def _of_ranks(trial: Trial, events: Sequence[Event], name: str) -> np.ndarray:
-    """Return one figure over ranks of every timed step [steps]; empty if the log does not have it."""
-    found = [value for event in events if event.key == "x_rank_steps" for value in event.value.get(name, ())]
-    return np.asarray(found[trial.choices.stop.warmup:])
+def _timed(trial: Trial, steps: list[float]) -> np.ndarray:
+    """Return the figures of the timed steps among those of all steps [steps]."""
+    return np.asarray(steps[trial.choices.stop.warmup:])
 
 
-def memory_figures(events: Sequence[Event]) -> dict[str, Any]:
+def memory_figures(log: TrialLog) -> dict[str, Any]:
     """Return the largest memory of the ranks as fields of `Result`; {} if the log does not have it."""
-    event = _last(events, "x_memory")
+    event = log.last(MemoryPeaks)
     if event is None:
         return {}
-    init, training = ([value / MIB for value in event.value[name] if value is not None]
-                      for name in ("init", "training"))
+    init, training = ([value / MIB for value in peaks if value is not None] for peaks in (event.init, event.training))
     if not training:
         return {}
-    return {"memory": event.value["kind"], "init_peak_mib": max(init, default=None),
+    return {"memory": event.kind, "init_peak_mib": max(init, default=None),
             "training_peak_mib": max(training), "training_peak_mib_sum": plain_sum(training)}
-
-
-def _last(events: Sequence[Event], key: str) -> Event | None:
-    return next((event for event in reversed(events) if event.key == key), None)

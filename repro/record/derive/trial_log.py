@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from repro.core.events import EVALUATION_KEYS, Event
 from repro.core.memory import says_out_of_memory
 from repro.core.numbers import plain_sum
-from repro.record.derive.compiled import read_filling
-from repro.record.derive.final_facts import FinalFacts, read_facts
-from repro.record.result.outcome import read_outcome
+from repro.record.log import schema
+from repro.record.log.event import LogEvent
+from repro.record.log.reading import Recorded
 from repro.record.result.reasons import NoStop, NoSuccess, OutOfTime, RankFailed, Reason, Silent
 from repro.record.result.remarks import stated
 from repro.record.result.results import Bracket, Point
@@ -18,6 +17,8 @@ from repro.record.result.status import Status
 from repro.record.result.warned import init_excess
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.design import Judges
+
+Kind = TypeVar("Kind", bound=LogEvent)
 
 
 class Goal(Protocol):
@@ -36,36 +37,36 @@ class Goal(Protocol):
 class TrialLog:
     """Look-ups in one trial's events."""
 
-    def __init__(self, events: Iterable[Event]) -> None:
-        self.events = [event for event in events if event.nanoseconds is not None]
-        self.run_start = self._time("run_start")
-        self.run_stop = self._time("run_stop")
-        self.init_start = self._time("init_start")
+    def __init__(self, events: Iterable[Recorded]) -> None:
+        self.recorded = [item for item in events if item.at_ns is not None]
+        self.run_start = self._time(schema.RunStart)
+        self.run_stop = self._time(schema.RunStop)
+        self.init_start = self._time(schema.InitStart)
 
-    def _time(self, key: str) -> int | None:
-        return next((event.nanoseconds for event in self.events if event.key == key), None)
+    def _time(self, kind: type[LogEvent]) -> int | None:
+        return next((item.at_ns for item in self.recorded if isinstance(item.event, kind)), None)
 
-    def all(self, key: str) -> list[Event]:
-        return [event for event in self.events if event.key == key]
+    def all(self, kind: type[Kind]) -> list[Kind]:
+        """Return the events of a kind, in their order."""
+        return [item.event for item in self.recorded if isinstance(item.event, kind)]
 
-    def last(self, key: str) -> Event | None:
-        return next((event for event in reversed(self.events) if event.key == key), None)
+    def last(self, kind: type[Kind]) -> Kind | None:
+        """Return the last event of a kind; None: there is none."""
+        return next((item.event for item in reversed(self.recorded) if isinstance(item.event, kind)), None)
 
-    def facts(self) -> FinalFacts | None:
-        event = self.last("x_checked")
-        return read_facts(event.value) if event is not None else None
+    def facts(self) -> schema.FinalFacts | None:
+        event = self.last(schema.FactsGathered)
+        return event.value if event is not None else None
 
-    def mapping(self, key: str) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for event in self.all(key):
-            if isinstance(event.value, dict):
-                found |= {str(name): str(value) for name, value in event.value.items()}
-        return found
+    def mapping(self, kind: type[schema.Hashes | schema.Settings | schema.Build | schema.EffectiveSettings]
+                ) -> dict[str, str]:
+        """Return the entries of all events of a kind together."""
+        return {name: value for event in self.all(kind) for name, value in event.value.items()}
 
 
 def read_status(log: TrialLog, outcome: LaunchResult | None) -> tuple[Status, tuple[Reason, ...]]:
     """Decide by exit codes AND the last event: a trial without `run_stop` failed even if its exit code is 0."""
-    stop = log.last("run_stop")
+    stop = log.last(schema.RunStop)
     failure = outcome.first_failure if outcome else None
     if outcome is not None and outcome.timed_out:
         return "timed_out", (OutOfTime(seconds=outcome.seconds),)
@@ -78,8 +79,7 @@ def read_status(log: TrialLog, outcome: LaunchResult | None) -> tuple[Status, tu
         return "crashed", (_by_rank(failure) if failure else NoStop(),)
     if failure is not None:
         return "crashed", (_by_rank(failure, after_stop=True),)
-    ended = read_outcome(stop)
-    return ("ok", ()) if ended == "success" else (ended, stated(str(stop.metadata.get("reason", ""))))
+    return ("ok", ()) if stop.outcome == "success" else (stop.outcome, stated(stop.reason))
 
 
 def _by_rank(end: RankEnd, after_stop: bool = False) -> RankFailed:
@@ -90,17 +90,17 @@ def read_curve(log: TrialLog) -> tuple[Point, ...]:
     start = log.run_start
     assert start is not None
     points = []
-    for event in [event for event in log.events if event.key in EVALUATION_KEYS]:
-        data = event.metadata
-        phases = data.get("phases") or {}
-        at = data.get("eval_stop_ns", event.nanoseconds)
-        wall = (at - start) / 1e9
+    for item in log.recorded:
+        event = item.event
+        if not isinstance(event, schema.Evaluation) or item.at_ns is None:
+            continue
+        wall = ((item.at_ns if event.eval_stop_ns is None else event.eval_stop_ns) - start) / 1e9
         points.append(
             Point(
-                samples=int(data["samples_count"]), epochs=float(data["epoch_num"]), wall_seconds=wall,
-                train_seconds=data["own_seconds"] if "own_seconds" in data else (
-                    wall - plain_sum(phases.get(name, 0.0) for name in ("eval", "checkpoint", "logging"))),
-                value=event.value, train_loss=data.get("train_loss"),
+                samples=event.samples_count, epochs=event.epoch_num, wall_seconds=wall,
+                train_seconds=event.own_seconds if event.own_seconds is not None else (
+                    wall - plain_sum(event.phases.get(name, 0.0) for name in ("eval", "checkpoint", "logging"))),
+                value=event.value, train_loss=event.train_loss,
             )
         )
     return tuple(points)
@@ -143,9 +143,9 @@ def read_clocks(log: TrialLog, points: Sequence[Point], stop: Goal, crossing: tu
     """Return the clocks up to an evaluation; of a contest, which crosses no target, without the figures of one."""
     first, established = (points[index] for index in crossing)
     miss = points[crossing[0] - 1] if crossing[0] else None
-    launch = log.last("x_launch_ns")
+    launch, compiled = log.last(schema.Launched), log.last(schema.Compilation)
     assert log.run_start is not None
-    filling = read_filling(log.last("x_compile"))
+    filling = compiled.filling_seconds if compiled else 0.0  # a warm cache was filled before any clock
     excess = init_excess(read_init_seconds(log))
     clocks = {
         "tta_wall": established.wall_seconds + excess,

@@ -23,9 +23,10 @@ from repro.core.events import TOKEN, complete_lines, parse_line
 from repro.core.files import make_durable, read_model, write_model
 from repro.core.frozen import Frozen
 from repro.record.folder.index import file_sha256
+from repro.record.log.reading import follow_log
+from repro.record.log.schema import Launched
 
 MANIFEST, LOG = "checkpoint.json", "log.txt"
-LAUNCHED = "x_launch_ns"
 KEPT = 2
 """The last one may be damaged by the failure that ended the trial, or contain its cause."""
 LEAST_BYTES = 1 << 20
@@ -75,9 +76,10 @@ class Resumption:
         0 if the log does not state the launch. Valid only for a log on the machine's clock: an engine's own clock
         stops between two attempts.
         """
-        events = (parse_line(line) for line in complete_lines(self.path / LOG))
-        launched = next((event.value for event in events if event is not None and event.key == LAUNCHED), None)
-        return (monotonic() + self.shift_ns - launched) / 1e9 if isinstance(launched, int) else 0.0
+        for recorded, _ in follow_log(self.path / LOG):
+            if recorded is not None and isinstance(recorded.event, Launched):
+                return (monotonic() + self.shift_ns - recorded.event.value) / 1e9
+        return 0.0
 
     def own(self, rank: int) -> dict[str, Any]:
         """Return the state of one rank.

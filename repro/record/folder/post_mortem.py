@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from repro.core.events import TOKEN, complete_lines, parse_line
+from repro.core.events import TOKEN, Event, complete_lines, parse_line
 from repro.core.redact import HIDDEN, masked, secrets
+from repro.record.log.reading import MalformedEvent, interpret
+from repro.record.log.schema import CacheClear, EffectiveSettings
 from repro.record.result.reasons import LogDamaged
 from repro.seams.launching import LaunchResult, RankEnd
 
-FIRST, LAST = "cache_clear", "x_effective"
-"""The first and the last event of a worker's log."""
 LINES = 3
 LONGEST = 300
 _READ = 8192
@@ -114,9 +114,11 @@ def log_damage(log: Path) -> LogDamaged | None:
     """Return the damage of the log of a trial whose ranks all ended with success; None if it is complete.
 
     A line that does not start with the token or cannot be parsed was modified after it was written. With an evaluation
-    missing from its log, a trial would get a later time to the target than it took.
+    missing from its log, a trial would get a later time to the target than it took. The fields of an event are checked
+    against its model.
     """
     first = last = ""
+    malformed: LogDamaged | None = None
     lines = bad = 0
     try:
         with log.open("rb") as stream:
@@ -130,8 +132,20 @@ def log_damage(log: Path) -> LogDamaged | None:
             bad += event is None
             last = event.key if event else ""
             first = first or last
+            if event is not None and malformed is None:
+                malformed = _malformed(event, lines)
     except OSError as error:
         return LogDamaged(problem="unreadable", error=str(error.strerror))
     if bad:
         return LogDamaged(problem="lines", bad=bad, lines=lines)
-    return LogDamaged(problem="incomplete") if first != FIRST or last != LAST else None
+    if first != CacheClear.key or last != EffectiveSettings.key:
+        return LogDamaged(problem="incomplete")
+    return malformed
+
+
+def _malformed(event: Event, line: int) -> LogDamaged | None:
+    try:
+        interpret(event)
+    except MalformedEvent as error:
+        return LogDamaged(problem="malformed", lines=line, error=str(error))
+    return None

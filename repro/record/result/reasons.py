@@ -64,9 +64,10 @@ class LogDamaged(Worded):
     """A log that another process modified, of a trial whose ranks all ended well: the rest of it may be wrong, too."""
 
     kind: Literal["log_damaged"] = "log_damaged"
-    problem: Literal["torn", "unreadable", "lines", "incomplete"]
+    problem: Literal["torn", "unreadable", "lines", "incomplete", "malformed"]
     bad: int = 0
     lines: int = 0
+    """Of the log; of a malformed event the number of its line."""
     error: str = ""
 
     @property
@@ -74,7 +75,8 @@ class LogDamaged(Worded):
         """What is wrong with the log."""
         return {"torn": "its log ends in the middle of a line", "unreadable": f"its log cannot be read: {self.error}",
                 "lines": f"{self.bad} of {self.lines} lines of its log are damaged",
-                "incomplete": "its log does not go from its first event to its last"}[self.problem]
+                "incomplete": "its log does not go from its first event to its last",
+                "malformed": f"line {self.lines} of its log is damaged: {self.error}"}[self.problem]
 
     def _words(self) -> str:
         return f"{self.damage}, though every rank ended well"

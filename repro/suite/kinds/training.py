@@ -339,9 +339,9 @@ class TrainingConfig(TrialConfig):
 
     def preload(self) -> list[str]:
         if self.engine.get(Engine).needs_parts:
-            return super().preload()
-        # No rank imports the modules of an optimizer and a workload that nothing trains with.
-        return [*self.engine.plugin.preload, *self.launcher.plugin.preload]
+            return [*super().preload(), "torch.utils.flop_counter"]  # the final report counts operations
+        # No rank imports what an optimizer and a workload that nothing trains with need.
+        return [*self.plugin_modules(), *self.engine.plugin.preload, *self.launcher.plugin.preload]
 
     def notes(self, machine: Machine) -> list[str]:
         costly = self.determinism == "bitwise" and self.origin != "simulated"

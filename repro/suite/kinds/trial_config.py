@@ -177,7 +177,13 @@ class TrialConfig(SuitePart):
 
     def preload(self) -> list[str]:
         """Return modules that the ranks of a trial import, worth loading once for all trials."""
-        return [name for choice in self.plugins() for name in choice.plugin.preload]
+        return [*self.plugin_modules(), *(name for choice in self.plugins() for name in choice.plugin.preload)]
+
+    def plugin_modules(self) -> list[str]:
+        """Return this project's modules with the classes of the plug-ins, which every rank imports to read its trial.
+        Other packages name in `preload` what may be imported before a rank starts.
+        """
+        return [module for choice in self.plugins() if (module := type(choice.plugin).__module__).startswith("repro.")]
 
     def unsupported(self, machine: Machine) -> str:
         """Return why `machine` cannot run these choices, in one sentence; "" if it can."""

@@ -13,6 +13,9 @@ def absent_data(plan: Plan) -> list[str]:
 
 
 def absent_services(plan: Plan) -> list[str]:
-    """Return a line for each service or room that a measurement needs and that is missing."""
-    found = (cell.choices.absent() for cell in plan.cells)
-    return [text for text in dict.fromkeys(found) if text]
+    """Return a line for each service or room that a measurement needs and that is missing.
+
+    Equal plug-ins are asked once: two looks at a disk may find different amounts of free space.
+    """
+    asked = {tuple(choice.model_dump_json() for choice in cell.choices.plugins()): cell.choices for cell in plan.cells}
+    return [text for text in dict.fromkeys(choices.absent() for choices in asked.values()) if text]

@@ -159,8 +159,8 @@ class Recorder:
         if held is None:
             return facts
         found = describe_held(held, self.weights, precision.weights)
-        return facts | {"parts": found["parts"], "held": found["sha256"], "different": found["different"],
-                        "first_different": found["first"]}
+        return facts | {"parts": found.parts, "held": found.sha256, "different": found.different,
+                        "first_different": found.first}
 
     def _mean(self, losses: Sequence[float]) -> list[float]:
         return [total / self.job.world for total in self.session.total(losses)]

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repro.comm.algorithm import OPERATIONS, Algorithm
-from repro.comm.formula import collective_cost
+from repro.comm.collective_cost import collective_cost
 from repro.comm.schedule import cut
+from repro.record.result.results import Formula
 from repro.seams.training import Comm
 
 ITEMSIZES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2}
@@ -24,8 +25,8 @@ BUCKET_ITEMSIZE = 4
 def expected_traffic(
     comm: Comm, world: int, lines: Sequence[Mapping[str, Any]], buckets: Sequence[int], steps: int,
     gathers: Sequence[int] = (),
-) -> dict[str, Any] | None:
-    """Return the formula's traffic for one trial's collectives (JSON-like, `repro.record.result.results.Formula`).
+) -> Formula | None:
+    """Return the formula's traffic for one trial's collectives.
 
     Args:
         comm: the object that ran: one that tunes itself has chosen its algorithm by then.
@@ -54,7 +55,7 @@ def expected_traffic(
                           reduced_bytes=times * one.cost.reduced_bytes)
     if not totals:
         return None
-    return {"sent_bytes": max(sent), "received_bytes": max(received), **totals, "assumed": assumed}
+    return Formula(sent_bytes=max(sent), received_bytes=max(received), **totals, assumed=assumed)
 
 
 def message_sizes(

@@ -1,12 +1,13 @@
-"""Facts about a finished trial that no engine states: gathered after `run_stop`, judged by `record.final_facts`."""
+"""Gathers facts about a finished trial that no engine states; `record.derive.final_facts` judges them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from repro.record.log.schema import FinalFacts, OwnEvaluation
 from repro.seams.training import Batch
 from repro.worker.context import TrialContext
 from repro.worker.evaluation import Evaluated
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 def gather_facts(
     context: TrialContext, weights: Mapping[str, np.ndarray], capture: Capture, last: Evaluated | None,
     batches: Callable[[], Iterable[Batch]],
-) -> dict[str, Any]:
-    """Return the facts (JSON-like, `record.final_facts.FinalFacts`); all ranks take part.
+) -> FinalFacts:
+    """Return the facts; all ranks take part.
 
     Args:
         weights: the final weights, `Session.weights`.
@@ -33,8 +34,6 @@ def gather_facts(
     held = session.held()
     ranks = session.gather(describe_held(held, weights, job.precision.weights) if held is not None else None)
     moved = {number for numbers in session.gather(capture.moved) for number in numbers}
-    facts: dict[str, Any] = {"ranks": ranks, "wide_share": round(wide_share(weights, job.precision), 6),
-                             "moved_by_evaluation": sorted(moved), "evaluations": [], "problem": ""}
     chosen = [capture.newest] if capture.newest else []
     if capture.enabled and last is not None and (not chosen or chosen[0].evaluated != last):
         chosen.append(Captured(last, held_or_full(session), session.buffers()))
@@ -42,19 +41,22 @@ def gather_facts(
     assert functions is not None
     try:
         own: OwnModel | None = OwnModel(context.trial, job, functions)
+        problem = ""
     except (RuntimeError, MemoryError) as error:
-        own, facts["problem"] = None, f"the model could not be built a second time: {str(error).splitlines()[0]}"
+        own, problem = None, f"the model could not be built a second time: {str(error).splitlines()[0]}"
     # Every rank gathers as often as the others, also if one of them has failed.
-    facts["evaluations"] = [_evaluate_again(context, own, item, assemble(session, item.held, weights), batches)
-                            for item in chosen]
-    facts["optimizer"] = own.describe_optimizer() if own is not None else {}
-    return facts
+    evaluations = [_evaluate_again(context, own, item, assemble(session, item.held, weights), batches)
+                   for item in chosen]
+    return FinalFacts(
+        ranks=ranks, wide_share=round(wide_share(weights, job.precision), 6), moved_by_evaluation=sorted(moved),
+        evaluations=evaluations, optimizer=own.describe_optimizer() if own is not None else {}, problem=problem,
+    )
 
 
 def _evaluate_again(
     context: TrialContext, own: OwnModel | None, item: Captured, weights: Mapping[str, np.ndarray],
     batches: Callable[[], Iterable[Batch]],
-) -> dict[str, Any]:
+) -> OwnEvaluation:
     found, problem = (0.0, 0), "no model"
     if own is not None:
         try:
@@ -64,11 +66,10 @@ def _evaluate_again(
             problem = " ".join(str(error).split())[:200] or type(error).__name__
     shares = context.session.gather([float(found[0]), found[1], problem])
     total, count = sum(share[0] for share in shares), sum(share[1] for share in shares)
-    return {
-        "number": item.evaluated.number, "samples": item.evaluated.samples, "reported": _finite(item.evaluated.value),
-        "own": _finite(total / count) if count else None,
-        "problem": next((share[2] for share in shares if share[2]), ""),
-    }
+    return OwnEvaluation(
+        number=item.evaluated.number, samples=item.evaluated.samples, reported=_finite(item.evaluated.value),
+        own=_finite(total / count) if count else None, problem=next((share[2] for share in shares if share[2]), ""),
+    )
 
 
 def _finite(value: float) -> float | None:

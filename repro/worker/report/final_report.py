@@ -9,6 +9,24 @@ from typing import Any
 
 import numpy as np
 
+from repro.record.log.schema import (
+    CompiledLate,
+    ControllerCounted,
+    ControllerReading,
+    ControllerReadings,
+    EffectiveSettings,
+    FactsGathered,
+    Fed,
+    FormulaTraffic,
+    Hashes,
+    InputWaits,
+    MemoryPeaks,
+    ModelStated,
+    Seeded,
+    ServerProtocol,
+    StateMemory,
+    TrafficCounted,
+)
 from repro.worker.context import TrialContext
 from repro.worker.evaluation import Evaluated
 from repro.worker.input.data_audit import DataAudit, add_tallies, draws_sha256
@@ -41,7 +59,7 @@ class RankFigures:
     capture: Capture
     last: Evaluated | None
     input: TrialInput
-    controller: Sequence[Mapping[str, Any] | None]
+    controller: Sequence[ControllerReading | None]
     """Counters at `run_start` and at `run_stop`; empty in a resumed attempt."""
 
 
@@ -50,30 +68,31 @@ def report_final(context: TrialContext, figures: RankFigures) -> None:
     session, log = context.session, context.log
     _log_rank_steps(context, figures)
     if context.parts is not None:
-        log.emit("x_input", session.gather(
-            waited_and_stepped(figures.block_seconds, figures.whole_seconds, context.choices.stop.warmup)))
+        log.write(InputWaits(value=session.gather(
+            waited_and_stepped(figures.block_seconds, figures.whole_seconds, context.choices.stop.warmup))))
     effective = session.effective() | figures.input.effective()
     _log_traffic(context, figures, effective)
     log_controller(context, figures.controller)
     log_memory_of(context, figures.init_peak_bytes, figures.peak_bytes)
     if states := session.state_memory():
-        log.emit("x_state_memory", states)
+        log.write(StateMemory(value=states))
     if protocol := session.protocol():
-        log.emit("x_protocol", protocol)
+        log.write(ServerProtocol(value=protocol))
     weights = session.weights()
-    log.emit("x_hashes", {"final_weights": weights_sha256(weights)})
+    log.write(Hashes(value={"final_weights": weights_sha256(weights)}))
     if context.parts is not None:
-        log.emit("x_checked", gather_facts(
-            context, weights, figures.capture, figures.last, figures.input.evaluation_again))
+        log.write(FactsGathered(value=gather_facts(
+            context, weights, figures.capture, figures.last, figures.input.evaluation_again)))
     if figures.audit is None:
-        log.emit("x_hashes", {"data_order": figures.order.sha256()})  # an engine without a model consumes no samples
+        # An engine without a model consumes no samples.
+        log.write(Hashes(value={"data_order": figures.order.sha256()}))
     else:
         log_consumed(context, figures.audit, context.count_samples(figures.step))
     if model := describe_model(context):
-        log.emit("x_model", model)
+        log.write(ModelStated(value=model))
     if context.choices.compile:
-        log.emit("x_compiled_late", session.gather(session.compilation()))
-    log.emit("x_effective", effective)
+        log.write(CompiledLate(value=session.gather(session.compilation())))
+    log.write(EffectiveSettings(value=effective))
     log.flush()
 
 
@@ -100,25 +119,20 @@ def _log_rank_steps(context: TrialContext, figures: RankFigures) -> None:
 
 
 def log_memory_of(context: TrialContext, init_bytes: int | None, peak_bytes: int | None) -> None:
-    """Log the largest memory of every rank: of training, of initialisation and, as older records have it, of both.
-
-    On a GPU the older figure is that of training.
-    """
+    """Log the largest memory of every rank, in initialisation and in training."""
     ranks = context.session.gather([init_bytes, peak_bytes])
-    resident = not context.job.device.startswith("cuda")
-    context.log.emit("x_memory", {
-        "kind": "resident" if resident else "allocated",
-        "init": [init for init, _ in ranks], "training": [training for _, training in ranks],
-    })
-    context.log.emit("x_peak_bytes", [max((peak for peak in found if peak is not None), default=None)
-                                      for found in (ranks if resident else [item[1:] for item in ranks])])
+    context.log.write(MemoryPeaks(
+        kind="allocated" if context.job.device.startswith("cuda") else "resident",
+        init=[init for init, _ in ranks], training=[training for _, training in ranks],
+    ))
 
 
-def log_controller(context: TrialContext, readings: Sequence[Mapping[str, Any] | None]) -> None:
+def log_controller(context: TrialContext, readings: Sequence[ControllerReading | None]) -> None:
     """Log the counters of every rank; nothing if one of them has none."""
     ranks = context.session.gather(readings)
     if all(len(each) == 2 and all(each) for each in ranks):
-        context.log.emit("x_controller", [{"start": start, "stop": stop} for start, stop in ranks])
+        context.log.write(ControllerCounted(value=[ControllerReadings(start=start, stop=stop)
+                                                   for start, stop in ranks]))
 
 
 def _log_traffic(context: TrialContext, figures: RankFigures, effective: Mapping[str, str]) -> None:
@@ -133,14 +147,14 @@ def _log_traffic(context: TrialContext, figures: RankFigures, effective: Mapping
                if line["factors"]]
     lines = figures.traffic["lines"]
     if expected := expected_traffic(job.comm, job.world, lines, sizes, figures.step, gathers):
-        context.log.emit("x_formula", expected)
+        context.log.write(FormulaTraffic(value=expected))
 
 
 def log_traffic_of(context: TrialContext, traffic: Mapping[str, Any]) -> bool:
     """Log the traffic of all ranks; return whether any was counted."""
     traffics = context.session.gather(traffic)
     if any(traffics):
-        context.log.emit("x_traffic", traffics)
+        context.log.write(TrafficCounted(value=[counted or None for counted in traffics]))
     return any(traffics)
 
 
@@ -154,6 +168,6 @@ def log_consumed(context: TrialContext, audit: DataAudit, samples: int) -> None:
         seeded["augmentation"] = drawn.lanes == draws.lanes
         named = draws_sha256(audit.parts.draws, context.workload.train_samples)
         hashes["augmentation"] = named if seeded["augmentation"] else drawn.hex()
-    context.log.emit("x_hashes", hashes)
-    context.log.emit("x_fed", {"samples": samples, "order": fed.hex(), "augmentation": drawn.hex(),
-                               "as_seeded": seeded})
+    context.log.write(Hashes(value=hashes))
+    context.log.write(Fed(samples=samples, order=fed.hex(), augmentation=drawn.hex(),
+                          as_seeded=Seeded.model_validate(seeded)))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from repro.record.environment.device_peaks import stated_peak
+from repro.record.result.results import Model
 from repro.worker.context import TrialContext
 from repro.worker.model_flops import forward_flops
 
 UNLIKE = "training samples differ in shape in the course of a trial, so their operations are not counted"
 
 
-def describe_model(context: TrialContext) -> dict[str, Any] | None:
-    """Return the event `x_model` (JSON-like, `record.results.Model`) on rank 0, None on the others.
+def describe_model(context: TrialContext) -> Model | None:
+    """Return the model's size and arithmetic on rank 0, None on the others.
 
     All ranks take part. Counting is arithmetic on shapes, done after the clock has stopped.
     """
@@ -21,24 +20,23 @@ def describe_model(context: TrialContext) -> dict[str, Any] | None:
     if parts is None or twin is None:
         return None
     flops = twin if isinstance(twin, str) else UNLIKE if parts.unlike_samples else forward_flops(twin, parts)
-    found: dict[str, Any] = {
-        "parameters": 0 if isinstance(twin, str) else sum(item.numel() for item in twin.parameters()),
-        "forward_flops": None if isinstance(flops, str) else flops,
-        "tokens_per_sample": context.workload.tokens_per_sample, "device": devices[0],
-        "peak_flops": None, "peak_source": "", "why": flops if isinstance(flops, str) else "",
-    }
-    if context.job.device == "cpu":
-        return found | {"why": "no peak is stated for a processor"}
-    if isinstance(flops, str):
-        return found
-    if len(set(devices)) > 1:
-        return found | {"why": f"ranks ran on different devices: {', '.join(sorted(set(devices)))}"}
     precision = context.job.precision
     number_format = "tf32" if precision.tf32 else precision.autocast or precision.weights
-    peak = stated_peak(devices[0], number_format)
-    if peak is None:
-        return found | {"why": f"no stated peak of {devices[0]} for {number_format} is known"}
-    return found | {"peak_flops": peak.flops, "peak_source": f"{number_format}, {peak.source}"}
+    peak, why = None, ""
+    if context.job.device == "cpu":
+        why = "no peak is stated for a processor"
+    elif isinstance(flops, str):
+        why = flops
+    elif len(set(devices)) > 1:
+        why = f"ranks ran on different devices: {', '.join(sorted(set(devices)))}"
+    elif (peak := stated_peak(devices[0], number_format)) is None:
+        why = f"no stated peak of {devices[0]} for {number_format} is known"
+    return Model(
+        parameters=0 if isinstance(twin, str) else sum(item.numel() for item in twin.parameters()),
+        forward_flops=None if isinstance(flops, str) else flops,
+        tokens_per_sample=context.workload.tokens_per_sample, device=devices[0],
+        peak_flops=peak.flops if peak else None, peak_source=f"{number_format}, {peak.source}" if peak else "", why=why,
+    )
 
 
 def _device_name(device: str) -> str:

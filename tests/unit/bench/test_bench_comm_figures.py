@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from repro.reporters.page.comm_bench import render
 
+from repro.bench.comm.comm_options import read_algorithms, read_launcher, read_sizes, read_worlds, size_text
 from repro.bench.comm.links import _slow
 from repro.bench.comm.mpi import read_times
-from repro.bench.comm.options import read_algorithms, read_launcher, read_sizes, read_worlds, size_text
 from repro.bench.comm.result import CommOutcome, WorldResult, bus_factor
 from repro.bench.comm.table import bound_texts, columns, text
 from repro.bench.comm.world import read_links, world_result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.compare import Size, made_plan, made_results, measure, summary
+from benchmarks.compare_time import Size, made_plan, made_results, measure, summary
 from repro.compare import compare
 
 

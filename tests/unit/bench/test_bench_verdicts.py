@@ -11,7 +11,7 @@ from benchmarks.__main__ import main
 from benchmarks.verdicts.experiment import Experiment, simulated
 from benchmarks.verdicts.made_plans import places_of
 from benchmarks.verdicts.measure import measure, simulate
-from benchmarks.verdicts.outcome import VerdictErrors, allowed
+from benchmarks.verdicts.rows import VerdictErrors, allowed
 from benchmarks.verdicts.scenario import Judged, Scenario, single_run
 from benchmarks.verdicts.scenarios import SCENARIOS
 from benchmarks.verdicts.screen import DISAGREE, is_open, paired_p

@@ -19,6 +19,7 @@ from repro.board.read import read_entry
 from repro.cli.main import cli
 from repro.core.errors import ReproError
 from tests.unit.board.test_board import row, tampered
+from tests.waiting import LONG_SECONDS
 
 RECORDS = Path(__file__).parents[3] / "docs/gallery/records"
 
@@ -92,7 +93,7 @@ build.read_records(sorted(top.glob("several-*.zip")), top, Path(sys.argv[1]), No
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl")
 def test_the_workers_of_a_killed_build_end(tmp_path: Path) -> None:
     def until(done: Callable[[], bool]) -> None:
-        late = time.monotonic() + 60
+        late = time.monotonic() + LONG_SECONDS
         while not done() and time.monotonic() < late:
             time.sleep(0.05)
         assert done()

@@ -90,9 +90,8 @@ def test_a_name_twice_and_a_file_below_a_file_are_refused(tmp_path: Path) -> Non
 def test_a_bomb_is_stopped_by_its_stated_size(tmp_path: Path) -> None:
     path = make(tmp_path / "x.zip", *((f"{n}", bytes(40 << 20)) for n in range(14)))
     assert path.stat().st_size < 1 << 20
-    began = time.monotonic()
     assert "would unpack to 560 MiB (limit 512)" in refused(path, tmp_path / "out")
-    assert time.monotonic() - began < 1
+    assert not list((tmp_path / "out").glob("*")), "nothing was unpacked"
 
 
 def test_a_bomb_is_stopped_by_its_ratio(tmp_path: Path) -> None:

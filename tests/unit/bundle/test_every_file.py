@@ -231,8 +231,8 @@ def test_a_complete_run_without_its_index_is_not_as_it_was(run: Path) -> None:
 @pytest.mark.parametrize("how", ["hung", "timed_out", "lost", "crashed"])
 def test_a_failure_is_as_it_was(run: Path, how: str) -> None:
     """A trial that hung, ran out of time, crashed with half a line, or lost its log is a record, not an alteration."""
-    from repro.core.events import read_events
     from repro.record.derive.derive import derive
+    from repro.record.log.reading import read_log
     from repro.seams.launching import RankEnd
 
     folder, path = RunFolder(run), trial_of(run)
@@ -243,7 +243,7 @@ def test_a_failure_is_as_it_was(run: Path, how: str) -> None:
     outcome = {"hung": LaunchResult((RankEnd(1, -9, "stuck in a barrier"),), 9.0, hung=True),
                "timed_out": LaunchResult((), 9.0, timed_out=True),
                "crashed": LaunchResult((RankEnd(0, -9),), 9.0)}.get(how)
-    result = derive(trial, 1, read_events(log)[0], outcome) if outcome else Result(
+    result = derive(trial, 1, read_log(log), outcome) if outcome else Result(
         trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=1, status="crashed",
         reasons=(LogDamaged(problem="incomplete"),))
     assert (result.status, stored.status) == ("crashed" if how == "lost" else how, "ok")

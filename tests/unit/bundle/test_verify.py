@@ -20,11 +20,11 @@ from repro.bundle.contents import write_bundle
 from repro.bundle.make import make_bundle
 from repro.bundle.verify import verify
 from repro.core.errors import OutputError, RecordModified
-from repro.core.events import read_events
 from repro.core.files import read_model, write_model
 from repro.record.derive.derive import derive
 from repro.record.folder import index
 from repro.record.folder.store import RunFolder, read_record
+from repro.record.log.reading import read_log
 from repro.record.result.reasons import RankFailed
 from repro.record.result.results import Network, Result
 from repro.seams.launching import LaunchResult, RankEnd
@@ -271,7 +271,7 @@ def test_the_user_s_name_in_torch_s_cache_is_taken_out(run: Path, tmp_path: Path
 def test_a_success_called_late_that_ended_before_its_limit_is_seen_under_a_new_index(run: Path) -> None:
     folder, name = RunFolder(run), trial_of(run).name
     trial = next(item for item in read_record(run).plan.trials() if item.trial_id == name)
-    events = read_events(folder.log(name, 1))[0]
+    events = read_log(folder.log(name, 1))
     write_model(folder.result(name), derive(trial, 1, events, LaunchResult((), 600.0, timed_out=True)))
     lines = [json.loads(line) for line in folder.ledger.read_text().splitlines()]
     folder.ledger.write_text("".join(
@@ -341,7 +341,7 @@ def long_log(run: Path, steps: int) -> Path:
     lines[place] = f":::MLLOG {json.dumps(event)}\n"
     log.write_text("".join(lines))
     path = RunFolder(run).result(trial.trial_id)
-    write_model(path, derive(trial, 1, read_events(log)[0], LaunchResult((RankEnd(0, 0),), 1.0)))
+    write_model(path, derive(trial, 1, read_log(log), LaunchResult((RankEnd(0, 0),), 1.0)))
     reseal(run)
     return log
 

@@ -64,6 +64,7 @@ def folder(tmp_path: Path) -> Path:
 # ---- speed: what only shows things must not wait for libraries
 
 
+@pytest.mark.slow
 def test_help_answers_in_under_0_3_seconds(tmp_path: Path) -> None:
     assert min(answered(tmp_path, "--help") for _ in range(5)) < 0.3
 

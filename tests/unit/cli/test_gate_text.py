@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from repro.cli.text.gate import gate_text
-from repro.cli.workflows.gate import Gated, _rows
+from repro.cli.workflows.gate import Gated, _rows, gate_text
 from repro.runner.gate import _as_json
 from repro.worker.gate.judge import judge
 from tests.traces import set_norm, trace

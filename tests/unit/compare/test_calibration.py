@@ -30,10 +30,10 @@ from repro.core.files import write_model
 from repro.core.machine import Machine
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
-from repro.suite.file import read_suite
 from repro.suite.identity import METHOD
 from repro.suite.model import Trial
-from repro.suite.planning.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan
+from tests.plans import planned
 from tests.records import SUITE, Course, make_record, sample_environment
 
 MACHINE = Machine("cpu", 0, 2)
@@ -52,8 +52,7 @@ def noisy(seed: int, size: float = 0.03):
 
 
 def plan_of(folder: Path, seeds: int = 6) -> Plan:
-    (folder / "s.yaml").write_text(SUITE.replace("seeds: 6", f"seeds: {seeds}"))
-    return make_plan(read_suite(str(folder / "s.yaml")).suite, MACHINE)
+    return planned(folder, SUITE.replace("seeds: 6", f"seeds: {seeds}"))
 
 
 def record_of(folder: Path, seeds: int, seed: int = 1) -> Record:

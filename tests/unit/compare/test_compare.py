@@ -15,6 +15,7 @@ from repro.record.result.results import Result, Status
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import Plan, make_plan
 from tests.made_cells import fine_bracket
+from tests.plans import planned
 from tests.records import SUITE, Course, make_record
 
 MATRIX = "  engine: [ddp, {kind: deepspeed, stage: 1}]\n  processes: [1, 2]\n"
@@ -23,9 +24,7 @@ NAMES = {"ddp": "d", "deepspeed": "z", "fake": "f"}
 
 def make_plan_of(folder: Path, old: str = "", new: str = "") -> Plan:
     assert old in SUITE
-    (folder / "s.yaml").write_text(SUITE.replace(old, new, 1))
-    source = read_suite(str(folder / "s.yaml"))
-    return make_plan(source.suite, Machine("cpu", 0, 8), source.problem)
+    return planned(folder, SUITE.replace(old, new, 1), machine=Machine("cpu", 0, 8))
 
 
 def results(plan: Plan, seconds: Callable[[str, int, int], float | None], **changes: Any) -> list[Result]:

@@ -12,9 +12,9 @@ import pytest
 from repro.compare import DECIDED, compare, contrast
 from repro.core.machine import Machine
 from repro.record.result.results import Result
-from repro.suite.file import read_suite
-from repro.suite.planning.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan
 from tests.made_cells import BASELINE, CANDIDATE, result, trials
+from tests.plans import planned
 from tests.records import SUITE
 
 RUNS = 300
@@ -37,8 +37,7 @@ def allowed(rate: float, runs: int) -> int:
 
 
 def plan_of(folder: Path, seeds: int) -> Plan:
-    (folder / "s.yaml").write_text(SUITE.replace("seeds: 6", f"seeds: {seeds}"))
-    return make_plan(read_suite(str(folder / "s.yaml")).suite, Machine("cpu", 0, 8))
+    return planned(folder, SUITE.replace("seeds: 6", f"seeds: {seeds}"), machine=Machine("cpu", 0, 8))
 
 
 @pytest.mark.parametrize(("name", "runs"), [("log-normal", FEWER_RUNS), *(

@@ -10,17 +10,16 @@ import pytest
 from repro.compare import Comparison, compare
 from repro.core.machine import Machine
 from repro.record.result.results import Result
-from repro.suite.file import read_suite
-from repro.suite.planning.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan
 from tests.made_cells import fine_bracket
+from tests.plans import planned
 from tests.records import SUITE
 
 FACTORS = (0.98, 1.0, 1.02, 1.01, 0.99)
 
 
 def plan_of(folder: Path, seeds: int, text: str = SUITE) -> Plan:
-    (folder / "s.yaml").write_text(text.replace("seeds: 6", f"seeds: {seeds}"))
-    return make_plan(read_suite(str(folder / "s.yaml")).suite, Machine("cpu", 0, 8))
+    return planned(folder, text.replace("seeds: 6", f"seeds: {seeds}"), machine=Machine("cpu", 0, 8))
 
 
 def compared(plan: Plan, seconds: Callable[[str, int, int], float]) -> dict[str, Comparison]:

@@ -11,16 +11,15 @@ from repro.compare.runs.two_runs import Ran, versus
 from repro.core.errors import UsageError
 from repro.core.machine import Machine
 from repro.record.result.results import Bracket, Result
-from repro.suite.file import read_suite
-from repro.suite.planning.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan
+from tests.plans import planned
 from tests.records import SUITE, sample_environment
 
 FACTORS = (0.98, 1.0, 1.02, 1.01, 0.99)
 
 
 def plan_of(folder: Path, seeds: int = 10, text: str = SUITE) -> Plan:
-    (folder / "s.yaml").write_text(text.replace("seeds: 6", f"seeds: {seeds}"))
-    return make_plan(read_suite(str(folder / "s.yaml")).suite, Machine("cpu", 0, 8))
+    return planned(folder, text.replace("seeds: 6", f"seeds: {seeds}"), machine=Machine("cpu", 0, 8))
 
 
 def ran(name: str, plan: Plan, scale: float, shift: int = 0, order: str = "o", hashes: bool = True) -> Ran:

@@ -18,8 +18,8 @@ from repro.compare.runs.two_runs import Ran
 from repro.compare.verdict.contest import claims
 from repro.core.machine import Machine
 from repro.record.result.results import Result
-from repro.suite.file import read_suite
-from repro.suite.planning.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan
+from tests.plans import planned
 from tests.records import SUITE as TRAINING
 from tests.records import make_record, sample_environment
 
@@ -43,9 +43,7 @@ TIMES = (1.001, 0.999, 1.0005, 1.0, 0.9995, 1.0002)
 
 def plan_of(folder: Path, seeds: int = 6, direction: str = "lower", design: str = "contest") -> Plan:
     (folder / "train.py").write_text("")
-    (folder / "s.yaml").write_text(SUITE.format(seeds=seeds, direction=direction, design=design))
-    found = read_suite(str(folder / "s.yaml"))
-    return make_plan(found.suite, Machine("cpu", 0, 8), found.problem, folder=found.folder)
+    return planned(folder, SUITE.format(seeds=seeds, direction=direction, design=design), machine=Machine("cpu", 0, 8))
 
 
 def ran(plan: Plan, baseline: Sequence[float | None] = GOOD, candidate: Sequence[float | None] = GOOD,

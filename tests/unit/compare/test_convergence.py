@@ -13,8 +13,8 @@ from repro.compare import Pair
 from repro.compare.verdict.convergence import certain_p, check, pair_ranges
 from repro.core.machine import Machine
 from repro.record.result.results import Bracket, Point, Result
-from repro.suite.file import read_suite
-from repro.suite.planning.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan
+from tests.plans import planned
 from tests.records import SUITE
 
 ONE = SUITE.replace("  processes: [1, 2]\n", "").replace(", processes: 2", "")
@@ -22,8 +22,7 @@ ONE = SUITE.replace("  processes: [1, 2]\n", "").replace(", processes: 2", "")
 
 
 def plan_of(folder: Path, seeds: int, text: str = ONE) -> Plan:
-    (folder / "s.yaml").write_text(text.replace("seeds: 6", f"seeds: {seeds}"))
-    return make_plan(read_suite(str(folder / "s.yaml")).suite, Machine("cpu", 0, 8))
+    return planned(folder, text.replace("seeds: 6", f"seeds: {seeds}"), machine=Machine("cpu", 0, 8))
 
 
 def made(plan: Plan, crossing: Callable[[str, int], float | None], grid: int) -> list[Result]:

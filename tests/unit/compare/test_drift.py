@@ -15,6 +15,7 @@ from repro.core.machine import Machine
 from repro.record.result.results import Result
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import Plan, make_plan
+from tests.plans import planned
 from tests.records import SUITE
 
 SEEDS = 10
@@ -26,8 +27,7 @@ def plan(tmp_path: Path) -> Plan:
 
 
 def plan_of(folder: Path, seeds: int) -> Plan:
-    (folder / "s.yaml").write_text(SUITE.replace("seeds: 6", f"seeds: {seeds}"))
-    return make_plan(read_suite(str(folder / "s.yaml")).suite, Machine("cpu", 0, 8))
+    return planned(folder, SUITE.replace("seeds: 6", f"seeds: {seeds}"), machine=Machine("cpu", 0, 8))
 
 
 def made(plan: Plan, seconds: Callable[[int, str, int], float]) -> list[Result]:

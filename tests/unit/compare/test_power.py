@@ -15,11 +15,9 @@ from repro import stats
 from repro.cli.main import cli
 from repro.compare.design.power import power, spread_interval
 from repro.core.errors import UsageError
-from repro.core.machine import Machine
 from repro.record.folder.store import Record
-from repro.suite.file import read_suite
 from repro.suite.model import Trial
-from repro.suite.planning.plan import make_plan
+from tests import plans
 from tests.records import SUITE, Course, make_record
 
 SHIFTS = (0.00, 0.03, 0.01, 0.05, 0.02, 0.04)
@@ -37,8 +35,7 @@ def pilot(tmp_path_factory: pytest.TempPathFactory) -> Record:
 
 
 def planned(folder: Path, seeds: int, text: str = SUITE):
-    (folder / "s.yaml").write_text(text.replace("seeds: 6", f"seeds: {seeds}"))
-    return make_plan(read_suite(str(folder / "s.yaml")).suite, Machine("cpu", 0, 2))
+    return plans.planned(folder, text.replace("seeds: 6", f"seeds: {seeds}"))
 
 
 def test_the_spread_is_that_of_the_pilots_log_ratios(tmp_path: Path, pilot: Record):

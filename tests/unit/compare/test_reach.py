@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from repro.compare.design.reach import out_of_reach
+from repro.compare.design.power import out_of_reach
 from repro.core.machine import Machine
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import make_plan

@@ -38,10 +38,10 @@ class Hand:
 def test_written_events_are_read(tmp_path: Path) -> None:
     hand = Hand()
     log = EventLog(tmp_path / "log", rank=3, now=hand, anchor_ms=1000.0)
-    log.start("run_start")
+    log.emit("run_start", event_type="INTERVAL_START")
     hand.ns += 1_500_000
     log.emit("eval_accuracy", 0.5, samples_count=64)
-    log.stop("run_stop", status="success")
+    log.emit("run_stop", event_type="INTERVAL_END", status="success")
     log.emit("x_late", [1, None], at_ns=2_000_000_000)
     log.close()
     events, offset = read_events(tmp_path / "log")

@@ -9,16 +9,15 @@ import pytest
 
 from repro.comm.algorithms.ring import Ring
 from repro.core.errors import SuiteError, TrialError
-from repro.core.machine import Machine
 from repro.core.random_streams import Streams
 from repro.engines.ddp import Ddp
 from repro.engines.precisions import Fp32
 from repro.optimizers.sgd import Sgd
 from repro.seams.plugin import Setting
 from repro.seams.training import Job, TrainingParts
-from repro.suite.file import read_suite
-from repro.suite.planning.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan
 from tests.engine_ranks import free_port
+from tests.plans import planned
 
 SUITE = """\
 suite: sending
@@ -40,9 +39,7 @@ def plan(folder: Path, engine: str, more: str = "") -> Plan:
     text = SUITE.format(engine=engine, more=more)
     if "  processes: 1" in more:
         text = text.replace("  processes: 2\n", "")
-    (folder / "suite.yaml").write_text(text)
-    source = read_suite(str(folder / "suite.yaml"), ())
-    return make_plan(source.suite, Machine(device="cpu", device_count=0, cores=2), source.problem)
+    return planned(folder, text)
 
 
 REFUSED = [

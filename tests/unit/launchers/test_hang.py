@@ -15,6 +15,7 @@ from repro.launchers.processes.rank_processes import hung_ends
 from repro.record.folder import post_mortem
 from repro.record.result.reasons import LogDamaged
 from repro.seams.launching import LaunchResult, RankEnd
+from tests.waiting import until
 
 DUMP = """\
 something printed before
@@ -145,10 +146,7 @@ def test_a_process_that_is_stopped_is_known_by_its_state() -> None:
         os._exit(0)
     try:
         os.kill(pid, signal.SIGSTOP)
-        late = time.monotonic() + 5
-        while not hang._is_stopped(pid) and time.monotonic() < late:
-            time.sleep(0.01)
-        assert hang._is_stopped(pid)
+        until(lambda: hang._is_stopped(pid))
         assert not hang._is_stopped(os.getpid())
     finally:
         os.kill(pid, signal.SIGKILL)

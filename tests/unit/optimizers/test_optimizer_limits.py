@@ -11,10 +11,10 @@ import pytest
 from repro.core import installed, registry
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
-from repro.suite.file import read_suite
 from repro.suite.listing import rows
-from repro.suite.planning.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan
 from tests.optimizer_cases import ENGINES, EVERYWHERE, OPTIMIZERS
+from tests.plans import planned
 
 MACHINE = Machine(device="cpu", device_count=0, cores=2)
 SUITE = """\
@@ -34,9 +34,7 @@ ALL = ", ".join(["ddp", "fsdp", *(f"{{kind: deepspeed, stage: {stage}}}" for sta
 
 
 def plan(folder: Path, optimizer: str, engines: str = ALL, more: str = "") -> Plan:
-    (folder / "suite.yaml").write_text(SUITE.format(optimizer=optimizer, engines=engines) + more)
-    source = read_suite(str(folder / "suite.yaml"), ())
-    return make_plan(source.suite, MACHINE, source.problem)
+    return planned(folder, SUITE.format(optimizer=optimizer, engines=engines) + more)
 
 
 def reasons(found: Plan) -> list[str]:
@@ -107,10 +105,8 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(
 def plan_of_both(folder: Path, name: str) -> Plan:
     text = SUITE.format(optimizer="{kind: sgd, lr: 0.1}", engines="ddp").replace(
         "  optimizer: {kind: sgd, lr: 0.1}\n", "")
-    (folder / "suite.yaml").write_text(
+    return planned(folder,
         f"{text}  optimizer: [{{kind: sgd, lr: 0.1}}, {{kind: {name}, lr: 0.1}}]\n")
-    source = read_suite(str(folder / "suite.yaml"), ())
-    return make_plan(source.suite, MACHINE, source.problem)
 
 
 @pytest.mark.parametrize(("options", "message"), [

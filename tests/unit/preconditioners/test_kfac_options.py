@@ -12,10 +12,10 @@ from repro.core.errors import SuiteError
 from repro.core.machine import Machine
 from repro.papers.kfac.kfac import Kfac
 from repro.seams.training import Preconditioner
-from repro.suite.file import read_suite
 from repro.suite.identity import canonical
-from repro.suite.planning.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan
 from repro.worker.gate import parity
+from tests.plans import planned
 
 MACHINE = Machine(device="cpu", device_count=0, cores=2)
 SUITE = """\
@@ -39,9 +39,7 @@ def plan(tmp_path: Path, more: str = "", *changes: tuple[str, str]) -> Plan:
     for old, new in changes:
         assert old in text
         text = text.replace(old, new)
-    (tmp_path / "suite.yaml").write_text(text)
-    source = read_suite(str(tmp_path / "suite.yaml"), ())
-    return make_plan(source.suite, MACHINE, source.problem)
+    return planned(tmp_path, text)
 
 
 WHOLE = ("preconditioner kfac: K-FAC needs the whole mean gradient of a layer, and engine {} divides gradients over "

@@ -18,6 +18,7 @@ from repro.core.errors import CheckpointError, CheckpointRefused, ParityError, S
 from repro.core.events import Event
 from repro.launchers.inline import Inline
 from repro.record.folder import checkpoint
+from repro.record.log.schema import Launched
 from repro.runner import attempt as runner_attempt
 from repro.runner.launching import PARITY_WORKER, Launchers
 from repro.runner.run import Run, prepare
@@ -94,7 +95,7 @@ def test_an_attempt_that_has_nothing_left_is_not_started(
 
 def test_spent_time_counts_from_the_first_launch_with_all_lost_time(tmp_path: Path) -> None:
     second = 1_000_000_000
-    launched = Event(checkpoint.LAUNCHED, 5 * second, "POINT_IN_TIME", 0.0, {})
+    launched = Event(Launched.key, 5 * second, "POINT_IN_TIME", 0.0, {})
     found = written(tmp_path, 1, log=LINE + launched.line().encode())
     point = dataclasses.replace(found.open("step_000000001", "trial", 2), shift_ns=2 * second)
     assert point.spent_seconds(lambda: 103 * second) == 100.0

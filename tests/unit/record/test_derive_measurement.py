@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from repro.core.errors import TrialError
-from repro.core.events import EventLog, read_events
+from repro.core.events import EventLog
 from repro.papers.measurement.rank import combine, findings_data
 from repro.record.derive.derive import derive
+from repro.record.log import schema
+from repro.record.log.reading import read_log
+from repro.record.result.operation import Checked
 from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.seams.measurement import Check, FigureKind, Findings
@@ -36,21 +39,22 @@ def logged(
 ) -> Result:
     """Write a log as the ranks do, with operations of 2, 4 and 6 s, and derive its result."""
     log = EventLog(folder / "log.txt")
-    log.emit("x_measurement", {"items": "numbers", "items_each": 14})
-    log.start("run_start")
+    log.write(schema.MeasurementStated(items="numbers", items_each=14))
+    log.write(schema.RunStart())
     if stopped:
-        log.stop("run_stop", status="success", outcome="success", reason="", samples_count=operations)
+        log.write(schema.RunStop(status="success", outcome="success", reason="", samples_count=operations))
     write_operations(log, [[2.0, 1.0, 6.0][:operations], [1.0, 4.0, 5.0][:operations]])
-    log.emit("x_memory", {"kind": "resident", "init": [1 << 20, 3 << 20], "training": [2 << 20, 4 << 20]})
+    log.write(schema.MemoryPeaks(kind="resident", init=[1 << 20, 3 << 20], training=[2 << 20, 4 << 20]))
     line = {"operation": "all_reduce", "dtype": "float64", "collectives": 3, "payload_bytes": 30, "received_bytes": 9}
     busy = dict.fromkeys(("busy_seconds", "exposed_seconds", "overlapped_seconds"), 0.5)
-    log.emit("x_traffic", [{"lines": [{**line, "sent_bytes": sent}], **busy, "training": busy} for sent in (30, 60)])
-    log.emit("x_findings", {"checks": checks, "figures": [
-        {"name": "kept", "title": "kept", "unit": "bytes", "direction": "lower", "label": "counted", "value": 8.0}]})
-    log.emit("x_effective", effective)
+    log.write(schema.TrafficCounted(value=[{"lines": [{**line, "sent_bytes": sent}], **busy, "training": busy}
+                                           for sent in (30, 60)]))
+    log.write(schema.MeasurementFindings(checks=checks, figures=[
+        {"name": "kept", "title": "kept", "unit": "bytes", "direction": "lower", "label": "counted", "value": 8.0}]))
+    log.write(schema.EffectiveSettings(value=effective))
     log.close()
     ends = (RankEnd(0, 0), RankEnd(1, 0 if stopped else 1, "ran out"))
-    return derive(trial, 1, read_events(folder / "log.txt")[0], LaunchResult(ends, 1.0))
+    return derive(trial, 1, read_log(folder / "log.txt"), LaunchResult(ends, 1.0))
 
 
 def test_an_operation_takes_as_long_as_its_slowest_rank(tmp_path: Path, trial: Trial) -> None:
@@ -101,10 +105,10 @@ def data(error: float, **figures: float) -> dict[str, Any]:
 
 def test_the_worst_rank_decides_a_check_and_a_kind_says_how_figures_are_combined() -> None:
     found = combine([data(0.1, most=1, all=1, usual=1), data(-0.3, most=5, all=5, usual=5)], KINDS)
-    assert found["checks"] == [{"name": "sum", "limit": 1.0, "error": 0.3}]
-    assert [(item["name"], item["value"]) for item in found["figures"]] == [("most", 5), ("all", 6), ("usual", 3)]
-    assert combine([data(0.1), data(math.nan)], KINDS)["checks"][0]["error"] is None
-    assert combine([data(math.inf), data(0.1)], KINDS)["checks"][0]["error"] is None
+    assert found.checks == (Checked(name="sum", limit=1.0, error=0.3),)
+    assert [(item.name, item.value) for item in found.figures] == [("most", 5), ("all", 6), ("usual", 3)]
+    assert combine([data(0.1), data(math.nan)], KINDS).checks[0].error is None
+    assert combine([data(math.inf), data(0.1)], KINDS).checks[0].error is None
 
 
 def test_ranks_that_report_different_things_end_the_trial() -> None:

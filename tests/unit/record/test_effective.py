@@ -10,6 +10,7 @@ import pytest
 from repro.core.events import EventLog
 from repro.record.derive.derive import derive
 from repro.record.derive.effective import mismatches
+from repro.record.log import schema
 from repro.record.result.reasons import OtherData, Unlike
 from repro.record.result.results import Result
 from tests.unit.record.test_results import FINE, Script, make_trial, play
@@ -21,8 +22,8 @@ RIGHT = {"matmul_dtype": "float32", "weight_dtype": "float32", "gradient_dtype":
 
 def judged(tmp_path: Path, effective: dict[str, Any], script: Script | None = None, **choices: Any) -> Result:
     def after(log: EventLog) -> None:
-        log.emit("x_settings", {"OMP_NUM_THREADS": "1"})
-        log.emit("x_effective", effective)
+        log.write(schema.Settings(value={"OMP_NUM_THREADS": "1"}))
+        log.write(schema.EffectiveSettings(value=effective))
 
     script = script or Script()
     script.after = after
@@ -84,7 +85,7 @@ def test_the_number_of_threads_follows_the_ranks_environment() -> None:
 
 
 def test_a_trial_that_missed_or_crashed(tmp_path: Path) -> None:
-    missed = Script(values=(0.1, 0.2), status="aborted", reason="missed: top1 0.2 after 8 epochs")
+    missed = Script(values=(0.1, 0.2), outcome="missed", reason="top1 0.2 after 8 epochs")
     assert judged(tmp_path, {**RIGHT, "threads": "8"}, missed).status == "invalid"
     crashed = Script(stop=False)
     assert judged(tmp_path, {**RIGHT, "threads": "8"}, crashed).status == "crashed"
@@ -93,7 +94,8 @@ def test_a_trial_that_missed_or_crashed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", ["data_order", "augmentation"])
 def test_samples_fed_in_another_order_than_the_seeds_make_a_trial_invalid(tmp_path: Path, what: str) -> None:
     def after(log: EventLog) -> None:
-        log.emit("x_fed", {"samples": 3000, "as_seeded": {"data_order": True, "augmentation": True, what: False}})
+        seeded = schema.Seeded(**{"data_order": True, "augmentation": True, what: False})
+        log.write(schema.Fed(samples=3000, order="", augmentation="", as_seeded=seeded))
 
     found = derive(make_trial(), 1, play(tmp_path / "log", Script(after=after)), FINE)
     assert found.status == "invalid"

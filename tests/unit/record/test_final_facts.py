@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from repro.record.derive.final_facts import (
-    FinalFacts,
     block_gap,
+    covers_every_rank,
     find_failures,
-    read_facts,
     slow_evaluation,
     unchecked,
 )
+from repro.record.log.schema import FinalFacts
 from repro.record.result.reasons import (
     MovedByEvaluation,
     NarrowMasters,
@@ -37,11 +37,9 @@ def rank(values: str = "a", parts: str = "all", different: int = 0) -> dict[str,
 
 
 def facts(**changes: Any) -> FinalFacts:
-    found = read_facts({
+    return FinalFacts.model_validate({
         "ranks": [rank(), rank()], "wide_share": 0.99, "moved_by_evaluation": [], "problem": "", "optimizer": {},
         "evaluations": [{"number": 3, "samples": 1440, "reported": 0.75, "own": 0.75, "problem": ""}], **changes})
-    assert found is not None
-    return found
 
 
 def failures(found: FinalFacts, effective: dict[str, str] | None = None, **choices: Any) -> list[Reason]:
@@ -54,8 +52,8 @@ def evaluation(reported: float | None, own: float | None) -> dict[str, Any]:
 
 def test_a_trial_that_is_well_passes_and_covers_every_rank() -> None:
     assert failures(facts()) == []
-    assert facts().covers_every_rank
-    assert not facts(ranks=[rank(), None]).covers_every_rank
+    assert covers_every_rank(facts())
+    assert not covers_every_rank(facts(ranks=[rank(), None]))
 
 
 @pytest.mark.parametrize(("changes", "reason"), [
@@ -72,7 +70,7 @@ def test_each_fact_makes_a_trial_invalid(changes: dict[str, Any], reason: Reason
 def test_ranks_that_hold_different_parts_need_not_be_equal() -> None:
     shards = facts(ranks=[rank("a", "first half"), rank("b", "second half")])
     assert failures(shards) == []
-    assert shards.covers_every_rank
+    assert covers_every_rank(shards)
 
 
 @pytest.mark.parametrize(("reported", "own"), [(0.75, 0.75 + 1 / 360), (None, 0.1), (0.5, None)])

@@ -27,6 +27,7 @@ from repro.record.folder.limits import (
 from repro.record.folder.store import MAX_TRIALS
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import Plan, make_plan
+from tests.plans import planned
 from tests.records import make_record
 
 SUITE = """\
@@ -49,8 +50,8 @@ SAMPLES = 1437
 def plan(
     folder: Path, seeds: int = 2, epochs: float = 4, every: int = SAMPLES, design: str = "stop_at_target"
 ) -> Plan:
-    (folder / "suite.yaml").write_text(SUITE.format(seeds=seeds, epochs=epochs, every=every, design=design))
-    return make_plan(read_suite(str(folder / "suite.yaml"), ()).suite, Machine("cpu", 0, 8))
+    text = SUITE.format(seeds=seeds, epochs=epochs, every=every, design=design)
+    return planned(folder, text, machine=Machine("cpu", 0, 8))
 
 
 def test_an_ordinary_plan_is_not_too_large(tmp_path: Path) -> None:

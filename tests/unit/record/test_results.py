@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from repro.core.events import Event, EventLog, read_events
+from repro.core.events import EventLog
 from repro.record.derive.derive import derive
+from repro.record.log import schema
+from repro.record.log.reading import Recorded, read_log
 from repro.record.result.remarks import joined
 from repro.record.result.results import Bracket, Result
 from repro.record.result.warned import LongInitialisation, StepsMissing, Unassigned, Unexplained
@@ -39,11 +41,9 @@ class Script:
     evaluation and 0.05 s of logging; 0.1 s pass outside every phase."""
 
     values: Sequence[float | None] = (0.5, 0.8, 0.91)
-    status: str = "success"
     reason: str = ""
-    outcome: str = ""
-    """Empty: not stated, as in logs of version 0.1.0."""
-    key: str = "eval_accuracy"
+    outcome: str = "success"
+    event: type[schema.Evaluation] = schema.EvalAccuracy
     stop: bool = True
     lost_block: int | None = None
     """A block whose step record is missing."""
@@ -54,7 +54,7 @@ class Script:
     after: Callable[[EventLog], object] = field(default=lambda _: None)
 
 
-def play(path: Path, script: Script) -> list[Event]:
+def play(path: Path, script: Script) -> list[Recorded]:
     """The events of `script`, by way of a file."""
     now = {"ns": 10_000_000_000}
     phases = {"train": 0.0, "eval": 0.0, "logging": 0.0, "checkpoint": 0.0, "other": 0.0}
@@ -64,37 +64,39 @@ def play(path: Path, script: Script) -> list[Event]:
         now["ns"] += round(seconds * 1e9)
         phases[phase] += seconds
 
-    log.emit("x_launch_ns", now["ns"])
+    log.write(schema.Launched(value=now["ns"]))
     now["ns"] += 500_000_000
-    log.start("init_start")
-    log.emit("x_hashes", {"init_weights": "w", "data_order": "o"})
+    log.write(schema.InitStart())
+    log.write(schema.Hashes(value={"init_weights": "w", "data_order": "o"}))
     now["ns"] += round(script.init_seconds * 1e9)
-    log.stop("init_stop")
-    log.start("run_start")
+    log.write(schema.InitStop())
+    log.write(schema.RunStart())
     for number, value in enumerate(script.values):
         spend("other", script.other_seconds)
         spend("train", 1.0)
         spend("checkpoint", 0.02)
         spend("logging", script.logging_seconds)
         if number != script.lost_block:
-            log.emit("x_steps", {"first": number * 10, "seconds": [0.08] * 10, "input_seconds": [0.02] * 10,
-                                 "loss": [1.0] * 10})
+            log.write(schema.StepBlock(first=number * 10, seconds=[0.08] * 10, input_seconds=[0.02] * 10,
+                                       loss=[1.0] * 10))
         spend("eval", 0.25)
         samples = (number + 1) * 1000
-        at = log.stop("eval_stop")
-        log.emit(script.key, value, samples_count=samples, epoch_num=samples / 2000, phases=dict(phases),
-                 eval_stop_ns=at, train_loss=None if value is None else 1.0)
+        at = log.write(schema.EvalStop(epoch_num=samples / 2000, samples_count=samples))
+        log.write(script.event(value=value, samples_count=samples, epoch_num=samples / 2000, phases=dict(phases),
+                               eval_stop_ns=at, train_loss=None if value is None else 1.0))
     if script.stop:
-        outcome = {"outcome": script.outcome} if script.outcome else {}
-        log.stop("run_stop", status=script.status, reason=script.reason, **outcome)
-        log.emit("x_phases", {name: seconds for name, seconds in phases.items() if name != script.lost_phase})
-        log.emit("x_rank_steps", {"slowest_seconds": [0.1, 0.2, 0.3, 0.4], "fastest_seconds": [0.1, 0.1, 0.25, 0.1]})
-        log.emit("x_peak_bytes", [100, None, 300])
-        log.emit("x_hashes", {"final_weights": "f"})
-        log.emit("x_effective", {"zero_stage": 1})
+        log.write(schema.RunStop(status="success" if script.outcome == "success" else "aborted", outcome=script.outcome,
+                          reason=script.reason, samples_count=1000 * len(script.values)))
+        log.write(schema.Phases.model_validate({name: seconds for name, seconds in phases.items()
+                                         if name != script.lost_phase}))
+        log.write(schema.RankSteps(slowest_seconds=[0.1, 0.2, 0.3, 0.4], fastest_seconds=[0.1, 0.1, 0.25, 0.1],
+                                   whole_seconds=[]))
+        log.write(schema.MemoryPeaks(kind="resident", init=[100, None, 300], training=[None, None, None]))
+        log.write(schema.Hashes(value={"final_weights": "f"}))
+        log.write(schema.EffectiveSettings(value={"zero_stage": "1"}))
     script.after(log)
     log.close()
-    return read_events(path)[0]
+    return read_log(path)
 
 
 @pytest.fixture
@@ -152,7 +154,7 @@ def test_the_golden_log_of_the_sample_record(tmp_path: Path) -> None:
     # 23 steps of 64 samples and 0.01 s, then 0.02 s of evaluation; the fourth evaluation hits; 0.5 s to initialise.
     trial = make_trial(batch=64, evaluate_every=1437)
     write_log(tmp_path / "log", trial, Course())
-    found = derive(trial, 1, read_events(tmp_path / "log")[0], FINE)
+    found = derive(trial, 1, read_log(tmp_path / "log"), FINE)
     assert (found.tta_wall, found.tta_train, found.tta_cold) == pytest.approx((1.0, 0.92, 1.5))
     assert found.samples_to_target == 4 * 23 * 64
     assert found.warnings == ()
@@ -179,7 +181,7 @@ def test_if_lower_is_better_the_target_is_reached_from_above(tmp_path: Path) -> 
     trial = make_trial()  # no workload here has such a metric, so the checked trial is turned round
     stop = trial.choices.stop.model_copy(update={"metric": "error", "target": 0.3, "direction": "lower"})
     trial = trial.model_copy(update={"choices": trial.choices.model_copy(update={"stop": stop})})
-    found = derive(trial, 1, play(tmp_path / "log", Script(values=(0.9, 0.2, 0.4), key="eval_error")), FINE)
+    found = derive(trial, 1, play(tmp_path / "log", Script(values=(0.9, 0.2, 0.4), event=schema.EvalError)), FINE)
     assert found.samples_to_target == 2000
     assert (found.final, found.best) == (0.4, 0.2)
 
@@ -193,7 +195,7 @@ def test_a_fixed_budget_continues_and_the_clock_stops_at_the_target(result: Make
 
 
 def test_without_a_launch_time_there_is_no_cold_clock(tmp_path: Path) -> None:
-    events = [event for event in play(tmp_path / "log", Script()) if event.key != "x_launch_ns"]
+    events = [item for item in play(tmp_path / "log", Script()) if not isinstance(item.event, schema.Launched)]
     assert derive(make_trial(), 1, events, FINE).tta_cold is None
 
 
@@ -242,9 +244,9 @@ def test_a_trial_over_its_time_limit_timed_out(result: Make) -> None:
 
 
 @pytest.mark.parametrize(("reason", "status"), [
-    ("missed: top1 0.8 after 8 epochs", "missed"), ("diverged: loss is not finite at step 20", "diverged")])
+    ("top1 0.8 after 8 epochs", "missed"), ("loss is not finite at step 20", "diverged")])
 def test_misses_and_divergence_keep_their_reason_and_have_no_clock(result: Make, reason: str, status: str) -> None:
-    found = result(Script(values=(0.5, None), status="aborted", reason=reason))
+    found = result(Script(values=(0.5, None), outcome=status, reason=reason))
     assert (found.status, found.reason) == (status, reason)
     assert (found.tta_wall, found.tta_train, found.tta_cold, found.samples_to_target) == (None, None, None, None)
     assert (found.final, found.best) == (None, 0.5)
@@ -278,7 +280,7 @@ def test_phases_that_do_not_add_up_are_found(result: Make) -> None:
 
 
 def test_phases_that_were_never_written_are_found(result: Make, tmp_path: Path) -> None:
-    events = [event for event in play(tmp_path / "log", Script()) if event.key != "x_phases"]
+    events = [item for item in play(tmp_path / "log", Script()) if not isinstance(item.event, schema.Phases)]
     found = derive(make_trial(), 1, events, FINE)
     assert found.conservation_error == pytest.approx(0.42 / 1.42)
 
@@ -291,7 +293,7 @@ def test_a_missing_block_of_steps_is_found(result: Make) -> None:
 
 def test_steps_longer_than_the_training_they_are_part_of_are_found(result: Make) -> None:
     def claim(log: EventLog) -> None:
-        log.emit("x_steps", {"first": 30, "seconds": [5.0], "input_seconds": [0.0], "loss": [1.0]})
+        log.write(schema.StepBlock(first=30, seconds=[5.0], input_seconds=[0.0], loss=[1.0]))
 
     found = result(Script(after=claim))
     assert any(item.kind == "unexplained" for item in found.warnings)
@@ -322,13 +324,14 @@ def test_time_that_no_phase_accounts_for_is_found(result: Make, other: float, sh
 
 
 def test_events_of_others_without_monotonic_time_are_left_aside(tmp_path: Path) -> None:
-    foreign = Event("run_stop", None, "INTERVAL_END", 0.0, {"status": "success"})
+    stop = schema.RunStop(status="success", outcome="success", reason="", samples_count=1)
+    foreign = Recorded(stop, None, 0.0)
     found = derive(make_trial(), 1, [*play(tmp_path / "log", Script(stop=False)), foreign], None)
     assert found.status == "crashed"
 
 
 def test_a_result_survives_json(result: Make) -> None:
-    for script in (Script(), Script(stop=False), Script(values=(0.5, None), status="aborted", reason="diverged: x")):
+    for script in (Script(), Script(stop=False), Script(values=(0.5, None), outcome="diverged", reason="x")):
         found = result(script)
         assert Result.model_validate_json(found.model_dump_json(by_alias=True)) == found
 

@@ -149,16 +149,16 @@ def test_a_result_without_a_recorded_end_is_counted(half: Scripted) -> None:
     assert verify(half.folder.root).problems == []
 
 
-@pytest.mark.parametrize("where", ["read_events", "write_model"])
+@pytest.mark.parametrize("where", ["read_log", "write_model"])
 def test_ctrl_c_after_a_trial_has_ended_does_not_cost_its_result(
     begin: Callable[..., Scripted], monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     run = begin()
     real, calls = getattr(attempt, where), [0]
 
-    def once(*arguments: Any) -> Any:
-        found = real(*arguments)
-        if where == "read_events" or isinstance(arguments[1], Result):
+    def once(*arguments: Any, **options: Any) -> Any:
+        found = real(*arguments, **options)
+        if where == "read_log" or isinstance(arguments[1], Result):
             calls[0] += 1
             if calls[0] == 1:
                 raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Figures of training from a log: by hand on a log made by formula, and none from a log of an earlier version."""
+"""Figures of training from a log: by hand on a log made by formula, and none from a log without their events."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from repro.core.events import EventLog, read_events
+from repro.core.events import EventLog
 from repro.record.derive.derive import derive
+from repro.record.log import schema
+from repro.record.log.reading import read_log
 from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.model import Trial
@@ -41,21 +43,22 @@ def result(tmp_path: Path) -> Make:
         ran = trial(**{"warmup": WARM, **stop})
         now = [1_000_000_000]
         log = EventLog(tmp_path / "log", 0, lambda: now[0], anchor_ms=0.0)
-        log.start("init_start")
-        log.start("run_start")
+        log.write(schema.InitStart())
+        log.write(schema.RunStart())
         now[0] += 500_000_000  # the data are opened
         kept = SECONDS[:len(SECONDS) - lost]
         now[0] += round((sum(SECONDS) + INPUT * len(SECONDS)) * 1e9)
         write_steps(log, 0, kept, [INPUT] * len(kept), [1.0] * len(kept), now[0])
-        log.stop("run_stop", status="success", outcome=outcome, reason="because", samples_count=BATCH * len(SECONDS))
-        log.emit("x_phases", {"train": sum(SECONDS) + INPUT * len(SECONDS), "logging": 0.0})
+        log.write(schema.RunStop(status="success", outcome=outcome, reason="because",
+                                 samples_count=BATCH * len(SECONDS)))
+        log.write(schema.Phases.model_validate({"train": sum(SECONDS) + INPUT * len(SECONDS), "logging": 0.0}))
         write_rank_steps(log, SLOWEST, SECONDS, [value + INPUT for value in SLOWEST] if whole else [])
         if memory:
-            log.emit("x_memory", {"kind": "allocated", "init": [3 * MIB, 5 * MIB], "training": [8 * MIB, 7 * MIB]})
+            log.write(schema.MemoryPeaks(kind="allocated", init=[3 * MIB, 5 * MIB], training=[8 * MIB, 7 * MIB]))
         if model is not None:
-            log.emit("x_model", model)
+            log.write(schema.ModelStated(value=model))
         log.close()
-        return derive(ran, 1, read_events(tmp_path / "log")[0], LaunchResult((RankEnd(0, 0), RankEnd(1, 0)), 1.0))
+        return derive(ran, 1, read_log(tmp_path / "log"), LaunchResult((RankEnd(0, 0), RankEnd(1, 0)), 1.0))
 
     return make
 
@@ -105,7 +108,7 @@ def test_memory_of_training_is_apart_from_that_of_initialisation(result: Make) -
         "allocated", 8.0, 15.0, 5.0)
 
 
-def test_a_log_of_an_earlier_version_gives_none_of_them(result: Make) -> None:
+def test_a_log_without_these_events_gives_none_of_them(result: Make) -> None:
     found = result(model=None, memory=False, whole=False)
     assert {name: getattr(found, name) for name in (
         "step_seconds", "step_seconds_mean", "tokens_per_second", "memory", "training_peak_mib",

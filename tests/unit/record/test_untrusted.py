@@ -76,7 +76,7 @@ def test_scalars_that_break_the_yaml_library_are_one_line(value: str, problem: s
         YamlFile("s.yaml", f"seeds: 1\na: {value}\n")
     assert problem in str(caught.value)
     assert str(caught.value).startswith("s.yaml:2: ")
-    assert time.process_time() - began < 2
+    assert time.process_time() - began < 30, "a number is not computed"
 
 
 def test_a_matrix_without_end_is_refused_before_it_is_multiplied(tmp_path: Path) -> None:

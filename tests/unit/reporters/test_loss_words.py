@@ -14,8 +14,8 @@ import pytest
 from repro.cli.console import Console
 from repro.cli.workflows.progress import TerminalWatcher
 from repro.core import registry
-from repro.core.events import read_events
 from repro.record.folder.store import Record
+from repro.record.log.reading import read_log
 from tests.records import SUITE, make_record
 from tests.unit.reporters.parsed_page import Page, figures, render, trials_of
 
@@ -94,7 +94,7 @@ def test_tables_of_an_accuracy_have_no_such_column(tmp_path: Path) -> None:
 def test_mlflow_gets_the_perplexity_of_every_evaluation(loss: Record) -> None:
     trial = loss.results[0]
     quality = loss.plan.cells[0].choices.quality
-    events = read_events(loss.folder.log(trial.trial_id, 1))[0]
+    events = read_log(loss.folder.log(trial.trial_id, 1))
     found = list(points.training_points(events, 64, quality))
     values = [item.value for item in found if item.key == "curve/eval_val_loss"]
     perplexities = [item.value for item in found if item.key == "curve/eval_perplexity"]

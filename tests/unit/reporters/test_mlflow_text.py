@@ -21,8 +21,8 @@ from repro.reporters.tracking.server import EARLIER_NOTE, _is_new
 from repro.reporters.tracking.table_view import NOTE, VIEW_TAG, experiment_tags
 
 from repro.compare import compare, summarize
-from repro.core.events import read_events
 from repro.record.folder.store import Record
+from repro.record.log.reading import read_log
 from repro.record.result.metric_values import figures_of
 from repro.suite.choices.choice import parse_choice
 from repro.suite.choices.recorded import reading
@@ -57,7 +57,7 @@ def test_every_figure_of_a_trial_has_a_group(record: Record) -> None:
 def test_the_first_groups_of_a_trial_are_the_answer_and_its_curves(record: Record) -> None:
     result = record.results[0]
     keys = [point.key for point in result_points(result, 0, declared="tta_wall")]
-    events = read_events(record.folder.log(result.trial_id, 1))[0]
+    events = read_log(record.folder.log(result.trial_id, 1))
     curves = {point.key for point in training_points(events, 64)}
     assert keys[0] == "answer/tta_wall"
     assert [key for key in keys if key.startswith("answer/")] == keys[:5]

@@ -14,10 +14,11 @@ import pytest
 
 from repro.compare import contrast
 from repro.core import registry
-from repro.core.events import Event
 from repro.record.derive.traffic import read_traffic
 from repro.record.derive.trial_log import TrialLog
 from repro.record.folder.store import Record, read_record
+from repro.record.log.reading import Recorded
+from repro.record.log.schema import TrafficCounted
 from repro.record.result.results import Network, Result
 from repro.suite.model import Trial
 from tests.records import SCALING, SUITE, WEIGHTS, Course, Moved, make_record, sample_network, scaling_course
@@ -93,8 +94,7 @@ def test_training_steps_are_distinguished_from_evaluations(record: Record) -> No
     ranks = [rank.model_dump() | {"training": {"busy_seconds": 3.0 + number, "exposed_seconds": 2.0,
                                                "overlapped_seconds": 1.0}}
              for number, rank in enumerate(result.traffic.ranks)]
-    stamped = {"key": "x_traffic", "value": ranks, "metadata": {"mono_ns": 1}}
-    log = TrialLog([Event(event_type="POINT_IN_TIME", time_ms=0.0, **stamped)])
+    log = TrialLog([Recorded(TrafficCounted(value=ranks), 1, 0.0)])
     found = read_traffic(log)
     assert found is not None
     assert (found.steps.busy_seconds, found.steps.exposed_seconds) == (4.5, 2.0)

@@ -11,12 +11,11 @@ from repro.audit.rules.acm import functional
 from repro.audit.rules.from_record import _parity, record_facts
 from repro.compare import compare
 from repro.core.files import write_json
-from repro.core.machine import Machine
 from repro.record.folder.store import Record, read_record
-from repro.suite.file import read_suite
 from repro.suite.kinds.gate_options import GateOptions
-from repro.suite.planning.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan
 from repro.worker.gate.parity import groups, skipped, why_not
+from tests.plans import planned
 from tests.records import SUITE, make_record
 
 REASON = "weights and optimizer state in fp32 exceed one GPU"
@@ -52,8 +51,7 @@ def test_an_audit_names_the_cells_that_the_gate_left_out_and_the_reason(record: 
 
 
 def plan_of(folder: Path, text: str) -> Plan:
-    (folder / "s.yaml").write_text(text)
-    return make_plan(read_suite(str(folder / "s.yaml")).suite, Machine("cpu", 0, 2))
+    return planned(folder, text)
 
 
 def test_only_the_cells_with_a_reason_are_left_out(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from repro.core.events import Event, EventLog
+from repro.record.log.schema import EvalAccuracy, RunStart
 from repro.runner import monitor
 from repro.runner.monitor import Monitor
 
@@ -31,22 +32,22 @@ def test_a_log_is_not_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """The parent reads a log every second next to a timed trial."""
     monkeypatch.setattr(monitor, "PERIOD_SECONDS", 0.01)
     path, read, told = tmp_path / "result_1.txt", [], []
-    real = monitor.follow
+    real = monitor.follow_log
 
     def follow(log: Path, offset: int) -> Iterator[tuple[Event | None, int]]:
         for event, after in real(log, offset):
             read.append((offset, after))
             yield event, after
 
-    monkeypatch.setattr(monitor, "follow", follow)
+    monkeypatch.setattr(monitor, "follow_log", follow)
     looks: list[bool] = []
     now = [1_000_000_000]
     with Monitor(path, tmp_path / "system_1.txt", lambda *seen: told.append(seen), lambda: looks.append(True)):
         log = EventLog(path, 0, lambda: now[0], anchor_ms=0.0)
-        log.start("run_start")
+        log.write(RunStart())
         for number in range(1, 4):
             now[0] += 1_000_000_000
-            log.emit("eval_accuracy", number / 10, samples_count=number * 100, epoch_num=float(number))
+            log.write(EvalAccuracy(value=number / 10, samples_count=number * 100, epoch_num=float(number)))
             log.flush()
             seen = len(looks)
             while len(looks) < seen + 2:

@@ -24,6 +24,7 @@ from repro.suite.planning.absent_data import absent_data
 from repro.suite.planning.plan import Plan, expand_again, make_plan
 from repro.workloads.images.cifar10_form import Cifar10Form
 from tests.made_data import cifar10_folder, prepared
+from tests.plans import planned
 from tests.records import SUITE, make_record, sample_environment
 
 HERE = Machine("cpu", 0, 8)
@@ -37,9 +38,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _plan(folder: Path) -> Plan:
-    path = folder / "s.yaml"
-    path.write_text(TEXT)
-    return make_plan(read_suite(str(path)).suite, HERE)
+    return planned(folder, TEXT, machine=HERE)
 
 
 def _workload(plan: Plan) -> Workload:

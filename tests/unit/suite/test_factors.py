@@ -7,17 +7,13 @@ from pathlib import Path
 import pytest
 
 from repro.core.errors import SuiteError
-from repro.core.machine import Machine
-from repro.suite.file import read_suite
-from repro.suite.planning.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan
+from tests import plans
 from tests.records import SUITE
 
 
 def planned(tmp_path: Path, text: str, overrides: tuple[str, ...] = ()) -> Plan:
-    path = tmp_path / "suite.yaml"
-    path.write_text(text)
-    found = read_suite(str(path), overrides)
-    return make_plan(found.suite, Machine("cpu", 0, 2), found.problem, bool(overrides))
+    return plans.planned(tmp_path, text, *overrides)
 
 
 @pytest.mark.parametrize(("written", "said"), [

@@ -13,6 +13,7 @@ from repro.suite.file import read_suite
 from repro.suite.identity import canonical
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.plan import Plan, make_plan
+from tests.plans import planned
 
 SUITE = """\
 suite: steps
@@ -32,10 +33,7 @@ TARGET = "{metric: top1, target: 0.9, max_epochs: 2}"
 
 
 def plan(folder: Path, stop: str = FIXED, more: str = "", rest: str = "") -> Plan:
-    path = folder / "suite.yaml"
-    path.write_text(SUITE.format(stop=stop, more=more, rest=rest))
-    found = read_suite(str(path))
-    return make_plan(found.suite, Machine("cpu", 0, 2), found.problem)
+    return planned(folder, SUITE.format(stop=stop, more=more, rest=rest))
 
 
 def test_it_is_judged_by_the_training_throughput_unless_it_says_otherwise(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
-from repro.suite.file import read_suite
 from repro.suite.identity import canonical
-from repro.suite.planning.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan
+from tests.plans import planned
 
 SUITE = """\
 suite: rare
@@ -31,9 +31,7 @@ SGD = "{kind: sgd, lr: 0.1}"
 
 def plan(folder: Path, engine: str, more: str = "", processes: int = 2, optimizer: str = SGD) -> Plan:
     text = SUITE.format(engine=engine, more=more, processes=processes, optimizer=optimizer)
-    (folder / "suite.yaml").write_text(text)
-    source = read_suite(str(folder / "suite.yaml"))
-    return make_plan(source.suite, HERE, source.problem)
+    return planned(folder, text, machine=HERE)
 
 
 @pytest.mark.parametrize(("engine", "more", "reason"), [

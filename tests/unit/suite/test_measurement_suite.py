@@ -14,6 +14,7 @@ from repro.suite.file import read_suite
 from repro.suite.planning.cost import estimate
 from repro.suite.planning.plan import Plan, make_plan
 from repro.suite.schema import suite_schema
+from tests.plans import planned
 
 SUITE = """\
 suite: sums
@@ -53,10 +54,7 @@ class Sum(Measurement):
 def plan(folder: Path, stop: str = "{repeats: 3}", options: str = "count: 7", more: str = "device: cpu",
          matrix: str = "{comm: [ring, backend]}", rest: str = "") -> Plan:
     (folder / "sum.py").write_text(CLASS)
-    path = folder / "suite.yaml"
-    path.write_text(SUITE.format(stop=stop, options=options, more=more, matrix=matrix, rest=rest))
-    found = read_suite(str(path))
-    return make_plan(found.suite, Machine("cpu", 0, 2), found.problem, folder=folder)
+    return planned(folder, SUITE.format(stop=stop, options=options, more=more, matrix=matrix, rest=rest))
 
 
 def test_it_is_judged_by_the_time_of_an_operation_unless_it_says_otherwise(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import pytest
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
 from repro.record.derive.effective import mismatches
-from repro.suite.file import read_suite
 from repro.suite.identity import canonical
-from repro.suite.planning.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan
+from tests.plans import planned
 
 SUITE = """\
 suite: options
@@ -31,9 +31,7 @@ HERE = Machine("cpu", 0, 2)
 
 
 def plan(folder: Path, more: str, machine: Machine = HERE) -> Plan:
-    (folder / "suite.yaml").write_text(SUITE.format(more=more))
-    source = read_suite(str(folder / "suite.yaml"))
-    return make_plan(source.suite, machine, source.problem)
+    return planned(folder, SUITE.format(more=more), machine=machine)
 
 
 def test_levels_have_words_and_defaults_change_no_cell(tmp_path: Path) -> None:

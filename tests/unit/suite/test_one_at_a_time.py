@@ -9,10 +9,10 @@ import pytest
 from repro.compare.cells import CellIndex, contrast_pairs
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
-from repro.suite.file import read_suite
 from repro.suite.identity import canonical
 from repro.suite.planning.cell import truly_labelled
-from repro.suite.planning.plan import Plan, expand_again, make_plan
+from repro.suite.planning.plan import Plan, expand_again
+from tests import plans
 
 HERE = Machine("cpu", 0, 2)
 SUITE = """\
@@ -35,9 +35,7 @@ matrix:
 
 
 def planned(folder: Path, text: str = SUITE) -> Plan:
-    (folder / "suite.yaml").write_text(text)
-    found = read_suite(str(folder / "suite.yaml"))
-    return make_plan(found.suite, HERE, found.problem)
+    return plans.planned(folder, text)
 
 
 def test_each_cell_differs_from_the_reference_in_one_factor(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from repro.papers.tensor3d.grid import Dimension, Grid, grid_of
 from repro.papers.tensor3d.layout import Share, shares
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import Plan, make_plan
+from tests.plans import planned
 
 SUITE = """\
 suite: layers
@@ -28,9 +29,7 @@ matrix: {{comm: [ring, tree]}}
 
 
 def plan(folder: Path, options: str, processes: int) -> Plan:
-    (folder / "suite.yaml").write_text(SUITE.format(options=options, processes=processes))
-    found = read_suite(str(folder / "suite.yaml"))
-    return make_plan(found.suite, Machine("cpu", 0, 8), found.problem)
+    return planned(folder, SUITE.format(options=options, processes=processes), machine=Machine("cpu", 0, 8))
 
 
 @pytest.mark.parametrize(("options", "processes", "message"), [

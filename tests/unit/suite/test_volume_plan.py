@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +13,7 @@ from repro.core.machine import Machine
 from repro.suite.file import read_suite
 from repro.suite.planning.absent_data import absent_data
 from repro.suite.planning.plan import Plan, make_plan
+from tests.plans import planned
 from tests.redis_server import needs_redis, redis_server
 
 SUITE = """\
@@ -26,9 +29,7 @@ matrix: {{processes: [1, 2]}}
 
 
 def plan(folder: Path, options: str) -> Plan:
-    (folder / "suite.yaml").write_text(SUITE.format(options=options))
-    found = read_suite(str(folder / "suite.yaml"))
-    return make_plan(found.suite, Machine("cpu", 0, 2), found.problem)
+    return planned(folder, SUITE.format(options=options))
 
 
 @pytest.mark.parametrize(("options", "message"), [
@@ -50,10 +51,12 @@ def test_a_queue_that_cannot_be_reached_is_one_line_at_plan_time(tmp_path: Path)
     assert found[0].startswith("queue redis://127.0.0.1:1/0#repro-volume-plan cannot be reached: ")
 
 
-def test_a_volume_that_no_disk_holds_is_one_line_at_plan_time(tmp_path: Path) -> None:
+def test_a_volume_that_no_disk_holds_is_one_line_at_plan_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter((5e6, 6e6))  # free space changes from look to look
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=next(looks)))
     found = absent_data(plan(tmp_path, "shape: [60000, 60000, 60000], chunk: 4000, overlap: 100"))
     assert len(found) == 1 and "\n" not in found[0]
-    assert "MB are free there; make room or name another place" in found[0]
+    assert "and 5.0 MB are free there; make room or name another place" in found[0]
 
 
 @needs_redis

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from repro.core.random_streams import Streams
 from repro.worker.input import data_order
 from repro.worker.input.data_order import SampleOrder, make_order
+from tests.waiting import until
 
 CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 
@@ -89,9 +89,7 @@ def test_a_pass_is_drawn_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(SampleOrder, "draw", noted)
     ahead, order = SampleOrder(STREAMS, 20, 8), SampleOrder(STREAMS, 20, 8)
     ahead.prepare(0)
-    late = time.monotonic() + 5
-    while len(drawn) < 2 and time.monotonic() < late:
-        time.sleep(0.01)
+    until(lambda: len(drawn) >= 2)
     main = threading.current_thread().name
     assert drawn == [(0, main), (1, "repro-order")]
     for step in (0, 1, 2, 3, 4):

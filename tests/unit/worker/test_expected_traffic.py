@@ -15,7 +15,7 @@ from repro.comm.algorithms.multicolor import Multicolor
 from repro.comm.algorithms.parameter_server import ParameterServer
 from repro.comm.algorithms.ring import Ring
 from repro.comm.algorithms.tree import ReductionTree
-from repro.comm.formula import collective_cost
+from repro.comm.collective_cost import collective_cost
 from repro.worker.report.expected_traffic import expected_traffic, message_sizes
 
 ALGORITHMS: list[Algorithm] = [
@@ -51,9 +51,9 @@ def test_buckets_of_an_engine_are_taken_message_by_message() -> None:
     per_step = 2 * 40_000 - 2 * 10_000 + 2 * 4_004 - 2 * 1_000
     sums = 2 * (2 * 32 - 2 * 8)
     assert found is not None
-    assert found["sent_bytes"] == steps * per_step + sums
-    assert found["rounds"] == (6 + 2) * 2 * 3
-    assert found["assumed"] == ["all_reduce float64"], "two sums of which only the total is known"
+    assert found.sent_bytes == steps * per_step + sums
+    assert found.rounds == (6 + 2) * 2 * 3
+    assert found.assumed == ("all_reduce float64",), "two sums of which only the total is known"
 
 
 def test_a_rank_is_busiest_by_its_own_sum() -> None:
@@ -61,8 +61,8 @@ def test_a_rank_is_busiest_by_its_own_sum() -> None:
     both = expected_traffic(Ring(), 3, [line(collectives=2, payload_bytes=4 * (4 + 5))], [16, 20], 1)
     four, five = (collective_cost(Ring(), "all_reduce", 3, count, 4).sent for count in (4, 5))
     assert both is not None
-    assert both["sent_bytes"] == max(one + other for one, other in zip(four, five, strict=True))
-    assert both["assumed"] == []
+    assert both.sent_bytes == max(one + other for one, other in zip(four, five, strict=True))
+    assert both.assumed == ()
 
 
 @pytest.mark.parametrize(("dtype", "itemsize"), [("float16", 2), ("bfloat16", 2), ("float32", 4)])
@@ -87,5 +87,5 @@ def test_traffic_without_a_formula() -> None:
 def test_gathers_of_unlike_layers_are_known_by_the_numbers_that_a_rank_brings() -> None:
     found = expected_traffic(Ring(), 4, [line("all_gather", collectives=4, payload_bytes=2 * 4 * (11 + 70))], [], 2,
                              [11, 70])
-    assert found and found["assumed"] == []
-    assert found["sent_bytes"] == 3 * 2 * 4 * (11 + 70)
+    assert found and found.assumed == ()
+    assert found.sent_bytes == 3 * 2 * 4 * (11 + 70)

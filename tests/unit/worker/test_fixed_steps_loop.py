@@ -59,7 +59,7 @@ def described(monkeypatch: pytest.MonkeyPatch, devices: list[str], **precision: 
             device="cpu" if devices[0] == "cpu" else "cuda:0",
             precision=SimpleNamespace(**{"tf32": False, "autocast": None, "weights": "float32", **precision})))
     found = model_report.describe_model(cast(TrialContext, made))
-    assert found is not None and found["parameters"] == sum(item.numel() for item in parts.model.parameters())
+    assert found is not None and found.parameters == sum(item.numel() for item in parts.model.parameters())
     return found
 
 
@@ -71,8 +71,8 @@ def test_the_peak_is_that_of_the_format_of_its_products(
 ) -> None:
     device = "NVIDIA A100-SXM4-80GB"
     found, peak = described(monkeypatch, [device] * 2, **precision), stated_peak(device, number_format)
-    assert peak is not None and found["peak_flops"] == peak.flops
-    assert found["peak_source"].startswith(number_format) and found["why"] == ""
+    assert peak is not None and found.peak_flops == peak.flops
+    assert found.peak_source.startswith(number_format) and found.why == ""
 
 
 def test_samples_of_several_shapes_have_no_one_number_of_operations(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,8 +87,8 @@ def test_samples_of_several_shapes_have_no_one_number_of_operations(monkeypatch:
         started=SimpleNamespace(twin=meta_twin(parts.model)), job=SimpleNamespace(
             device="cuda:0", precision=SimpleNamespace(tf32=False, autocast=None, weights="float32")))
     found = model_report.describe_model(cast(TrialContext, made))
-    assert found is not None and found["forward_flops"] is None
-    assert found["why"] == model_report.UNLIKE
+    assert found is not None and found.forward_flops is None
+    assert found.why == model_report.UNLIKE
 
 
 @pytest.mark.parametrize(("devices", "why"), [
@@ -97,8 +97,8 @@ def test_samples_of_several_shapes_have_no_one_number_of_operations(monkeypatch:
     (["NVIDIA L4", "NVIDIA H200"], "ranks ran on different devices: NVIDIA H200, NVIDIA L4")])
 def test_without_a_peak_the_log_says_why(monkeypatch: pytest.MonkeyPatch, devices: list[str], why: str) -> None:
     found = described(monkeypatch, devices)
-    assert (found["peak_flops"], found["why"]) == (None, why)
-    assert found["forward_flops"] > 0
+    assert (found.peak_flops, found.why) == (None, why)
+    assert found.forward_flops > 0
 
 
 def test_a_model_that_cannot_be_copied_costs_the_figure_and_not_the_trial() -> None:

@@ -36,19 +36,19 @@ class Ranks:
 def test_what_a_rank_holds_is_compared_with_the_full_weights() -> None:
     held = [Held("w", FULL["w"].ravel()), Held("b", FULL["b"])]
     right = describe_held(held, FULL, "float32")
-    assert (right["different"], right["first"]) == (0, "")
+    assert (right.different, right.first) == (0, "")
     assert right == describe_held(held[::-1], FULL, "float32")
     moved = [held[0], Held("b", FULL["b"] + np.float32(1e-6))]
     wrong = describe_held(moved, FULL, "float32")
-    assert (wrong["different"], wrong["first"]) == (2, "b")
-    assert wrong["parts"] == right["parts"]
-    assert wrong["sha256"] != right["sha256"]
+    assert (wrong.different, wrong.first) == (2, "b")
+    assert wrong.parts == right.parts
+    assert wrong.sha256 != right.sha256
 
 
 def test_narrow_weights_are_compared_after_rounding() -> None:
     narrow = torch.from_numpy(FULL["w"].ravel()).bfloat16().float().numpy()
-    assert describe_held([Held("w", narrow)], FULL, "bfloat16")["different"] == 0
-    assert describe_held([Held("w", FULL["w"].ravel())], FULL, "bfloat16")["different"] > 0
+    assert describe_held([Held("w", narrow)], FULL, "bfloat16").different == 0
+    assert describe_held([Held("w", FULL["w"].ravel())], FULL, "bfloat16").different > 0
 
 
 def test_partitions_are_put_together_from_all_ranks() -> None:

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 from repro.core.errors import ParityError
-from repro.core.machine import Machine
-from repro.suite.file import read_suite
-from repro.suite.planning.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan
 from repro.worker.gate.measure import BLOCK, Measures
 from repro.worker.gate.parity import groups, why_not
 from repro.worker.gate.trace import read_traces
 from repro.workloads.digits import Digits
+from tests.plans import planned
 from tests.records import SUITE
 from tests.traces import put, trace
 
@@ -24,8 +23,7 @@ from tests.traces import put, trace
 
 
 def plan_of(folder: Path, text: str = SUITE) -> Plan:
-    (folder / "s.yaml").write_text(text)
-    return make_plan(read_suite(str(folder / "s.yaml")).suite, Machine("cpu", 0, 2))
+    return planned(folder, text)
 
 
 def test_engines_are_compared_within_one_workload_batch_and_world(tmp_path: Path) -> None:

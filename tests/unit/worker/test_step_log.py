@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from repro.bundle.rederive import differences
 from repro.core.events import MAX_LINE, EventLog, read_events
 from repro.record.derive.derive import derive
 from repro.record.folder.post_mortem import log_damage
+from repro.record.log import schema
+from repro.record.log.reading import interpret, read_log
 from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.model import Trial
@@ -29,24 +32,24 @@ def write_log(path: Path, steps: int) -> Trial:
     trial = make_trial(batch=1, evaluate_every=steps)
     now = [10_000_000_000]
     log = EventLog(path, 0, lambda: now[0], anchor_ms=0.0)
-    log.emit("cache_clear", True)
-    log.start("init_start")
-    log.emit("x_trial", trial.model_dump(mode="json", by_alias=True))
-    log.start("run_start")
+    log.write(schema.CacheClear(value=True))
+    log.write(schema.InitStart())
+    log.write(schema.TrialStated(value=trial.model_dump(mode="json", by_alias=True)))
+    log.write(schema.RunStart())
     now[0] += round(steps * (STEP + FED) * 1e9)
     write_steps(log, 0, [STEP] * steps, [FED] * steps, [1 / (index + 1) for index in range(steps)], now[0])
-    log.emit("eval_accuracy", 0.95, samples_count=steps, epoch_num=steps / 1437, phases={"train": steps / 1e3},
-             eval_stop_ns=now[0])
-    log.stop("run_stop", status="success")
-    log.emit("x_phases", {"train": steps * (STEP + FED)})
+    log.write(schema.EvalAccuracy(value=0.95, samples_count=steps, epoch_num=steps / 1437,
+                                  phases={"train": steps / 1e3}, eval_stop_ns=now[0]))
+    log.write(schema.RunStop(status="success", outcome="success", reason="", samples_count=steps))
+    log.write(schema.Phases.model_validate({"train": steps * (STEP + FED)}))
     write_rank_steps(log, [STEP] * steps, [STEP] * steps, [STEP + FED] * steps)
-    log.emit("x_effective", {})
+    log.write(schema.EffectiveSettings(value={}))
     log.close()
     return trial
 
 
 def derived(trial: Trial, path: Path) -> Result:
-    return derive(trial, 1, read_events(path)[0], FINE)
+    return derive(trial, 1, read_log(path), FINE)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +77,7 @@ def test_its_result_is_derived_again(long: tuple[Trial, Path]) -> None:
 
 def test_its_points_are_each_there_once_and_at_their_time(tmp_path: Path) -> None:
     write_log(tmp_path / "log", 40_000)
-    points = list(mlflow_points.training_points(read_events(tmp_path / "log")[0], 1))
+    points = list(mlflow_points.training_points(read_log(tmp_path / "log"), 1))
     losses = [point for point in points if point.key == "curve/loss"]
     assert [point.step for point in losses] == list(range(1, 40_001))
     assert [losses[place].value for place in (0, 9_999, 10_000, 39_999)] == [1, 1 / 10_000, 1 / 10_001, 1 / 40_000]
@@ -87,12 +90,12 @@ def test_its_points_are_each_there_once_and_at_their_time(tmp_path: Path) -> Non
 def test_a_reader_may_stop_behind_any_piece(tmp_path: Path) -> None:
     write_log(tmp_path / "whole", 40_000)
     raw = (tmp_path / "whole").read_bytes()
-    whole = list(mlflow_points.training_points(read_events(tmp_path / "whole")[0], 1))
+    whole = list(mlflow_points.training_points(read_log(tmp_path / "whole"), 1))
     found, offset = [], 0
     for end in (len(raw) // 7, len(raw) // 3, len(raw)):
         (tmp_path / "log").write_bytes(raw[:end])
         events, offset = read_events(tmp_path / "log", offset)
-        found += list(mlflow_points.training_points(events, 1))
+        found += list(mlflow_points.training_points(map(interpret, events), 1))
     assert found == whole
 
 
@@ -108,15 +111,15 @@ def test_pieces_give_the_result_of_one_line(tmp_path: Path, monkeypatch: pytest.
     assert pieces.model_copy(update=same) == one.model_copy(update=same)
 
 
-def test_a_short_block_is_the_line_that_it_always_was(tmp_path: Path) -> None:
+def test_a_short_block_is_one_line_with_seconds_to_the_nanosecond(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "log", 0, lambda: 5_000_000, anchor_ms=0.0)
-    write_steps(log, 3, [0.1234567891234] * 2, [0.0, 0.5], [1.5, None], 5_000_000)
-    log.emit("x_steps", {"first": 3, "seconds": [0.123456789] * 2, "input_seconds": [0.0, 0.5], "loss": [1.5, None]})
+    write_steps(log, 3, [0.1234567891234] * 2, [0.0, 0.5], [1.5, math.nan], 5_000_000)
     write_steps(log, 0, [], [], [], 5_000_000)
     log.close()
     lines = (tmp_path / "log").read_text().splitlines()
-    assert lines[0] == lines[1] and len(lines) == 3
-    assert json.loads(lines[2][9:])["value"]["seconds"] == []
+    assert [json.loads(line[9:])["value"] for line in lines] == [
+        {"first": 3, "seconds": [0.123456789] * 2, "input_seconds": [0.0, 0.5], "loss": [1.5, None]},
+        {"first": 0, "seconds": [], "input_seconds": [], "loss": []}]
 
 
 @pytest.mark.slow
