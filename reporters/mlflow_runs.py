@@ -50,7 +50,7 @@ from .tracking.metric_points import (
 from .tracking.notes import Links, experiment_note
 from .tracking.retries import Backoff, RequestTally, TransientError
 from .tracking.run_view import AttemptRun, RunView, attempt_runs, cell_key, cell_view, is_alive, trial_view
-from .tracking.server import EARLIER_NOTE, Server, StoredRun, each_once, translated
+from .tracking.server import Server, StoredRun, each_once, translated
 from .tracking.state import Cursor, Sent, State, Store, own_state, remember
 from .tracking.table_view import experiment_tags
 
@@ -203,7 +203,7 @@ class _Replay:
             if cell.cell_id in begun:
                 self._cell(cell, begun[cell.cell_id])
         note = experiment_note(self.record, found, self._links())
-        self.server.describe(lambda present: experiment_tags(self.record, note, present, EARLIER_NOTE))
+        self.server.describe(lambda present: experiment_tags(self.record, note, present))
 
     def _links(self, parent: str = "") -> Links:
         first = self.images.get(cell_key(self.record.plan.cells[0]))

@@ -234,9 +234,10 @@ def _log_traffic(log: EventLog, trial: Trial, moved: Moved, steps: int) -> None:
         sent = steps * (moved.sent - (rank > 0))
         line = {"operation": "all_reduce", "dtype": "float32", "collectives": steps,
                 "payload_bytes": steps * moved.sent, "sent_bytes": sent, "received_bytes": sent}
-        ranks.append({"lines": [line, passing], "exposed_seconds": steps * moved.exposed_seconds,
-                      "busy_seconds": steps * (moved.exposed_seconds + moved.overlapped_seconds),
-                      "overlapped_seconds": steps * moved.overlapped_seconds})
+        spent = {"exposed_seconds": steps * moved.exposed_seconds,
+                 "busy_seconds": steps * (moved.exposed_seconds + moved.overlapped_seconds),
+                 "overlapped_seconds": steps * moved.overlapped_seconds}
+        ranks.append({"lines": [line, passing], **spent, "training": spent})
     log.write(schema.TrafficCounted(value=ranks))
     log.write(schema.FormulaTraffic(value=Formula(
         sent_bytes=steps * moved.formula, received_bytes=steps * moved.formula, rounds=steps * moved.rounds,

@@ -22,12 +22,15 @@ from repro.bundle.contents import write_bundle
 from repro.bundle.rederive import rederived
 from repro.bundle.source import open_record
 from repro.cli.main import cli
-from repro.core.files import write_json, write_model
+from repro.core.files import read_model, write_json, write_model
+from repro.core.machine import Machine
+from repro.core.record_format import FORMAT
 from repro.record.derive.derive import with_energy
 from repro.record.folder import index
 from repro.record.folder.store import RunFolder, read_plan
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
+from repro.suite.planning.plan import Plan, expand_again
 
 RECORDS = Path(__file__).parent / "records"
 FIGURES = RECORDS / "figures.json"
@@ -61,6 +64,43 @@ def change_lines(path: Path, change: Callable[[Any], None], mark: str = "") -> N
 
 # ---- steps, the earliest first
 
+def number_in_the_plan(root: Path) -> None:
+    """State the format in plan.json alone."""
+    for path in (root / "environment.json", *root.glob("trials/*/result.json")):
+        change_json(path, lambda data: data.pop("schema", None))
+    plan = json.loads((root / "plan.json").read_text(encoding="utf-8"))
+    plan.pop("schema", None)
+    write_json(root / "plan.json", {"format": FORMAT, **plan})
+
+
+def rename(root: Path) -> None:
+    """Give cells, trials and the suite the names that follow from all of their fields."""
+    path = root / "plan.json"
+    plan = read_model(path, Plan)
+    again = expand_again(plan, Machine(plan.device, plan.device_count, plan.cores, plan.cpp_compiler))
+    names = {plan.digest: again.digest}
+    cells = tuple(cell.model_copy(update={"cell_id": cell.choices.cell_id}) for cell in plan.cells)
+    now = plan.model_copy(update={"digest": again.digest, "cells": cells})
+    names |= {old.cell_id: new.cell_id for old, new in zip(plan.cells, cells, strict=True)}
+    stored = {_key(json.loads(file.read_text(encoding="utf-8"))): file.parent
+              for file in root.glob("trials/*/trial.json")}
+    for trial in now.trials():
+        if (folder := stored.get(_key(trial.model_dump(mode="json", by_alias=True)))) is not None:
+            names[folder.name] = trial.trial_id
+            folder.rename(folder.with_name(trial.trial_id))
+    for file in root.rglob("*"):
+        if file.is_file() and file.name != "suite.yaml":
+            text = before = file.read_text(encoding="utf-8")
+            for old, new in names.items():
+                text = text.replace(old, new)
+            if text != before:
+                file.write_text(text, encoding="utf-8")
+
+
+def _key(trial: dict[str, Any]) -> str:
+    return json.dumps([trial["choices"], trial["repeat"]], sort_keys=True)
+
+
 def type_reasons(root: Path) -> None:
     """Put reasons of results and of the ledger into kinds; those of logged ends are derived from their logs again."""
     def change(data: Any) -> None:
@@ -73,8 +113,20 @@ def type_reasons(root: Path) -> None:
         change_json(path, change)
 
 
-STEPS: dict[str, Step] = {"kinds of reasons": type_reasons}
-"""What a step does -> the step."""
+def number_of_an_import(root: Path) -> None:
+    """The same of an import of published results, in published.json."""
+    record = json.loads((root / "published.json").read_text(encoding="utf-8"))
+    record.pop("schema", None)
+    change_lines(root / "results.jsonl", lambda data: data.pop("schema", None))
+    record["results_sha256"] = index.file_sha256(root / "results.jsonl")
+    write_json(root / "published.json", {"format": FORMAT, **record})
+
+
+STEPS: dict[str, Step] = {"the format in plan.json": number_in_the_plan, "names": rename,
+                          "kinds of reasons": type_reasons}
+"""What a step does -> the step, for runs."""
+STEPS_OF_IMPORTS: dict[str, Step] = {"the format in published.json": number_of_an_import}
+"""The same for imports of published results, which are folders."""
 
 
 # ---- conversion
@@ -159,6 +211,9 @@ def main(names: list[str]) -> None:
     for path in sorted(RECORDS.glob("*.zip")):
         if not names or path.stem in names:
             convert(path, known)
+    for path in sorted(RECORDS.glob("*/published.json")):
+        for step in STEPS_OF_IMPORTS.values():
+            step(path.parent)
     write_json(FIGURES, known)
 
 

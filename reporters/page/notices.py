@@ -110,7 +110,7 @@ def _doubts(record: Record) -> Iterator[Notice]:
     yield from (notice for about, notice in found if about != "trials")
     if record.missing():
         yield Notice("warn", "Partial record", f"{progress(record)}; all figures can still change", "#trials")
-    for note in record.plan.remarks:
+    for note in record.plan.notes:
         yield Notice("warn", "Smoke test" if note == record.plan.smoke_note else "Plan", note)
     yield from (notice for about, notice in found if about == "trials")
     for line in effective(record):

@@ -109,13 +109,13 @@ def exposed_per_step(cell: Cell, result: Result) -> float | None:
     """Return the seconds per step in which training waited for communication, mean over ranks; None: unknown."""
     if result.traffic is None or result.steps is None:
         return None
-    return result.traffic.steps.exposed_seconds / steps_of(cell, result)
+    return result.traffic.training.exposed_seconds / steps_of(cell, result)
 
 
 def _row(mark: CellMark, cell: Cell, results: Sequence[Result]) -> TrafficRow:
     known = counted(cell, results) if cell.choices.processes > 1 else []
     stragglers = [item.steps.straggler_seconds / item.steps.count for item in results if item.steps]
-    shares = [100 * moved.steps.exposed_seconds / item.phases["train"]
+    shares = [100 * moved.training.exposed_seconds / item.phases["train"]
               for item, moved, _ in known if item.phases.get("train")]
     formulas = [(moved.busiest_sent_bytes, moved.formula.sent_bytes) for _, moved, _ in known if moved.formula]
     effective = list(dict.fromkeys(text for item in results if (text := item.effective.get("comm"))))
@@ -126,8 +126,8 @@ def _row(mark: CellMark, cell: Cell, results: Sequence[Result]) -> TrafficRow:
         sent=_median([moved.busiest_sent_bytes / steps for _, moved, steps in known], kibibytes),
         formula=_median([moved.formula.sent_bytes / steps for _, moved, steps in known if moved.formula], kibibytes),
         agreement=_agreement(formulas),
-        exposed=_median([moved.steps.exposed_seconds / steps for _, moved, steps in known], milliseconds),
-        overlapped=_median([moved.steps.overlapped_seconds / steps for _, moved, steps in known], milliseconds),
+        exposed=_median([moved.training.exposed_seconds / steps for _, moved, steps in known], milliseconds),
+        overlapped=_median([moved.training.overlapped_seconds / steps for _, moved, steps in known], milliseconds),
         share=_median(shares, lambda value: number(value, 2, "%")),
         straggler=_median(stragglers, milliseconds) if cell.choices.processes > 1 else None,
         effective=" / ".join(effective) or "-", uncounted=", ".join(uncounted) or "-",

@@ -115,7 +115,7 @@ def _doubts(record: Record, row: Row) -> Iterator[str]:
         yield f"{plural(again, 'further attempt')} of trials that ran before"
     tuned = check_tuning(record)
     yield from (f"unfair tuning: {plain(text)}" for text in (tuned.problems if tuned else ()))
-    yield from (" ".join(plain(note).split())[:1000] for note in record.plan.remarks)
+    yield from (" ".join(plain(note).split())[:1000] for note in record.plan.notes)
     yield from (" ".join(plain(item.line).split())[:1000] for item in run_warnings(record))
     origins = origins_of(record.plan.cells)
     if "simulated" in origins:

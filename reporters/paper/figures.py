@@ -1,7 +1,8 @@
 """The record's figures as vector files for a paper: quality over time, times by cell, speed-ups as a forest plot.
 
-Drawn by matplotlib, a dependency of MLflow; the export of plotly would need a browser (docs/decisions.md). The same
-record and matplotlib give the same bytes: no date, fixed ids, no user settings.
+Drawn by matplotlib, a dependency of MLflow; the export of plotly would need a browser
+(docs/decisions/cli-and-reporters.md). The same record and matplotlib give the same bytes: no date, fixed ids, no user
+settings.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def about(record: Record) -> Row:
         "parity_needed": None if parity is None else bool(parity.get("needed")), "parity_passed": alike,
         "false_positives": found.false_positives if found else None, "nulls": found.n if found else None,
         "false_positive_rate": found.sentence() if found else "not calibrated",
-        "notes": plain("; ".join(plan.remarks)),
+        "notes": plain("; ".join(plan.notes)),
     }
 
 
@@ -226,8 +226,8 @@ def _trial(record: Record, item: Result) -> Row:
             "straggler_seconds": steps.straggler_seconds if steps else None,
             "busiest_sent_bytes": traffic.busiest_sent_bytes if traffic else None,
             "formula_sent_bytes": traffic.formula.sent_bytes if traffic and traffic.formula else None,
-            "exposed_seconds": traffic.steps.exposed_seconds if traffic else None,
-            "overlapped_seconds": traffic.steps.overlapped_seconds if traffic else None}
+            "exposed_seconds": traffic.training.exposed_seconds if traffic else None,
+            "overlapped_seconds": traffic.training.overlapped_seconds if traffic else None}
     control = item.controller
     row |= {"controller_startup_messages": control.startup.messages if control else None,
             "controller_startup_bytes": control.startup.bytes if control else None,

@@ -105,7 +105,7 @@ def result_points(
         return []
     figures = figures_of(result)
     if figures["training_peak_mib"] is not None:
-        del figures["peak_bytes"]  # the same memory in another unit, as old records have it
+        del figures["peak_bytes"]  # the same memory in another unit
     values = {of_trial(column, declared): value for column, value in figures.items()}
     values |= quality.columns(f"{ANSWER}/quality_", result.final)
     values |= {f"phase/{name}_seconds": seconds for name, seconds in result.phases.items()}

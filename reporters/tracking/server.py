@@ -28,13 +28,6 @@ from .run_view import RunView
 
 DIGEST_LIMIT = 36
 PAGE = 1000
-EARLIER_NOTE = """Runs of `repro`, a benchmark of time to accuracy.
-
-- One run a cell (a combination of settings) with its medians and its verdict in the note; below each, one run a trial.
-- The note of every cell names the run whose artifact `report.html` is the report of all cells: verdicts, intervals,
-  figures, environment.
-- To compare cells: group by parameter `Cell`, or select their runs and press Compare."""
-"""The description that earlier versions gave to every experiment."""
 
 
 @dataclass(slots=True)

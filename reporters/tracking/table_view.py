@@ -35,14 +35,13 @@ class _Stored(BaseModel):
     note_sha256: str = ""
 
 
-def experiment_tags(record: Record, note: str, present: Mapping[str, str], earlier: str) -> dict[str, str]:
+def experiment_tags(record: Record, note: str, present: Mapping[str, str]) -> dict[str, str]:
     """Return the tags that describe an experiment, for the newest record in it; {} if it is described by a newer one.
 
     A description that a user wrote stays.
 
     Args:
         present: the tags that the experiment has.
-        earlier: the description that earlier versions gave to every experiment.
     """
     try:
         stored = _Stored.model_validate_json(present.get(VIEW_TAG, "{}"))
@@ -52,7 +51,7 @@ def experiment_tags(record: Record, note: str, present: Mapping[str, str], earli
     if stored.updated_ms > started:
         return {}
     old = present.get(NOTE, "")
-    own = old in ("", earlier) or _sha256(old) == stored.note_sha256
+    own = old == "" or _sha256(old) == stored.note_sha256
     view = {"name": NAME, "createdAt": started, "updatedAt": started, "state": json.dumps(_state(record)),
             "note_sha256": _sha256(note if own else "")}
     return {VIEW_TAG: json.dumps(view), **KIND} | ({NOTE: note} if own else {})

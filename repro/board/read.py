@@ -21,7 +21,6 @@ from repro.published.speedrun.claims import judge_claims
 from repro.published.store import Published, read_published
 from repro.record.folder.index import file_sha256
 from repro.record.folder.store import Record, read_record
-from repro.suite.identity import rules_of
 
 DAMAGED = "cannot be read"
 IMPOSSIBLE = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
@@ -94,7 +93,7 @@ def _of_run(record: Record, place: str, hashes: tuple[str, str], standing: Stand
         place=place, sha256=hashes[0], identity=hashes[1], kind="run", standing=standing,
         why=why, suite=plan.suite.suite,
         title=plan.suite.title or plan.suite.suite, started_ms=environment.started_ms,
-        question=f"{plan.digest} {rules_of(plan.method)} {data[:16]}",
+        question=f"{plan.digest} {data[:16]}",
         goal=f"{metric.noun} ({' or '.join(goals)})" if goals and timed else metric.noun,
         system=machine_of(environment), version=environment.repro_version,
         engines=tuple(sorted({cell.label for cell in plan.cells})),

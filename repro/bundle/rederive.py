@@ -18,7 +18,6 @@ from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.record.result.warned import CONSERVATION_TOLERANCE
 from repro.seams.launching import LaunchResult, RankCause, RankEnd
-from repro.suite.identity import leave_out_added
 from repro.suite.model import Trial
 
 NOT_IN_THE_LOG = ("network", "energy")
@@ -89,17 +88,11 @@ def rederived(trial: Trial, stored: Result, log: Path) -> Result:
 
 
 def _other_trial(trial: Trial, events: Sequence[Recorded]) -> str:
-    """Return how the log describes another trial than this one, or "".
-
-    Fields that later versions have added count only with another value than their default.
-    """
+    """Return how the log describes another trial than this one, or ""."""
     described = next((item.event.value for item in events if isinstance(item.event, TrialStated)), None)
     if described is None:
         return ""
     ours = trial.model_dump(mode="json", by_alias=True)
-    for choices in (ours["choices"], described.get("choices")):
-        if isinstance(choices, dict):
-            leave_out_added(choices)
     for name in ("suite_digest", "repeat", "master_seed", "choices"):
         if name in described and described[name] != ours[name]:
             return f"is the log of another trial: its {name.replace('_', ' ')} is {_short_field(described[name])}"

@@ -14,7 +14,6 @@ from repro.core.errors import ReproError
 from repro.core.machine import Machine
 from repro.record.environment.environment import Environment, commit
 from repro.record.folder.store import MAX_TRIALS
-from repro.suite.identity import METHOD, rules_of
 from repro.suite.planning.plan import Plan, expand_again, planned_order, suite_digest, wrong_order
 
 SHOWN_CELLS = 8
@@ -49,8 +48,6 @@ def check_plan(plan: Plan, code: str, found: Verification) -> None:
     check_cells(plan, found)
     if not can_list_trials(plan) or len(set(plan.order)) < len(plan.order):
         found.add("plan.json", "its order names a trial twice, a trial of no cell, or too many trials", "plan")
-    if rules_of(plan.method) != METHOD:
-        found.notes.append(f"method {plan.method}: verified by its rules")
     absent = plan.absent_plugins()
     found.notes.extend(absent)
     if plan.has_twins:
@@ -112,7 +109,7 @@ def _digests(plan: Plan) -> set[str]:
     """Return the digests of the cells as written: with the chosen device, and with the device open as in suites."""
     open_device = [cell.model_copy(update={"choices": cell.choices.model_copy(update={"device": "auto"})})
                    for cell in plan.cells]
-    return {suite_digest(plan.suite, cells, plan.method) for cells in (plan.cells, open_device)}
+    return {suite_digest(plan.suite, cells) for cells in (plan.cells, open_device)}
 
 
 def missing_trials(plan: Plan, missing_cells: Sequence[str]) -> Iterator[Problem]:

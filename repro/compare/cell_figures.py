@@ -47,7 +47,7 @@ GROUPS: dict[str, tuple[Figure, ...]] = {
         Figure("model.parameters", "Parameters", ""), Figure("model.forward_flops", "Forward pass of a sample", "FLOP"),
     ),
 }
-"""Title of a group -> its figures. Old records have none of them."""
+"""Title of a group -> its figures."""
 
 
 def cell_figures(results: Sequence[Result]) -> dict[str, float]:

@@ -90,8 +90,6 @@ class Adjusted(Frozen):
     """Mean place of the candidate's trials less that of the baseline's."""
     unadjusted: float
     """The ratio without the adjustment."""
-    fixed_order: bool
-    """The order was the same for every run of the suite (method 1.0)."""
     shifts: tuple[float, ...] = ()
     """Part of the log ratio of each pair that the machine explains, in the order of the pairs."""
 

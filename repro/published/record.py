@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from repro.core.frozen import Frozen
+from repro.core.record_format import Formatted
 from repro.published.contest_rules import Contest
 
 Program = Literal["mlperf", "dawnbench", "speedrun"]
@@ -70,7 +71,6 @@ class PublishedSystem(Frozen):
 class PublishedResult(Frozen):
     """One published run. None everywhere: the source does not say."""
 
-    schema_: Literal[1] = Field(default=1, alias="schema")
     origin: Literal["published"] = "published"
     program: Program
     result_id: str
@@ -156,10 +156,9 @@ class PublishedReference(Frozen):
     sha256: str
 
 
-class PublishedRecord(Frozen):
+class PublishedRecord(Formatted):
     """One import; its results are in a separate file, one per line."""
 
-    schema_: Literal[1] = Field(default=1, alias="schema")
     origin: Literal["published"] = "published"
     program: Program
     imported: str

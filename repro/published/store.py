@@ -17,6 +17,7 @@ import repro
 from repro.core.door import refuse_links
 from repro.core.errors import OutputError
 from repro.core.files import parse_model, read_bounded, read_model, write_model, write_text
+from repro.core.record_format import FORMAT
 from repro.published.contest_rules import MOST, MOST_SECONDS
 from repro.published.record import Imported, Program, PublishedRecord, PublishedResult, Refused
 from repro.published.untrusted.files import full
@@ -64,6 +65,7 @@ def write(out: Path, imported: Imported, program: Program, source: Path) -> Publ
     write_text(out / RESULTS, results)
     write_text(out / REFUSED, refused)
     record = PublishedRecord(
+        format=FORMAT,
         program=program, imported=plain(file_name(full(source).name) or "/"), reader=repro.__version__,
         cells=tuple(imported.cells), systems=tuple(imported.systems),
         references=tuple(imported.references), contest=imported.contest, results=len(imported.results),

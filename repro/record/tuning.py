@@ -31,7 +31,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
@@ -63,7 +63,6 @@ RULE = ("settings that reach the target with every seed come first, by the media
 class Declared(Frozen):
     """The suite of both phases as declared, and the seeds of the scored phase, fixed before the tuning."""
 
-    schema_: Literal[1] = Field(default=1, alias="schema")
     suite: Suite
     master_seed: int = Field(ge=0, lt=SEEDS_BELOW)
     """Of the scored trials: the suite's, else drawn for this run."""

@@ -1,10 +1,8 @@
-"""Texts and figures in a real MLflow store: figures that stay true, names of earlier versions, descriptions."""
+"""Texts and figures in a real MLflow store: figures that stay true, descriptions."""
 
 from __future__ import annotations
 
 import shutil
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -37,37 +35,6 @@ def test_a_median_that_trials_disproved_is_no_longer_shown(store: str, tmp_path:
         assert len(history) == 2 and history[0] is not None and history[1] is None
         assert metrics["answer/reached"][-1][2] == 1 and metrics["answer/trials"][-1][2] == 3
         assert metrics["median/tta_train"][-1][2] is None
-
-
-def test_runs_under_the_names_of_an_earlier_version_stay_as_they_are(
-    local: Site, tmp_path: Path
-) -> None:
-    record = make_record(tmp_path / "run", named(NARROW.replace("seeds: 2", "seeds: 1"), "earlier"))
-    reporter(local.uri).write(record, tmp_path)
-    earlier = {"curve/loss": "train/loss", "curve/eval_top1": "eval/top1", "answer/tta_wall": "tta_wall"}
-    with closing(sqlite3.connect(local.database)) as database:
-        for table in ("metrics", "latest_metrics"):
-            for new, old in earlier.items():
-                database.execute(f"UPDATE {table} SET key = ? WHERE key = ?", (old, new))
-        database.execute("DELETE FROM tags WHERE key IN ('repro.hashes', 'repro.effective', 'mlflow.note.content')")
-        database.commit()
-    before = dump(local.uri, "earlier")
-    reporter(local.uri).write(record, tmp_path)
-    again = dump(local.uri, "earlier")
-    trials = [key for key in before if key.startswith("trial")]
-    assert [again[key] for key in trials] == [before[key] for key in trials]  # complete: nothing is sent for them
-    record.folder.tracking.unlink()
-    reporter(local.uri).write(record, tmp_path)
-    after = dump(local.uri, "earlier")
-    for key in trials:
-        metrics = after[key]["metrics"]
-        assert {name: metrics[name] for name in before[key]["metrics"]} == before[key]["metrics"]
-        assert all(metrics[new] == metrics[old] for new, old in earlier.items())
-    with closing(sqlite3.connect(local.database)) as database:
-        twice = "SELECT run_uuid FROM metrics GROUP BY run_uuid, key, step, value HAVING count(*) > 1"
-        assert database.execute(twice).fetchall() == []
-    rebuilt, _ = reporter(local.uri).rebuild("earlier", tmp_path / "rebuilt")
-    assert read_record(rebuilt).results == record.results
 
 
 def test_an_experiment_is_described_by_its_newest_run(local: Site, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
 import pytest
 
@@ -23,7 +22,6 @@ from tests.records import SUITE, make_record
 cells = importlib.import_module("repro.reporters.page.cells")
 notices = importlib.import_module("repro.reporters.page.notices").notices
 
-OLD = Path(__file__).parents[1] / "data" / "records-0.1.0"
 OTHER_WORDS = "Quite another sentence."
 
 
@@ -53,18 +51,7 @@ def test_words_of_another_note_make_no_smoke_test(tmp_path: Path) -> None:
     assert [item.title for item in notices(replace(record, plan=again)) if item.text == plan.notes[0]] == ["Plan"]
 
 
-def test_the_smoke_note_of_the_first_version_is_recognised() -> None:
-    with ZipFile(OLD / "quickstart.zip") as packed:
-        data: dict[str, Any] = json.loads(packed.read("plan.json"))
-    assert "smoke_note" not in data
-    for notes, expected in (
-        ([OTHER_WORDS, "2 repeats make a smoke test, not a result; 5 are the least, 10 the default"], 1), ([], None),
-    ):
-        found = Plan.model_validate({**data, "notes": notes})
-        assert found.smoke_note == ("" if expected is None else notes[expected])
-
-
-# ---- reasons, origins and traces
+# ---- origins
 
 
 def test_origins_are_several_words_and_not_one_text() -> None:

@@ -1,12 +1,10 @@
-"""Sentences decide nothing: other words in notes, titles and ledgers change nothing, and 0.1.0's words still count."""
+"""Sentences decide nothing: other words in notes, titles and ledgers change nothing."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-from zipfile import ZipFile
 
 import pytest
 
@@ -31,7 +29,6 @@ from tests.plans import planned
 from tests.records import SUITE, Course, make_record
 
 MACHINE = Machine("cpu", 0, 2)
-OLD = Path(__file__).parents[1] / "data" / "records-0.1.0"
 OTHER_WORDS = "Quite another sentence."
 
 
@@ -46,13 +43,6 @@ def reworded(plan: Plan) -> Plan:
     data["notes"] = [OTHER_WORDS for _ in data["notes"]]
     data["suite"]["title"] = OTHER_WORDS
     return Plan.model_validate_json(json.dumps(data))
-
-
-def old_plan(name: str) -> dict[str, Any]:
-    with ZipFile(OLD / f"{name}.zip") as packed:
-        data: dict[str, Any] = json.loads(packed.read("plan.json"))
-    assert "kind" not in data
-    return data
 
 
 # ---- plans
@@ -74,23 +64,6 @@ def test_no_words_make_a_suite_another_kind_of_plan(plan: Plan, words: str) -> N
     assert (found.kind, found.has_twins, found.smoke) == ("suite", False, False)
 
 
-@pytest.mark.parametrize(("name", "kind", "sides"), [
-    ("quickstart", "suite", [""] * 4), ("reproduction", "reproduction", [""] * 4),
-    ("calibrated", "calibration", ["A", "B"]),
-])
-def test_plans_of_the_first_version_are_recognised(name: str, kind: str, sides: list[str]) -> None:
-    data = old_plan(name)
-    found = Plan.model_validate_json(json.dumps(data))
-    assert found.kind == kind
-    assert [cell.side for cell in found.cells] == sides
-    assert [cell.cell_id for cell in found.cells] == [cell["cell_id"] for cell in data["cells"]]
-    with ZipFile(OLD / f"{name}.zip") as packed:
-        names = {path.split("/")[1] for path in packed.namelist() if path.startswith("trials/")}
-    assert {trial.trial_id for trial in found.trials()} == names
-    again = Plan.model_validate_json(found.model_dump_json(by_alias=True))
-    assert again == found == reworded(again).model_copy(update={"notes": found.notes, "suite": found.suite})
-
-
 def test_a_trial_states_its_side_only_if_its_choices_do_not_name_it(plan: Plan) -> None:
     twins = twin_plan(plan, plan.cells[:1], 6, 1)
     first, second = (twins.trial(cell, 0) for cell in twins.cells)
@@ -99,7 +72,6 @@ def test_a_trial_states_its_side_only_if_its_choices_do_not_name_it(plan: Plan) 
     assert first.trial_id == plan.trial(plan.cells[0], 0).trial_id != second.trial_id
     assert [trial.cell_id for trial in (first, second)] == [cell.cell_id for cell in twins.cells]
     assert Trial.model_validate_json(second.model_dump_json(by_alias=True)).trial_id == second.trial_id
-    assert '"side"' not in canonical(first)
 
 
 def test_nulls_come_from_twins_whatever_they_are_called(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def fit(cells: Sequence[Sequence[Result]]) -> CostModel | None:
     for results in cells:
         found = [(formula.rounds / spent, formula.path_bytes / spent)
                  for item in ended(results)
-                 if (formula := _formula(item)) and item.traffic and (spent := item.traffic.steps.busy_seconds) > 0]
+                 if (formula := _formula(item)) and item.traffic and (spent := item.traffic.training.busy_seconds) > 0]
         if found:
             rows.append((median(rounds for rounds, _ in found), median(path for _, path in found)))
     scale = [max(row[index] for row in rows) for index in (0, 1)] if rows else []
@@ -121,7 +121,7 @@ def _compute(item: Result, processes: int) -> float | None:
         return item.steps.median_seconds
     if item.traffic is None or not item.phases.get("train"):
         return None
-    return item.steps.median_seconds * max(0.0, 1 - item.traffic.steps.exposed_seconds / item.phases["train"])
+    return item.steps.median_seconds * max(0.0, 1 - item.traffic.training.exposed_seconds / item.phases["train"])
 
 
 def _wire(cell: Cell, item: Result) -> float | None:

@@ -120,7 +120,7 @@ def _point(
         final=number(summary.median_final, 4),
         bytes_per_epoch=_median([steps * moved.busiest_sent_bytes / count for moved, count in moves]),
         least_bytes_per_epoch=_median([_least(moved, choices.processes, steps / count) for moved, count in moves]),
-        exposed_per_epoch=_median([steps * moved.steps.exposed_seconds / count for moved, count in moves]),
+        exposed_per_epoch=_median([steps * moved.training.exposed_seconds / count for moved, count in moves]),
     )
 
 

@@ -168,7 +168,8 @@ def machine(record: Record) -> list[Fact]:
         ("Commit", f"{environment.commit} ({dirty})" if environment.commit else "not from a checkout"),
         *((_code_name(item), visible(item.text())) for item in environment.plugins),
         ("Load before the run (1 min)", "unknown" if environment.load_1min is None else f"{environment.load_1min:g}"),
-        ("Loading libraries, once per run, not on the clock of a trial", seconds(record.preload_seconds) or "unknown"),
+        ("Loading libraries, once per run, not on the clock of a trial",
+         seconds(record.nodes.preload_seconds) or "unknown"),
     ]
 
 

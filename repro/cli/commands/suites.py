@@ -124,12 +124,15 @@ def plan(
 
 
 @click.command()
-def schema() -> None:
-    """Print the JSON Schema of a suite file, for editors.
+@click.argument("what", type=click.Choice(["suite", "record"]), default="suite")
+def schema(what: str) -> None:
+    """Print the JSON Schema of a suite file, for editors; or of the files of a run folder (`record`), by name.
 
     \b
     Example: repro schema > suite.schema.json
+             repro schema record > record.schema.json
     """
+    from repro.record.record_schema import record_schema
     from repro.suite.schema import suite_schema
 
-    echo_json(suite_schema())
+    echo_json(suite_schema() if what == "suite" else record_schema())

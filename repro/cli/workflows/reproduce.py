@@ -189,15 +189,10 @@ def reduce_plan(plan: Plan, chosen: Sequence[tuple[str, int]], machine: Machine,
     order = tuple((places[plan.cells[index].cell_id], repeat) for index, repeat in plan.order
                   if (plan.cells[index].cell_id, repeat) in wanted)
     note = f"a reproduction: {len(order)} of {len(plan.order)} trials of a record are run again"
-    if plan.order_is_fixed:
-        note += f", in its order: method {plan.method} has no seed for another"
     found = plan.model_copy(update={
         "kind": "reproduction", "base": "", "cells": cells, "order": order, "notes": (*plan.notes, note),
-        "cores": machine.cores, "device_count": machine.device_count,
+        "cores": machine.cores, "device_count": machine.device_count, "order_seed": order_seed,
     })
-    if plan.order_is_fixed:
-        return found
-    found = found.model_copy(update={"order_seed": order_seed})
     return found.model_copy(update={"order": tuple(planned_order(found))})
 
 

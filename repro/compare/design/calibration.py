@@ -23,10 +23,10 @@ from repro.core.errors import ReproError, UsageError
 from repro.core.files import read_model, write_model
 from repro.core.frozen import Frozen
 from repro.core.random_streams import Streams
+from repro.core.record_format import FORMAT, Formatted
 from repro.record.environment.environment import Environment
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
-from repro.suite.identity import rules_of
 from repro.suite.metrics import METRICS
 from repro.suite.model import Metric, Suite
 from repro.suite.planning.cell import Cell
@@ -71,10 +71,9 @@ class Null(Frozen):
                                         for pair in self.pairs)
 
 
-class Calibration(Frozen):
+class Calibration(Formatted):
     """The nulls of one suite on one machine, and their false-positive rate."""
 
-    schema_: Literal[1] = Field(default=1, alias="schema")
     suite: str
     suite_digest: str
     method: str
@@ -112,8 +111,8 @@ def calibration(suite: str, digest: str, method: str, machine: str, nulls: Itera
     wrong = sum(item.false_positive for item in kept)
     rate = stats.wilson(wrong, len(kept))
     return Calibration(
-        suite=suite, suite_digest=digest, method=method, machine=machine, nulls=kept, false_positives=wrong,
-        n=len(kept), rate=Bounds(low=rate.low, high=rate.high, level=rate.level),
+        format=FORMAT, suite=suite, suite_digest=digest, method=method, machine=machine, nulls=kept,
+        false_positives=wrong, n=len(kept), rate=Bounds(low=rate.low, high=rate.high, level=rate.level),
     )
 
 
@@ -220,13 +219,12 @@ def add(path: Path, found: Calibration) -> Calibration:
     """Add nulls to those in a file; nulls of the same source are replaced.
 
     Raises:
-        UsageError: the file holds nulls of another suite, method or machine.
+        UsageError: the file holds nulls of another suite or machine.
         OutputError: it cannot be read or written.
     """
     if path.is_file():
         there = read_model(path, Calibration)
         for what, old, new in (("suite digest", there.suite_digest, found.suite_digest),
-                               ("method", rules_of(there.method), rules_of(found.method)),
                                ("machine", there.machine, found.machine)):
             if old != new:
                 raise UsageError(f"{path}: holds nulls of another {what} ({old}, not {new}); --to names another file")
@@ -243,7 +241,7 @@ def _key(item: Null) -> tuple[str, str, str]:
 def calibration_of(record: Record) -> Calibration | None:
     """Return the calibration in the run folder, else the user's own for its suite; None: not calibrated.
 
-    One of another suite, method or machine says nothing about this record and is ignored.
+    One of another suite or machine says nothing about this record and is ignored.
 
     Raises:
         OutputError: a file is damaged.
@@ -276,8 +274,7 @@ def _fitting(path: Path, record: Record) -> Calibration | None:
     if not path.is_file():
         return None
     found = read_model(path, Calibration)
-    fits = (found.suite_digest == record.plan.digest and rules_of(found.method) == rules_of(record.plan.method)
-            and found.machine == machine_of(record.environment))
+    fits = (found.suite_digest == record.plan.digest and found.machine == machine_of(record.environment))
     if not fits or all(item.is_identical for item in found.nulls):
         return None
     if not any(item.is_identical for item in found.nulls):

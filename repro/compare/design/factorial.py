@@ -133,7 +133,7 @@ def _slots(names: Sequence[tuple[str, str]], doubts: drift.Doubts) -> drift.Slot
         return None
     repeats = set.intersection(*(set(slots.apart) for slots in found))
     return drift.Slots(found[0].per_place, {repeat: fmean(slots.apart[repeat] for slots in found)
-                                            for repeat in repeats}, found[0].fixed)
+                                            for repeat in repeats})
 
 
 def _with_differences(item: Comparison, pairs: Iterable[tuple[str, str]], read_back: ReadBack) -> Comparison:

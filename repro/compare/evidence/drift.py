@@ -55,14 +55,12 @@ class Drift:
     """Change of the log time from one place in the order of execution to the next (Theil-Sen, of the blocks' means)."""
     places: Mapping[str, Mapping[int, int]]
     """Cell -> repeat -> place."""
-    fixed: bool
-    """The order was the same for every run of the suite, so that a cell may always have been early (method 1.0)."""
 
     def between(self, candidate: str, baseline: str) -> Slots:
         """Return how far apart the trials of each pair ran."""
         ours, theirs = self.places.get(candidate, {}), self.places.get(baseline, {})
         return Slots(self.per_place, {repeat: place - theirs[repeat] for repeat, place in ours.items()
-                                      if repeat in theirs}, self.fixed)
+                                      if repeat in theirs})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,6 @@ class Slots:
     """Change of the log time from one place to the next."""
     apart: Mapping[int, float]
     """Repeat -> place of the candidate's trial less that of the baseline's."""
-    fixed: bool
 
     def shift(self, repeat: int) -> float:
         """Return the share of the log ratio of times that the machine explains."""
@@ -234,7 +231,7 @@ def _run_drift(plan: Plan, by_cell: Mapping[str, Sequence[_Placed]], apart: Mapp
         return None
     return Drift(
         _trend_words(rho, p, values), float(theilslopes(values, [middles[repeat] for repeat in blocks]).slope),
-        {cell: {ran.repeat: ran.place for ran in trials} for cell, trials in by_cell.items()}, plan.order_is_fixed)
+        {cell: {ran.repeat: ran.place for ran in trials} for cell, trials in by_cell.items()})
 
 
 def _cell_trends(by_cell: Mapping[str, Sequence[_Placed]]) -> dict[str, str]:

@@ -129,20 +129,8 @@ class Evidence:
         if slots is None or self.ratio is None or not self.pairs:
             return None
         apart = [slots.apart.get(pair.repeat, 0) for pair in self.pairs]
-        return Adjusted(per_place=math.expm1(slots.per_place), places=sum(apart) / len(apart), fixed_order=slots.fixed,
+        return Adjusted(per_place=math.expm1(slots.per_place), places=sum(apart) / len(apart),
                         unadjusted=stats.paired_ratio(*_sides(self.pairs))[0], shifts=self._shifts(slots))
-
-    @property
-    def slack(self) -> float:
-        """Log ratio that the drift could still explain: all of its mean share, if the order was fixed beforehand.
-
-        An order drawn for the run favours no cell on average, and what is left of a trend that is not straight is
-        spread over the pairs. A fixed order favours one cell, and the trend is only known as far as it is straight.
-        """
-        slots = self.slots
-        if slots is None or not slots.fixed or not self.pairs:
-            return 0.0
-        return abs(sum(self._shifts(slots))) / len(self.pairs)
 
     @property
     def smallest(self) -> int:

@@ -20,7 +20,6 @@ from repro.compare.runs.runs import read_pattern
 from repro.core.errors import UsageError
 from repro.record.environment.differences import changed_data, changed_plugins
 from repro.record.folder.store import read_record
-from repro.suite.identity import rules_of
 from repro.suite.model import Metric
 
 
@@ -84,9 +83,6 @@ def _check_sections(found: Sequence[Section]) -> None:
         machines = [machine_of(each.record.environment) for each in (first, item)]
         if machines[0] != machines[1]:
             raise UsageError(f"{names}: another machine, {machines[1]} against {machines[0]}")
-        methods = [each.record.plan.method for each in (first, item)]
-        if rules_of(methods[0]) != rules_of(methods[1]):
-            raise UsageError(f"{names}: another method of measuring, {methods[1]} against {methods[0]}")
         changed = [*changed_plugins(first.record.environment, item.record.environment),
                    *changed_data(first.record.environment, item.record.environment)]
         if changed:

@@ -21,7 +21,6 @@ from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.folder.stored_code import copy_code
 from repro.record.result.remarks import stated
-from repro.suite.identity import rules_of
 from repro.suite.planning.plan import Plan
 
 LATER = ("seeds were added by a later run: this may have been decided after seeing the earlier results, and p does not "
@@ -95,8 +94,6 @@ def unlike(first: Record, second: Record) -> str:
         changed = changed_plugins(first.environment, second.environment)
         return (f"another suite or version of it: {other.suite.suite!r}, digest {other.digest[:16]} against "
                 f"{one.digest[:16]}{'; other code of ' if changed else ''}{', '.join(changed)}")
-    if rules_of(one.method) != rules_of(other.method):
-        return f"another method of measuring: {other.method} against {one.method}"
     if one.suite.sequential:
         return "a sequential run: pairs of another run would come after its looks"
     if one.design.is_contest:

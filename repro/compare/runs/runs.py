@@ -28,10 +28,8 @@ from repro.record.folder.index import file_sha256
 from repro.record.folder.store import Record, read_record
 from repro.record.result.results import Result
 from repro.seams.launching import oversubscription
-from repro.suite.identity import METHOD, rules_of
 from repro.suite.metrics import METRICS, OF_MEASUREMENTS, TO_THE_END
 from repro.suite.planning.designs import WITHOUT_TARGET
-from repro.suite.planning.legacy import method_note
 from repro.suite.planning.plan import Plan
 
 
@@ -48,7 +46,7 @@ class Compared:
     comparisons: list[Comparison]
     calibration: Calibration | None
     figures: tuple[Mapping[str, float], ...] = ()
-    """Of each of `summaries`: the figures of training (`cell_figures`), {} for an old record."""
+    """Of each of `summaries`: the figures of training (`cell_figures`)."""
     notes_of_figures: tuple[str, ...] = ()
     claims: tuple[Claim, ...] = ()
     """Of contests: that of each of `summaries`."""
@@ -236,9 +234,7 @@ def _compared(records: Sequence[Record], found: list[Comparison], metric: Metric
         method=record.plan.method, metric=chosen, comparisons=found, calibration=calibration_of(record),
         figures=tuple(cell_figures(item.of_cell(cell.cell_id)) for item in records for cell in item.plan.cells),
         notes_of_figures=tuple(figure_notes(result for item in records for result in item.results)),
-        notes=tuple(dict.fromkeys([
-            *(method_note(item.plan.method) for item in records if rules_of(item.plan.method) != METHOD),
-            *(note for item in records for note in _crowded(item.plan))])),
+        notes=tuple(dict.fromkeys(note for item in records for note in _crowded(item.plan))),
         warnings=tuple(f"{item.line} [{name}]" if len(records) > 1 else item.line
                        for name, each in zip(names, records, strict=True) for item in run_warnings(each)),
         claims=tuple(

@@ -14,7 +14,6 @@ from repro.core.errors import UsageError
 from repro.record.environment.differences import changed_data, changed_plugins
 from repro.record.environment.environment import Environment
 from repro.record.result.results import Result
-from repro.suite.identity import rules_of
 from repro.suite.metrics import METRICS
 from repro.suite.model import Metric
 from repro.suite.planning.plan import Plan
@@ -121,16 +120,13 @@ def forced(first: Ran, second: Ran, force: bool) -> tuple[str, ...]:
     if first.plan.digest != second.plan.digest:
         found.append(f"suite digest {first.plan.digest[:16]} of {first.plan.suite.suite!r} against "
                      f"{second.plan.digest[:16]} of {second.plan.suite.suite!r}")
-    methods = [run.plan.method for run in (first, second)]
-    if len({rules_of(method) for method in methods}) > 1:
-        found.append(f"method {methods[0]} against {methods[1]}")
     if first.environment is not None and second.environment is not None:
         if found:  # the source of a class from a file is part of the digest, that of a package is not
             found += [f"other code of {text}" for text in changed_plugins(first.environment, second.environment)]
         found += changed_data(first.environment, second.environment)
     if found and not force:
         raise UsageError(f"{first.name} and {second.name} cannot be compared: {'; '.join(found)}. Only runs of one "
-                         "suite, one method and the same data can; --force compares them anyway and marks the result")
+                         "suite and the same data can; --force compares them anyway and marks the result")
     return (f"FORCED: these runs are of different experiments ({'; '.join(found)})",) if found else ()
 
 

@@ -78,9 +78,6 @@ def why_open(item: Evidence, share: FamilyShare) -> str:
         return grids_alone(item)
     if item.interval is None:
         return _why_no_spread(item, share)
-    if item.slack > 0 and not item.interval.low <= 1 <= item.interval.high:
-        return ("the machine drifted during the run, in an order that was the same for every run of this suite: the "
-                f"drift could produce a ratio up to {math.exp(item.slack):.3f} or down to {math.exp(-item.slack):.3f}")
     word = item.asked.scale.below if item.ratio < 1 else item.asked.scale.above
     counted = f"{item.agreeing} of {item.n} pairs were {word}" if item.asked.paired else \
         f"{item.ours.n} trials against {item.theirs.n}"

@@ -99,19 +99,14 @@ def _is_significant(item: Evidence, share: FamilyShare) -> bool:
         return False
     if not item.is_apart(1 - share.level):
         return False
-    return item.interval is None or excludes_one(item.interval, item.slack)
-
-
-def excludes_one(interval: stats.Interval, slack: float) -> bool:
-    """Return True if the interval excludes every ratio that drift could explain; without drift that is 1 alone."""
-    return math.log(interval.low) > slack or math.log(interval.high) < -slack
+    return item.interval is None or not item.interval.low <= 1 <= item.interval.high
 
 
 def _is_same(item: Evidence, share: FamilyShare) -> bool:
     """Two one-sided t tests inside the margin, at an n at which a test without assumptions could show it too."""
     if item.equivalence is None or share.equivalence_p is None or item.smallest < LEAST:
         return False
-    edge, inside = math.log1p(item.asked.margin) - item.slack, item.equivalence.interval
+    edge, inside = math.log1p(item.asked.margin), item.equivalence.interval
     if math.log(inside.low) < -edge or math.log(inside.high) > edge:
         return False
     return share.equivalence_p <= ALPHA and item.equivalence.equivalent and (
@@ -157,9 +152,6 @@ def _missed_doubt(item: Evidence, missed: Missed) -> str:
     """Return why the order of the pairs is no verdict, however clear it is."""
     if item.grid is not None and item.grid.unlike:
         return f"{item.grid.unlike}, and this alone can decide which is first"
-    if item.slots is not None and item.slots.fixed:
-        return ("the machine drifted, and the order of execution was fixed for every run; this alone can decide which "
-                "is first")
     mean = missed.restricted
     if mean is None or mean.interval is None or (not mean.interval.low > 1 and not mean.interval.high < 1):
         return ""

@@ -74,13 +74,13 @@ def _scaling(choices: TrainingConfig, effective: Mapping[str, str]) -> list[Unli
 
 def _algorithm(choices: TrainingConfig, effective: Mapping[str, str]) -> list[Unlike]:
     """Compare the algorithm that ran, if any ran, with the one requested."""
-    ran, collectives = effective.get("comm_algorithm", UNKNOWN), effective.get("comm_collectives", "")
-    if ran == UNKNOWN or choices.processes == 1:
+    shown, ran = effective.get("comm", UNKNOWN), effective.get("comm_algorithm", BACKEND)
+    if shown == UNKNOWN or choices.processes == 1:
         return []
     comm = choices.comm.get(Comm)
     if not comm.own_algorithm:
         # A third party's process group may have any name; an algorithm of ours is not the backend's own.
         return [] if ran == BACKEND else [Unlike(name="comm", wanted=BACKEND, ran=ran)]
-    if ran == (comm.title or choices.comm.kind) and collectives:
+    if ran == (comm.title or choices.comm.kind) and effective.get("comm_collectives"):
         return []
     return [Unlike(name="comm", wanted=choices.comm.label, ran=ran)]

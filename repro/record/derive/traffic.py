@@ -28,9 +28,6 @@ def read_traffic(log: TrialLog) -> Traffic | None:
     )
 
 
-def _training(ranks: Sequence[RankTraffic]) -> Spent | None:
-    known = [rank.training for rank in ranks if rank.training]
-    if len(known) < len(ranks):
-        return None
-    return Spent(**{name: plain_sum(getattr(spent, name) for spent in known) / len(known)
+def _training(ranks: Sequence[RankTraffic]) -> Spent:
+    return Spent(**{name: plain_sum(getattr(rank.training, name) for rank in ranks) / len(ranks)
                     for name in Spent.model_fields})

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field
 
@@ -75,7 +74,6 @@ class DataSet(Frozen):
 class Environment(Frozen):
     """The code, libraries, devices, settings and data of a run."""
 
-    schema_: Literal[1] = Field(default=1, alias="schema")
     repro_version: str
     python: str
     system: str

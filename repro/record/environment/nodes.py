@@ -50,8 +50,10 @@ class Allocation(Frozen):
 
 
 class Nodes(Frozen):
-    """The part of launchers.json about nodes."""
+    """The content of launchers.json: what the launchers of a run report once."""
 
+    preload_seconds: float | None = Field(None, ge=0, le=1e9)
+    """Time the launchers' fork server took to load its modules; on no trial's clock."""
     nodes: tuple[NodeRecord, ...] = ()
     links: tuple[Link, ...] = ()
     allocation: Allocation | None = None

@@ -16,8 +16,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
-
 from repro.core.errors import CheckpointError, CheckpointRefused, OutputError
 from repro.core.events import TOKEN, complete_lines, parse_line
 from repro.core.files import make_durable, read_model, write_model
@@ -38,7 +36,6 @@ NANO_PER_MS = 1_000_000
 class Checkpoint(Frozen):
     """The manifest of one checkpoint."""
 
-    schema_: Literal[1] = Field(default=1, alias="schema")
     trial_id: str
     attempt: int
     world: int

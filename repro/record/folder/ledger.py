@@ -156,8 +156,7 @@ def read_attempts(path: Path) -> list[Attempt]:
         OutputError: a line is not an attempt.
     """
     # Every attempt has a line when it starts and one when it ends; the later one says more.
-    ended = {(found.trial_id, found.attempt): found for found in _read_lines(path, Attempt)}
-    return list(ended.values())
+    return list({(found.trial_id, found.attempt): found for found in _read_lines(path, Attempt)}.values())
 
 
 def read_incidents(path: Path) -> list[Incident]:

@@ -13,7 +13,6 @@ from repro.record.folder.ledger import end_of
 from repro.record.folder.store import Record, RunFolder, read_plan
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
-from repro.suite.identity import METHOD, METHODS, rules_of
 from repro.suite.model import Trial
 from repro.suite.planning.plan import Plan, expand_again, planned_order, wrong_order
 
@@ -37,8 +36,6 @@ def reopen(root: Path) -> tuple[RunFolder, Plan]:
 
 def plan_differences(plan: Plan, machine: Machine) -> list[Difference]:
     """List the differences of a run's plan from the plan that this code makes of its suite on this machine."""
-    if rules_of(plan.method) not in METHODS:
-        return [Difference("plan", f"method {plan.method}, now {METHOD}")]
     try:
         now = expand_again(plan, machine)
     except ReproError as error:

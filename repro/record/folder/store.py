@@ -163,14 +163,12 @@ class Record:
     attempts: tuple[Attempt, ...]
     results: tuple[Result, ...]
     parity: Mapping[str, Any] | None
-    preload_seconds: float | None
-    """Time the launchers' fork server took to load its modules, once a run; on no trial's clock."""
     incidents: tuple[Incident, ...] = ()
     """Incidents of the run, in order."""
     looks: tuple[Look, ...] = ()
     """Looks of a sequential run, in order."""
     nodes: Nodes = Nodes()  # noqa: RUF009  # frozen
-    """The other computers of a run on several, and the scheduler's job."""
+    """What the launchers reported: their loading time, the other computers of a run on several, the scheduler's job."""
 
     def of_cell(self, cell_id: str) -> list[Result]:
         """Return the results of one cell, by repeat."""
@@ -252,8 +250,7 @@ def read_record(root: Path, read: Mapping[Path, Any] | None = None) -> Record:
         attempts=tuple(_of_plan(folder.ledger, plan, read_attempts(folder.ledger))),
         incidents=tuple(read_incidents(folder.incidents)),
         looks=read_looks(folder.looks),
-        preload_seconds=_preload_seconds(folder.launchers),
-        nodes=_nodes(folder.launchers),
+        nodes=read_model(folder.launchers, Nodes) if folder.launchers.is_file() else Nodes(),
         results=results,
         parity=_parity(folder.parity_verdict) if folder.parity_verdict.is_file() else None,
     )
@@ -312,7 +309,7 @@ def _of_plan(path: Path, plan: Plan, attempts: list[Attempt]) -> list[Attempt]:
     return attempts
 
 
-class _Finding(Frozen):
+class Finding(Frozen):
     """The fields of a finding of the parity gate that readers rely on."""
 
     model_config = ConfigDict(extra="ignore")
@@ -324,7 +321,7 @@ class _Finding(Frozen):
     largest_difference: float
 
 
-class _Gate(Frozen):
+class Gate(Frozen):
     """The fields of the parity gate's file that readers rely on."""
 
     model_config = ConfigDict(extra="ignore")
@@ -333,14 +330,14 @@ class _Gate(Frozen):
     why: str = ""
     steps: int = Field(0, ge=0, lt=1 << 63)
     tolerance: float = 0.0
-    findings: tuple[_Finding, ...] = ()
+    findings: tuple[Finding, ...] = ()
     skipped: dict[str, str] = Field(default_factory=dict)
 
 
 def _parity(path: Path) -> dict[str, Any]:
     data = _read_json(path)
     try:
-        _Gate.model_validate(data)
+        Gate.model_validate(data)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise OutputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
@@ -358,16 +355,3 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise OutputError(f"{path}: holds no JSON object")
     return data
-
-
-def _nodes(path: Path) -> Nodes:
-    found = _read_json(path) if path.is_file() else {}
-    try:
-        return Nodes.model_validate({name: found[name] for name in Nodes.model_fields if name in found})
-    except ValidationError as error:
-        raise OutputError(f"{path}: nodes: {error.errors()[0]['msg']}") from error
-
-
-def _preload_seconds(path: Path) -> float | None:
-    value = _read_json(path).get("preload_seconds") if path.is_file() else None
-    return float(value) if isinstance(value, int | float) and 0 <= value <= 1e9 else None

@@ -97,9 +97,8 @@ class RankTraffic(Frozen):
     """Time in which training waited for them."""
     overlapped_seconds: float
     """Time in which they ran during training."""
-    training: Spent | None = None
-    """The part in training steps, without evaluations and barriers. None: an old record, which does not separate
-    them."""
+    training: Spent
+    """The part in training steps, without evaluations and barriers."""
 
     @property
     def sent_bytes(self) -> int:
@@ -145,7 +144,7 @@ class Network(Frozen):
     """emulated or measured."""
     frame_bytes: int | None = None
     congestion_control: str | None = None
-    """Of TCP, as the kernel says; None: an old record, which had the host's."""
+    """Of TCP, as the kernel says."""
     node_of_rank: tuple[int, ...]
     stated_bits_per_second: tuple[float, ...]
     """By node."""
@@ -153,7 +152,7 @@ class Network(Frozen):
     """By node, from the start of the processes to their end, headers included."""
     received_bytes: tuple[int, ...] = ()
     control_sent_bytes: tuple[int, ...] = ()
-    """The same of the control network, as are the three below; empty: it has none, or an old record."""
+    """The same of the control network, as are the three below; empty: it has none."""
     control_received_bytes: tuple[int, ...] = ()
     control_sent_frames: tuple[int, ...] = ()
     control_received_frames: tuple[int, ...] = ()
@@ -183,10 +182,10 @@ class Traffic(Frozen):
     busy_seconds: float
     uncounted: tuple[str, ...]
     """Operations that passed through to the inner group."""
-    training: Spent | None = None
-    """Of training steps only, mean over ranks; None: an old record."""
+    training: Spent
+    """Of training steps only, mean over ranks."""
     formula: Formula | None = None
-    """None: the backend's own collectives, or an old record."""
+    """None: the backend's own collectives."""
 
     @property
     def uncounted_share(self) -> float:
@@ -194,12 +193,6 @@ class Traffic(Frozen):
         lines = self.ranks[self.busiest_rank].lines
         unknown = sum(line.payload_bytes for line in lines if line.sent_bytes is None)
         return unknown / total if (total := sum(line.payload_bytes for line in lines)) else 0.0
-
-    @property
-    def steps(self) -> Spent:
-        """Communication in training steps; old records include evaluations and barriers."""
-        return self.training or Spent(busy_seconds=self.busy_seconds, exposed_seconds=self.exposed_seconds,
-                                      overlapped_seconds=self.overlapped_seconds)
 
 
 class Model(Frozen):
@@ -224,7 +217,6 @@ class Model(Frozen):
 class Result(Frozen):
     """The result of one trial."""
 
-    schema_: Literal[1] = Field(default=1, alias="schema")
     trial_id: str
     cell_id: str
     repeat: int
@@ -253,9 +245,9 @@ class Result(Frozen):
     train_samples_per_second: Compared | None = None
     """Samples of the timed steps over their time, input included: no evaluation, no opening of the data."""
     tokens_per_second: Compared | None = None
-    """The same in tokens; None: samples have none, or an old record."""
+    """The same in tokens; None: samples have none."""
     step_seconds: Compared | None = None
-    """Median over timed steps of the slowest rank's step, its input included; None: an old record."""
+    """Median over timed steps of the slowest rank's step, its input included."""
     step_seconds_mean: Compared | None = None
     phases: dict[str, float] = Field(default_factory=dict)
     """Seconds by phase between `run_start` and `run_stop`."""
@@ -266,15 +258,15 @@ class Result(Frozen):
     steps: Steps | None = None
     input_wait_seconds: float | None = None
     """Time that a step waited for its input, mean over steps, of the rank that waited most; None: an engine without
-    input, or an old record."""
+    input."""
     input_wait_share: float | None = None
     """The same as a share of that rank's steps, waiting included; 0 to 1."""
     peak_bytes: int | None = None
-    """Largest over ranks. On a GPU in training; on a processor in the process's life, as in old records. Of a
-    measurement in its operations."""
+    """Largest over ranks. On a GPU in training; on a processor in the process's life. Of a measurement
+    in its operations."""
     memory: Literal["", "resident", "allocated"] = ""
     """Kind of memory in the three fields below: resident memory of a process, interpreter and libraries included, or
-    memory that torch allocated on a GPU. Empty in old records."""
+    memory that torch allocated on a GPU."""
     training_peak_mib: float | None = None
     """MiB of the rank that needed most, from `run_start` on."""
     training_peak_mib_sum: float | None = None
@@ -282,7 +274,7 @@ class Result(Frozen):
     init_peak_mib: float | None = None
     """Of the rank that needed most until `run_start`, warm-up included."""
     model: Model | None = None
-    """None: the engine trains none, or an old record."""
+    """None: the engine trains none."""
     mfu: float | None = None
     """Model FLOPs utilisation: the model's operations a second over the stated peak of all devices, 0 to 1."""
     state_bytes: dict[str, int] = Field(default_factory=dict)
@@ -294,11 +286,11 @@ class Result(Frozen):
     protocol: Protocol | None = None
     """None: no servers hold the weights."""
     gradient_plan: tuple[LayerCost, ...] | None = None
-    """None: no layer could send sufficient factors, or an old record."""
+    """None: no layer could send sufficient factors."""
     network: Network | None = None
-    """None: the launcher sets up no network, or an old record."""
+    """None: the launcher sets up no network."""
     controller: Controller | None = None
-    """Traffic through the controller; None: not counted, a resumed trial, or an old record."""
+    """Traffic through the controller; None: not counted, a resumed trial."""
     energy: Energy | None = None
     """Energy of the whole machine while the trial's processes ran; None: not tracked."""
     operation: Operation | None = None
@@ -308,12 +300,12 @@ class Result(Frozen):
     curve: tuple[Point, ...] = ()
     hashes: dict[str, str] = Field(default_factory=dict)
     every_rank: bool | None = None
-    """Every rank's own weights were compared and agree with the hash of the final weights; None: an old record."""
+    """Every rank's own weights were compared and agree with the hash of the final weights."""
     effective: dict[str, str] = Field(default_factory=dict)
     settings: dict[str, str] = Field(default_factory=dict)
     """Environment variables that affect training, as rank 0 read them."""
     build: dict[str, str] = Field(default_factory=dict)
-    """Build of the library that trains, as read by rank 0; empty in old records."""
+    """Build of the library that trains, as read by rank 0."""
     warnings: tuple[Warned, ...] = ()
 
     @property
@@ -342,7 +334,7 @@ class Result(Frozen):
 
     @property
     def state_mib_modelled(self) -> float | None:
-        """Memory of the model's states on one rank by the engine's formula, MiB; None: no formula, or an old record."""
+        """Memory of the model's states on one rank by the engine's formula, MiB; None: no formula."""
         total = self.state_bytes.get("total")
         return None if total is None else total / (1 << 20)
 

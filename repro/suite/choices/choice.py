@@ -20,7 +20,7 @@ from repro.seams.plugin import Plugin
 from repro.suite.choices.facts import facts_of
 from repro.suite.choices.file_classes import file_class
 from repro.suite.choices.labels import is_label, named_options
-from repro.suite.choices.recorded import NAME, RecordedPlugin, RecordedPlugins, described, from_data, unknown_plugin
+from repro.suite.choices.recorded import NAME, RecordedPlugin, RecordedPlugins, described, from_data
 from repro.suite.choices.stand_in import StandIn
 from repro.suite.field_problem import FieldProblem, as_text, describe_error, reject_booleans
 
@@ -204,8 +204,10 @@ def _read(item: RecordedPlugin | None, name: Name, options: dict[str, Any]) -> C
             return here
     except (ReproError, FieldProblem, ValidationError):
         pass  # not installed, not allowed, broken, or of a version with other options
+    if item is None:
+        raise FieldProblem(f"{name.seam} {name.kind!r} is not installed here, and the record does not describe it")
     try:
-        plugin = item.plugin() if item else unknown_plugin(name.seam, name.kind, options)
+        plugin = item.plugin()
     except ValidationError as error:
         raise FieldProblem(f"lacks what any {name.seam} has: {describe_error(error, Plugin)[0]}") from error
     return Choice.model_construct(seam=name.seam, kind=name.kind, code=name.code, plugin=plugin)

@@ -62,14 +62,7 @@ class RecordedPlugin(Frozen):
         return FACTS[self.seam].model_validate(self.facts)
 
 
-def unknown_plugin(seam: str, kind: str, options: Mapping[str, Any]) -> Plugin:
-    """Return the stand-in for a plug-in of which the record, one of version 0.1.0, says nothing but its options."""
-    listed = ", ".join(f"{key}={value}" for key, value in sorted(options.items()))
-    label = f"{kind} ({listed})" if listed else kind
-    return stand_in(seam, options, FACTS[seam](), label, absence(seam, kind))
-
-
-def absence(seam: str, kind: str, came: str = "", code: str = "") -> str:
+def absence(seam: str, kind: str, came: str, code: str) -> str:
     """Return the sentence that says what is missing for a run."""
     if is_file_kind(kind):
         return (f"{seam} {kind!r} is a class from a file, whose source the record holds (sha256 {code[:16]}); reading "

@@ -62,7 +62,7 @@ class Stop(SuitePart):
 
     @model_serializer(mode="wrap")
     def _own_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what another design would have: cells of older records keep their names."""
+        """Leave out what only another design has."""
         foreign = (*(OF_STEPS if self.has_target else OF_A_TARGET), *(OF_A_CONTEST if self.judges != "mean" else ()))
         data: dict[str, Any] = handler(self)
         return {name: value for name, value in data.items() if name not in foreign}

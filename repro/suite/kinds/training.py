@@ -137,8 +137,6 @@ class TrainingConfig(TrialConfig):
             raise FieldProblem("is missing", ("evaluate_every",))
         workload, target = self.workload.get(Workload), self.stop.target
         assert target is not None, "validated"
-        if not workload.metrics and self.stop.direction:
-            return  # of a record of version 0.1.0, whose plug-in is not installed: the record states the direction
         if self.stop.metric not in workload.metrics:
             known = nearest(self.stop.metric, workload.metrics)
             raise FieldProblem(f"workload {self.workload.kind!r} has no metric {self.stop.metric!r}{known}",
@@ -152,7 +150,9 @@ class TrainingConfig(TrialConfig):
         if self.stop.direction is None:
             object.__setattr__(self, "stop", self.stop.model_copy(update={"direction": natural}))
         elif self.stop.direction != natural:
-            raise FieldProblem(f"{self.stop.metric} is better {natural}", ("stop", "direction"))
+            way = "upwards" if natural == "higher" else "downwards"
+            raise FieldProblem(f"{self.stop.metric} improves {way}; write direction: {natural}, or leave it out",
+                               ("stop", "direction"))
 
     def _state_defaults_once(self) -> None:
         """Leave out what says the same as the default, so that one cell has one digest."""
@@ -186,8 +186,6 @@ class TrainingConfig(TrialConfig):
 
     def _check_input(self) -> None:
         workload = self.workload.get(Workload)
-        if not workload.metrics:
-            return  # of a record of version 0.1.0, whose plug-in is not installed
         if self.input.workers and not workload.reads_samples:
             raise FieldProblem(f"workload {self.workload.kind!r} has no samples to read: its batches are looked up on "
                                "the device, so no input worker could help", ("input", "workers"))

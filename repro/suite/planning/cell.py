@@ -53,8 +53,8 @@ class Cell(Frozen):
 
     @property
     def well_named(self) -> bool:
-        """The id is the one that the choices give, or, for a twin, the one that choices and side give."""
-        return self.cell_id in (self.choices.cell_id, cell_name(self.choices, self.side))
+        """The id is the one that choices and side give."""
+        return self.cell_id == cell_name(self.choices, self.side)
 
     @property
     def well_labelled(self) -> bool:
@@ -75,10 +75,7 @@ class Cell(Frozen):
         """A side B names its side A, which the choices give; no other cell names one."""
         if self.side != "B":
             return not self.twin_of
-        seconds = self.choices.timeout_seconds
-        # The twins of version 0.1.0 differ in their choices, by one second (suite/planning/legacy.py).
-        first = self.choices if self.trial_side else self.choices.model_copy(update={"timeout_seconds": seconds - 1})
-        return self.twin_of == first.cell_id
+        return self.twin_of == self.choices.cell_id
 
     def relabelled(self) -> Cell:
         """Return the cell with the label and the factors that its choices give."""

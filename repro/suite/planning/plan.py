@@ -17,19 +17,18 @@ from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from repro.core import pattern
 from repro.core.errors import SuiteError
-from repro.core.frozen import Frozen
 from repro.core.machine import Machine
 from repro.core.random_streams import Streams
+from repro.core.record_format import FORMAT, Formatted
 from repro.core.yaml_file import FieldPath
 from repro.suite.choices.recorded import RecordedPlugin, reading
 from repro.suite.choices.stand_in import StandIn
 from repro.suite.design import Design, PlanKind
 from repro.suite.field_problem import Problem
-from repro.suite.identity import FIRST_METHOD, METHOD, METHODS, canonical, rules_of
+from repro.suite.identity import METHOD, canonical
 from repro.suite.kinds.program_files import ProgramFiles
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import SEEDS_BELOW, Suite, Trial
-from repro.suite.planning import legacy
 from repro.suite.planning.cell import Cell, Skipped
 from repro.suite.planning.designs import check_designs
 from repro.suite.planning.factors import keep_factors
@@ -49,33 +48,31 @@ class Drawn:
 
     master_seed: int = 20151102
     """Used if the suite states none."""
-    order_seed: int | None = 20151102
-    """None: method 1.0, which had none."""
+    order_seed: int = 20151102
 
 
 FIXED = Drawn()
 
 
-class Plan(Frozen):
+class Plan(Formatted):
     """The expanded suite: what will run, in which order, and what will not."""
 
-    schema_: Literal[1] = Field(default=1, alias="schema")
     suite: Suite
     digest: str = Field(pattern="^[0-9a-f]{64}$")
-    method: str = METHOD
+    method: Literal["2.0"] = METHOD
     device: str
     device_count: int
     cores: int
     cpp_compiler: bool = True
-    """A C++ compiler is installed; older plans did not ask."""
+    """A C++ compiler is installed."""
     plugins: tuple[RecordedPlugin, ...] = ()
     """The plug-ins of other packages in the suite, so that readers need none of them installed."""
     cells: tuple[Cell, ...]
     skipped: tuple[Skipped, ...]
     order: tuple[tuple[int, int], ...]
     """(index into cells, repeat) of every trial, in order of execution."""
-    order_seed: int | None = Field(None, ge=0, lt=SEEDS_BELOW)
-    """The order follows from it; None: method 1.0, whose order follows from the master seed."""
+    order_seed: int = Field(ge=0, lt=SEEDS_BELOW)
+    """The order follows from it."""
     notes: tuple[str, ...] = ()
     """For people: declared contrasts that overrides removed, too few repeats, costs. No code searches them."""
     smoke_note: str = ""
@@ -94,16 +91,9 @@ class Plan(Frozen):
             return handler(data)
 
     @model_validator(mode="after")
-    def _from_older_version(self) -> Plan:
-        if "kind" not in self.model_fields_set:
-            object.__setattr__(self, "kind", legacy.plan_kind(self.suite.title, self.notes))
-            object.__setattr__(self, "cells", legacy.with_sides(self.suite.title, self.cells))
-            object.__setattr__(self, "smoke_note", legacy.smoke_note(self.notes))
+    def _master_seed_drawn(self) -> Plan:
         if self.suite.master_seed is None:
             raise ValueError("suite.master_seed is missing: a plan holds the one that its trials are drawn from")
-        if (rules_of(self.method) == FIRST_METHOD) != (self.order_seed is None):
-            raise ValueError("order_seed " + ("is missing" if self.order_seed is None else "is set")
-                             + f": method {FIRST_METHOD} has none, later methods have one")
         return self
 
     @property
@@ -111,21 +101,6 @@ class Plan(Frozen):
         """Seed of every random number of the trials."""
         assert self.suite.master_seed is not None, "validated"
         return self.suite.master_seed
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """`notes`, and what an older method of measuring means for the verdicts."""
-        return self.notes if rules_of(self.method) == METHOD else (legacy.method_note(self.method), *self.notes)
-
-    @property
-    def order_is_fixed(self) -> bool:
-        """The order follows from the suite alone, so that a cell which is early in one run is early in every run."""
-        return self.order_seed is None
-
-    @property
-    def order_entropy(self) -> int:
-        """The number from which `execution_order` gives the order."""
-        return self.master_seed if self.order_seed is None else self.order_seed
 
     def trials(self) -> Iterator[Trial]:
         """Yield every trial in order of execution."""
@@ -183,7 +158,7 @@ class Plan(Frozen):
 
 def make_plan(
     suite: Suite, machine: Machine, problem: Problem | None = None, overridden: bool = False, drawn: Drawn = FIXED,
-    method: str = METHOD, folder: Path | None = None,
+    folder: Path | None = None,
 ) -> Plan:
     """Expand `suite` for `machine`.
 
@@ -192,7 +167,6 @@ def make_plan(
         overridden: the suite was changed on the command line; a declared contrast that no cell matches any more then
             becomes a note, not an error.
         drawn: the random numbers of this run.
-        method: whose rules give the digest.
         folder: of the suite's file, whose programs are hashed; None: the suite states their hashes, as that of a
             record does.
 
@@ -215,7 +189,8 @@ def make_plan(
     suite, without = keep_factors(suite, problem, overridden)
     cells, skipped = _on_machine(requested, machine, problem)
     plan = Plan(
-        suite=suite, digest=suite_digest(suite, requested, method), method=method, device=machine.device,
+        format=FORMAT,
+        suite=suite, digest=suite_digest(suite, requested), device=machine.device,
         device_count=machine.device_count, cores=machine.cores, cpp_compiler=machine.cpp_compiler,
         plugins=describe_plugins(suite, requested),
         cells=tuple(cells), skipped=tuple(skipped), order=(), order_seed=drawn.order_seed,
@@ -298,42 +273,27 @@ def _without_checkpoints(plan: Plan) -> list[str]:
 
 
 def expand_again(plan: Plan, machine: Machine) -> Plan:
-    """Expand the suite of a plan by the rules of its method, with the random numbers that were drawn for it.
+    """Expand the suite of a plan again, with the random numbers that were drawn for it.
 
     Raises:
-        SuiteError: the suite cannot be expanded here, or its method is unknown to this version.
+        SuiteError: the suite cannot be expanded here.
     """
-    if rules_of(plan.method) not in METHODS:
-        raise SuiteError(f"method {plan.method!r} is unknown to this version of repro (known: {', '.join(METHODS)})",
-                         field="method")
     with reading(plan.plugins):
-        return make_plan(plan.suite, machine, overridden=True, drawn=Drawn(plan.master_seed, plan.order_seed),
-                         method=plan.method)
+        return make_plan(plan.suite, machine, overridden=True, drawn=Drawn(plan.master_seed, plan.order_seed))
 
 
-def suite_digest(suite: Suite, cells: Sequence[Cell], method: str = METHOD) -> str:
+def suite_digest(suite: Suite, cells: Sequence[Cell]) -> str:
     """Return the sha256 of what defines the experiment: the complete cells; not titles, not the number of repeats.
 
     The master seed is no part of it, so that runs with other seeds are runs of the same experiment.
     """
-    data: dict[str, Any] = {
-        "suite": suite.suite, "method": method, "baseline": suite.baseline,
-        "primary": suite.primary.model_dump(mode="json") if suite.primary else None,
-        "cells": sorted(canonical(cell.choices) for cell in cells),
+    # `tuned` is no part: it says where settings come from, which are part of the cells.
+    defining = {"suite", "baseline", "primary", "sequential", "margin", "horizon", "contrasts", "tune"}
+    data = suite.model_dump(mode="json", by_alias=True, include=defining) | {
+        "method": METHOD, "cells": sorted(canonical(cell.choices) for cell in cells),
+        # Writing checkpoints is on the clock of every trial.
+        "checkpoint_every": suite.checkpoint_every if suite.keeps_checkpoints else None,
     }
-    if suite.sequential is not None:
-        data["sequential"] = suite.sequential.model_dump(mode="json")
-    # Newer than the first suites: part of the digest only if not the default, so that older suites keep theirs.
-    data |= {key: value for key, value in (("margin", suite.margin), ("horizon", suite.horizon))
-             if value != Suite.model_fields[key].default}
-    if rules_of(method) == FIRST_METHOD:
-        data["master_seed"] = suite.master_seed
-    if suite.contrasts:
-        data["contrasts"] = suite.contrasts
-    if suite.tune is not None:  # `tuned` says where settings come from, which are part of the cells
-        data["tune"] = suite.tune.model_dump(mode="json", by_alias=True)
-    if suite.keeps_checkpoints:  # writing them is on the clock of every trial
-        data["checkpoint_every"] = suite.checkpoint_every
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -343,7 +303,7 @@ def planned_order(plan: Plan) -> Iterator[tuple[int, int]]:
     A reproduction has chosen ones only; after the first look of a sequential design only two cells go on.
     """
     chosen = set(plan.order)
-    for index, repeat in execution_order(plan.suite, len(plan.cells), plan.order_entropy):
+    for index, repeat in execution_order(plan.suite, len(plan.cells), plan.order_seed):
         if (index, repeat) in chosen if plan.kind == "reproduction" else repeat < plan.design.repeats_of(index):
             yield index, repeat
 
@@ -354,8 +314,6 @@ def wrong_order(plan: Plan, again: Plan | None = None) -> str:
     Args:
         again: its suite, expanded again; shows cells that changed places.
     """
-    if plan.kind == "reproduction" and plan.order_is_fixed:
-        return ""  # it has its record's order, and does not hold the other cells that this came from
     here = [cell.cell_id for cell in plan.cells]
     there = [cell.cell_id for cell in again.cells] if again else here
     cells = there if sorted(there) == sorted(here) else here
@@ -363,16 +321,15 @@ def wrong_order(plan: Plan, again: Plan | None = None) -> str:
     found = [(here[index], repeat) for index, repeat in plan.order]
     if found == expected or sorted(found) != sorted(expected):
         return ""
-    seed = f"master_seed {plan.master_seed}" if plan.order_is_fixed else f"order_seed {plan.order_seed}"
     place = next(at for at, (ours, wanted) in enumerate(zip(found, expected, strict=True), 1) if ours != wanted)
-    return f"order is not the one that its {seed} gives: it differs from trial {place} on"
+    return f"order is not the one that its order_seed {plan.order_seed} gives: it differs from trial {place} on"
 
 
 def execution_order(suite: Suite, cells: int, seed: int) -> Iterator[tuple[int, int]]:
     """Yield blocks of one seed over all cells, each shuffled on its own: no drift of the machine favours a cell.
 
     Args:
-        seed: drawn for the run (`Plan.order_entropy`). Fewer repeats give the beginning of the same order.
+        seed: drawn for the run (`Plan.order_seed`). Fewer repeats give the beginning of the same order.
     """
     for repeat in range(suite.seeds):
         generator = Streams(seed, repeat).generator("execution-order")

@@ -130,12 +130,10 @@ def change_plan(record: Record, change: Any) -> None:
     write_json(record.folder.plan, data)
 
 
-def test_a_record_without_descriptions_is_read_too(record: Record) -> None:
-    """As version 0.1.0 wrote them."""
+def test_a_record_without_descriptions_is_refused(record: Record) -> None:
     change_plan(record, lambda data: data.pop("plugins"))
-    plan = read_model(record.folder.plan, Plan)
-    assert plan.cells[0].choices.workload.kind == "letters"
-    assert plan.cells[0].choices.optimizer.label.startswith("leo (beta=0.9")
+    with pytest.raises(OutputError, match="is not installed here, and the record does not describe it"):
+        read_model(record.folder.plan, Plan)
 
 
 def test_a_package_of_ours_cannot_be_described_otherwise(record: Record) -> None:

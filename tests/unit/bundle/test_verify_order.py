@@ -16,7 +16,7 @@ from repro.core.files import write_model
 from repro.core.machine import Machine
 from repro.record.folder import index
 from repro.record.folder.store import RunFolder
-from repro.suite.planning.plan import Drawn, Plan, expand_again, make_plan, planned_order
+from repro.suite.planning.plan import Plan, planned_order
 from tests.records import make_record
 
 MACHINE = Machine("cpu", 0, 2)
@@ -70,18 +70,8 @@ def test_a_record_says_so_with_an_index_that_fits(folder: RunFolder, plan: Plan,
     write_model(folder.plan, plan)
 
 
-def test_a_reproduction_has_an_order_of_its_own_and_one_of_method_1_its_records(plan: Plan) -> None:
+def test_a_reproduction_has_an_order_of_its_own(plan: Plan) -> None:
     everything = [(cell.cell_id, repeat) for cell in plan.cells for repeat in range(plan.suite.seeds)]
     again = reduce_plan(plan, everything, MACHINE, 3)
     assert again.order != plan.order and set(again.order) == set(plan.order)
     assert again.order == tuple(planned_order(again))
-    old = make_plan(plan.suite, MACHINE, drawn=Drawn(order_seed=None), method="1.0")
-    kept = reduce_plan(old, everything, MACHINE, 3)
-    assert (kept.order, kept.order_seed, kept.method, kept.digest) == (old.order, None, "1.0", old.digest)
-    assert {trial.trial_id for trial in kept.trials()} == {trial.trial_id for trial in old.trials()}
-
-
-def test_a_method_of_the_future_is_no_false_alarm_about_the_digest(plan: Plan) -> None:
-    (said,) = problems(plan.model_copy(update={"method": "3.0"}))
-    assert "method '3.0' is unknown to this version of repro (known: 1.0, 2.0)" in said
-    assert expand_again(plan.model_copy(update={"method": "2.0.1"}), MACHINE).order == plan.order

@@ -109,17 +109,6 @@ def test_different_suites_are_refused_unless_forced(tmp_path: Path) -> None:
     assert found.ratio == pytest.approx(1.2)
 
 
-@pytest.mark.parametrize(("method", "fine"), [("2.0.7", True), ("2.1", False), ("3.0", False), ("1.0", False)])
-def test_only_the_last_part_of_the_method_may_differ(tmp_path: Path, method: str, fine: bool) -> None:
-    plan = plan_of(tmp_path)
-    runs = ran("old", plan, 10.0), ran("new", plan.model_copy(update={"method": method}), 10.0, 1)
-    if fine:
-        assert len(versus(*runs)) == 4
-    else:
-        with pytest.raises(UsageError, match=f"method 2.0 against {method}"):
-            versus(*runs)
-
-
 def test_nothing_in_common_is_refused(tmp_path: Path) -> None:
     one, other = plan_of(tmp_path), plan_of(tmp_path, 10, SUITE.replace("global: 64", "global: 32"))
     with pytest.raises(UsageError, match="have no cell in common"):

@@ -55,7 +55,7 @@ def trials(plan: Plan, time: Time, **changes: Any) -> list[Result]:
 
 def known(cell: Cell, repeat: int) -> float:
     """Ring 0.8 x, butterfly 1.25 x, two processes 0.6 x; cells of one seed share its noise, and each has its own."""
-    own = np.random.default_rng([repeat, sum(map(ord, cell.cell_id))]).normal(0, 0.03)
+    own = np.random.default_rng([repeat, sum(map(ord, cell.label))]).normal(0, 0.03)
     shared = np.random.default_rng(repeat).normal(0, 0.3)
     factor = COMM[cell.choices.comm.kind] * (0.6 if cell.choices.processes == 2 else 1.0)
     return float(10 * factor * math.exp(own + shared))

@@ -53,7 +53,7 @@ def test_settings_that_ran_as_requested_are_valid(tmp_path: Path) -> None:
     ({"tf32": "on"}, {}, "tf32 off was asked for, on ran"),
     ({"loss_scale": "65536"}, {}, "no loss scale was asked for, 65536 ran"),
     ({"loss_scale": "none", "matmul_dtype": "float16"}, {"precision": "fp16-autocast"}, "a loss scale was asked for"),
-    ({"comm_algorithm": "backend"}, {"comm": "ring", "processes": 2}, "comm ring was asked for, backend ran"),
+    ({"comm": "gloo"}, {"comm": "ring", "processes": 2}, "comm ring was asked for, backend ran"),
     ({"comm_algorithm": "tree", "comm_collectives": "all_reduce"}, {"comm": "ring", "processes": 2},
      "comm ring was asked for, tree ran"),
     ({"comm_algorithm": "ring"}, {"comm": "ring", "processes": 2}, "comm ring was asked for"),

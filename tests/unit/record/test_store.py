@@ -133,7 +133,8 @@ def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
 
 
 DAMAGE = [
-    ("plan.json", b"", "plan.json: Invalid JSON"), ("plan.json", b"{}", "plan.json: suite: Field required"),
+    ("plan.json", b"", "plan.json: Invalid JSON"), ("plan.json", b"{}", "plan.json: record format not stated"),
+    ("plan.json", b'{"format": 1}', "plan.json: suite: Field required"),
     ("plan.json", b"\xff\xfe", "plan.json: Invalid JSON"), ("plan.json", b"[1]", "plan.json: "),
     ("environment.json", b'{"cores": "many"}', "environment.json: "),
     ("environment.json", None, "environment.json: cannot be read: No such file"),
@@ -168,7 +169,7 @@ def test_a_damaged_result_is_one_line(record: Record) -> None:
 def test_a_cell_whose_plug_in_was_exchanged_is_one_line(record: Record) -> None:
     text = record.folder.plan.read_text().replace('"kind": "deepspeed"', '"kind": "megatron"')
     record.folder.plan.write_text(text)
-    with pytest.raises(OutputError, match=r"plan\.json: cells: .* is not what its name says; .* megatron-"):
+    with pytest.raises(OutputError, match=r"plan\.json: .*'megatron'.* the record does not describe"):
         read_record(record.folder.root)
 
 

@@ -17,7 +17,7 @@ from repro.reporters.tracking.metric_points import (
 )
 from repro.reporters.tracking.notes import Links, cell_note, experiment_note, trial_note
 from repro.reporters.tracking.run_view import cell_view, flat_params
-from repro.reporters.tracking.server import EARLIER_NOTE, _is_new
+from repro.reporters.tracking.server import _is_new
 from repro.reporters.tracking.table_view import NOTE, VIEW_TAG, experiment_tags
 
 from repro.compare import compare, summarize
@@ -181,26 +181,25 @@ def test_an_experiment_is_described_by_title_report_and_answer(record: Record) -
 
 
 def test_an_experiment_is_described_by_its_newest_record(record: Record, tmp_path: Path) -> None:
-    tags = experiment_tags(record, "new", {}, EARLIER_NOTE)
+    tags = experiment_tags(record, "new", {})
     assert tags[NOTE] == "new"
-    assert experiment_tags(record, "new", tags, EARLIER_NOTE) == tags
-    assert experiment_tags(record, "newer", tags, EARLIER_NOTE)[NOTE] == "newer"
+    assert experiment_tags(record, "new", tags) == tags
+    assert experiment_tags(record, "newer", tags)[NOTE] == "newer"
     older = make_record(tmp_path / "older", only=0, started_ms=1_500_000_000_000)
-    assert experiment_tags(older, "old", tags, EARLIER_NOTE) == {}
-    assert experiment_tags(record, "new", {NOTE: EARLIER_NOTE}, EARLIER_NOTE)[NOTE] == "new"
+    assert experiment_tags(older, "old", tags) == {}
 
 
 def test_the_description_of_a_user_stays(record: Record) -> None:
-    assert NOTE not in experiment_tags(record, "new", {NOTE: "mine"}, EARLIER_NOTE)
-    tags = experiment_tags(record, "new", {}, EARLIER_NOTE) | {NOTE: "mine"}
-    again = experiment_tags(record, "new", tags, EARLIER_NOTE)
+    assert NOTE not in experiment_tags(record, "new", {NOTE: "mine"})
+    tags = experiment_tags(record, "new", {}) | {NOTE: "mine"}
+    again = experiment_tags(record, "new", tags)
     assert NOTE not in again
-    assert NOTE not in experiment_tags(record, "new", tags | again, EARLIER_NOTE)
-    assert experiment_tags(record, "new", {VIEW_TAG: "[]"}, EARLIER_NOTE) == {}
+    assert NOTE not in experiment_tags(record, "new", tags | again)
+    assert experiment_tags(record, "new", {VIEW_TAG: "[]"}) == {}
 
 
 def test_the_view_has_the_answer_and_the_factors(record: Record) -> None:
-    view = json.loads(experiment_tags(record, "new", {}, EARLIER_NOTE)[VIEW_TAG])
+    view = json.loads(experiment_tags(record, "new", {})[VIEW_TAG])
     columns = json.loads(view["state"])["selectedColumns"]
     assert columns[:4] == ["attributes.`Description`", "metrics.`answer/median_tta_wall`", "metrics.`answer/tta_wall`",
                            "metrics.`answer/ratio`"]

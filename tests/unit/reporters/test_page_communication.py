@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import json
 import math
 import re
 from pathlib import Path
@@ -16,7 +15,7 @@ from repro.compare import contrast
 from repro.core import registry
 from repro.record.derive.traffic import read_traffic
 from repro.record.derive.trial_log import TrialLog
-from repro.record.folder.store import Record, read_record
+from repro.record.folder.store import Record
 from repro.record.log.reading import Recorded
 from repro.record.log.schema import TrafficCounted
 from repro.record.result.results import Network, Result
@@ -62,23 +61,6 @@ def test_a_result_holds_network_and_formula(record: Record) -> None:
     assert record.of_cell(cell_of(record, "ring", 1, 64))[0].traffic is None
 
 
-def test_a_record_from_before_reads_on(record: Record, tmp_path: Path) -> None:
-    old = make_record(tmp_path / "run", SCALING, scaling_course, only=12)
-    for result in old.results:
-        path = old.folder.result(result.trial_id)
-        data = json.loads(path.read_text())
-        del data["network"]
-        if data["traffic"]:
-            del data["traffic"]["formula"]
-        path.write_text(json.dumps(data))
-    old = read_record(old.folder.root)
-    assert all(item.network is None for item in old.results)
-    text = html(old, tmp_path / "report")
-    assert "Compute + bytes/rate" in text
-    assert 'id="network"' not in text
-    assert page_bounds.fits(old) == {}
-
-
 def test_slowest_link_is_among_those_in_use() -> None:
     data = sample_network(3, 1e8)
     data["links"][0]["measured_bits_per_second"] = 5e7
@@ -89,15 +71,14 @@ def test_slowest_link_is_among_those_in_use() -> None:
 
 def test_training_steps_are_distinguished_from_evaluations(record: Record) -> None:
     result = record.of_cell(cell_of(record, "ring", 4, 64))[0]
-    assert result.traffic and result.traffic.training is None
-    assert result.traffic.steps.exposed_seconds == result.traffic.exposed_seconds, "an old record"
+    assert result.traffic
     ranks = [rank.model_dump() | {"training": {"busy_seconds": 3.0 + number, "exposed_seconds": 2.0,
                                                "overlapped_seconds": 1.0}}
              for number, rank in enumerate(result.traffic.ranks)]
     log = TrialLog([Recorded(TrafficCounted(value=ranks), 1, 0.0)])
     found = read_traffic(log)
     assert found is not None
-    assert (found.steps.busy_seconds, found.steps.exposed_seconds) == (4.5, 2.0)
+    assert (found.training.busy_seconds, found.training.exposed_seconds) == (4.5, 2.0)
     assert found.exposed_seconds == pytest.approx(result.traffic.exposed_seconds)
 
 

@@ -10,7 +10,6 @@ import pytest
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
 from repro.suite.file import read_suite
-from repro.suite.identity import canonical
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.plan import Plan, make_plan
 from tests.plans import planned
@@ -99,11 +98,3 @@ def test_the_json_of_a_design_has_its_own_fields_only() -> None:
     assert stop(stop={"design": "fixed_steps", "steps": 5}) == {"design": "fixed_steps", "steps": 5, "warmup": 0}
     assert set(stop(stop={"metric": "top1", "target": 0.9, "max_epochs": 2}, evaluate_every=64)) == {
         "metric", "target", "max_epochs", "confirm_evals", "design", "direction"}
-
-
-def test_a_cell_with_a_target_keeps_its_name() -> None:
-    """The canonical text of a cell is that of version 0.1.0, so its hash is."""
-    choices = TrainingConfig.model_validate({
-        "workload": "digits", "engine": "ddp", "batch": 64, "optimizer": {"kind": "sgd", "lr": 0.1},
-        "stop": {"metric": "top1", "target": 0.9, "max_epochs": 2}, "evaluate_every": 64})
-    assert '"steps"' not in canonical(choices) and '"warmup"' not in canonical(choices)

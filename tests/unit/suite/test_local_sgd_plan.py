@@ -8,7 +8,6 @@ import pytest
 
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
-from repro.suite.identity import canonical
 from repro.suite.planning.plan import Plan
 from tests.plans import planned
 
@@ -87,9 +86,3 @@ def test_the_gate_runs_where_the_mathematics_is_that_of_one_process(
 ) -> None:
     cell = plan(tmp_path, engine, more, processes, optimizer).cells[0]
     assert (reason in cell.training.ungated) if reason else cell.training.ungated == ""
-
-
-def test_options_of_zero_plus_plus_keep_the_names_of_older_cells(tmp_path: Path) -> None:
-    older = canonical(plan(tmp_path, "{kind: deepspeed, stage: 3}").cells[0].choices)
-    assert "hpz" not in older and "quantized" not in older
-    assert "hpz" in canonical(plan(tmp_path, "{kind: deepspeed, stage: 3, hpz: 2}").cells[0].choices)

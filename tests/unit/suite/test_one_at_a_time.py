@@ -9,7 +9,6 @@ import pytest
 from repro.compare.cells import CellIndex, contrast_pairs
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
-from repro.suite.identity import canonical
 from repro.suite.planning.cell import truly_labelled
 from repro.suite.planning.plan import Plan, expand_again
 from tests import plans
@@ -59,11 +58,6 @@ def test_each_is_compared_with_the_reference(tmp_path: Path) -> None:
 def test_another_baseline_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SuiteError, match=r"baseline: one_at_a_time compares with the first level of every factor"):
         planned(tmp_path, SUITE + "baseline: {comm: tree}\n")
-
-
-def test_no_smoothing_is_what_older_records_mean(tmp_path: Path) -> None:
-    plan = planned(tmp_path)
-    assert sum("label_smoothing" in canonical(cell.choices) for cell in plan.cells) == len(plan.cells) - 1
 
 
 def test_labels_name_only_what_differs_and_a_record_cannot_misname(tmp_path: Path) -> None:

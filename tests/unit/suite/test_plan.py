@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from repro.core.errors import SuiteError
+from repro.core.errors import OutputError, SuiteError
+from repro.core.files import read_model, write_json
 from repro.core.machine import Machine
 from repro.suite.file import read_suite
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Suite
-from repro.suite.planning.plan import FIXED, Drawn, Plan, expand_again, make_plan
+from repro.suite.planning.plan import FIXED, Drawn, Plan, make_plan
 
 CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 CPU, GPUS = Machine("cpu", 0, 2), Machine("cuda", 2, 8)
@@ -91,24 +92,24 @@ def source_of(found: Plan, **change: object) -> dict[str, object]:
     return {**found.suite.model_dump(by_alias=True), **change}
 
 
-def test_a_plan_of_method_1_is_expanded_by_its_rules(tmp_path: Path) -> None:
-    old = make_plan(plan(tmp_path).suite, CPU, drawn=Drawn(7, None), method="1.0")
-    assert old.order_is_fixed
-    assert expand_again(old, CPU) == old
-    moved = old.model_copy(update={"suite": old.suite.model_copy(update={"master_seed": 8})})
-    again = expand_again(moved, CPU)
-    assert again.digest != old.digest  # the master seed is part of it
-    assert again.order != old.order  # and gives the order
-    with pytest.raises(SuiteError, match=r"method '9.0' is unknown to this version of repro \(known: 1.0, 2.0\)"):
-        expand_again(old.model_copy(update={"method": "9.0"}), CPU)
-
-
-@pytest.mark.parametrize(("method", "seed", "said"), [
-    ("2.0", None, "order_seed is missing"), ("1.0", 3, "order_seed is set"), ("1.0.4", 3, "order_seed is set")])
-def test_a_method_has_an_order_seed_or_has_none(tmp_path: Path, method: str, seed: int | None, said: str) -> None:
+@pytest.mark.parametrize(("change", "said"), [
+    ({"format": 2}, r"record format 2; this version of repro reads format 1"),
+    ({"format": "1"}, r"record format '1'; this version of repro reads format 1"),
+    ({"format": None}, r"record format None; this version"), ({"method": "1.0"}, r"method\s+Input should be '2\.0'"),
+])
+def test_a_plan_of_another_format_or_method_is_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:
     data = plan(tmp_path).model_dump(by_alias=True)
     with pytest.raises(ValidationError, match=said):
-        Plan.model_validate({**data, "method": method, "order_seed": seed})
+        Plan.model_validate({**data, **change})
+
+
+def test_a_plan_without_a_format_is_refused_in_one_line(tmp_path: Path) -> None:
+    data = plan(tmp_path).model_dump(mode="json", by_alias=True)
+    del data["format"]
+    write_json(tmp_path / "plan.json", {"schema": 1, **data})
+    with pytest.raises(OutputError) as error:
+        read_model(tmp_path / "plan.json", Plan)
+    assert str(error.value) == f"{tmp_path}/plan.json: record format not stated; this version of repro reads format 1"
 
 
 def test_trials_follow_the_order(tmp_path: Path) -> None:
@@ -120,17 +121,12 @@ def test_trials_follow_the_order(tmp_path: Path) -> None:
 # ---- names
 
 
-def test_names_are_unique_readable_and_those_of_every_earlier_version(tmp_path: Path) -> None:
+def test_names_are_unique_and_readable(tmp_path: Path) -> None:
     found = plan(tmp_path)
     assert len({trial.trial_id for trial in found.trials()}) == 24
-    # Golden: records name their folders so; a changed default or field changes them, and should be meant to.
-    assert sorted(cell.cell_id for cell in found.cells) == [
-        "ddp-p1-b64-fp32-013c013d", "ddp-p2-b64-fp32-58fd7cf6",
-        "deepspeed-z1-p1-b64-fp32-52e8ac1a", "deepspeed-z1-p2-b64-fp32-1a5e6868",
-    ]
-    assert found.trial(found.cells[0], 3).trial_id == "ddp-p1-b64-fp32-s3-52c36704"
-    old = make_plan(found.suite, CPU, drawn=Drawn(order_seed=None), method="1.0")
-    assert old.trial(old.cells[0], 3).trial_id == "ddp-p1-b64-fp32-s3-bff066db"
+    assert sorted(cell.cell_id.rpartition("-")[0] for cell in found.cells) == [
+        "ddp-p1-b64-fp32", "ddp-p2-b64-fp32", "deepspeed-z1-p1-b64-fp32", "deepspeed-z1-p2-b64-fp32"]
+    assert found.trial(found.cells[0], 3).trial_id.startswith(f"{found.cells[0].cell_id[:-9]}-s3-")
 
 
 def test_a_copy_with_other_fields_has_another_name(tmp_path: Path) -> None:

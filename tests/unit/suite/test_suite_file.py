@@ -108,7 +108,7 @@ MISTAKES = [
     ("{global: 64}", "{global: 64, micro: 5}", 6, "trial.batch.micro", "not the global batch 64"),
     # a metric that the workload has not
     ("metric: top1", "metric: top5", 8, "trial.stop.metric", "no metric 'top5'; did you mean 'top1'?"),
-    ("metric: top1", "metric: top1, direction: lower", 8, "trial.stop.direction", "better higher"),
+    ("metric: top1", "metric: top1, direction: lower", 8, "trial.stop.direction", "top1 improves upwards"),
     # duplicate cells, contrasts without cells, nothing left
     ("processes: [1, 2]", "processes: [2, 2]", 12, "matrix", "'ddp' is requested twice"),
     ("baseline: {engine: ddp}", "baseline: {engine: single}", 15, "baseline", "cells: ddp, 1 process; ddp, 2"),
