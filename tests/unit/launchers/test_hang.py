@@ -113,9 +113,10 @@ def test_the_kernels_count_is_read_here() -> None:
     assert (post_mortem.oom_kills() or 0) >= 0
 
 
-EVENT = (':::MLLOG {{"namespace": "", "time_ms": 1.0, "event_type": "POINT_IN_TIME", "key": "{}", "value": 1, '
+EVENT = (':::MLLOG {{"namespace": "", "time_ms": 1.0, "event_type": "POINT_IN_TIME", "key": "{}", "value": {}, '
          '"metadata": {{}}}}\n')
-WHOLE = "".join(EVENT.format(key) for key in ("cache_clear", "run_start", "run_stop", "x_effective"))
+FIRST, LAST = EVENT.format("cache_clear", "true"), EVENT.format("x_effective", "{}")
+WHOLE = "".join((FIRST, EVENT.format("x_foreign", 1), EVENT.format("x_other", 1), LAST))
 
 
 @pytest.mark.parametrize(("text", "said"), [
@@ -123,9 +124,9 @@ WHOLE = "".join(EVENT.format(key) for key in ("cache_clear", "run_start", "run_s
     (WHOLE[:-1], "its log ends in the middle of a line"),
     ("", "its log ends in the middle of a line"),
     ("\0" * 40 + WHOLE, "1 of 4 lines of its log are damaged"),
-    (WHOLE.replace('"key": "run_start"', '"key" "run_start"'), "1 of 4 lines of its log are damaged"),
-    (WHOLE[len(EVENT.format("cache_clear")):], "its log does not go from its first event to its last"),
-    (WHOLE[:-len(EVENT.format("x_effective"))], "its log does not go from its first event to its last"),
+    (WHOLE.replace('"key": "x_foreign"', '"key" "x_foreign"'), "1 of 4 lines of its log are damaged"),
+    (WHOLE[len(FIRST):], "its log does not go from its first event to its last"),
+    (WHOLE[:-len(LAST)], "its log does not go from its first event to its last"),
 ])
 def test_a_log_that_was_touched_is_damaged(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "result_1.txt"
