@@ -11,8 +11,8 @@ from typing import ClassVar
 from repro.core.files import write_text
 from repro.record.folder.store import Record
 from repro.reporting import Reporter
-
-from .tables.rows import Table, Value, tables
+from repro.tables.tables import Table, tables
+from repro.tables.values import Value
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20", "|", "%")
 """First characters that make spreadsheets read text as a formula (OWASP, "CSV Injection"; also full-width forms)."""

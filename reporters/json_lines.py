@@ -10,8 +10,8 @@ from typing import ClassVar
 from repro.core.files import write_text
 from repro.record.folder.store import Record
 from repro.reporting import Reporter
-
-from .tables.rows import Table, finite, tables
+from repro.tables.tables import Table, tables
+from repro.tables.values import finite
 
 SCHEMA = 1
 

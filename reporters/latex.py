@@ -11,10 +11,9 @@ from repro.record.folder.store import Record
 from repro.reporting import Reporter
 
 from .latex_report import joined, latex_files
-from .paper.brief import brief
+from .paper.brief import brief, shown_of
 from .paper.figures import draw, figures
 from .paper.latex_text import SPECIAL, escaped
-from .paper.shown import shown_of
 
 
 class LatexPaper(Reporter):

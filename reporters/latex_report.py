@@ -8,18 +8,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from repro.compare import Comparison
 from repro.compare.design.effect import MainEffect
 from repro.record.folder.store import Record
+from repro.tables.layout import TextTable, compact
+from repro.tables.values import plain
+from repro.tables.verdicts import FOOTNOTE
 
 from .page.citation import bibtex
-from .paper.brief import FOOTNOTE, Brief
+from .paper.brief import Brief, Shown, VerdictText
 from .paper.figures import FOLDER, Drawing
 from .paper.latex_numbers import macros, numbers_file
-from .paper.latex_table import compact, latex_table
+from .paper.latex_table import latex_table
 from .paper.latex_text import escaped
-from .paper.shown import Shown
-from .paper.words import TextTable, VerdictText
-from .tables.values import plain
 
 TABLES = "tables"
+LEFT_OUT = ("Factors, exploratory",)
+"""Headers of columns of sentences; the page and the CSV tables have them."""
 PACKAGES = r"\usepackage{array,booktabs,longtable,graphicx}"
 PREAMBLE = f"""\
 \\documentclass[10pt,a4paper]{{article}}
@@ -42,7 +44,8 @@ def latex_files(
     record: Record, found: Brief, part: Shown, drawn: Sequence[Drawing], prefix: str = ""
 ) -> dict[str, str]:
     """Return path -> text of every file but the pictures; the names of `drawn` have the prefix already."""
-    tables = {f"{TABLES}/{name}.tex": _table(joined(prefix, name), table, found) for name, table in found.named_tables}
+    tables = {f"{TABLES}/{name}.tex": _table(prefix, name, table, found)
+              for name, table in found.tables.items()}
     figures = {f"{FOLDER}/{item.name}.tex": figure_file(item.name, item.caption) for item in drawn}
     return {"report.tex": _report(record, found, part, [*tables, *figures]), **tables, **figures,
             "numbers.tex": numbers_file(macros(record, part), prefix), "references.bib": bibtex(record)}
@@ -53,12 +56,13 @@ def joined(prefix: str, name: str) -> str:
     return f"{prefix}-{name}" if prefix else name
 
 
-def _table(name: str, table: TextTable, found: Brief) -> str:
-    short, foot = compact(table), f" {FOOTNOTE}" if table is found.comparisons else ""
+def _table(prefix: str, name: str, table: TextTable, found: Brief) -> str:
+    foot = FOOTNOTE if name == "comparisons" else ""
+    short, said = compact(table.without(LEFT_OUT))
     origins = " and ".join(found.origins)
-    said = short.said.replace(f"Figures: {origins}.", "").strip()
+    said = said.replace(f"Figures: {origins}.", "").strip()
     caption = f"{escaped(table.title)}. {_origin(table, origins)}{escaped_after(said)}{escaped_after(foot)}"
-    return table_file(short.table, caption, name)
+    return table_file(short, caption, joined(prefix, name))
 
 
 def _origin(table: TextTable, origins: str) -> str:

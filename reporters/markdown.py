@@ -11,9 +11,10 @@ from repro.core.files import write_text
 from repro.core.markdown import escaped
 from repro.record.folder.store import Record
 from repro.reporting import Reporter
+from repro.tables.layout import as_markdown
+from repro.tables.verdicts import FOOTNOTE
 
-from .paper.brief import FOOTNOTE, Brief, brief
-from .paper.words import TextTable
+from .paper.brief import Brief, brief
 
 if TYPE_CHECKING:
     from repro.compare.runs.merge import Section
@@ -55,9 +56,9 @@ def render(found: Brief) -> str:
     parts.append("\n".join(f"- **{item.verdict}**: {escaped(item.contrast)}: {escaped(item.why)}"
                            for item in found.verdicts) or NO_BASELINE)
     parts += [f"Errors: {escaped(found.errors)}."] if found.errors else []
-    for table in found.tables:
-        parts += [f"## {escaped(table.title)}", rendered(table)]
-    if found.comparisons.rows:
+    for table in found.tables.values():
+        parts += [f"## {escaped(table.title)}", as_markdown(table)]
+    if "comparisons" in found.tables:
         parts.append(escaped(FOOTNOTE))
     return "\n\n".join(parts) + "\n"
 
@@ -74,12 +75,6 @@ def render_sections(sections: Sequence[Section]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def rendered(table: TextTable) -> str:
-    """Render a pipe table."""
-    rule = ["---:" if flush else "---" for flush in table.numeric]
-    lines = [[escaped(header) for header in table.headers], rule, *([escaped(cell) for cell in row]
-                                                                    for row in table.rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 CAUTIONS = "## What to know before using these figures"

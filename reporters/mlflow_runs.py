@@ -23,7 +23,8 @@ from typing import ClassVar
 
 from pydantic import Field, PrivateAttr
 
-from repro.compare import Comparison, compare, summarize
+from repro.compare import Comparison
+from repro.compare.findings import findings
 from repro.compare.ranking.tuning_check import tuned_by
 from repro.core.errors import OutputError, TrackingError
 from repro.core.events import read_events
@@ -195,14 +196,13 @@ class _Replay:
 
     def all(self) -> None:
         begun = attempt_runs(self.record)
-        found = compare(self.record.plan, self.record.results, started_ms=self.record.started_ms)
-        for comparison in found:
+        for comparison in findings(self.record).comparisons:
             self.comparisons.setdefault(comparison.candidate, []).append(comparison)
         self.tuned = tuned_by(self.record)
         for cell in self.record.plan.cells:
             if cell.cell_id in begun:
                 self._cell(cell, begun[cell.cell_id])
-        note = experiment_note(self.record, found, self._links())
+        note = experiment_note(self.record, findings(self.record).comparisons, self._links())
         self.server.describe(lambda present: experiment_tags(self.record, note, present))
 
     def _links(self, parent: str = "") -> Links:
@@ -221,12 +221,11 @@ class _Replay:
             view = self._cell_view(cell, spans)
         for course, span in timed:
             self._trial(cell, course, span, parent.run_id)
-        results = self.record.of_cell(cell.cell_id)
         at = trials_to_come(self.record, max(end for _, (_, end) in timed))
         figures = cell_points(
-            [summarize(cell, results, metric) for metric in cell_metrics(self.record)],
+            [findings(self.record).summary(cell.cell_id, metric) for metric in cell_metrics(self.record)],
             self.comparisons.get(cell.cell_id, []), *at,
-        ) if results else []
+        ) if self.record.of_cell(cell.cell_id) else []
         tuned = self.tuned.get(cell.cell_id)
         figures += tuning_points(tuned, *at) if tuned else []
         self.server.send(parent, view, (), figures)

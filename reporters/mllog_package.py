@@ -21,10 +21,10 @@ from repro.record.result.status import meaning
 from repro.reporting import Reporter
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.cell import Cell
+from repro.tables.values import plain
 
 from .mllog.readme import readme
 from .mllog.system_description import system
-from .tables.rows import plain
 
 FOLDER = "mllog"
 PROGRESS = ("block_start", "block_stop", "epoch_start", "epoch_stop", "eval_start", "eval_stop")

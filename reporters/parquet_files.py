@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 from repro.core.files import write_bytes
 from repro.record.folder.store import Record
 from repro.reporting import Reporter
-
-from .tables.rows import Table, tables
+from repro.tables.tables import Table, tables
 
 
 class ParquetFiles(Reporter):

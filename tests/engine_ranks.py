@@ -18,7 +18,7 @@ from repro.comm.algorithms.backend import Backend
 from repro.core.random_streams import Streams
 from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.engines.precisions import Fp32
-from repro.optimizers.adamw import AdamW
+from repro.optimizers.adam import AdamW
 from repro.optimizers.no_preconditioner import Unchanged
 from repro.optimizers.sgd import Sgd
 from repro.seams.model_options import ModelOptions

@@ -12,8 +12,7 @@ from repro.optimizers.lars import Lars
 from repro.optimizers.lion import Lion
 from repro.optimizers.muon import Muon
 from repro.optimizers.rmsprop import RmsProp
-from repro.optimizers.schedule_free_adamw import ScheduleFreeAdamW
-from repro.optimizers.schedule_free_sgd import ScheduleFreeSgd
+from repro.optimizers.schedule_free import ScheduleFreeAdamW, ScheduleFreeSgd
 from repro.optimizers.shampoo import Shampoo
 from repro.optimizers.soap import Soap
 from repro.seams.training import Engine, Optimizer

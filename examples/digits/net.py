@@ -2,7 +2,7 @@ from typing import ClassVar
 
 from repro.core.random_streams import Streams
 from repro.seams.training import TrainingParts
-from repro.workloads.digits_workload import DigitsWorkload
+from repro.workloads.digits import DigitsWorkload
 
 
 class Net(DigitsWorkload):

@@ -11,13 +11,13 @@ from repro.board.build import page_name
 from repro.board.entry import Answer, Entry, Group, Statement, Step
 from repro.published.store import Published
 from repro.record.folder.store import Record
+from repro.tables.text import Number, plural, ratios, seconds, significant
 
 from ..html_page import render as render_run
 from ..page.axis import Axis, from_zero, tick_text
 from ..page.document import page_scripts, rendered
 from ..published.contest import WORDS
 from ..published.page import render as render_published
-from ..text import Number, plural, ratios, seconds, significant
 
 FIRST = 12
 """Questions on the first screen; the others stand below."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from repro.compare.findings import findings
 from repro.core.markdown import escaped
 from repro.record.folder.store import Record
-
-from ..tables.rows import about
+from repro.tables.tables import about
 
 TEXT = """\
 # {suite}: logs in MLPerf's results layout
@@ -44,7 +44,7 @@ follow theirs, so that their tools can read these logs:
 
 def readme(record: Record, left_out: Sequence[tuple[str, str]]) -> str:
     """Render the file; `left_out`: (trial, reason)."""
-    row = about(record)
+    row = about(findings(record))
     missing = [(trial.trial_id, "has not run") for trial in record.missing()]
     listed = "\n".join(f"- {escaped(trial)}: {escaped(why)}" for trial, why in (*left_out, *missing))
     return TEXT.format(

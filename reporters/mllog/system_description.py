@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from repro.record.folder.store import Record
 from repro.suite.planning.cell import Cell
-
-from ..tables.rows import plain
-from ..text import gibibytes
+from repro.tables.text import gibibytes
+from repro.tables.values import plain
 
 STATUS = "Research, Development, or Internal (RDI)"
 """The only status of MLPerf's checker without a promise of availability."""

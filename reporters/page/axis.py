@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..text import significant
+from repro.tables.text import significant
 
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from repro.compare import METRICS, Bounds, MetricSpec, Summary, summarize
+from repro.compare import METRICS, Bounds, MetricSpec, Summary
 from repro.compare.evidence.observation import is_meaningless
+from repro.compare.findings import Findings
 from repro.record.folder.store import Record
 from repro.record.result.metric_values import figure
 from repro.record.result.results import Result
@@ -14,8 +15,8 @@ from repro.record.result.status import meaning
 from repro.suite.kinds.kinds import AnyTrialConfig
 from repro.suite.model import Metric
 from repro.suite.planning.cell import Cell
+from repro.tables.text import Number, limited, number, seconds, shortened, visible, without_paths
 
-from ..text import Number, limited, number, seconds, shortened, visible, without_paths
 from .axis import Axis, from_zero
 
 COLORS = 8
@@ -123,12 +124,6 @@ def goal(choices: AnyTrialConfig) -> str:
     return f"{choices.stop.metric} of {side} {choices.stop.target:g}{f' ({derived})' if derived else ''}"
 
 
-def horizon_of(record: Record, metric: str) -> float | None:
-    """Return the horizon of the suite if it has the unit of `metric`; it is declared for the primary contrast."""
-    declared = METRICS[record.plan.suite.metric].unit
-    return record.plan.suite.horizon if METRICS[metric].unit == declared else None
-
-
 @dataclass(frozen=True, slots=True)
 class Heading:
     """The words of the table of cells."""
@@ -148,15 +143,14 @@ def heading(record: Record) -> Heading:
                    scale.noun if not scale.clock else "seconds")
 
 
-def rows(record: Record, metric: Metric | None = None) -> tuple[list[CellRow], Axis]:
+def rows(found: Findings, metric: Metric | None = None) -> tuple[list[CellRow], Axis]:
     """Summarize all cells on one axis.
 
     Args:
         metric: None: the metric of the verdicts.
     """
-    chosen = metric or record.plan.suite.metric
-    horizon = horizon_of(record, chosen)
-    summaries = [(cell, summarize(cell, record.of_cell(cell.cell_id), chosen, horizon)) for cell in record.plan.cells]
+    record = found.record
+    summaries = [(cell, found.summary(cell.cell_id, metric)) for cell in record.plan.cells]
     axis = from_zero([value for _, summary in summaries for value in summary.values], right=90.0, letter=3.2)
     known = marks(record)
     return [

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
-from ..text import shown, spaced
+from repro.tables.text import shown, spaced
 
 if TYPE_CHECKING:
     from jinja2 import Environment

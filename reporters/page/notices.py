@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from repro.compare.runs.run_warnings import run_warnings
+from repro.compare.findings import Findings
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
+from repro.tables.text import plural, significant
 
-from ..text import plural, significant
 from .cells import origin
 from .sections.settings import effective
 
@@ -44,9 +44,10 @@ def progress(record: Record) -> str:
     return f"all {planned} trials have run" if done == planned else f"{done} of {planned} trials so far"
 
 
-def notices(record: Record) -> list[Notice]:
+def notices(findings: Findings) -> list[Notice]:
     """Return all notices: failures, then cautions, then notes."""
-    found = [*_parity_notices(record), *_failed_trials(record), *_doubts(record), *_notes(record)]
+    record = findings.record
+    found = [*_parity_notices(record), *_failed_trials(record), *_doubts(findings), *_notes(record)]
     order = ("fail", "warn", "note")
     return sorted(found, key=lambda notice: order.index(notice.level))
 
@@ -104,9 +105,10 @@ def _failed_trials(record: Record) -> Iterator[Notice]:
                      "#attempts", "each trial counts once, with the attempt that ended")
 
 
-def _doubts(record: Record) -> Iterator[Notice]:
+def _doubts(findings: Findings) -> Iterator[Notice]:
+    record = findings.record
     found = [(item.about, Notice("warn", item.title, item.text, f"#{item.about}", item.consequence))
-             for item in run_warnings(record)]
+             for item in findings.warnings]
     yield from (notice for about, notice in found if about != "trials")
     if record.missing():
         yield Notice("warn", "Partial record", f"{progress(record)}; all figures can still change", "#trials")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from repro.compare.operation_figures import CellCheck, CellFigure, cell_checks, cell_measures
 from repro.record.folder.store import Record
+from repro.tables.text import Number, limited, number, seconds, significant, visible, without_paths
 
-from ..text import Number, limited, number, seconds, significant, visible, without_paths
 from .cells import CellMark, marks
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repro.core.files import write_text
+from repro.tables.text import plural
+from repro.tables.verdicts import FOOTNOTE
 
-from ..paper.brief import FOOTNOTE, Brief, brief
+from ..paper.brief import Brief, brief
 from ..paper.figures import figures, rendered_figure
-from ..text import plural
 from .document import rendered
 from .first.section_answers import section_answers
 

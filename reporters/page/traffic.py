@@ -15,8 +15,8 @@ from repro.seams.training import Comm
 from repro.suite.identity import canonical
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.cell import Cell
+from repro.tables.text import Number, number, plural, significant
 
-from ..text import Number, number, plural, significant
 from .cells import CellMark, marks
 
 FEWEST_PAIRS = 2

@@ -6,6 +6,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from repro.compare.findings import findings
 from repro.core import registry
 from repro.record.folder.store import Record
 from repro.suite.kinds.program import ProgramConfig
@@ -46,10 +47,10 @@ PRINTED = 400
 
 def view(record: Record) -> dict[str, Any]:
     """Compute everything on the page; the same record gives the same values in the same order."""
-    plan, environment = record.plan, record.environment
+    plan, environment, found = record.plan, record.environment, findings(record)
     known = list(marks(record).values())
-    cells, axis = rows(record)
-    of_trials, comparisons, scaled, claimed = trials(record), forest(record), scaling(record), page_claims(record)
+    cells, axis = rows(found)
+    of_trials, comparisons, scaled, claimed = trials(record), forest(found), scaling(record), page_claims(found)
     noun = common_noun(cell.choices.quality for cell in plan.cells)
     return {
         "noun": noun, "quality": "loss" if noun == "loss" else "quality",
@@ -59,18 +60,18 @@ def view(record: Record) -> dict[str, Any]:
         "with_result": {item.trial_id for item in record.results},
         "suite": plan.suite, "plan": plan, "environment": environment,
         "title": plan.suite.title or plan.suite.suite, "progress": progress(record),
-        "notices": notices(record), "parity": parity(record), "marks": known, "origins": origins(known),
+        "notices": notices(found), "parity": parity(record), "marks": known, "origins": origins(known),
         "copies": {row.index: (sentence(row), latex(row)) for row in comparisons.rows},
         "first": first_screen(record, comparisons, cells, claimed.rows if claimed else ()),
-        "asked": (asked := question(record, comparisons.primary, scaled)), "scaling_leads": asked.scaling,
+        "asked": (asked := question(found, comparisons.primary, scaled)), "scaling_leads": asked.scaling,
         "cells": cells, "cell_axis": axis, "cell_heading": heading(record), "forest": comparisons,
-        "effects": page_effects(record), "looks": looks(record),
-        "claims": claimed, "scores": page_scores(record),
-        "tuning": page_tuning(record),
+        "effects": page_effects(found), "looks": looks(record),
+        "claims": claimed, "scores": page_scores(found),
+        "tuning": page_tuning(found),
         "until": "the end" if plan.design.is_contest else "target",
-        "verdicts": verdicts(record, comparisons), "checklist": checklist(record), "panels": panels(record),
-        "survival": survival(record), "training": figures(record),
-        "trust": trust(record), "energy": energy(record), "phases": phases(record),
+        "verdicts": verdicts(found, comparisons), "checklist": checklist(record), "panels": panels(record),
+        "survival": survival(found), "training": figures(found),
+        "trust": trust(record), "energy": energy(record), "phases": phases(found),
         "traffic": traffic(record), "scaling": scaled, "networks": networks(record),
         **{name: section(record, scaled) for name, section in registry.parts("section").items()},
         "settings": settings(record), "effective": effective(record), "machine": machine(record),

@@ -2,27 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from repro.compare import METRICS, Comparison, Summary
+from repro.compare import METRICS, Comparison
 from repro.compare.design.effect import FEW, MainEffect
-from repro.compare.evidence.time_split import in_words
-from repro.compare.ranking.tuning_check import check_tuning
-from repro.compare.runs.run_warnings import run_warnings
+from repro.compare.findings import Findings, findings
+from repro.core.errors import UsageError
 from repro.record.folder.store import Record
+from repro.suite.planning.cell import Cell
+from repro.tables.cells import cell_table, training_table
+from repro.tables.claims import claim_table
+from repro.tables.effects import effect_table
+from repro.tables.layout import TextTable, interval, name, rounded
+from repro.tables.scores import score_table, score_time_table
+from repro.tables.tables import about
+from repro.tables.text import plural
+from repro.tables.tuning import tuning_table
+from repro.tables.values import Row, origins_of, plain
+from repro.tables.verdicts import ALONE, comparison_table, factor_table
 
-from ..tables.rows import Row, about, comparisons, effects, errors, origins_of, pair_origin, plain, summaries
-from ..tables.score_rows import scores_of
-from ..text import plural
-from .claims import claims_table
-from .effects import effect_sentence, effects_table
 from .operations import checks_table, operations_table
-from .scores import score_times_table, scores_table
-from .shown import Shown, shown_of
-from .training import training_table
-from .tuning import tuning_table
-from .words import TextTable, VerdictText, interval, name, rounded
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The part of a record that a short report shows, in the order of the plan and of `repro compare`."""
+
+    found: Findings
+    """Of the whole record."""
+    cells: tuple[Cell, ...]
+    comparisons: tuple[Comparison, ...]
+    effects: tuple[MainEffect, ...]
+    whole: bool
+    """False: the declared contrast and its two cells. Its verdict still comes from the whole record."""
+
+    def has(self, cell_id: str) -> bool:
+        return any(cell.cell_id == cell_id for cell in self.cells)
+
+
+def shown_of(record: Record, only_primary: bool = False) -> Shown:
+    """Select what is shown.
+
+    Raises:
+        UsageError: only the declared contrast is asked for, and the suite declares none.
+    """
+    found = findings(record)
+    if not only_primary:
+        return Shown(found, record.plan.cells, found.comparisons, found.effects, True)
+    if found.primary is None:
+        raise UsageError("--only primary: the suite declares no primary contrast; leave --only out")
+    ids = (found.primary.candidate, found.primary.baseline)
+    return Shown(found, tuple(cell for cell in record.plan.cells if cell.cell_id in ids), (found.primary,), (), False)
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictText:
+    """One verdict with its contrast and its reason."""
+
+    verdict: str
+    contrast: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,56 +76,41 @@ class Brief:
     verdicts: tuple[VerdictText, ...]
     errors: str
     """Spending of the 5 % for wrong verdicts; "" without a verdict."""
-    cells: TextTable
-    training: TextTable
-    """Speed and memory; no row for records of versions that had no such figures."""
-    effects: TextTable
-    comparisons: TextTable
-    factors: TextTable
-    """Every ratio of times to the target as samples over samples a second; no row without one."""
-    claims: TextTable
-    """Of a contest: that of each cell; no row otherwise."""
-    tuning: TextTable
-    """Budget, cost and choice of every contender; no row if nothing was tuned."""
-    scores: tuple[TextTable, ...]
-    """Of contenders over workloads; no rows without a ranking."""
-    operations: tuple[TextTable, ...]
-    """Figures and checks of measurements; no rows of other kinds of trial."""
-
-    @property
-    def tables(self) -> tuple[TextTable, ...]:
-        """The tables that have rows, main effects first."""
-        return tuple(table for _, table in self.named_tables)
-
-    @property
-    def named_tables(self) -> tuple[tuple[str, TextTable], ...]:
-        """(name of a file, table) of those that have rows."""
-        (scores, times), (operations, checks) = self.scores, self.operations
-        found = (("effects", self.effects), ("claims", self.claims), ("scores", scores), ("score-times", times),
-                 ("tuning", self.tuning), ("cells", self.cells), ("operations", operations), ("checks", checks),
-                 ("training", self.training), ("comparisons", self.comparisons), ("convergence", self.factors))
-        return tuple((key, table) for key, table in found if table.rows)
+    tables: Mapping[str, TextTable]
+    """Name of a file -> its table; those that have rows, main effects first."""
 
 
 def brief(record: Record, shown: Shown | None = None) -> Brief:
     """Summarize a record, or the part of it that is `shown`.
 
-    Every figure comes from `repro.reporters.tables.rows`, rounded. Doubts, facts and error budget are the record's.
+    Every figure comes from the rows of `repro.tables`, rounded. Doubts, facts and error budget are the record's.
     """
-    row, part = about(record), shown or shown_of(record)
-    found, of_factors = part.comparisons, part.effects
-    ranked = scores_of(record) if part.whole else None
-    spent = errors(record, found, of_factors) if part.whole else errors(record, comparisons(record), effects(record))
+    part = shown or shown_of(record)
+    row = about(part.found)
     return Brief(
         title=name(str(row["title"] or row["suite"])), origins=origins_of(record.plan.cells),
-        facts=tuple(_facts(record, row)), doubts=tuple(_doubts(record, row)),
-        verdicts=tuple(_verdicts(found, of_factors)), errors=spent, cells=_cells(record, part),
-        training=training_table(record, part.cells),
-        effects=effects_table(record, of_factors), comparisons=_comparisons(record, found),
-        factors=_factors(record, found), claims=claims_table(record, part.cells),
-        tuning=tuning_table(record, part.whole), scores=(scores_table(ranked), score_times_table(ranked)),
-        operations=(operations_table(record, part.cells), checks_table(record, part.cells)),
-    )
+        facts=tuple(_facts(record, row)), doubts=tuple(_doubts(part.found, row)),
+        verdicts=tuple(_verdicts(part.comparisons, part.effects)), errors=part.found.error_budget,
+        tables={key: table for key, table in _tables(record, part).items() if table.rows})
+
+
+def _tables(record: Record, part: Shown) -> dict[str, TextTable]:
+    found, plan = part.found, record.plan
+    ranked, tuning = (found.ranking, found.tuning) if part.whole else (None, None)
+    of_cells = "" if plan.design.has_target or plan.measures else \
+        " over a fixed number of steps; no accuracy was requested"
+    return {
+        "effects": effect_table(part.effects, found.origin).without((ALONE,)),
+        "claims": claim_table([item for item in found.claims if part.has(item.cell_id)], found.origins),
+        "scores": score_table(ranked), "score-times": score_time_table(ranked),
+        "tuning": tuning_table(tuning, found.origin),
+        "cells": cell_table([item for item in found.summaries if part.has(item.cell_id)], found.origins,
+                            f"Cells: {METRICS[plan.suite.metric].noun}{of_cells}"),
+        "operations": operations_table(record, part.cells), "checks": checks_table(record, part.cells),
+        "training": training_table({cell.cell_id: cell.label for cell in part.cells}, found.figures),
+        "comparisons": comparison_table(part.comparisons, found.origins).without((ALONE,)),
+        "convergence": factor_table(part.comparisons, found.origins),
+    }
 
 
 def _facts(record: Record, row: Row) -> Iterator[tuple[str, str]]:
@@ -98,8 +123,9 @@ def _facts(record: Record, row: Row) -> Iterator[tuple[str, str]]:
     yield "false-positive rate", str(row["false_positive_rate"])
 
 
-def _doubts(record: Record, row: Row) -> Iterator[str]:
+def _doubts(answers: Findings, row: Row) -> Iterator[str]:
     """Yield the warnings that apply before the figures are used."""
+    record, tuned = answers.record, answers.tuning
     if row["parity_passed"] is False:
         yield "the parity gate failed: the engines do not train alike, so their times cannot be compared"
     if row["parity_needed"] is None:
@@ -113,10 +139,9 @@ def _doubts(record: Record, row: Row) -> Iterator[str]:
     again = len(record.attempts) - len({item.trial_id for item in record.attempts})
     if again:
         yield f"{plural(again, 'further attempt')} of trials that ran before"
-    tuned = check_tuning(record)
     yield from (f"unfair tuning: {plain(text)}" for text in (tuned.problems if tuned else ()))
     yield from (" ".join(plain(note).split())[:1000] for note in record.plan.notes)
-    yield from (" ".join(plain(item.line).split())[:1000] for item in run_warnings(record))
+    yield from (" ".join(plain(item.line).split())[:1000] for item in answers.warnings)
     origins = origins_of(record.plan.cells)
     if "simulated" in origins:
         yield "simulated figures come from an engine that trains nothing"
@@ -133,7 +158,7 @@ def _verdicts(found: Sequence[Comparison], of_factors: Sequence[MainEffect]) -> 
     """Yield the declared contrast, the main effects, and the other contrasts unless they are many besides effects."""
     primary, others = ([item for item in found if item.primary is wanted] for wanted in (True, False))
     yield from map(_sentence, primary)
-    yield from map(effect_sentence, of_factors)
+    yield from map(_effect_sentence, of_factors)
     if not of_factors or len(others) <= FEW:
         yield from map(_sentence, others)
 
@@ -155,65 +180,18 @@ def _sentence(item: Comparison) -> VerdictText:
     )
 
 
-def _cells(record: Record, part: Shown) -> TextTable:
-    metric = record.plan.suite.metric
-    scale = METRICS[metric]
-    unit = f" ({scale.unit})" if scale.unit else ""
-    found = [item for item in summaries(record, metric) if part.has(item.cell_id)]
-    reached = "At its end" if record.plan.design.is_contest else "Reached"
-    return TextTable(
-        title=f"Cells: {scale.noun}",
-        headers=("Cell", "Figures", reached, f"Median {scale.noun}{unit}", "Interval", "Epochs", "Samples/s",
-                 "Final quality"),
-        numeric=(False, False, True, True, True, True, True, True),
-        rows=tuple(_cell(record, item) for item in found),
-    ) if record.plan.design.has_target else TextTable(
-        title=f"Cells: {scale.noun}" if record.plan.measures else
-        f"Cells: {scale.noun} over a fixed number of steps; no accuracy was requested",
-        headers=("Cell", "Figures", "Ended well", f"Median {scale.noun}{unit}", "Interval"),
-        numeric=(False, False, True, True, True),
-        rows=tuple(_cell(record, item)[:5] for item in found),
-    )
-
-
-def _cell(record: Record, item: Summary) -> tuple[str, ...]:
-    return (
-        name(item.label), record.cell(item.cell_id).choices.origin, f"{item.ok}/{item.n}",
-        rounded(item.median) if item.median is not None else "not run" if not item.n else
-        "not reached" if item.has_target and not item.contest else "none",
-        interval(item.interval), rounded(item.median_epochs), rounded(item.median_samples_per_second),
-        rounded(item.median_final, 4),
-    )
-
-
-def _comparisons(record: Record, found: Sequence[Comparison]) -> TextTable:
-    return TextTable(
-        title="Comparisons: candidate / baseline",
-        headers=("Candidate", "Baseline", "Figures", "Ratio of", "Ratio", "Interval", "n", "p", "Verdict"),
-        numeric=(False, False, False, False, True, True, True, True, False),
-        rows=tuple((
-            name(item.candidate_label), name(item.baseline_label), pair_origin(record, item),
-            METRICS[item.metric].noun + (" *" if item.primary else ""), rounded(item.ratio), interval(item.interval),
-            str(item.n), rounded(item.p if item.p_adjusted is None else item.p_adjusted, 2), item.verdict,
-        ) for item in found),
-    )
-
-
-def _factors(record: Record, found: Sequence[Comparison]) -> TextTable:
-    """Three ratios of a contrast side by side: a protocol that is faster and worse, or slower and better, shows."""
-    return TextTable(
-        title="Convergence and speed: time to the target = samples to the target / samples a second",
-        headers=("Candidate", "Baseline", "Figures", "Samples, ratio", "Interval", "Samples a second, ratio",
-                 "Interval", "Time, ratio", "Interval", "Factors, exploratory"),
-        numeric=(False, False, False, True, True, True, True, True, True, False),
-        rows=tuple((
-            name(item.candidate_label), name(item.baseline_label), pair_origin(record, item),
-            rounded(item.split.samples.value), interval(item.split.samples.interval),
-            rounded(item.split.throughput.value), interval(item.split.throughput.interval),
-            rounded(item.ratio), interval(item.interval), in_words(item.split),
-        ) for item in found if item.split is not None),
-    )
-
-
-FOOTNOTE = ("* declared contrast, tested alone; every other p is corrected by Holm over all shown. A ratio below 1 "
-            "means less time, fewer samples, lower throughput or lower quality.")
+def _effect_sentence(item: MainEffect) -> VerdictText:
+    """Return a main effect with its scope, its reason and the factors that it depends on."""
+    pooled, scale, estimate = item.pooled, METRICS[item.pooled.metric], ""
+    if pooled.ratio is not None:
+        estimate = f"{rounded(pooled.ratio)} x {scale.times}"
+        estimate += f", {interval(pooled.interval)}, " if pooled.interval else ", no interval, "
+    parts = [f"{estimate}{plural(pooled.n, 'seed')}, {item.scope}; {plain(pooled.because)}."]
+    parts += [f" It {plain(pooled.also)}."] if pooled.also else []
+    parts += [f" Next: {plain(pooled.settles)}."] if pooled.settles else []
+    parts += [f" Caution: it {plain(other.words)}." for other in item.flagged]
+    parts += [f" Caution: {plain(text)}." for text in pooled.cautions]
+    return VerdictText(
+        verdict=pooled.verdict, why="".join(parts),
+        contrast=f"{name(item.level)} against {name(item.reference)} (main effect of {name(item.factor)}, "
+                 f"{scale.noun})")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
@@ -19,15 +19,15 @@ from typing import Any
 
 from repro.compare import METRICS, Bounds, Comparison
 from repro.compare.ranking.score_figures import Scores
-from repro.compare.ranking.scores import record_scores
 from repro.core.files import write_bytes
 from repro.record.folder.store import Record
 from repro.suite.planning.cell import Cell
+from repro.tables.layout import name
+from repro.tables.text import plural, shortened
+from repro.tables.values import origins_of
+from repro.tables.verdicts import pair_origin
 
-from ..tables.rows import origins_of, pair_origin, pair_origins, summaries
-from ..text import plural, shortened
-from .shown import Shown, shown_of
-from .words import name
+from .brief import Shown, shown_of
 
 FOLDER = "figures"
 FORMATS = ("pdf", "svg")
@@ -72,7 +72,7 @@ class Drawing:
 def figures(record: Record, shown: Shown | None = None) -> list[Drawing]:
     """Return the figures of a record, or of the part of it that is `shown`; none if no trial has run."""
     part = shown or shown_of(record)
-    profiles = _profiles(record) if part.whole else []
+    profiles = _profiles(part.found.ranking) if part.whole else []
     return [*_curves(record, part), *_times(record, part), *_forest(record, part), *profiles]
 
 
@@ -153,7 +153,7 @@ def _times(record: Record, part: Shown) -> list[Drawing]:
     """Make the figure of every trial's value by cell, with median and interval."""
     metric = record.plan.suite.metric
     scale = METRICS[metric]
-    found = [item for item in summaries(record, metric) if item.n and part.has(item.cell_id)]
+    found = [item for item in part.found.summaries if item.n and part.has(item.cell_id)]
     if not found:
         return []
     shown = found[:TALL]
@@ -203,13 +203,13 @@ def _forest(record: Record, part: Shown) -> list[Drawing]:
                 pane.plot([item.interval.low, item.interval.high], [place, place], color=color, linewidth=1.2)
             pane.plot([item.ratio], [place], "D" if item.primary else "s", color=color, markersize=4)
         several = len(origins) > 1
-        head_rows(pane, [f"{item.verdict}: {_contrast(record, item, several)}" for item in shown])
+        head_rows(pane, [f"{item.verdict}: {_contrast(part.found.origins, item, several)}" for item in shown])
         pane.set_xscale("log")
         _plain_ticks(pane, shown)
         words = f"ratio of {METRICS[shown[0].metric].noun}, candidate / baseline"
         pane.set_xlabel(words if several else shown_text(f"{words} [{origins[0]}]"))
 
-    origins = list(dict.fromkeys(word for item in shown for word in pair_origins(record, item)))
+    origins = list(dict.fromkeys(part.found.origins[key] for item in shown for key in (item.candidate, item.baseline)))
     without = len(part.comparisons) - len(found)
     none = f" {plural(without, 'contrast')} without a ratio: not drawn." if without else ""
     levels = interval_levels([item.interval for item in shown])
@@ -225,10 +225,9 @@ def _forest(record: Record, part: Shown) -> list[Drawing]:
     return [Drawing("ratios", caption, 0.7 + 0.44 * len(shown), into)]
 
 
-def _profiles(record: Record) -> list[Drawing]:
+def _profiles(found: Scores | None) -> list[Drawing]:
     """Make the figure of performance profiles; none without scores over workloads."""
-    found = record_scores(record)
-    if not isinstance(found, Scores):
+    if found is None:
         return []
     shown = found.contenders[:LINES]
     bands = f"; bands: 95 % of {found.draws:,} draws of the seeds" if found.draws else ""
@@ -260,9 +259,9 @@ def _draw_profiles(found: Scores, figure: Any) -> None:
     figure.legend(loc="outside lower left", ncols=1, fontsize=SMALL)
 
 
-def _contrast(record: Record, item: Comparison, origin: bool) -> str:
+def _contrast(known: Mapping[str, str], item: Comparison, origin: bool) -> str:
     words = f"{name(item.candidate_label)}\nagainst {name(item.baseline_label)}"
-    return f"{words} [{pair_origin(record, item)}]" if origin else words
+    return f"{words} [{pair_origin(item, known)}]" if origin else words
 
 
 def interval_levels(found: Sequence[Bounds | None]) -> str:

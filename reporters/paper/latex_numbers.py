@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from repro.compare import METRICS, Comparison
 from repro.core.numbers import DIGITS
 from repro.record.folder.store import Record
+from repro.tables.layout import name, rounded
+from repro.tables.values import origins_of, plain
 
-from ..tables.rows import origins_of, summaries
-from ..tables.values import plain
+from .brief import Shown, shown_of
 from .latex_text import escaped
-from .shown import Shown, shown_of
-from .words import name, rounded
 
 LONGEST = 120
 """Most letters of the part of a name that a label gives."""
@@ -121,7 +120,7 @@ def _of_verdict(item: Comparison, key: str, sentence: str) -> Iterator[Macro]:
 
 def _of_cells(record: Record, part: Shown) -> Iterator[Macro]:
     metric = record.plan.suite.metric
-    found = summaries(record, metric)
+    found = part.found.summaries
     unit = f" in {METRICS[metric].unit}" if METRICS[metric].unit else ""
     for item, key in zip(found, keys([(item.label, item.cell_id) for item in found]), strict=True):
         if not part.has(item.cell_id):

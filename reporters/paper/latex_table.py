@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from repro.tables.layout import TextTable
 
 from .latex_text import breakable, escaped, parts
-from .words import NOTHING, TextTable
 
 LETTERS = 88.0
 """Average characters of `\\small` in a line of 5.5 in; a table never needs more."""
@@ -14,48 +14,6 @@ GAP = 1.6
 """Characters that the space between two columns takes."""
 LONG = 36
 """Lines above which a table may be longer than a page."""
-LEFT_OUT = ("Factors, exploratory",)
-"""Headers of columns of sentences; the page and the CSV tables have them."""
-SAID_ONCE = ("Figures", "Ratio of", "Division", "Record")
-"""Headers of columns that become words of the caption if every row says the same."""
-
-
-@dataclass(frozen=True, slots=True)
-class Compact:
-    """A table without the columns that say the same in every row."""
-
-    table: TextTable
-    said: str
-    """What they say: `Figures: measured.`, and which columns have no value; "" if nothing was left out."""
-
-
-def compact(table: TextTable) -> Compact:
-    """Move what every row repeats into words, and drop the columns in which no row has a value."""
-    keep, said, blank, headers = [], [], [], list(table.headers)
-    rows = [list(row) for row in table.rows]
-    for place, header in enumerate(table.headers):
-        values = {row[place] for row in rows}
-        if values == {NOTHING}:
-            blank.append(header)
-        if values == {NOTHING} or header in LEFT_OUT:
-            continue
-        if header in SAID_ONCE and len({value.removesuffix(" *") for value in values}) == 1:
-            said.append(f"{header}: {min(values).removesuffix(' *')}.")
-            if any(value.endswith(" *") for value in values):
-                for row in rows:
-                    row[0] += " *" if row[place].endswith(" *") else ""
-            continue
-        levels = {value.rpartition(" (")[2] for value in values if value.endswith(" %)")}
-        if header == "Interval" and len(levels) == 1 and all(
-                value == NOTHING or value.endswith(" %)") for value in values):
-            headers[place] = f"Interval ({min(levels)}".replace(" %", "\N{NO-BREAK SPACE}%")
-            for row in rows:
-                row[place] = row[place].rpartition(" (")[0] or row[place]
-        keep.append(place)
-    said += [f"Without a value in any row: {', '.join(dict.fromkeys(blank))}."] if blank else []
-    return Compact(TextTable(
-        table.title, tuple(headers[place] for place in keep), tuple(table.numeric[place] for place in keep),
-        tuple(tuple(row[place] for place in keep) for row in rows)), " ".join(said))
 
 
 def latex_table(table: TextTable, caption: str, label: str = "") -> str:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from repro.compare.operation_figures import cell_checks, cell_measures
 from repro.record.folder.store import Record
 from repro.suite.planning.cell import Cell
-
-from .words import TextTable, interval, name, rounded
+from repro.tables.layout import TextTable, interval, name, rounded
 
 
 def operations_table(record: Record, cells: Sequence[Cell]) -> TextTable:

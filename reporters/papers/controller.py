@@ -9,6 +9,7 @@ from statistics import median
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.suite.planning.cell import Cell
+from repro.tables.text import Number, number
 
 from ..page.cells import CellMark, marks
 from ..page.charts.curves import Chart
@@ -16,7 +17,6 @@ from ..page.charts.scaling import ScalingView
 from ..page.charts.scaling_charts import drawn_line, scaling_chart
 from ..page.charts.scaling_line import ScalingLine, ScalingPoint
 from ..page.traffic import kibibytes
-from ..text import Number, number
 
 
 @dataclass(frozen=True, slots=True)

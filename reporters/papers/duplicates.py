@@ -10,13 +10,14 @@ from repro.compare.verdict.summary import Summary, summarize
 from repro.record.folder.store import Record
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.cell import Cell
+from repro.tables.tables import Table
+from repro.tables.text import Number, number, share
+from repro.tables.values import plain
 from repro.workloads.selected_data import Dedup, Selected
 
 from ..page.cells import CellMark, marks
 from ..page.charts.curves import DASHES, Chart, layout
 from ..page.charts.scaling import ScalingView
-from ..tables.rows import Table, plain
-from ..text import Number, number, share
 
 WAYS = (("near", "near-duplicates left out", "solid", "circle"),
         ("random", "the same number at random", "dash", "square"))

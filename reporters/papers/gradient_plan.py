@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from repro.record.folder.store import Record
 from repro.record.result.layer_cost import LayerCost
+from repro.tables.tables import Table
+from repro.tables.text import Number
+from repro.tables.values import plain
 
 from ..page.cells import CellMark, marks
 from ..page.charts.scaling import ScalingView
 from ..page.traffic import kibibytes, milliseconds
-from ..tables.rows import Table, plain
-from ..text import Number
 
 
 @dataclass(frozen=True, slots=True)

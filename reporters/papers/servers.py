@@ -10,10 +10,10 @@ from statistics import mean, median
 from repro.core.numbers import plain_sum
 from repro.record.folder.store import Record
 from repro.record.result.protocol import Protocol
+from repro.tables.text import Number, number
 
 from ..page.cells import CellMark, marks
 from ..page.charts.scaling import ScalingView
-from ..text import Number, number
 
 BARS = 12
 """Lags that a histogram shows; the last bar holds all larger ones."""

@@ -9,10 +9,10 @@ from statistics import median
 from repro.published.cells import batch_costs
 from repro.published.record import PublishedCell, PublishedResult
 from repro.published.store import Published
+from repro.tables.layout import NOTHING, TextTable, name, rounded
+from repro.tables.text import plural
+from repro.tables.values import plain
 
-from ..paper.words import NOTHING, TextTable, name, rounded
-from ..tables.rows import plain
-from ..text import plural
 from .contest_text import claim_doubts, claim_tables
 from .view import NO_BATCH
 

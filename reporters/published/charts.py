@@ -13,11 +13,11 @@ from typing import Any
 from repro.core.errors import visible
 from repro.published.cells import BatchCost
 from repro.published.record import PublishedPoint, PublishedReference, PublishedResult
+from repro.tables.text import plural, wrapped
 
 from ..page.axis import log_ticks, tick_text
 from ..page.cells import COLORS, SYMBOLS
 from ..page.charts.curves import DASHES, Chart
-from ..text import plural, wrapped
 
 POINTS_A_RUN = 40
 POINTS_A_PAGE = 60_000

@@ -11,12 +11,12 @@ from repro.published.record import PublishedResult
 from repro.published.speedrun.claims import ArmClaim, Claims, judge_claims
 from repro.published.speedrun.quality import final_loss
 from repro.published.store import Published
+from repro.tables.text import Number, number, plural, wrapped
 
 from ..page.axis import Axis, linear, log_ticks, tick_text
 from ..page.cells import COLORS
 from ..page.charts.curves import Chart
 from ..page.first.sketch import Sketch, Trace, sketch
-from ..text import Number, number, plural, wrapped
 from .charts import axes
 
 

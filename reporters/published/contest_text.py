@@ -9,10 +9,10 @@ from typing import Any
 
 from repro.published.speedrun.claims import ArmClaim, judge_claims
 from repro.published.store import Published
+from repro.tables.layout import NOTHING, TextTable, name
+from repro.tables.values import Row, plain
 
 from ..paper.figures import COLORS, SMALL, Drawing
-from ..paper.words import NOTHING, TextTable, name
-from ..tables.rows import Row, plain
 
 HEADERS = ("Record", "Arm", "Runs", "Mean loss", "p, one-sided", "Quality", "Mean time, s", "Ratio", "Time")
 MARKS = {"supported": ("o", COLORS[2]), "not supported": ("x", COLORS[1]), "cannot be tested": ("D", COLORS[7])}

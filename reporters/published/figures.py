@@ -10,10 +10,10 @@ from typing import Any
 from repro.published.cells import BatchCost, batch_costs
 from repro.published.record import PublishedCell, PublishedResult
 from repro.published.store import Published
+from repro.tables.layout import name
+from repro.tables.text import plural
 
 from ..paper.figures import COLORS, SMALL, TALL, Drawing, head_rows, left_out, shown_text
-from ..paper.words import name
-from ..text import plural
 from .charts import SPAN, batch_ticks
 from .contest_text import claim_figures
 

@@ -11,15 +11,14 @@ from repro.core.numbers import spelled
 from repro.published.store import Published
 from repro.record.folder.store import Record
 from repro.reporting import Reporter
+from repro.tables.layout import TextTable, as_markdown, compact
+from repro.tables.text import plural
 
 from .. import csv_files, json_lines, markdown, parquet_files
 from ..latex import LatexPaper
 from ..latex_report import PREAMBLE, TABLES, escaped_after, figure_file, table_file, text_list
 from ..paper.figures import FOLDER, draw
-from ..paper.latex_table import compact
 from ..paper.latex_text import escaped
-from ..paper.words import TextTable
-from ..text import plural
 from . import page
 from .brief import PublishedBrief, published_brief
 from .figures import published_figures
@@ -82,7 +81,7 @@ def render_markdown(found: PublishedBrief, own: Sequence[str] = ()) -> str:
              "\n".join(f"- {in_markdown(key)}: {in_markdown(value)}" for key, value in found.facts),
              markdown.CAUTIONS, "\n".join(f"- {in_markdown(text)}" for text in found.doubts)]
     for table in (*found.scores, *found.costs):
-        parts += [f"## {in_markdown(table.title)}", markdown.rendered(table)]
+        parts += [f"## {in_markdown(table.title)}", as_markdown(table)]
     if found.refused:
         rest = [f"- {found.refused_left_out} more are in refused.jsonl"] if found.refused_left_out else []
         parts += ["## Refused files", "\n".join([*(f"- {in_markdown(source)}: {in_markdown(reason)}"
@@ -115,6 +114,6 @@ def _published_table(table: TextTable, name: str) -> str:
     """Return the file of a table. One with more than `ROWS` rows keeps the first and says so."""
     left = len(table.rows) - ROWS
     more = f" {plural(left, 'row')} omitted; the CSV tables contain all." if left > 0 else ""
-    kept = compact(TextTable(table.title, table.headers, table.numeric, table.rows[:ROWS]))
-    return table_file(kept.table, f"{escaped(table.title)}. All figures \\emph{{published}} by others."
-                                  f"{escaped_after(more)}{escaped_after(kept.said)}", name)
+    kept, said = compact(table.first(ROWS))
+    return table_file(kept, f"{escaped(table.title)}. All figures \\emph{{published}} by others."
+                                  f"{escaped_after(more)}{escaped_after(said)}", name)

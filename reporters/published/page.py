@@ -11,9 +11,9 @@ from repro.core.errors import visible
 from repro.core.files import write_text
 from repro.published.store import Published
 from repro.record.folder.store import Record
+from repro.tables.text import shown
 
 from ..page.document import page_scripts, rendered
-from ..text import shown
 from .view import view
 
 NAME = "published.html"

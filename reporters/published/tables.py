@@ -1,4 +1,4 @@
-"""Published results as tables of plain values, like those of own runs in `repro.reporters.tables.rows`.
+"""Published results as tables of plain values, like those of own runs in `repro.tables.tables`.
 
 Every row with a figure has the `origin` *published*. `import` is the number of the import, because two imports can
 come from folders with the same name.
@@ -15,8 +15,9 @@ from repro.published.record import PublishedCell, PublishedPoint, PublishedResul
 from repro.published.store import Published
 from repro.record.folder.store import Record
 from repro.reporting import Reporter
+from repro.tables.tables import Table
+from repro.tables.values import Row, plain
 
-from ..tables.rows import Row, Table, plain
 from .contest_text import claim_rows
 
 ORIGIN = "published"

@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from repro.compare import factors_of
+from repro.compare.findings import findings
 from repro.published.cells import batch_costs
 from repro.published.record import PublishedCell, PublishedResult, PublishedSystem, Refused
 from repro.published.store import Published
 from repro.record.folder.store import Record
 from repro.record.result.status import meaning
 from repro.suite.metrics import DEFAULT
+from repro.tables.text import Number, number, plural, shortened
 
 from ..page.axis import Axis, from_zero
 from ..page.cells import COLORS, CellRow, origins
 from ..page.cells import rows as cell_rows
 from ..page.charts.curves import DASHES, Chart
 from ..page.view import LONG, PRINTED
-from ..text import Number, number, plural, shortened
 from .charts import SystemLine, batch_chart, budget, curves
 from .contest import ContestView, contest_view
 
@@ -322,7 +323,7 @@ def _text(value: int | None) -> str | None:
 
 
 def _own(index: int, record: Record) -> OwnRun:
-    rows, _ = cell_rows(record, DEFAULT)
+    rows, _ = cell_rows(findings(record), DEFAULT)
     environment = record.environment
     batches = {str(factors_of(cell)["batch"].get("global")) for cell in record.plan.cells}
     return OwnRun(

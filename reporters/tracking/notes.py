@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from repro.compare import METRICS, Comparison, Summary
-from repro.compare.runs.run_warnings import run_warnings
+from repro.compare.findings import findings
 from repro.compare.verdict.contest import claim_of
 from repro.core.markdown import escaped
 from repro.record.folder.store import Record
@@ -18,9 +18,9 @@ from repro.record.result.metric_values import figure
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.suite.planning.cell import Cell
+from repro.tables.layout import rounded
+from repro.tables.text import limited, moment, plural, visible, without_paths
 
-from ..paper.words import rounded
-from ..text import limited, moment, plural, visible, without_paths
 from .address import run_place
 
 LONGEST = 400
@@ -69,7 +69,7 @@ def cell_note(
     head = _sentences(_capital(_verdict(first) if first else figures), _report(record, links))
     beside = [*(_claim(record, cell)), *([first.also] if first and first.also else []),
               *(f"caution: {text}" for text in (first.cautions if first else ())),
-              *(f"warning of the run: {item.line}" for item in run_warnings(record))]
+              *(f"warning of the run: {item.line}" for item in findings(record).warnings)]
     why = f"Why: {_text(first.because)}. This contrast was {'' if first.primary else 'not '}declared in advance." \
         if first else ""
     return "\n\n".join(filter(None, (

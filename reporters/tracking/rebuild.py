@@ -19,8 +19,8 @@ from repro.core.files import read_model
 from repro.core.redact import redacted
 from repro.record.folder.store import RunFolder
 from repro.suite.planning.plan import Plan
+from repro.tables.text import limited, visible
 
-from ..text import limited, visible
 from .access import check_scheme
 from .server import PAGE, configure_mlflow, translated
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from repro.compare import Comparison, summarize
+from repro.compare import Comparison
 from repro.compare.design.calibration import FILE as CALIBRATION
+from repro.compare.findings import findings
 from repro.compare.verdict.contest import claim_of
 from repro.core.events import follow
 from repro.record.environment.environment import DataSet
@@ -27,12 +28,12 @@ from repro.suite.kinds.kinds import AnyTrialConfig
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial
 from repro.suite.planning.cell import Cell
+from repro.tables import tables
 
 from .. import csv_files
 from .. import markdown as markdown_page
 from ..page.cells import marks
 from ..paper.brief import brief
-from ..tables import rows as tables
 from .colors import color_of
 from .metric_points import cell_metrics, levels
 from .notes import Links, cell_note, trial_note
@@ -204,7 +205,7 @@ def cell_view(
     """
     folder, params_texts = record.folder, flat_params(cell, {"device": cell.choices.device})
     results = record.of_cell(cell.cell_id)
-    summaries = [summarize(cell, results, metric) for metric in cell_metrics(record)] if results else []
+    summaries = [findings(record).summary(cell.cell_id, metric) for metric in cell_metrics(record)] if results else []
     note = cell_note(record, cell, next(iter(summaries), None), comparisons, links)
     tags = common_tags(record, run, cell_key(cell), "cell", cell) | {"mlflow.runName": _cell_name(record, cell)}
     tags |= _verdict_tags(comparisons) | _claim_tags(record, cell) | ({NOTE: note} if note else {})

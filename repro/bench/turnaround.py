@@ -17,7 +17,7 @@ from repro.bench.trial import bench_trial, preload, run_trial
 from repro.core import registry
 from repro.core.errors import TrialError
 from repro.launchers.nodes import secret
-from repro.launchers.nodes.address import LISTEN
+from repro.launchers.nodes.hosts import LISTEN
 from repro.launchers.torchrun import Torchrun
 from repro.seams.launching import Launcher
 

@@ -11,10 +11,10 @@ from typing import Any
 from repro.board.entry import Answer, Arm, Entry, Standing, Statement
 from repro.bundle.source import is_bundle, open_record
 from repro.bundle.verify import verify_opened
-from repro.compare import METRICS, compare, summarize
+from repro.compare import METRICS
 from repro.compare.design.calibration import machine_of
-from repro.compare.design.factorial import main_effects
 from repro.compare.figures import Comparison
+from repro.compare.findings import Findings, findings
 from repro.core.errors import ReproError
 from repro.published.record import PublishedCell
 from repro.published.speedrun.claims import judge_claims
@@ -85,8 +85,7 @@ def _of_run(record: Record, place: str, hashes: tuple[str, str], standing: Stand
     metric = METRICS[plan.suite.metric]
     timed = metric.timed and metric.to_target
     data = hashlib.sha256(" ".join(sorted(item.sha256 for item in environment.data)).encode()).hexdigest()
-    found = compare(plan, record.results, started_ms=record.started_ms)
-    summaries = [summarize(cell, record.of_cell(cell.cell_id), metric.name, plan.suite.horizon) for cell in plan.cells]
+    found = findings(record)
     goals = sorted({f"{cell.choices.stop.metric} {cell.choices.stop.target:g}" for cell in plan.cells
                     if cell.choices.stop.target is not None})
     return Entry(
@@ -100,18 +99,17 @@ def _of_run(record: Record, place: str, hashes: tuple[str, str], standing: Stand
         day=datetime.fromtimestamp(environment.started_ms / 1e3, timezone.utc).date().isoformat(),
         origin=" and ".join(sorted({cell.choices.origin for cell in plan.cells})),
         arms=tuple(Arm(label=item.label, median=item.median if timed else None, reached=item.ok, trials=item.n)
-                   for item in summaries),
-        answers=tuple(_answers(record, found)),
+                   for item in found.summaries),
+        answers=tuple(_answers(found)),
     )
 
 
-def _answers(record: Record, found: Sequence[Comparison]) -> Iterator[Answer]:
+def _answers(found: Findings) -> Iterator[Answer]:
     """Yield what was declared before the run: its contrast, else its main effects, as its page opens."""
-    primary = next((item for item in found if item.primary), None)
-    if primary is not None:
-        yield _answer(primary)
+    if found.primary is not None:
+        yield _answer(found.primary)
         return
-    for effect in main_effects(record.plan, record.results, started_ms=record.started_ms):
+    for effect in found.effects:
         yield _answer(effect.pooled).model_copy(
             update={"candidate": effect.level, "baseline": effect.reference, "scope": effect.scope})
 

@@ -13,7 +13,9 @@ from typing import Any
 
 import repro
 from repro.bundle import archive, crate
-from repro.core.errors import OutputError
+from repro.bundle.source import open_record
+from repro.bundle.verify import verify, verify_opened
+from repro.core.errors import OutputError, RecordModified
 from repro.core.redact import Scrubber
 from repro.record.folder import index as record_index
 from repro.record.folder.store import Record, read_record
@@ -116,3 +118,33 @@ def _sha256(content: bytes) -> str:
 def default_name(record: Record) -> str:
     """Return `SUITE-DIGEST.zip`, with the first digits of the digest."""
     return f"{record.plan.suite.suite}-{record.plan.digest[:12]}.zip"
+
+
+def make_bundle(run: Path, out: Path | None, licence: str) -> Bundle:
+    """Verify the run, pack it, verify the bundle.
+
+    Raises:
+        RecordModified: the run was modified; a bundle would give it a new, valid index.
+        OutputError: the run cannot be read, the bundle cannot be written, or removing credentials and paths damages
+            the record.
+    """
+    with open_record(run) as root:
+        return _bundle(run, root, out, licence)
+
+
+def _bundle(run: Path, root: Path, out: Path | None, licence: str) -> Bundle:
+    """Verify and pack the record in `root`, which `run` names."""
+    before = verify_opened(root, run)
+    if not before.sound:
+        raise RecordModified(f"{run}: {before.problems[0].text()}; {len(before.problems)} problems in all, nothing was "
+                             f"bundled; list them with: repro verify {run}")
+    if not run.is_dir():
+        raise OutputError(f"{run}: is already a bundle")
+    target = out or Path(default_name(read_record(root)))
+    made = write_bundle(root, target, licence, run)
+    after = verify(target)
+    if not after.sound:
+        target.unlink()
+        raise OutputError(f"{run}: a credential or a path is part of a name or value that the record needs "
+                          f"({after.problems[0].text()}); nothing was bundled")
+    return made

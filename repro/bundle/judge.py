@@ -15,6 +15,7 @@ from typing import Any, Literal
 from repro.bundle.difference import ExecutionDifference, between_executions
 from repro.compare import Comparison
 from repro.compare.evidence.evidence import NO_SPREAD, ComparisonRequest, Evidence, examine
+from repro.compare.evidence.observation import Observed
 from repro.compare.evidence.pairing import cell_trials, mismatch
 from repro.compare.runs.two_runs import Named
 from repro.compare.verdict.sentences import describe_resumed_trials, grids_alone, too_coarse
@@ -157,13 +158,13 @@ def _cell(cell: Cell, evidence: Evidence, compared: Comparison, planned: int) ->
                       equal if real else 0, compared, tuple(describe_resumed_trials(evidence)))
 
 
-def _mates(evidence: Evidence) -> list[tuple[Result, Result]]:
+def _mates(evidence: Evidence) -> list[tuple[Observed, Observed]]:
     """Return the trials of the record, each with its second execution."""
     first, again = evidence.theirs.results, evidence.ours.results
     return [(item, again[repeat]) for repeat, item in first.items() if repeat in again]
 
 
-def _bitwise(pairs: Sequence[tuple[Result, Result]], planned: int) -> tuple[Answer, str]:
+def _bitwise(pairs: Sequence[tuple[Observed, Observed]], planned: int) -> tuple[Answer, str]:
     """Compare the weights of every trial by all hashes that both have, and the value of every evaluation."""
     for one, other in pairs:
         if (why := _first_difference(one, other)) and not any(meaning(item.status).by_chance for item in (one, other)):
@@ -180,7 +181,7 @@ def _bitwise(pairs: Sequence[tuple[Result, Result]], planned: int) -> tuple[Answ
         " and at steps 1 and 10" if steps == len(pairs) else "")
 
 
-def _first_difference(one: Result, other: Result) -> str:
+def _first_difference(one: Observed, other: Observed) -> str:
     """Return the first difference between two executions of one trial, or ""."""
     for name in ALL_HASHES:
         ours, theirs = one.hashes.get(name), other.hashes.get(name)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import rich.console
 from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from repro.cli.terminal import LINES
@@ -31,3 +32,11 @@ def stdout(width: int) -> Console:
     """Return stdout, as wide as the terminal or, elsewhere, `width` characters: one line a row."""
     on_terminal = sys.stdout is not None and sys.stdout.isatty()  # None: it was closed before the start
     return Console(highlight=False, width=None if on_terminal else width)
+
+
+def table_of(*columns: tuple[str, bool]) -> Table:
+    """Return an empty table without lines; of each column its head, and whether it is right-aligned."""
+    table = Table(box=None, pad_edge=False, header_style="")
+    for name, right in columns:
+        table.add_column(line(name), justify="right" if right else "left", overflow="fold")
+    return table

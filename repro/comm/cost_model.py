@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
-from repro.comm.algorithm import Algorithm
-from repro.comm.schedule import ScheduleCost
+from repro.comm.algorithm import Algorithm, Operation
+from repro.comm.schedule import ScheduleCost, cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,3 +131,26 @@ def relative_error(predicted: float, measured: float) -> float:
 def typical_error(model: LinkModel, samples: Sequence[Sample]) -> float:
     """Return the median absolute relative error over `samples`."""
     return float(np.median([abs(relative_error(model.seconds(item.cost), item.seconds)) for item in samples]))
+
+
+class CollectiveCost(NamedTuple):
+    """Bytes and cost of one collective on the whole group."""
+
+    sent: tuple[int, ...]
+    """Bytes, by rank."""
+    received: tuple[int, ...]
+    cost: ScheduleCost
+
+
+def collective_cost(
+    algorithm: Algorithm, operation: Operation, world: int, count: int, itemsize: int
+) -> CollectiveCost:
+    """Return bytes and cost of one collective on `count` elements of the whole buffer (broadcast: from rank 0)."""
+    root = (0,) if operation == "broadcast" else ()
+    transfers = list(getattr(algorithm, operation)(world, count, itemsize, *root))
+    sent, received = [0] * world, [0] * world
+    for transfer in transfers:
+        size = (transfer.stop - transfer.start) * itemsize
+        sent[transfer.source] += size
+        received[transfer.target] += size
+    return CollectiveCost(tuple(sent), tuple(received), cost(transfers, itemsize))

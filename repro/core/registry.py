@@ -66,7 +66,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "optimizer": {
         "sgd": "repro.optimizers.sgd:Sgd",
-        "adamw": "repro.optimizers.adamw:AdamW",
+        "adamw": "repro.optimizers.adam:AdamW",
         "adam": "repro.optimizers.adam:Adam",
         "rmsprop": "repro.optimizers.rmsprop:RmsProp",
         "adaptahead": "repro.optimizers.adaptahead:AdaptAhead",
@@ -76,8 +76,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "muon": "repro.optimizers.muon:Muon",
         "soap": "repro.optimizers.soap:Soap",
         "shampoo": "repro.optimizers.shampoo:Shampoo",
-        "schedule-free-sgd": "repro.optimizers.schedule_free_sgd:ScheduleFreeSgd",
-        "schedule-free-adamw": "repro.optimizers.schedule_free_adamw:ScheduleFreeAdamW",
+        "schedule-free-sgd": "repro.optimizers.schedule_free:ScheduleFreeSgd",
+        "schedule-free-adamw": "repro.optimizers.schedule_free:ScheduleFreeAdamW",
     },
     "preconditioner": {
         "none": "repro.optimizers.no_preconditioner:Unchanged",

@@ -5,6 +5,7 @@ Results are labelled emulated: links have the stated rate, but all nodes share t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from ipaddress import IPv4Network
@@ -14,24 +15,22 @@ from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_
 
 from repro.core.files import write_json
 from repro.launchers.local import Local
-from repro.launchers.netns import rate
 from repro.launchers.netns.link_probe import LinkMeasurement
 from repro.launchers.netns.network import CONTROL, CONTROL_NET, DATA, MTU, NetworkSpec, NodeBytes
 from repro.launchers.netns.network_process import NetworkProcess
 from repro.launchers.netns.placement import Placement, node_of
 from repro.launchers.netns.probe import ability
 from repro.seams.launching import LaunchRequest, LaunchResult, oversubscription
-from repro.seams.plugin import Setting
-from repro.seams.reach import SAFE
+from repro.seams.plugin import SAFE, Setting
 
 
 def _rate(text: str) -> str:
-    rate.bits_per_second(text)
+    bits_per_second(text)
     return text.strip().lower().replace(" ", "")
 
 
 def _delay(text: str) -> str:
-    rate.seconds(text)
+    delay_seconds(text)
     return text.strip().lower().replace(" ", "")
 
 
@@ -177,9 +176,9 @@ class Fabric(Local):
 
     def _spec(self) -> NetworkSpec:
         return NetworkSpec(
-            bits_per_second=rate.bits_per_second(self.rate), subnet=self.subnet,
-            of_node={node: rate.bits_per_second(text) for node, text in self.rates.items()},
-            delay_seconds=rate.seconds(self.delay) if self.delay else 0.0,
+            bits_per_second=bits_per_second(self.rate), subnet=self.subnet,
+            of_node={node: bits_per_second(text) for node, text in self.rates.items()},
+            delay_seconds=delay_seconds(self.delay) if self.delay else 0.0,
         )
 
     def _placement(self, request: LaunchRequest) -> Placement:
@@ -232,3 +231,40 @@ _SOCKETS = {
     # InfiniBand would bypass the emulated links.
     "NCCL_IB_DISABLE": "1",
 }
+
+
+BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+LEAST, MOST = 1e5, 3e10
+"""Bits per second. Below, one frame takes most of a second; above, bytes per second exceed tbf's 32 bits."""
+
+
+def bits_per_second(text: str) -> float:
+    """Parse a rate.
+
+    Raises:
+        ValueError: `text` is not a rate, or outside what a link can be shaped to.
+    """
+    value = _number(text, BITS, f"{text!r} is not a rate; write a number and kbit, mbit or gbit, for example 100mbit")
+    if not LEAST <= value <= MOST:
+        raise ValueError(f"rate {text} is outside the supported range, 100kbit to 30gbit")
+    return value
+
+
+def delay_seconds(text: str) -> float:
+    """Parse a delay.
+
+    Raises:
+        ValueError: `text` is not a delay, or outside the supported range.
+    """
+    value = _number(text, SECONDS, f"{text!r} is not a delay; write a number and us, ms or s, for example 500us")
+    if not 0 < value <= 10:
+        raise ValueError(f"delay {text} is outside the supported range, 1us to 10s")
+    return value
+
+
+def _number(text: str, units: dict[str, float], wrong: str) -> float:
+    found = re.fullmatch(rf"(\d+(?:\.\d+)?) ?({'|'.join(units)})", text.strip().lower())
+    if found is None:
+        raise ValueError(wrong)
+    return float(found.group(1)) * units[found.group(2)]

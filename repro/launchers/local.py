@@ -12,7 +12,7 @@ from typing import ClassVar
 from pydantic import Field, PrivateAttr
 
 from repro.launchers.processes import hang, shared_fork_server
-from repro.launchers.processes.deadline import Deadline
+from repro.launchers.processes.hang import Deadline
 from repro.launchers.processes.membership import Membership
 from repro.launchers.processes.node_launch import NodeLaunch
 from repro.launchers.processes.rank import Assignment, SamePlace

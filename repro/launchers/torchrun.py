@@ -17,12 +17,12 @@ from pydantic import Field, PrivateAttr
 
 from repro.core.errors import TrialError, UsageError
 from repro.launchers.local import Local
-from repro.launchers.nodes import address, files, hosts, links, secret
+from repro.launchers.nodes import files, hosts, links, secret
 from repro.launchers.nodes.agent import Launch, interface_of
 from repro.launchers.nodes.channel import LinkLost
 from repro.launchers.nodes.head import Head, Node
+from repro.launchers.nodes.hosts import Starts
 from repro.launchers.nodes.node_watch import NodeWatch
-from repro.launchers.nodes.starting import Starts
 from repro.launchers.processes import hang
 from repro.launchers.processes.membership import LOOPBACK, Membership
 from repro.launchers.processes.node_launch import NodeEnd, NodeLaunch
@@ -89,7 +89,7 @@ class Torchrun(Local):
     def awaited(self) -> str:
         if self.nodes == 1 or hosts.find(self.nodes - 1):
             return ""
-        host, port = address.listen()
+        host, port = hosts.listen()
         there = f"repro agent --join {host or os.uname().nodename}:{port}"
         more = f"{self.nodes - 1} more node{'s' if self.nodes > 2 else ''}"
         return f"waiting up to {self.join_seconds:g} s for {more}; there: {there}"
@@ -181,7 +181,7 @@ class Torchrun(Local):
 
     def _address(self) -> tuple[str, int]:
         """Return host ("" for all addresses) and port (0 for any) that agents join."""
-        return address.listen()
+        return hosts.listen()
 
     def _make_secret(self) -> str:
         return secret.read(make=True)

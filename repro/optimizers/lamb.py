@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from repro.optimizers.adamw import Beta
+from repro.optimizers.adam import Beta
 from repro.optimizers.decay import Decay, adapted_groups
 from repro.seams.training import Optimizer
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 class Lamb(Optimizer):
     """LAMB: the update of AdamW, scaled for each weight tensor to the length of the weights.
 
-    The paper's formula, in float32 in every precision (`updates/lamb.py`). By default biases and norms have neither
+    The paper's formula, in float32 in every precision (`layerwise.py`). By default biases and norms have neither
     decay nor a scaled update.
     """
 
-    preload = ("torch", "torch._dynamo", "repro.optimizers.updates.lamb")
+    preload = ("torch", "torch._dynamo", "repro.optimizers.updates.layerwise")
     whole_tensors: ClassVar[bool] = True
 
     lr: float = Field(gt=0, description="learning rate at the reference batch, before scaling rule and schedule")
@@ -34,7 +34,7 @@ class Lamb(Optimizer):
                                                 "dimensions (biases, scales and shifts of norms)")
 
     def build(self, named_parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:
-        from repro.optimizers.updates import lamb
+        from repro.optimizers.updates import layerwise
 
         groups = adapted_groups(named_parameters, self.decay, self.weight_decay, self.adapt)
-        return lamb.Lamb(groups, lr=self.lr, betas=self.betas, eps=self.eps)
+        return layerwise.Lamb(groups, lr=self.lr, betas=self.betas, eps=self.eps)

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 class Lars(Optimizer):
     """LARS: the rate of each weight tensor times trust |w| / (|g| + weight_decay |w|), inside of the momentum.
 
-    The paper's formula, in float32 in every precision (`updates/lars.py`). By default biases and norms have neither
+    The paper's formula, in float32 in every precision (`layerwise.py`). By default biases and norms have neither
     decay nor a scaled rate.
     """
 
-    preload = ("torch", "torch._dynamo", "repro.optimizers.updates.lars")
+    preload = ("torch", "torch._dynamo", "repro.optimizers.updates.layerwise")
     whole_tensors: ClassVar[bool] = True
     moves_at_rate_zero: ClassVar[bool] = True
 
@@ -42,7 +42,7 @@ class Lars(Optimizer):
         return data
 
     def build(self, named_parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:
-        from repro.optimizers.updates import lars
+        from repro.optimizers.updates import layerwise
 
         groups = adapted_groups(named_parameters, self.decay, self.weight_decay, self.adapt)
-        return lars.Lars(groups, lr=self.lr, momentum=self.momentum, trust=self.trust)
+        return layerwise.Lars(groups, lr=self.lr, momentum=self.momentum, trust=self.trust)

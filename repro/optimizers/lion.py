@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from repro.core.installed import why_missing
-from repro.optimizers.adamw import Beta
+from repro.optimizers.adam import Beta
 from repro.optimizers.decay import Decay, decay_groups
 from repro.seams.plugin import Setting
 from repro.seams.training import Optimizer

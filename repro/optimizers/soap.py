@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from repro.core.installed import why_missing
-from repro.optimizers.adamw import Beta
+from repro.optimizers.adam import Beta
 from repro.optimizers.decay import Decay, decay_groups
 from repro.seams.plugin import Rows, Setting
 from repro.seams.training import Optimizer

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -117,3 +117,28 @@ class Plugin(BaseModel):
     def note(self, setting: Setting) -> str | None:
         """Return what a reader of the plan should know about this plug-in under `setting`; None: nothing."""
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """A mark in an option's annotation: what the option's text names; a path, a command or a host leads out of the run.
+
+    A suite that a user names himself may set such an option. In a record that is run again it is another person's
+    choice: it is refused unless the user allows that very value (`repro reproduce RECORD --allow
+    workload.folder=/data`). Any text could be a file name, so unmarked free text counts as one of unknown reach;
+    `TextOption` says that its value is neither opened, nor run, nor connected to.
+    """
+
+    what: Literal["path", "command", "host", "nothing"]
+
+
+PathOption = Annotated[str, Reach("path")]
+"""A file or folder that the plug-in reads or writes. `pathlib.Path` counts as one without a mark."""
+CommandOption = Annotated[str, Reach("command")]
+"""A program, or text that an interpreter runs; also the name of a module that is imported."""
+HostOption = Annotated[str, Reach("host")]
+"""A host, an address, or a name that is looked up over the network, such as the name of a model to download."""
+TextOption = Annotated[str, Reach("nothing")]
+"""Text that leads nowhere. `Literal` and `Enum` need no mark."""
+SAFE = Reach("nothing")
+"""The mark for other types, if the plug-in checks every value itself: `Annotated[dict[str, Any], SAFE]`."""

@@ -17,7 +17,6 @@ from repro.core.errors import CheckpointError
 from repro.core.events import EventLog
 from repro.core.random_streams import Streams
 from repro.seams.comm import BACKEND, Comm, CommRan
-from repro.seams.held import Held
 from repro.seams.loss_scaling import LossScaling
 from repro.seams.model_options import ModelOptions
 from repro.seams.plugin import Plugin, Rows
@@ -39,6 +38,7 @@ from repro.seams.workload import (
 if TYPE_CHECKING:
     import numpy as np
     import torch
+
 
 __all__ = [
     "BACKEND", "Batch", "Comm", "CommRan", "DataIdentity", "Direction", "Engine", "Fed", "Job", "LayerShape",
@@ -392,3 +392,16 @@ class Engine(Plugin):
     def clock(self, job: Job, streams: Streams) -> Callable[[], int] | None:
         """Return a monotonic clock in nanoseconds that replaces the machine's; None: the machine's."""
         return None
+
+
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A parameter, or a part of one, as one rank computes with it."""
+
+    name: str
+    values: np.ndarray
+    """Flat, float32."""
+    start: int = 0
+    """Place of the first value in the flattened parameter."""

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from repro.record.log.schema import RankWeights
-from repro.seams.held import Held
-from repro.seams.training import Precision
+from repro.seams.training import Held, Precision
 
 LOW_BITS = {"bfloat16": 0xFFFF, "float16": 0x1FFF}
 """Bits of a float32 that are zero in every number of the narrower type."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
@@ -11,7 +12,7 @@ from repro.core.random_streams import Streams
 from repro.seams.plugin import Setting
 from repro.seams.training import LayerShape, TrainingParts
 from repro.workloads import digits_data
-from repro.workloads.digits_workload import DigitsWorkload
+from repro.workloads.digits import DigitsWorkload
 
 if TYPE_CHECKING:
     from torch import nn
@@ -47,7 +48,6 @@ class DigitsMlp(DigitsWorkload):
         return 2 * (self.depth + 1)
 
     def build(self, streams: Streams, device: str) -> TrainingParts:
-        from repro.workloads.sleeping import Sleep
 
         parts = self.parts(self._network, streams, device)
         if self.sleep_ms:
@@ -67,3 +67,18 @@ class DigitsMlp(DigitsWorkload):
             nn.init.zeros_(linear.bias)
             layers += [linear, nn.ReLU()]
         return nn.Sequential(*layers, nn.Linear(self.hidden, digits_data.CLASSES))
+
+
+class Sleep:
+    """A hook before the forward pass of a model in training mode; others, as in an evaluation, do not sleep."""
+
+    def __init__(self, seconds_per_sample: float) -> None:
+        self._seconds = seconds_per_sample
+
+    def __call__(self, model: Any, inputs: tuple[Any, ...]) -> None:
+        if model.training and self._seconds:
+            time.sleep(self._seconds * len(inputs[0]))
+
+    def end(self) -> None:
+        """Sleep no more: the parity gate compares values, not times."""
+        self._seconds = 0.0

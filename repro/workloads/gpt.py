@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from repro.core.errors import TrialError, UsageError
 from repro.core.random_streams import Streams
-from repro.seams.reach import TextOption
+from repro.seams.plugin import TextOption
 from repro.seams.training import TokenKind, TrainingParts
 from repro.suite.field_problem import FieldProblem
 from repro.workloads.data.form import DataForm

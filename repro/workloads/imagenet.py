@@ -122,7 +122,7 @@ class ImageNetSynthetic(_ImageNet):
         return self.held_out
 
     def identity(self) -> DataIdentity:
-        from repro.workloads.images.coarse_batches import recipe
+        from repro.workloads.synthetic_batches import recipe
 
         return DataIdentity(
             name="imagenet-synthetic", version="1", train_samples=self.samples, eval_samples=self.held_out,
@@ -131,7 +131,7 @@ class ImageNetSynthetic(_ImageNet):
         )
 
     def build(self, streams: Streams, device: str) -> TrainingParts:
-        from repro.workloads.images.coarse_batches import CoarseBatches
+        from repro.workloads.synthetic_batches import CoarseBatches
 
         batches = CoarseBatches(self.classes, self.samples, self.held_out, self.stages, self.image_size, device)
         return self._parts(

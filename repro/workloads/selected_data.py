@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from repro.core import registry
-from repro.seams.plugin import Setting
-from repro.seams.reach import TextOption
+from repro.seams.plugin import Setting, TextOption
 from repro.seams.training import Workload
 
 HashKind = Literal["ahash", "dhash", "phash", "whash"]

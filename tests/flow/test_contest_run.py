@@ -89,7 +89,7 @@ def test_every_run_is_ok_at_its_end_and_the_mean_is_judged(ran: Path) -> None:
     written = command(ran, "compare", "run", "--json", "--markdown", "comment.md")
     found = json.loads(written.stdout)
     comment = (ran / "comment.md").read_text()
-    assert "quality of mean=3.29: not supported" in comment and "at its end" in comment and "reached" not in comment
+    assert "quality of mean=3.29: not supported" in comment and "At its end" in comment and "reached" not in comment
     assert [item["verdict"] for item in found["claims"]] == ["supported", "not supported"]
     assert [(item["n"], item["declared"], item["alpha"]) for item in found["claims"]] == [(4, 4, 0.01)] * 2
     assert (found["metric"], found["comparisons"][0]["refused"]) == ("end_wall", True)

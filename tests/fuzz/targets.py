@@ -22,7 +22,7 @@ from repro.audit.mapping import read_mapping
 from repro.bundle.difference import RecordDiff, differences
 from repro.bundle.source import open_record
 from repro.bundle.verify import verify
-from repro.cli.text.outcome import answer_lines, cell_lines
+from repro.cli.text.outcome import cell_lines, comparison_sentence
 from repro.cli.text.suite import plan_text, suite_text
 from repro.cli.workflows.reproduce import choose_trials, reduce_plan
 from repro.cli.workflows.run import reporter
@@ -254,7 +254,7 @@ class _Changed:
 
 def _compared(found: Compared) -> None:
     json.dumps(found.as_json())
-    assert all(map(str, [*cell_lines(found.summaries), *answer_lines(found.comparisons, [], [])]))
+    assert all(map(str, [*cell_lines(found.summaries), *map(comparison_sentence, found.comparisons)]))
 
 
 def _read(data: bytes, folder: Path) -> None:

@@ -47,7 +47,7 @@ METHODS = {"extractall", "extract"}
 ALLOWED: dict[tuple[str, str], str] = {
     ("repro/engines/plain/tensor_files.py", "pickle"): "base class of an unpickler for an index's classes only",
     ("repro/workloads/images/cifar10_form.py", "tarfile.open"): "reads named members of known size; extracts nothing",
-    ("repro/workloads/images/cifar10_pickles.py", "pickle"): "base class of an unpickler that refuses every class",
+    ("repro/workloads/images/cifar10_form.py", "pickle"): "base class of an unpickler that refuses every class",
 }
 """(file, call) -> why it may stay. torch.load with weights_only=True needs no entry."""
 

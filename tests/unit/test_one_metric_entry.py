@@ -14,8 +14,7 @@ from click.testing import CliRunner
 from reporters import markdown
 from reporters.latex_report import latex_files
 from reporters.paper import brief
-from reporters.paper.shown import shown_of
-from reporters.tables.rows import tables
+from reporters.paper.brief import shown_of
 from reporters.tracking.metric_points import cell_metrics, cell_points, result_points
 from repro.cli.commands.compare import compare
 from repro.cli.main import cli
@@ -26,6 +25,7 @@ from repro.record.result.metric_values import figures_of, read
 from repro.record.result.results import Result
 from repro.suite.metrics import METRICS, MetricSpec
 from repro.suite.model import Trial
+from repro.tables.tables import tables
 from tests.records import SUITE, default_course, make_record
 
 STEP = MetricSpec(name="bare_step_seconds", path="steps.median_seconds", noun="median step time", times="the step time",

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from repro.compare.findings import findings
 from repro.engines.ddp import Ddp
 from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.engines.single import Single
@@ -38,9 +39,9 @@ def test_the_note_of_a_smoke_test_is_known_in_any_words(tmp_path: Path) -> None:
     data["notes"] = [OTHER_WORDS if note == data["smoke_note"] else note for note in data["notes"]]
     data["smoke_note"] = OTHER_WORDS
     record = make_record(tmp_path / "run")
-    found = notices(replace(record, plan=Plan.model_validate(data)))
+    found = notices(findings(replace(record, plan=Plan.model_validate(data))))
     assert [item.title for item in found if item.text == OTHER_WORDS] == ["Smoke test"]
-    assert not [item for item in notices(record) if item.title == "Smoke test"]
+    assert not [item for item in notices(findings(record)) if item.title == "Smoke test"]
 
 
 def test_words_of_another_note_make_no_smoke_test(tmp_path: Path) -> None:
@@ -48,7 +49,8 @@ def test_words_of_another_note_make_no_smoke_test(tmp_path: Path) -> None:
     plan = record.plan.model_copy(update={"notes": ("2 repeats make a smoke test, not a result",)})
     again = Plan.model_validate_json(plan.model_dump_json(by_alias=True))
     assert again.smoke_note == ""
-    assert [item.title for item in notices(replace(record, plan=again)) if item.text == plan.notes[0]] == ["Plan"]
+    found = notices(findings(replace(record, plan=again)))
+    assert [item.title for item in found if item.text == plan.notes[0]] == ["Plan"]
 
 
 # ---- origins

@@ -7,8 +7,8 @@ from statistics import median
 from typing import Any
 
 from repro.record.result.results import Point, Result
+from repro.tables.text import wrapped
 
-from ...text import wrapped
 from ..cells import CellMark
 
 LEAST_TRIALS = 3

@@ -14,8 +14,8 @@ from repro.suite.kinds.kinds import AnyTrialConfig
 from repro.suite.kinds.program import ProgramConfig
 from repro.suite.planning.cell import Cell
 from repro.suite.quality import Quality
+from repro.tables.text import Number, number, plural, seconds, significant, wrapped
 
-from ...text import Number, number, plural, seconds, significant, wrapped
 from ..cells import CellMark, goal, marks, origins
 from .bands import LEAST_TRIALS, band, brackets, first_hits, middle, misses, thinned
 

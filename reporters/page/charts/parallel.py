@@ -16,9 +16,8 @@ from repro.record.tuning import TriedSetting, TunedContender
 from repro.suite.field_problem import as_text
 from repro.suite.metrics import METRICS
 from repro.suite.tune import Axis
-
-from ...tables.tuning_words import end_of, figure_text, is_lower_better, setting_text
-from ...text import significant
+from repro.tables.text import significant
+from repro.tables.tuning import end_of, figure_text, is_lower_better, setting_text
 
 TOP, BOTTOM, LOST = 34.0, 190.0, 204.0
 """Pixels from the top: best and worst end of an axis, and the place of settings without a figure."""

@@ -10,8 +10,8 @@ from repro.compare import Metric
 from repro.record.folder.store import Record
 from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, DEFAULT_WITHOUT_TARGET
 from repro.suite.planning.cell import Cell
+from repro.tables.text import significant
 
-from ...text import significant
 from ..cells import COLORS, DASHES, SYMBOLS, CellMark, marks, origins
 from .bounds import CostModel, fits
 from .curves import Chart

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...text import wrapped
+from repro.tables.text import wrapped
+
 from ..axis import log_ticks, tick_text
 from .bounds import StepBounds
 from .curves import DASHES as PATTERNS

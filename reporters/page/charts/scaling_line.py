@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from repro.compare import METRICS, Bounds, Comparison, Metric, contrast, summarize
+from repro.compare import METRICS, Bounds, Comparison, Metric, contrast
+from repro.compare.findings import findings
 from repro.record.folder.store import Record
 from repro.record.result.results import Result, Traffic
 from repro.suite.planning.cell import Cell
+from repro.tables.text import Number, number, ratios, seconds, shortened, without_paths
 
-from ...text import Number, number, ratios, seconds, shortened, without_paths
 from ..cells import COLORS, DASHES, SYMBOLS, CellMark
 from ..traffic import NEGLIGIBLE, counted, kibibytes, milliseconds
 from .bounds import CostModel, StepBounds, bounds, ended, network_of
@@ -103,7 +104,7 @@ def _point(
     moves = [(moved, count) for _, moved, count in counted(cell, items)] if choices.processes > 1 else []
     metric = speed_of(record)
     against = _against(record, cell, single, metric)
-    summary = summarize(cell, results, metric)
+    summary = findings(record).summary(cell.cell_id, metric)
     speedup = against.speedup if against else None
     if single is not None and cell.cell_id == single.cell_id and summary.median is not None:
         speedup = 1.0

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from repro.compare import METRICS, Metric, MetricSpec, Summary, summarize
+from repro.compare import METRICS, Metric, MetricSpec, Summary
 from repro.compare.evidence.observation import Observation, observe
-from repro.record.folder.store import Record
+from repro.compare.findings import Findings
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.suite.metrics import DEFAULT
 from repro.suite.planning.cell import Cell
+from repro.tables.text import Number, number, plural, seconds, wrapped
 
-from ...text import Number, number, plural, seconds, wrapped
-from ..cells import CellMark, goal, horizon_of, marks
+from ..cells import CellMark, goal, marks
 from .curves import DASHES, Chart, layout
 
 
@@ -67,25 +67,26 @@ class Survivals:
         return tuple(chart for panel in self.panels for chart in panel.charts)
 
 
-def survival(record: Record) -> Survivals:
+def survival(findings: Findings) -> Survivals:
     """Compute the curves by the clock of the declared contrast, else by the wall clock."""
+    record = findings.record
     scale = METRICS[record.plan.suite.metric]
     scale = scale if scale.to_target else METRICS[DEFAULT]
     groups: dict[tuple[str, str], list[Cell]] = {}
     for cell in record.plan.cells if record.plan.design.judges == "trial" else ():
         groups.setdefault((cell.choices.task, goal(cell.choices)), []).append(cell)
-    panels = [_panel(record, index, key, cells, scale) for index, (key, cells) in enumerate(groups.items())]
+    panels = [_panel(findings, index, key, cells, scale) for index, (key, cells) in enumerate(groups.items())]
     return Survivals(scale.name, scale.noun, tuple(panels))
 
 
 def _panel(
-    record: Record, number_: int, key: tuple[str, str], cells: Sequence[Cell], scale: MetricSpec
+    findings: Findings, number_: int, key: tuple[str, str], cells: Sequence[Cell], scale: MetricSpec
 ) -> SurvivalPanel:
+    record = findings.record
     known = marks(record)
     order = [cell.cell_id for cell in record.plan.cells]
-    horizon = horizon_of(record, scale.name)
     found = [(known[cell.cell_id], order.index(cell.cell_id), observations(record.of_cell(cell.cell_id), scale),
-              summarize(cell, record.of_cell(cell.cell_id), scale.name, horizon)) for cell in cells]
+              findings.summary(cell.cell_id, scale.name)) for cell in cells]
     missed = any(item.kind != "reached" for _, _, observed, _ in found for item in observed)
     noun = "probability of having reached" if missed else "share of trials at"
     traces = [trace for mark, _, observed, summary in found if (trace := _trace(mark, observed, summary, scale))]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from repro.tables.text import plural, visible, without_paths
+
 from ...paper.latex_text import breakable_text
-from ...text import plural, visible, without_paths
 from .speedup import Ratio
 
 

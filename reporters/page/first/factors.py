@@ -8,8 +8,8 @@ from typing import Literal
 
 from repro.compare import Bounds, Comparison
 from repro.suite.metrics import METRICS
+from repro.tables.text import Number, number, plural, ratios, seconds
 
-from ...text import Number, number, plural, ratios, seconds
 from ..axis import Axis
 
 Kind = Literal["samples", "throughput", "restricted"]

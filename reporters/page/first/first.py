@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from repro.compare import METRICS
 from repro.record.folder.store import Record
 from repro.record.tuning import cost_of
+from repro.tables.text import Number, duration, plural
 
-from ...text import Number, duration, plural
 from ..axis import Axis, around_one
 from ..cells import CellRow
 from ..sections.claims import ClaimRow

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from repro.record.folder.ledger import Look
 from repro.record.folder.store import Record
+from repro.tables.text import ratios, significant
 
-from ...text import ratios, significant
 from ..axis import Axis, around_one
 
 FOLLOWS = {"settled": "settled", "continues": "continues", "last": "the last look", "failed": "a trial failed"}

@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from repro.compare import METRICS, summarize
+from repro.compare import METRICS
 from repro.compare.evidence.observation import observe
-from repro.compare.verdict.contest import claims
+from repro.compare.findings import Findings
 from repro.record.folder.store import Record
 from repro.record.result.metric_values import figure
 from repro.record.result.status import meaning
+from repro.tables.text import number
 
-from ...text import number
 from ..axis import Axis, from_nothing, from_zero, linear, log_ticks
 from ..cells import CellMark, goal, marks, origins
 from ..charts.scaling import ScalingPanel, ScalingView
@@ -39,8 +39,9 @@ class Question:
     """The suite asks about scaling: these figures take the place of the ratio's, and the section leads the page."""
 
 
-def question(record: Record, primary: Ratio | None, scaled: ScalingView) -> Question:
+def question(findings: Findings, primary: Ratio | None, scaled: ScalingView) -> Question:
     """Choose the figures by what the suite varies and by how its trials ended."""
+    record = findings.record
     plan, suite = record.plan, record.plan.suite
     if plan.measures:
         return Question()
@@ -48,13 +49,13 @@ def question(record: Record, primary: Ratio | None, scaled: ScalingView) -> Ques
         panel = _panel(scaled, primary)
         return Question(_growth(panel) if panel else (), panel.lines if panel else (), scaling=True)
     if plan.design.is_contest:
-        return Question(_claims(record))
+        return Question(_claims(findings))
     if not plan.design.has_target or primary is None:
         return Question()
     if len(suite.matrix.get("precision", ())) > 1:
-        return Question(_accuracy(record, primary), tuple(_like(record, primary)))
+        return Question(_accuracy(findings, primary), tuple(_like(record, primary)))
     if primary.ratio is None and not primary.refused:
-        return Question(_reached(record, primary))
+        return Question(_reached(findings, primary))
     return Question()
 
 
@@ -134,13 +135,13 @@ def _like(record: Record, primary: Ratio) -> list[CellMark]:
     return [known[cell.cell_id] for cell in record.plan.cells if cell.factors | {"precision": ""} == base]
 
 
-def _accuracy(record: Record, primary: Ratio) -> tuple[Sketch, ...]:
+def _accuracy(findings: Findings, primary: Ratio) -> tuple[Sketch, ...]:
     """Draw the final quality against the time to the target, each trial and the median of each cell."""
+    record = findings.record
     scale = METRICS[record.plan.suite.metric]
     traces = []
     for mark in _like(record, primary):
-        cell = next(cell for cell in record.plan.cells if cell.cell_id == mark.cell_id)
-        summary = summarize(cell, record.of_cell(mark.cell_id), scale.name)
+        summary = findings.summary(mark.cell_id)
         results = [item for item in record.of_cell(mark.cell_id)
                    if item.final is not None and math.isfinite(item.final) and meaning(item.status).counts]
         reached = [(value, item.final or 0.0) for item in results if (value := figure(item, scale)) is not None]
@@ -169,10 +170,11 @@ def _accuracy(record: Record, primary: Ratio) -> tuple[Sketch, ...]:
 # ---- the claims of a contest
 
 
-def _claims(record: Record) -> tuple[Sketch, ...]:
+def _claims(findings: Findings) -> tuple[Sketch, ...]:
     """Draw the mean quality of each cell with its interval, the runs, and the target of the claim."""
+    record = findings.record
     known = marks(record)
-    tested = [item for item in claims(record.plan, record.results) if item.mean is not None]
+    tested = [item for item in findings.claims if item.mean is not None]
     found = tested[:MOST_CLAIMS]
     if not found:
         return ()
@@ -199,13 +201,14 @@ def _claims(record: Record) -> tuple[Sketch, ...]:
 # ---- missed targets
 
 
-def _reached(record: Record, primary: Ratio) -> tuple[Sketch, ...]:
+def _reached(findings: Findings, primary: Ratio) -> tuple[Sketch, ...]:
     """Draw the probability of having reached the target by a time, of both cells (Kaplan and Meier, 1958)."""
+    record = findings.record
     scale = METRICS[record.plan.suite.metric]
     traces: list[Trace] = []
     for mark in (primary.baseline, primary.candidate):
         results = record.of_cell(mark.cell_id)
-        found = curve(observations(results, scale), summarize(record.cell(mark.cell_id), results, scale.name))
+        found = curve(observations(results, scale), findings.summary(mark.cell_id))
         if found is None:
             return ()
         steps, last = found

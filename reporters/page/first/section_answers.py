@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from repro.compare.findings import findings
+
 from ..axis import Axis, around_one
 from .speedup import Forest, Ratio, forest
 
@@ -45,7 +47,7 @@ class Answers:
 
 def section_answers(parts: Sequence[Section]) -> Answers:
     """Collect the primary contrast of each section."""
-    found = [(part, forest(part.record)) for part in parts]
+    found = [(part, forest(findings(part.record))) for part in parts]
     drawn = [(known, known.primary) for _, known in found if known.primary and known.primary.ratio]
     axis = around_one([value for _, row in drawn for value in _values(row)]) if drawn else None
     sides = {known.sides for known, _ in drawn}

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from repro.compare import DECIDED, METRICS, Comparison, compare, summarize
+from repro.compare import DECIDED, METRICS, Comparison
 from repro.compare.evidence.time_split import in_words
+from repro.compare.findings import Findings
 from repro.record.folder.store import Record
 from repro.suite.metrics import DEFAULT
+from repro.tables.text import Number, number, plural, ratios, seconds
 
-from ...tables.effect_rows import effects
-from ...tables.rows import errors
-from ...text import Number, number, plural, ratios, seconds
 from ..axis import Axis, around_one
-from ..cells import CellMark, goal, horizon_of, marks
+from ..cells import CellMark, goal, marks
 from .factors import Factor, SideFigure, drawn_values, factors, side_figures
 
 
@@ -124,18 +123,18 @@ class Forest:
         return (*((self.primary,) if self.primary else ()), *self.others)
 
 
-def forest(record: Record) -> Forest:
-    """Compute every comparison of the plan."""
-    found = compare(record.plan, record.results, started_ms=record.started_ms)
+def forest(findings: Findings) -> Forest:
+    """Place every comparison of the plan on one axis."""
+    found = findings.comparisons
     axis = around_one(_extent(found))
-    known = marks(record)
-    built = [_ratio(record, index, item, known, axis) for index, item in enumerate(found)]
+    known = marks(findings.record)
+    built = [_ratio(findings, index, item, known, axis) for index, item in enumerate(found)]
     return Forest(
         axis=axis, one=axis.at(1.0), primary=next((item for item in built if item.primary), None),
         others=tuple(item for item in built if not item.primary),
         what=_what(found), relative=_relative(found), sides=_sides(found),
         drawn=any(item.pairs or item.factors for item in built),
-        level=next((item.level for item in built if item.level), ""), errors=errors(record, found, effects(record)),
+        level=next((item.level for item in built if item.level), ""), errors=findings.error_budget,
     )
 
 
@@ -165,11 +164,10 @@ def _extent(found: Sequence[Comparison]) -> list[float]:
 
 
 def _ratio(
-    record: Record, index: int, item: Comparison, known: dict[str, CellMark], axis: Axis
+    findings: Findings, index: int, item: Comparison, known: dict[str, CellMark], axis: Axis
 ) -> Ratio:
-    baseline = record.cell(item.baseline)
-    scale = METRICS[item.metric]
-    base = summarize(baseline, record.of_cell(item.baseline), scale.name, horizon_of(record, item.metric))
+    record, scale = findings.record, METRICS[item.metric]
+    base = findings.summary(item.baseline, scale.name)
     interval = item.interval
     texts = ratios([item.ratio, *([interval.low, interval.high] if interval else [])]) if item.ratio else []
     return Ratio(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from repro.compare.design.calibration import Calibration, read_kept_calibration
-from repro.record.folder.store import Record
+from repro.compare.design.calibration import Calibration
+from repro.compare.findings import Findings
+from repro.tables.text import Number, number
 
-from ...text import Number, number
 from .speedup import Forest, Ratio
 
 OPEN_UP_TO = 3
@@ -41,9 +41,9 @@ class Verdicts:
     """None: not calibrated."""
 
 
-def verdicts(record: Record, forest: Forest) -> Verdicts:
+def verdicts(findings: Findings, forest: Forest) -> Verdicts:
     """Return all comparisons of the plan, in the order of `repro compare`."""
-    found = read_kept_calibration(record)
+    found = findings.calibration
     return Verdicts(
         primary=forest.primary, others=forest.others, folded=len(forest.others) > OPEN_UP_TO,
         decided=sum(item.verdict not in ("inconclusive", "exploratory") for item in forest.others),

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from repro.compare.figures import Claim
-from repro.compare.verdict.contest import claims
-from repro.record.folder.store import Record
+from repro.compare.findings import Findings
+from repro.tables.text import Number, number
 
-from ...text import Number, number
 from ..cells import CellMark, marks
 
 STYLES = {"supported": "b-pass", "not supported": "b-fail", "cannot be tested": "b-inconclusive"}
@@ -42,9 +41,9 @@ class PageClaims:
     rows: tuple[ClaimRow, ...]
 
 
-def page_claims(record: Record) -> PageClaims | None:
+def page_claims(findings: Findings) -> PageClaims | None:
     """Compute the section; None: the run is no contest."""
-    found, known = claims(record.plan, record.results), marks(record)
+    found, known = findings.claims, marks(findings.record)
     if not found:
         return None
     return PageClaims(found[0].statement, found[0].metric, found[0].declared,

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from repro.compare import METRICS
 from repro.compare.design.effect import FEW, Interaction, MainEffect
+from repro.compare.findings import Findings
 from repro.record.folder.store import Record
 from repro.suite.metrics import DEFAULT
+from repro.tables.text import Number, number, plural, ratios
 
-from ...tables.effect_rows import effects
-from ...text import Number, number, plural, ratios
 from ..axis import Axis, around_one
 from ..cells import goal
 
@@ -91,16 +91,17 @@ class Effects:
         return sum(len(row.differences) for row in self.rows)
 
 
-def page_effects(record: Record) -> Effects:
+def page_effects(findings: Findings) -> Effects:
     """Return the main effects that the suite asks for."""
-    found = effects(record)
+    found = findings.effects
     axis = around_one(_extent(found))
     scale = METRICS[found[0].pooled.metric if found else DEFAULT]
     factors = list(dict.fromkeys(item.factor for item in found))
     return Effects(
         rows=tuple(_row(index, item, axis, factors.index(item.factor) % COLORS) for index, item in enumerate(found)),
         axis=axis, one=axis.at(1.0), what="times" if scale.clock else scale.noun, sides=(scale.below, scale.above),
-        drawn=any(item.pooled.ratio is not None for item in found), goal=_goal(record) if scale.to_target else "",
+        drawn=any(item.pooled.ratio is not None for item in found),
+        goal=_goal(findings.record) if scale.to_target else "",
     )
 
 

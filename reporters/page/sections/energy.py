@@ -10,8 +10,8 @@ from repro.record.folder.store import Record
 from repro.record.result.energy import Energy
 from repro.record.result.results import Result
 from repro.record.result.warned import OBSERVER_LIMIT
+from repro.tables.text import Number, number, share
 
-from ...text import Number, number, share
 from ..cells import CellMark, marks
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from repro.compare.cell_figures import GROUPS, Figure, cell_figures, notes
-from repro.record.folder.store import Record
+from repro.compare.cell_figures import GROUPS, Figure, notes
+from repro.compare.findings import Findings
+from repro.tables.text import Number, number, seconds
 
-from ...text import Number, number, seconds
 from ..cells import CellMark, marks
 
 
@@ -28,10 +28,9 @@ class Figures:
     notes: tuple[str, ...]
 
 
-def figures(record: Record) -> Figures:
+def figures(findings: Findings) -> Figures:
     """Return the medians of every cell, without columns that no cell has a value in."""
-    known = marks(record)
-    found = {cell.cell_id: cell_figures(record.of_cell(cell.cell_id)) for cell in record.plan.cells}
+    known, found = marks(findings.record), findings.figures
     tables = []
     for title, group in GROUPS.items():
         columns = [item for item in group if any(item.path in values for values in found.values())]
@@ -39,7 +38,7 @@ def figures(record: Record) -> Figures:
             rows = tuple((known[cell_id], tuple(_shown(values.get(item.path), item) for item in columns))
                          for cell_id, values in found.items())
             tables.append(FigureTable(title, tuple(item.title for item in columns), rows))
-    return Figures(tuple(tables), tuple(notes(record.results)) if tables else ())
+    return Figures(tuple(tables), tuple(notes(findings.record.results)) if tables else ())
 
 
 def _shown(value: float | None, figure: Figure) -> Number | None:

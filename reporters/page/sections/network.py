@@ -8,8 +8,8 @@ from statistics import median
 
 from repro.record.folder.store import Record
 from repro.record.result.results import Link, Network
+from repro.tables.text import Number, number
 
-from ...text import Number, number
 from ..cells import marks
 from .settings import spans
 

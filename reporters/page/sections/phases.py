@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from repro.compare import summarize
+from repro.compare.findings import Findings
 from repro.core.numbers import plain_sum
-from repro.record.folder.store import Record
 from repro.record.result.results import LOST, PHASES, Result
+from repro.tables.text import Number, seconds
 
-from ...text import Number, seconds
 from ..axis import Axis, from_zero
 from ..cells import CellMark, marks
 
@@ -55,15 +54,16 @@ class Phases:
     any: bool
 
 
-def phases(record: Record) -> Phases:
+def phases(findings: Findings) -> Phases:
     """Compute the median seconds of each phase; medians of different trials are never added up."""
+    record = findings.record
     known = marks(record)
     ended = {cell_id: [item for item in record.of_cell(cell_id) if item.phases] for cell_id in known}
     names = (*PHASES, LOST) if any(LOST in item.phases for items in ended.values() for item in items) else PHASES
     totals = [plain_sum(value or 0.0 for value in _medians(items, names)) for items in ended.values()]
     top = max(totals, default=0.0)
     scale = from_zero([top] if top else [])
-    rows = tuple(_row(record, known[cell_id], items, names, scale) for cell_id, items in ended.items())
+    rows = tuple(_row(findings, known[cell_id], items, names, scale) for cell_id, items in ended.items())
     keys = tuple((name, WORDS[name]) for name in names)
     return Phases(names=tuple(word for _, word in keys), keys=keys, axis=scale, rows=rows, any=any(ended.values()))
 
@@ -74,10 +74,10 @@ def _medians(items: Sequence[Result], names: Sequence[str]) -> list[float | None
     return [median([item.phases.get(name, 0.0) for item in items]) for name in names]
 
 
-def _row(record: Record, mark: CellMark, items: Sequence[Result], names: Sequence[str], scale: Axis) -> PhaseRow:
+def _row(findings: Findings, mark: CellMark, items: Sequence[Result], names: Sequence[str], scale: Axis) -> PhaseRow:
     values = _medians(items, names)
-    cold = summarize(record.cell(mark.cell_id), record.of_cell(mark.cell_id), "tta_cold").median
-    inits = [item.init_seconds for item in record.of_cell(mark.cell_id) if item.init_seconds is not None]
+    cold = findings.summary(mark.cell_id, "tta_cold").median
+    inits = [item.init_seconds for item in findings.record.of_cell(mark.cell_id) if item.init_seconds is not None]
     runs = [item.run_seconds for item in items if item.run_seconds is not None]
     parts = [f"{WORDS[name]} {seconds(value)}" for name, value in zip(names, values, strict=True) if value]
     return PhaseRow(

@@ -9,11 +9,11 @@ from typing import Any
 
 from repro.compare import METRICS
 from repro.compare.figures import Estimate
+from repro.compare.findings import Findings
 from repro.compare.ranking.score_figures import ContenderScore, Outcome, Scores
-from repro.compare.ranking.scores import TWICE, NotScored, record_scores
-from repro.record.folder.store import Record
+from repro.compare.ranking.scores import TWICE, NotScored
+from repro.tables.text import Number, number, plural, seconds, share, visible, without_paths, wrapped
 
-from ...text import Number, number, plural, seconds, share, visible, without_paths, wrapped
 from ..cells import COLORS, DASHES, SYMBOLS
 from ..charts.curves import DASHES as PATTERNS
 from ..charts.curves import Chart, layout
@@ -83,9 +83,9 @@ class ScoreView:
     charts: tuple[Chart, ...]
 
 
-def page_scores(record: Record) -> ScoreView | None:
+def page_scores(findings: Findings) -> ScoreView | None:
     """Return the scores; None if the record has fewer than two workloads or contenders."""
-    found = record_scores(record)
+    found = findings.scores
     if found is None:
         return None
     if isinstance(found, NotScored):

@@ -17,8 +17,8 @@ from repro.record.result.results import Result
 from repro.suite.kinds.kinds import AnyTrialConfig
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.cell import Cell
+from repro.tables.text import gibibytes, moment, seconds, visible
 
-from ...text import gibibytes, moment, seconds, visible
 from ..cells import CellMark, marks
 
 Fact = tuple[str, object]

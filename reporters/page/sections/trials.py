@@ -10,8 +10,8 @@ from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.suite.quality import Quality
+from repro.tables.text import Number, gibibytes, moment, number, seconds, share
 
-from ...text import Number, gibibytes, moment, number, seconds, share
 from ..cells import CellMark, end_word, marks
 from ..traffic import milliseconds
 

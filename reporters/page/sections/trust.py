@@ -9,11 +9,10 @@ from repro.compare import PAIRED_HASHES
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.record.result.warned import CONSERVATION_TOLERANCE, LOGGING_LIMIT, OTHER_SHARE
+from repro.tables.text import Number, share
 
-from ...text import Number, share
 from ..cells import CellMark, marks
 
-"""Largest accepted share of a run for logging (method.md 1.8)."""
 LEVELS = {
     "bitwise": "deterministic kernels are requested: on one machine the same seed gives identical bits",
     "seeded": "every random stream is derived from the seed; kernels can add in any order",

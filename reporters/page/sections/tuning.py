@@ -6,20 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from repro.compare.findings import Findings
 from repro.compare.ranking.tuning_check import (
     Budget,
     TuningCheck,
-    check_tuning,
     near_an_end,
     untuned_optimizers,
     width,
 )
-from repro.record.folder.store import Record
 from repro.record.tuning import RULE, TunedContender, Tuning, TuningCost
 from repro.suite.metrics import METRICS
+from repro.tables.text import Number, number, plural, seconds, share, visible, without_paths, wrapped
+from repro.tables.tuning import end_of, figure_text, is_lower_better, setting_text
 
-from ...tables.tuning_words import end_of, figure_text, is_lower_better, setting_text
-from ...text import Number, number, plural, seconds, share, visible, without_paths, wrapped
 from ..cells import COLORS, DASHES, SYMBOLS
 from ..charts.curves import DASHES as PATTERNS
 from ..charts.curves import Chart, layout
@@ -99,11 +98,11 @@ class Untuned:
     charts: tuple[Chart, ...] = ()
 
 
-def page_tuning(record: Record) -> TuningView | Untuned | None:
+def page_tuning(findings: Findings) -> TuningView | Untuned | None:
     """Return the tuning of a record; None if there is nothing to say about one."""
-    found = check_tuning(record)
+    found = findings.tuning
     if found is None:
-        return Untuned() if untuned_optimizers(record) else None
+        return Untuned() if untuned_optimizers(findings.record) else None
     metric, tuning = found.tune.metric, found.tuning
     most = max((item.given for item in found.budgets), default=0)
     rows = tuple(_row(index, item, most, tuning, metric) for index, item in enumerate(found.budgets))

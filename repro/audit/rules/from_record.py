@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repro.audit.rules.facts import Agreement, AttemptFacts, CellFacts, DataFacts, Facts, RunFacts, TuningFacts
-from repro.compare import Summary, compare, summarize
-from repro.compare.ranking.tuning_check import TuningCheck, check_tuning, untuned_optimizers
-from repro.compare.verdict import convergence
+from repro.compare import Summary
+from repro.compare.findings import findings
+from repro.compare.ranking.tuning_check import TuningCheck, untuned_optimizers
 from repro.record.derive.trial_log import reached
 from repro.record.environment.environment import DataSet, Environment
 from repro.record.folder.store import Record
@@ -39,7 +39,8 @@ def record_facts(record: Record) -> Facts:
     by_cell: dict[str, list[Result]] = {}
     for item in sorted(record.results, key=lambda result: result.repeat):
         by_cell.setdefault(item.cell_id, []).append(item)
-    compared = tuple(compare(plan, record.results, started_ms=record.started_ms))
+    found = findings(record)
+    compared = found.comparisons
     return Facts(
         origin="record", title=plan.suite.suite,
         programs=all(isinstance(cell.choices, ProgramConfig) for cell in plan.cells),
@@ -55,7 +56,7 @@ def record_facts(record: Record) -> Facts:
         excluded=len(plan.suite.exclude), missing=len(record.missing()),
         attempts=tuple(AttemptFacts(item.trial_id, item.attempt, item.status, item.seconds)
                        for item in record.attempts),
-        tuning=_tuning(check_tuning(record)), untuned_optimizers=untuned_optimizers(record),
+        tuning=_tuning(found.tuning), untuned_optimizers=untuned_optimizers(record),
         means=MEANS, agreements=_agreements(record), parity=_parity(record.parity),
         ungated=(record.parity or {}).get("skipped") or {},
     )
@@ -71,7 +72,7 @@ def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
     choices = cell.choices
     stop = choices.stop
     suite = record.plan.suite
-    summary = summarize(cell, results, suite.default_metric if stop.has_target else suite.metric, suite.horizon)
+    summary = findings(record).summary(cell.cell_id, suite.default_metric if stop.has_target else suite.metric)
     return CellFacts(
         cell_id=cell.cell_id, label=cell.label, workers=choices.processes, global_batch=choices.global_batch,
         runs=tuple(_run(record.plan.master_seed, item, stop) for item in results),
@@ -187,7 +188,7 @@ def _hardware(environment: Environment) -> str | None:
 
 def _agreements(record: Record) -> tuple[Agreement, ...]:
     return tuple(Agreement(item.candidate_label, item.baseline_label, item.verdict, item.ratio)
-                 for item in convergence.check(record.plan, record.results))
+                 for item in findings(record).convergence)
 
 
 def _parity(found: Mapping[str, Any] | None) -> str | None:

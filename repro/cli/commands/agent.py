@@ -10,7 +10,7 @@ import click
 from repro.cli.options import FiniteRange
 from repro.cli.terminal import say
 from repro.core.errors import Exit
-from repro.launchers.nodes.address import master
+from repro.launchers.nodes.hosts import master
 
 
 class Address(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on

@@ -28,7 +28,7 @@ def bundle(run: Path, out: Path | None, licence: str, as_json: bool) -> None:
     \b
     Example: repro bundle runs/quickstart-20260101-120000 -o quickstart.zip
     """
-    from repro.bundle.make import make_bundle
+    from repro.bundle.contents import make_bundle
 
     made = make_bundle(run, out, licence)
     if as_json:

@@ -14,7 +14,7 @@ from repro.cli.place import PlaceParam
 from repro.cli.terminal import say
 
 if TYPE_CHECKING:
-    from repro.workloads.data.form import Progress
+    from repro.workloads.data.form import Progress, manifest_file
 
 
 @click.group()
@@ -37,7 +37,7 @@ def prepare(name: str, folder: Path) -> None:
     \b
     Example: repro data prepare cifar10 --from ~/cifar-10-batches-bin
     """
-    from repro.workloads.data.known import form_of
+    from repro.workloads.data.prepare import form_of
     from repro.workloads.data.prepare import prepare as make
 
     with _progress() as progress:
@@ -55,15 +55,15 @@ def list_(as_json: bool) -> None:
     \b
     Example: repro data list
     """
-    from repro.workloads.data import manifest, places
-    from repro.workloads.data.known import forms
+    from repro.workloads.data import manifest
+    from repro.workloads.data.prepare import forms
 
     rows = []
     for form in forms().values():
         found = manifest.find(form.name)
         rows.append({
             "name": form.name, "title": form.title, "prepared": found is not None,
-            "looked_for": str(places.manifest_file(form.name)), "folder": str(found.folder) if found else None,
+            "looked_for": str(manifest_file(form.name)), "folder": str(found.folder) if found else None,
             "bytes": found.manifest.bytes if found else None, "sha256": found.sha256 if found else None,
             "version": found.manifest.version if found else None, "target": form.target, "wanted": form.wanted,
             "twin": form.twin,
@@ -87,7 +87,7 @@ def check(name: str) -> None:
     Example: repro data check imagenet
     """
     from repro.workloads.data import check as checks
-    from repro.workloads.data.known import form_of
+    from repro.workloads.data.prepare import form_of
 
     found = checks.required(form_of(name))
     with _progress() as progress:

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from rich.table import Table
-
 from repro.audit.audit import Audit
 from repro.cli.console import Console, line, stdout
+from repro.cli.text.table import print_table
+from repro.tables.layout import TextTable
 
 ORIGINS = {"record": "a run of this harness", "mlperf": "MLPerf results", "dawnbench": "DAWNBench entries",
            "speedrun": "records of a speed-run", "mlflow": "an MLflow experiment"}
-COLORS = {"fail": "red", "cannot tell": "yellow", "pass": "green", "not applicable": "dim"}
 
 
 def print_audit(found: Audit, console: Console | None = None) -> None:
     """Print every rule with its verdict and evidence; colours only on a terminal."""
     console = console or stdout(160)
-    console.print(line(f"{found.title}: {ORIGINS[found.origin]}, {found.cells} cells, {found.runs} runs"),
-                  soft_wrap=True)
-    table = Table(box=None, pad_edge=False, header_style="")
-    for name in ("verdict", "rule", "", "title", "evidence"):
-        table.add_column(name, overflow="fold", no_wrap=name in ("verdict", "rule", ""))
-    for item in found.findings:
-        table.add_row(line(item.verdict, style=COLORS[item.verdict]), item.id, "required" if item.required else "",
-                      line(item.title), line(item.evidence))
-    console.print(table)
+    heads = ("Verdict", "Rule", "", "Title", "Evidence")
+    print_table(TextTable(
+        f"{found.title}: {ORIGINS[found.origin]}, {found.cells} cells, {found.runs} runs", heads, (False,) * len(heads),
+        tuple((item.verdict, item.id, "required" if item.required else "", item.title, item.evidence)
+              for item in found.findings)), console)
     counts = ", ".join(f"{number} {verdict}" for verdict, number in found.counts.items())
     console.print(line(f"{len(found.findings)} rules: {counts}"), soft_wrap=True)
     if found.failed:

@@ -6,17 +6,17 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from repro.compare import METRICS, Comparison, Summary
+from repro.cli.text.compare import DIGITS, calibration_text
+from repro.cli.text.contest import quality_lines
+from repro.cli.text.outcome import comparison_sentence
+from repro.compare import METRICS, Comparison
 from repro.compare.figures import DECIDED
 from repro.core.errors import visible
 from repro.core.markdown import escaped
 from repro.core.redact import Scrubber
-
-from .amounts import amount_text, ends_text
-from .colors import p_text
-from .compare import calibration_text, ok_header
-from .contest import quality_lines
-from .outcome import comparison_sentence
+from repro.tables.cells import spread_table
+from repro.tables.layout import TextTable, as_markdown, compact
+from repro.tables.verdicts import ALONE, FOOTNOTE, comparison_table
 
 if TYPE_CHECKING:
     from repro.compare.runs.runs import Compared
@@ -25,7 +25,6 @@ ROWS, NOTES, SENTENCES = 6, 6, 3
 """Most rows of each table, most cautions, and most verdicts in full."""
 LONGEST = 700
 """Most characters of one sentence."""
-Row = Sequence[str]
 
 
 def comment(found: Compared, conditions: Sequence[str] = ()) -> str:
@@ -44,12 +43,10 @@ def comment(found: Compared, conditions: Sequence[str] = ()) -> str:
     lines += [f"- **failed** {safe(text)}" for text in found.failures[:SENTENCES]]
     lines += [f"- {safe(comparison_sentence(item))}" for item in _spoken(found)[:SENTENCES]]
     lines += [f"- {safe(text)}" for text in quality_lines(found.claims)[:ROWS]]
-    ratios = [_ratio(item) for item in found.comparisons]
-    lines += ["", *_table(("candidate", "baseline", "ratio", "95 % interval", "n", "p", "verdict"), ratios, safe)]
-    cells = [_cell(item) for item in found.summaries]
-    headers = ("cell", ok_header(found.summaries), f"median {METRICS[found.metric].noun}", "95 % interval")
-    lines += ["", *_table(headers, cells, safe)]
-    lines += ["", *(f"- {safe(text)}" for text in _noted(found))]
+    ratios = comparison_table(found.comparisons, found.origins, DIGITS).without((ALONE,))
+    cells = spread_table(found.summaries, found.origins).without(("CV", "Other ends"))
+    lines += [*_table(ratios, safe), *_table(cells, safe)]
+    lines += ["", *(f"- {safe(text)}" for text in (FOOTNOTE, *_noted(found)))]
     lines += ["", f"suite digest {found.digest[:16]}, method {safe(found.method)}, {safe(METRICS[found.metric].noun)}"]
     return "\n".join(lines) + "\n"
 
@@ -67,19 +64,6 @@ def _spoken(found: Compared) -> list[Comparison]:
             or [item for item in found.comparisons if item.verdict in DECIDED] or found.comparisons)
 
 
-def _ratio(item: Comparison) -> Row:
-    return (item.candidate_label, item.baseline_label, "-" if item.ratio is None else f"{item.ratio:.3f}",
-            f"{item.interval.low:.3f} to {item.interval.high:.3f}" if item.interval else "-", str(item.n),
-            p_text(item.p if item.primary or item.p_adjusted is None else item.p_adjusted),
-            f"{item.verdict}{' (declared)' if item.primary else ''}")
-
-
-def _cell(item: Summary) -> Row:
-    return (item.label, f"{item.ok}/{item.n}",
-            "-" if item.median is None else amount_text(item.median, item.metric),
-            ends_text(item.interval.low, item.interval.high, item.metric) if item.interval else "-")
-
-
 def _noted(found: Compared) -> list[str]:
     """Return what a reader must know beside the figures; the last lines say what is left out here."""
     cautions = dict.fromkeys(text for item in found.comparisons for text in item.cautions)
@@ -90,14 +74,11 @@ def _noted(found: Compared) -> list[str]:
             calibration_text(found.calibration)]
 
 
-def _table(headers: Row, rows: Sequence[Row], safe: Callable[[str], str]) -> Iterator[str]:
-    yield f"| {' | '.join(safe(text) for text in headers)} |"
-    yield f"|{' --- |' * len(headers)}"
-    for row in rows[:ROWS]:
-        yield f"| {' | '.join(safe(text) for text in row)} |"
-    if left := _left_out("row", len(rows) - ROWS):
-        yield ""
-        yield from left
+def _table(table: TextTable, safe: Callable[[str], str]) -> Iterator[str]:
+    short, said = compact(table)
+    yield from ("", safe(f"{short.title}. {said}".rstrip()), "", as_markdown(short.first(ROWS), safe))
+    if left := _left_out("row", len(table.rows) - ROWS):
+        yield from ("", *left)
 
 
 def _left_out(noun: str, number: int) -> list[str]:

@@ -3,67 +3,96 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from repro.cli.console import Console, line, stdout
-from repro.compare import METRICS, Comparison, Summary
-from repro.compare.design.effect import FEW
-
-from .amounts import amount_text, ends_text
-from .colors import COLORS, p_text
-from .contest import print_quality
-from .effects import print_effects
-from .figures import print_figures
+from repro.cli.text.contest import quality_lines
+from repro.cli.text.table import print_table
+from repro.compare import METRICS, Comparison
+from repro.compare.design.effect import FEW, HEADING, MainEffect
+from repro.tables.cells import group_tables, spread_table
+from repro.tables.claims import claim_table
+from repro.tables.effects import effect_table
+from repro.tables.verdicts import FOOTNOTE, comparison_table
 
 if TYPE_CHECKING:
     from repro.compare.design.calibration import Calibration
     from repro.compare.runs.runs import Compared
     from repro.compare.verdict.convergence import Convergence
 
+DIGITS = 4
+"""Of ratios."""
+
 
 def print_compared(found: Compared, console: Console | None = None) -> None:
     """Print the cells, the comparisons and their reasons; colours only on a terminal."""
     console = console or stdout(200)
-    console.print(line(f"{found.suite}, digest {found.digest[:16]}, method {found.method}: "
-                       f"{METRICS[found.metric].noun}"), soft_wrap=True)
-    console.print(_cells(found.summaries))
-    print_figures(found.summaries, found.figures, found.notes_of_figures, console)
-    print_quality(found.claims, console)
+
+    def say(*texts: str) -> None:
+        for text in texts:
+            console.print(line(text), soft_wrap=True)
+
+    say(f"{found.suite}, digest {found.digest[:16]}, method {found.method}: {METRICS[found.metric].noun}")
+    print_table(spread_table(found.summaries, found.origins), console)
+    for table in group_tables([item.label for item in found.summaries], found.figures):
+        print_table(table, console)
+    say(*(f"figures: {text}" for text in found.notes_of_figures if any(found.figures)))
+    print_table(claim_table(found.claims, found.origins), console)
+    say(*quality_lines(found.claims))
     leading = not any(item.primary for item in found.comparisons)
     if leading:
-        print_effects(found.effects, console)
-    if found.comparisons:
-        console.print(_ratios(found.comparisons))
+        print_effects(found.effects, found.origin, console)
+    print_table(comparison_table(found.comparisons, found.origins, DIGITS), console, numbered=True)
+    say(*([FOOTNOTE] if found.comparisons else []))
     short = bool(found.effects) and leading and len(found.comparisons) > FEW
     if short:
-        console.print(line("the reasons of these contrasts of single cells: repro compare RUN --json, or the report"))
+        say("the reasons of these contrasts of single cells: repro compare RUN --json, or the report")
     else:
-        _print_reasons(found.comparisons, console)
+        say(*_reasons(found.comparisons))
     if not leading:
-        print_effects(found.effects, console)
-    for text in dict.fromkeys(text for item in found.comparisons for text in item.cautions):
-        console.print(line(f"caution: {text}{_where(found.comparisons, text)}"), soft_wrap=True)
-    console.print(line(f"errors: {found.error_budget}"), soft_wrap=True)
-    for text in found.notes:
-        console.print(line(f"note: {text}"), soft_wrap=True)
-    for text in found.warnings:
-        console.print(line(f"warning: {text}"), soft_wrap=True)
-    for text in _convergences(found.convergence, short=short):
-        console.print(line(text), soft_wrap=True)
-    console.print(line(calibration_text(found.calibration)), soft_wrap=True)
-    for text in found.failures:
-        console.print(line(f"failed: {text}"), soft_wrap=True)
+        print_effects(found.effects, found.origin, console)
+    say(*(f"caution: {text}{_where(found.comparisons, text)}"
+          for text in dict.fromkeys(text for item in found.comparisons for text in item.cautions)),
+        f"errors: {found.error_budget}", *(f"note: {text}" for text in found.notes),
+        *(f"warning: {text}" for text in found.warnings), *_convergences(found.convergence, short=short),
+        calibration_text(found.calibration), *(f"failed: {text}" for text in found.failures))
 
 
-def _print_reasons(found: Sequence[Comparison], console: Console) -> None:
+def print_effects(found: Sequence[MainEffect], origin: str, console: Console) -> None:
+    """Print the main effects with their reasons and the factors that they depend on; nothing without any."""
+    if not found:
+        return
+    console.print(line(f"{HEADING}: ratio of {METRICS[found[0].pooled.metric].noun}"), soft_wrap=True)
+    print_table(effect_table(found, origin, DIGITS), console, numbered=True)
+    for number, item in enumerate(found, 1):
+        settles = f"; {item.pooled.settles}" if item.pooled.settles else ""
+        first, *details = [f"{number}. {item.pooled.verdict}: {item.pooled.because}{settles}",
+                           *([item.scope] if item.incomplete or item.failed else []),
+                           *([item.pooled.also] if item.pooled.also else []),
+                           *(f"caution: it {other.words}" for other in item.flagged)]
+        for text in (first, *(f"   {text}" for text in details)):
+            console.print(line(text), soft_wrap=True)
+    for text in dict.fromkeys(text for item in found for text in item.pooled.cautions):
+        console.print(line(f"caution: {text}"), soft_wrap=True)
+
+
+def effect_lines(item: MainEffect) -> Iterator[str]:
+    """Yield a main effect as one sentence, then what it depends on."""
+    pooled = item.pooled
+    size = "" if pooled.ratio is None else f"{pooled.ratio:.3f} x {METRICS[pooled.metric].times} "
+    limits = f"(95 % interval {pooled.interval.low:.3f} to {pooled.interval.high:.3f}, {pooled.n} seeds) " \
+        if pooled.interval else ""
+    yield f"{item.level} against {item.reference} ({pooled.metric}): {pooled.verdict}, {size}{limits}{item.scope}" \
+        if size else f"{item.level} against {item.reference} ({pooled.metric}): {pooled.verdict}; {pooled.because}"
+    yield from (f"caution: it {other.words}" for other in item.flagged)
+
+
+def _reasons(found: Sequence[Comparison]) -> Iterator[str]:
     for number, item in enumerate(found, 1):
         settles = f"; {item.settles}" if item.settles else ""
-        console.print(line(f"{number}. {item.verdict}: {item.because}{settles}"), soft_wrap=True)
-        for detail in _details(item):
-            console.print(line(f"   {detail}"), soft_wrap=True)
+        yield f"{number}. {item.verdict}: {item.because}{settles}"
+        yield from (f"   {detail}" for detail in _details(item))
 
 
 def calibration_text(found: Calibration | None) -> str:
@@ -71,55 +100,6 @@ def calibration_text(found: Calibration | None) -> str:
     if found is None:
         return "not calibrated: the false-positive rate of these verdicts was not measured on this machine"
     return f"calibrated: {found.sentence()}"
-
-
-def _cells(summaries: Sequence[Summary]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="")
-    for name, right in (("cell", False), (ok_header(summaries), True), ("median", True), ("interval", True),
-                        ("CV", True), ("other ends", False)):
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
-    for item in summaries:
-        ends = ", ".join(f"{count} {status}" for status, count in sorted(item.statuses.items()) if status != "ok")
-        table.add_row(
-            line(item.label), f"{item.ok}/{item.n}",
-            _without(item) if item.median is None else amount_text(item.median, item.metric),
-            ends_text(item.interval.low, item.interval.high, item.metric) if item.interval else "-",
-            "-" if item.coefficient_of_variation is None else f"{item.coefficient_of_variation:.1%}".replace("%", " %"),
-            "; ".join(part for part in (ends, f"{sum(item.outliers)} outlier(s)" if any(item.outliers) else "",
-                                        f"{item.resumed} resumed" if item.resumed else "") if part),
-        )
-    return table
-
-
-def ok_header(summaries: Sequence[Summary]) -> str:
-    """Return the header of the column that counts the trials with a success."""
-    if any(item.contest for item in summaries):
-        return "at its end"
-    return "reached" if all(item.has_target for item in summaries) else "ended well"
-
-
-def _without(item: Summary) -> str:
-    return "not reached" if METRICS[item.metric].to_target else "none"
-
-
-def _ratios(found: Sequence[Comparison]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="")
-    for name, right in (("", True), ("candidate", False), ("baseline", False), ("ratio", True), ("95 % interval", True),
-                        ("n", True), ("p", True), ("p Holm", True), ("verdict", False)):
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
-    for number, item in enumerate(found, 1):
-        table.add_row(
-            str(number), line(item.candidate_label), line(item.baseline_label),
-            "no result" if item.refused and item.ratio is None else _ratio(item),
-            f"{item.interval.low:.3f} to {item.interval.high:.3f}" if item.interval else "-", str(item.n),
-            p_text(item.p), "primary" if item.primary else p_text(item.p_adjusted),
-            line(item.verdict, style=COLORS.get(item.verdict, "")),
-        )
-    return table
-
-
-def _ratio(item: Comparison) -> str:
-    return "-" if item.ratio is None else f"{item.ratio:.3f}"
 
 
 def _details(item: Comparison) -> list[str]:

@@ -5,25 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repro.cli.terminal import command
-from repro.cli.text.amounts import amount_text
-from repro.cli.text.compare import calibration_text
+from repro.cli.text.compare import calibration_text, effect_lines
 from repro.cli.text.contest import quality_lines
-from repro.cli.text.effects import effect_lines
 from repro.cli.text.tuning import tuning_lines
 from repro.cli.workflows.run import Ended
 from repro.compare import METRICS, Comparison, Summary
-from repro.compare.design.effect import MainEffect
-from repro.compare.figures import Claim
+from repro.compare.findings import Findings
 from repro.core.errors import visible
+from repro.tables.amounts import amount_text
 
 
 def ended_text(ended: Ended) -> str:
     """Return the results of a run; its last lines are the answer, its certainty, where to look and what is next."""
+    found = ended.found
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(ended.trials.items())) or "none has ended"
-    lines = [*cell_lines(ended.summaries), f"trials: {statuses}",
-             *(visible(f"warning: {text}") for text in ended.warnings),
+    lines = [*cell_lines(found.summaries), f"trials: {statuses}",
+             *(visible(f"warning: {text}") for text in (item.line for item in found.warnings)),
              *(map(visible, tuning_lines(ended.tuning)) if ended.tuning else ()), "",
-             *answer_lines(ended.comparisons, ended.effects, ended.claims), calibration_text(ended.calibration), "",
+             *answer_lines(found), calibration_text(found.calibration), "",
              f"report: {ended.report}", f"run:    {ended.folder}"]
     if ended.tracking:
         shown = "not replayed, see the warning" if ended.warning() else f"open it with: {command('ui')}"
@@ -38,18 +37,16 @@ def cell_lines(summaries: Sequence[Summary]) -> list[str]:
             for item in summaries]
 
 
-def answer_lines(
-    comparisons: Sequence[Comparison], effects: Sequence[MainEffect], claims: Sequence[Claim]
-) -> list[str]:
+def answer_lines(found: Findings) -> list[str]:
     """Return claims, the primary contrast and each main effect, one sentence each."""
-    primary = next((item for item in comparisons if item.primary), None)
+    primary = found.primary
     if primary is not None:
         answers = [comparison_sentence(primary), *([primary.also] if primary.also else []),
                    *(visible(f"caution: {text}") for text in primary.cautions)]
     else:
-        answers = [] if effects else ["no primary contrast was declared"]
-    qualities = map(visible, quality_lines(claims))
-    return [*qualities, *answers, *(line for item in effects for line in effect_lines(item))]
+        answers = [] if found.effects else ["no primary contrast was declared"]
+    qualities = map(visible, quality_lines(found.claims))
+    return [*qualities, *answers, *(line for item in found.effects for line in effect_lines(item))]
 
 
 def _resumed(item: Summary) -> str:

@@ -13,14 +13,8 @@ from typing import Any
 from repro.cli.terminal import command
 from repro.cli.workflows.progress import TerminalWatcher
 from repro.cli.workflows.tuning import Phases, begin, refuse_tuning_alone, tune, waits_for_choice
-from repro.compare import Comparison, Summary, compare, summarize
-from repro.compare.cell_figures import cell_figures
-from repro.compare.design.calibration import Calibration, keep_calibration, read_kept_calibration
-from repro.compare.design.effect import MainEffect
-from repro.compare.design.factorial import main_effects
-from repro.compare.figures import Claim
-from repro.compare.runs.run_warnings import run_warnings
-from repro.compare.verdict.contest import claims
+from repro.compare.design.calibration import keep_calibration
+from repro.compare.findings import Findings, findings
 from repro.core import registry
 from repro.core.errors import Exit, UsageError
 from repro.core.machine import detect
@@ -56,32 +50,24 @@ class Ended:
     folder: Path
     report: str
     tracking: TrackingEnd | None
-    summaries: list[Summary]
-    figures: list[dict[str, float]]
-    """Of each of `summaries`: the figures of training (`cell_figures`)."""
-    comparisons: list[Comparison]
     trials: dict[str, int]
-    calibration: Calibration | None = None
-    """The calibration that is stored with the record, as on its page."""
-    effects: Sequence[MainEffect] = ()
-    claims: Sequence[Claim] = ()
-    """Of a contest: that of each cell."""
-    warnings: Sequence[str] = ()
-    """Warnings about the machine and the course of the run."""
+    found: Findings
     tuning: Tuning | None = None
     """None: its settings were not tuned in this run."""
 
     def as_json(self) -> dict[str, Any]:
+        found = self.found
         return {
             "exit_code": int(self.exit_code), "run": str(self.folder), "report": self.report,
             "mlflow": self.tracking.uri if self.tracking else None,
             "mlflow_problem": self.tracking.problem if self.tracking else "",
             "mlflow_left": self.tracking.left if self.tracking else "", "trials": self.trials,
-            "calibration": self.calibration.model_dump(mode="json") if self.calibration else None,
-            "cells": [item.model_dump(mode="json") for item in self.summaries], "training": self.figures,
-            "comparisons": [item.model_dump(mode="json", by_alias=True) for item in self.comparisons],
-            "claims": [item.model_dump(mode="json") for item in self.claims],
-            "effects": [item.as_json() for item in self.effects], "warnings": list(self.warnings),
+            "calibration": found.calibration.model_dump(mode="json") if found.calibration else None,
+            "cells": [item.model_dump(mode="json") for item in found.summaries],
+            "training": list(found.figures.values()),
+            "comparisons": [item.model_dump(mode="json", by_alias=True) for item in found.comparisons],
+            "claims": [item.model_dump(mode="json") for item in found.claims],
+            "effects": [item.as_json() for item in found.effects], "warnings": [item.line for item in found.warnings],
             **({"tuning": self.tuning.as_json()} if self.tuning else {}),
         }
 
@@ -288,22 +274,13 @@ def _conclude(
 
 
 def _summarize(record: Record, code: Exit, paths: list[str], tracking: TrackingEnd | None) -> Ended:
-    metric = record.plan.suite.metric
     trials: dict[str, int] = {}
     for result in record.results:
         trials[result.status] = trials.get(result.status, 0) + 1
     return Ended(
         exit_code=code, next_step=_next_step(record, code), folder=record.folder.root,
         report=paths[0], tracking=tracking, trials=trials,
-        summaries=[summarize(cell, record.of_cell(cell.cell_id), metric, record.plan.suite.horizon)
-                   for cell in record.plan.cells],
-        figures=[cell_figures(record.of_cell(cell.cell_id)) for cell in record.plan.cells],
-        comparisons=compare(record.plan, record.results, started_ms=record.started_ms),
-        calibration=read_kept_calibration(record),
-        effects=main_effects(record.plan, record.results, started_ms=record.started_ms),
-        claims=claims(record.plan, record.results),
-        warnings=[item.line for item in run_warnings(record)],
-        tuning=read_tuning(record.folder.root),
+        found=findings(record), tuning=read_tuning(record.folder.root),
     )
 
 

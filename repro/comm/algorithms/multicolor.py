@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from repro.comm.algorithm import Algorithm, Operation, per_chunk
-from repro.comm.algorithms.trees import Tree, down, heap_tree, up
+from repro.comm.algorithms.tree import Tree, down, heap_tree, up
 from repro.comm.schedule import Busiest, Transfer, chunks, cut
 from repro.seams.plugin import Setting
 

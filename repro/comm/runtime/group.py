@@ -17,11 +17,10 @@ from torch._C._distributed_c10d import PrefixStore, Store
 
 from repro.comm.collectives import Collectives, Operation
 from repro.comm.runtime.device import OnCpu, OnCuda
-from repro.comm.runtime.executor import DTYPES, REDUCTIONS, execute
 from repro.comm.runtime.inner import Links, PassingGroup, Tensors
 from repro.comm.runtime.lane import AlgorithmWork
 from repro.comm.runtime.meter import Meter
-from repro.comm.runtime.program import Program, compile_program
+from repro.comm.runtime.program import DTYPES, REDUCTIONS, Program, compile_program, execute
 from repro.comm.runtime.rounds import NcclWire, Rounds, execute_rounds, own_rounds
 from repro.comm.runtime.wire import GroupWire
 from repro.core.errors import TrialError

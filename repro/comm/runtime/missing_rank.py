@@ -11,7 +11,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
-from repro.comm.runtime.executor import LinkBroken
+from repro.comm.runtime.program import LinkBroken
 from repro.comm.runtime.wire import Wire
 from repro.core.errors import TrialError
 

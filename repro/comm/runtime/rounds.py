@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from repro.comm.runtime.executor import LinkBroken, Reduce
+from repro.comm.runtime.program import LinkBroken, Reduce
 from repro.comm.runtime.wire import Message, Pending, Wire
 from repro.comm.schedule import Transfer
 

@@ -113,9 +113,8 @@ def _measure(
     asked = replace(asked, refusals=(*asked.refusals, *_first(doubts.refusals(*name) for name in names)),
                     cautions=_first(doubts.cautions(*name) for name in names), slots=_slots(names, doubts))
     design = _design(pairs.values())
-    sides = [pool(level.label, [side.results for side in found]) for level, found in (
-        (match.candidate, [pair.ours for pair in pairs.values()]),
-        (match.baseline, [pair.theirs for pair in pairs.values()]))]
+    sides = [pool([side.results for side in found]) for found in (
+        [pair.ours for pair in pairs.values()], [pair.theirs for pair in pairs.values()])]
     evidence = examine(_cell(match.factor, match.candidate, design), _cell(match.factor, match.baseline, design),
                        sides[0], sides[1], asked)
     if refusal := _refusal(pairs.values()):

@@ -1,4 +1,4 @@
-"""Trials of several cells as one trial per seed: the geometric mean over cells.
+"""Means of several trials: over cells for a main effect, over the trials of a run if the run is the unit.
 
 A main effect compares levels, not cells. Cells that share a seed are no independent replicates, so each seed gives one
 value per level, and the usual comparison of pairs judges those: every rule for cells holds for levels too.
@@ -8,55 +8,82 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from repro.compare.evidence.observation import Observed
 from repro.record.result.metric_values import read
-from repro.record.result.results import Bracket, Point, Result
+from repro.record.result.results import Bracket, Point
+from repro.record.result.warned import Resumed
 from repro.suite.metrics import METRICS
 
 
-class PooledResult(Result):
-    """One seed's result over several cells: of every metric the geometric mean, whatever its path."""
+@dataclass(frozen=True, slots=True)
+class MeanTrial:
+    """What a comparison reads of a trial, as a mean of several that all have the figure."""
 
+    repeat: int
     means: Mapping[str, float | None]
-    """By path of the metric."""
+    """Path of a metric -> its mean."""
+    bracket: Bracket | None
+    curve: tuple[Point, ...] = ()
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    effective: Mapping[str, str] = field(default_factory=dict)
+    resumed: tuple[Resumed, ...] = ()
+    attempt: int = 1
+    status: str = "ok"
+    samples: int | None = None
+    init_seconds: float | None = None
+    phases: Mapping[str, float] = field(default_factory=dict)
 
     def at(self, path: str) -> float | None:
+        """Return the mean at the path of a metric."""
         return self.means[path]
 
+    @property
+    def samples_to_target(self) -> float | None:
+        return self.means["samples_to_target"]
 
-def pool(name: str, cells: Sequence[Mapping[int, Result]]) -> list[Result]:
-    """Return one result per seed that all cells have, every figure the geometric mean over the cells.
+    @property
+    def run_seconds(self) -> float | None:
+        return self.means.get("run_seconds")
+
+
+def pool(cells: Sequence[Mapping[int, Observed]]) -> list[MeanTrial]:
+    """Return one mean per seed that all cells have, over the cells.
 
     Args:
-        name: id of the level that the cells have.
-        cells: of each cell, seed -> its result, all with a figure.
+        cells: of each cell, seed -> its trial, all with a figure.
     """
     seeds = sorted(set.intersection(*(set(found) for found in cells))) if cells else []
-    return [_pooled(name, seed, [found[seed] for found in cells]) for seed in seeds]
+    return [_pooled(seed, [found[seed] for found in cells]) for seed in seeds]
 
 
-def _pooled(name: str, seed: int, trials: Sequence[Result]) -> Result:
-    means = {spec.path: _mean(read(item, spec) for item in trials) for spec in METRICS.values()}
-    figures: dict[str, Any] = {path: mean for path, mean in means.items() if path in Result.model_fields}
-    # Not validated: a mean of counts is no whole number.
-    return PooledResult.model_construct(
-        trial_id=f"{name}-{seed}", cell_id=name, repeat=seed, attempt=1, status="ok", bracket=_bracket(trials),
-        curve=_positions(trials), hashes=_weights(trials),
-        warnings=tuple(part for item in trials for part in item.resumed), means=means, **figures,
-    )
+def _pooled(seed: int, trials: Sequence[Observed]) -> MeanTrial:
+    return MeanTrial(repeat=seed, means=means(trials), bracket=mean_bracket(trials), curve=_positions(trials),
+                     hashes=_weights(trials), resumed=tuple(part for item in trials for part in item.resumed))
 
 
-def _bracket(trials: Sequence[Result]) -> Bracket | None:
+def means(trials: Sequence[Observed], zero: float | None = None) -> dict[str, float | None]:
+    """Return path -> geometric mean of every metric; None if a trial lacks it.
+
+    Args:
+        zero: the mean if one value is 0.
+    """
+    return {spec.path: _mean((read(item, spec) for item in trials), zero) for spec in METRICS.values()}
+
+
+def mean_bracket(trials: Sequence[Observed]) -> Bracket | None:
+    """Return the mean ends of the brackets; None if a trial has none."""
     found = [item.bracket for item in trials if item.bracket is not None]
     if len(found) < len(trials):
         return None
     ends: dict[str, Any] = {name: _mean((getattr(item, name) for item in found), zero=0.0)
                             for name in Bracket.model_fields}
-    return Bracket.model_construct(**ends)
+    return Bracket.model_construct(**ends)  # not validated: a mean of counts is no whole number
 
 
-def _positions(trials: Sequence[Result]) -> tuple[Point, ...]:
+def _positions(trials: Sequence[Observed]) -> tuple[Point, ...]:
     """Return the samples at the evaluations that all trials have, by which grids are compared."""
     return tuple(
         Point(samples=round(_mean(point.samples for point in points) or 0), epochs=0.0, wall_seconds=0.0,
@@ -64,7 +91,7 @@ def _positions(trials: Sequence[Result]) -> tuple[Point, ...]:
         for points in zip(*(item.curve for item in trials), strict=False))
 
 
-def _weights(trials: Sequence[Result]) -> dict[str, str]:
+def _weights(trials: Sequence[Observed]) -> dict[str, str]:
     """Return the final weights of all trials as one hash: equal for two levels whose cells trained the same."""
     found = [item.hashes.get("final_weights", "") for item in trials]
     return {"final_weights": "+".join(found)} if all(found) else {}

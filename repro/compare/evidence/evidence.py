@@ -15,11 +15,11 @@ from repro.compare.cells import ComparedCell, design_of
 from repro.compare.evidence.drift import Slots
 from repro.compare.evidence.grid import Grid, grid_of
 from repro.compare.evidence.missed import Missed, missed
+from repro.compare.evidence.observation import Observed
 from repro.compare.evidence.pairing import CellTrials, cell_trials, mismatch, pairs_of
 from repro.compare.evidence.stage import Stage, missed_p, stage_figures
 from repro.compare.evidence.time_split import split_of
 from repro.compare.figures import Adjusted, Estimate, Pair, Restricted, TimeSplit, bounds
-from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.suite.design import FULL_BUDGET
 from repro.suite.metrics import METRICS, MetricSpec
@@ -177,8 +177,8 @@ class Evidence:
 
 
 def examine(
-    candidate: ComparedCell, baseline: ComparedCell, candidate_results: Sequence[Result],
-    baseline_results: Sequence[Result], asked: ComparisonRequest,
+    candidate: ComparedCell, baseline: ComparedCell, candidate_results: Sequence[Observed],
+    baseline_results: Sequence[Observed], asked: ComparisonRequest,
 ) -> Evidence:
     """Compute all figures of one candidate and one baseline; the order of the results does not matter."""
     ours = cell_trials("the candidate", candidate_results, asked.scale)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from repro import stats
+from repro.compare.evidence.observation import Observed
 from repro.compare.evidence.pairing import CellTrials
-from repro.record.result.results import Bracket, Result
+from repro.record.result.results import Bracket
 from repro.suite.metrics import MetricSpec
 
 Span = tuple[float, float]
@@ -63,7 +64,7 @@ def grid_of(ours: CellTrials, theirs: CellTrials, spec: MetricSpec, paired: bool
     )
 
 
-def span_of(result: Result, spec: MetricSpec, value: float) -> Span | None:
+def span_of(result: Observed, spec: MetricSpec, value: float) -> Span | None:
     """Return between which values of the metric a trial crossed its target; None without a bracket.
 
     If several hits in a row establish the target, the metric, `value`, is that of the last of them: both ends are moved
@@ -86,7 +87,7 @@ def _span(low: float, high: float) -> Span | None:
     return (0.0 if low < 1e-9 * high else low), high
 
 
-def _width(result: Result, found: Bracket, spec: MetricSpec, value: float) -> float:
+def _width(result: Observed, found: Bracket, spec: MetricSpec, value: float) -> float:
     """Return the distance from the last miss to the first hit by the clock of the metric."""
     if spec.watched in ("wall", "cold"):
         return found.hit_wall_seconds - found.miss_wall_seconds
@@ -96,7 +97,7 @@ def _width(result: Result, found: Bracket, spec: MetricSpec, value: float) -> fl
     return value * (1 - found.miss_samples / found.hit_samples) if found.hit_samples else value
 
 
-def _confirming(result: Result, found: Bracket, spec: MetricSpec) -> float:
+def _confirming(result: Observed, found: Bracket, spec: MetricSpec) -> float:
     """Return the time from the first hit to the evaluation that established the target."""
     if result.samples_to_target in (None, found.hit_samples):
         return 0.0
@@ -107,13 +108,13 @@ def _confirming(result: Result, found: Bracket, spec: MetricSpec) -> float:
     return 0.0 if first is None else (last.train_seconds if spec.watched == "train" else last.wall_seconds) - first
 
 
-def _train_seconds(result: Result, samples: int) -> float | None:
+def _train_seconds(result: Observed, samples: int) -> float | None:
     if not samples:
         return 0.0
     return next((point.train_seconds for point in result.curve if point.samples == samples), None)
 
 
-def _pair_range(one: Result, other: Result, ours: Span | None, theirs: Span | None) -> Span | None:
+def _pair_range(one: Observed, other: Observed, ours: Span | None, theirs: Span | None) -> Span | None:
     """Return the range of the log ratio of the crossings of two trials of one seed.
 
     Two trials with the same final weights trained the same model, step by step, so they crossed at the same sample:
@@ -132,7 +133,7 @@ def _pair_range(one: Result, other: Result, ours: Span | None, theirs: Span | No
     return low, high
 
 
-def _same_training(one: Result, other: Result) -> bool:
+def _same_training(one: Observed, other: Observed) -> bool:
     weights = one.hashes.get("final_weights")
     return weights is not None and weights == other.hashes.get("final_weights") and (
         one.bracket is not None and other.bracket is not None
@@ -149,7 +150,7 @@ def _first_hits(found: CellTrials) -> int:
     return sum(item.bracket is not None and item.bracket.miss_samples == 0 for item in found.results.values())
 
 
-def unlike_grids(candidate: Sequence[Result], baseline: Sequence[Result]) -> str:
+def unlike_grids(candidate: Sequence[Observed], baseline: Sequence[Observed]) -> str:
     """Return what two different evaluation grids do to times to a target; "" if the grids are equal.
 
     A crossing is seen at the next evaluation, so a time is too long by at most one distance between evaluations.
@@ -169,7 +170,7 @@ def unlike_grids(candidate: Sequence[Result], baseline: Sequence[Result]) -> str
     return f"{text}; {_late(candidate, baseline)}"
 
 
-def _unlike_widths(candidate: Sequence[Result], baseline: Sequence[Result]) -> str:
+def _unlike_widths(candidate: Sequence[Observed], baseline: Sequence[Observed]) -> str:
     """Return the same of trials without a curve, by the distance between their last miss and their first hit."""
     ours, theirs = (_typical_width(found) for found in (candidate, baseline))
     if ours is None or theirs is None or ours == theirs:
@@ -178,25 +179,25 @@ def _unlike_widths(candidate: Sequence[Result], baseline: Sequence[Result]) -> s
             f"{_late(candidate, baseline)}")
 
 
-def _positions(results: Iterable[Result]) -> tuple[int, ...]:
+def _positions(results: Iterable[Observed]) -> tuple[int, ...]:
     """Return the samples at the evaluations of the longest curve."""
     return max((tuple(point.samples for point in item.curve) for item in results), key=len, default=())
 
 
-def _typical_width(results: Iterable[Result]) -> float | None:
+def _typical_width(results: Iterable[Observed]) -> float | None:
     found = [item.bracket.hit_samples - item.bracket.miss_samples for item in results
              if item.bracket is not None and not item.curve and item.attempt]
     return median(found) if found else None
 
 
-def _late(candidate: Sequence[Result], baseline: Sequence[Result]) -> str:
+def _late(candidate: Sequence[Observed], baseline: Sequence[Observed]) -> str:
     known = [f"{100 * share:.1f} %" for found in (candidate, baseline) if (share := _lateness(found)) is not None]
     if len(known) < 2:
         return "a crossing is seen only at the next evaluation"
     return f"a crossing is seen late by up to {known[0]} of the time against up to {known[1]}"
 
 
-def _lateness(results: Sequence[Result]) -> float | None:
+def _lateness(results: Sequence[Observed]) -> float | None:
     """Return the median over trials of the bracket's width relative to the time to its end."""
     found = [1 - item.bracket.miss_wall_seconds / item.bracket.hit_wall_seconds for item in results
              if item.bracket is not None and item.bracket.hit_wall_seconds > 0]

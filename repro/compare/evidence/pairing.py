@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from repro.compare.evidence.observation import is_meaningless
+from repro.compare.evidence.observation import Observed, is_meaningless
 from repro.compare.figures import Pair
 from repro.record.result.metric_values import figure
-from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.suite.metrics import MetricSpec
 
@@ -24,7 +23,7 @@ class CellTrials:
 
     name: str
     """Its name in a sentence: the candidate, the baseline."""
-    results: Mapping[int, Result]
+    results: Mapping[int, Observed]
     values: Mapping[int, float]
     without: Mapping[str, int]
     """Status -> trials without a figure."""
@@ -53,7 +52,7 @@ class CellTrials:
         return f"{self.name} {_listed([f'{parts[0]} of {self.n} trials', *parts[1:]])}"
 
 
-def cell_trials(name: str, results: Sequence[Result], scale: MetricSpec) -> CellTrials:
+def cell_trials(name: str, results: Sequence[Observed], scale: MetricSpec) -> CellTrials:
     """Return one cell's trials; their order does not matter."""
     by_repeat = {item.repeat: item for item in sorted(results, key=attrgetter("repeat"))}
     values, wrong = {}, ""

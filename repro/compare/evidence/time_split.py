@@ -44,7 +44,7 @@ def _side(found: Estimate, what: str) -> str:
     return f"fewer {what}" if found.interval.high < 1 else f"{what}: no difference shown"
 
 
-def _samples(found: CellTrials, repeat: int) -> int | None:
+def _samples(found: CellTrials, repeat: int) -> float | None:
     return found.results[repeat].samples_to_target
 
 

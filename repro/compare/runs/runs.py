@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,8 @@ class Compared:
     summaries: list[Summary]
     comparisons: list[Comparison]
     calibration: Calibration | None
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Cell id -> origin of its figures."""
     figures: tuple[Mapping[str, float], ...] = ()
     """Of each of `summaries`: the figures of training (`cell_figures`)."""
     notes_of_figures: tuple[str, ...] = ()
@@ -60,6 +62,11 @@ class Compared:
     """Consequence of an older method of measuring for the verdicts."""
     failures: tuple[str, ...] = ()
     """Conditions of --fail-if that hold or cannot be ruled out."""
+
+    @property
+    def origin(self) -> str:
+        """The origins of all figures, each once."""
+        return " and ".join(dict.fromkeys(self.origins.values()))
 
     @property
     def error_budget(self) -> str:
@@ -232,6 +239,7 @@ def _compared(records: Sequence[Record], found: list[Comparison], metric: Metric
     return Compared(
         runs=tuple(str(item.folder.root) for item in records), suite=record.plan.suite.suite, digest=record.plan.digest,
         method=record.plan.method, metric=chosen, comparisons=found, calibration=calibration_of(record),
+        origins={cell.cell_id: cell.choices.origin for item in records for cell in item.plan.cells},
         figures=tuple(cell_figures(item.of_cell(cell.cell_id)) for item in records for cell in item.plan.cells),
         notes_of_figures=tuple(figure_notes(result for item in records for result in item.results)),
         notes=tuple(dict.fromkeys(note for item in records for note in _crowded(item.plan))),

@@ -8,9 +8,9 @@ runs of one side came first, such a change looks like a difference, and there is
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
+from repro.compare.design.pooled import MeanTrial, mean_bracket, means
 from repro.compare.design.standing import Standing
 from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.evidence.pairing import cell_trials
@@ -18,7 +18,7 @@ from repro.compare.figures import Comparison
 from repro.compare.runs.two_runs import Named, Ran, forced
 from repro.compare.verdict.verdict import judged
 from repro.core.errors import UsageError
-from repro.record.result.results import Bracket, Result
+from repro.record.result.results import Result
 from repro.suite.metrics import METRICS, MetricSpec
 from repro.suite.model import Metric
 from repro.suite.planning.cell import Cell
@@ -27,7 +27,6 @@ UNIT = ("each figure is the geometric mean of one run's trials: the run is the u
         "state of the machine")
 NOT_IN_TURNS = ("the runs of the two sides were not made in turns, so a change of the machine meanwhile looks like a "
                 "difference; make them alternately, one of each side after the other")
-TIMES = ("tta_wall", "tta_train", "tta_cold", "samples_per_second", "final")
 
 
 def versus_several(
@@ -113,30 +112,14 @@ def _common(run: Ran, cell: Cell) -> list[Result]:
     return [item for item in found if item.repeat < run.plan.design.common]
 
 
-def _means(runs: Sequence[Ran], cell: Cell, spec: MetricSpec) -> list[Result]:
-    """Return one result a run, whose figures and brackets are the geometric means of its trials."""
+def _means(runs: Sequence[Ran], cell: Cell, spec: MetricSpec) -> list[MeanTrial]:
+    """Return one mean a run, of every figure over its trials; the grid of evaluations is that of its first trial."""
     found = []
     for number, run in enumerate(runs):
         trials = cell_trials(run.name, _common(run, cell), spec)
         if trials.values and not trials.wrong and not trials.without:
-            found.append(_mean([trials.results[repeat] for repeat in sorted(trials.values)], number))
+            of_run = [trials.results[repeat] for repeat in sorted(trials.values)]
+            found.append(MeanTrial(
+                repeat=number, means=means(of_run, zero=0.0), bracket=mean_bracket(of_run),
+                curve=tuple(of_run[0].curve), effective=of_run[0].effective, resumed=tuple(of_run[0].resumed)))
     return found
-
-
-def _mean(results: Sequence[Result], number: int) -> Result:
-    changes: dict[str, object] = {name: _geometric([getattr(item, name) for item in results]) for name in TIMES}
-    samples = _geometric([item.samples_to_target for item in results])
-    brackets = [item.bracket for item in results if item.bracket is not None]
-    ends = {name: _geometric([getattr(item, name) for item in brackets]) or 0.0 for name in Bracket.model_fields}
-    counts = {name: round(value) for name, value in ends.items() if name.endswith("samples")}
-    return results[0].model_copy(update=changes | {
-        "repeat": number, "hashes": {}, "samples_to_target": None if samples is None else round(samples),
-        "bracket": Bracket.model_validate(ends | counts) if len(brackets) == len(results) else None})
-
-
-def _geometric(values: Sequence[float | None]) -> float | None:
-    """Return the geometric mean; 0 if a value is 0, None if one is missing."""
-    known = [value for value in values if value is not None]
-    if len(known) < len(values) or any(value < 0 for value in known) or not known:
-        return None
-    return 0.0 if 0 in known else math.exp(math.fsum(math.log(value) for value in known) / len(known))

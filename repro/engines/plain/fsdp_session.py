@@ -20,8 +20,7 @@ from repro.engines.plain.numerics import name_of
 from repro.engines.plain.session import as_array
 from repro.engines.plain.sharding import Group, Sharding, groups_of, reshard
 from repro.engines.plain.tensor_files import copy_tensors
-from repro.seams.held import Held
-from repro.seams.training import Job, TrainingParts
+from repro.seams.training import Held, Job, TrainingParts
 
 SENT = {"fp16": torch.float16, "bf16": torch.bfloat16}
 """Compression -> the type in which gradients are sent."""

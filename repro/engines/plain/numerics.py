@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_map
 
-from repro.engines.plain.wide_norms import widen_norms
 from repro.seams.batches import map_tensors
 from repro.seams.loss_scaling import LossScaling
 from repro.seams.training import Precision
@@ -98,3 +98,34 @@ def cast_floats(value: Any, dtype: torch.dtype) -> Any:
 def name_of(dtype: torch.dtype) -> str:
     """Return `float32` for `torch.float32`."""
     return str(dtype).removeprefix("torch.")
+
+
+AFFINE = ("weight", "bias")
+
+
+class _Wide:
+    """A normalisation module with its weight and bias in float32; everything else is the module's own."""
+
+    def __init__(self, module: _NormBase) -> None:
+        self.module = module
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.module, name)
+        return value.float() if name in AFFINE and isinstance(value, torch.Tensor) else value
+
+
+def widen_norms(model: torch.nn.Module) -> None:
+    """Let modules with running statistics widen weight and bias in their forward pass.
+
+    Running statistics stay float32 in every precision. torch's kernels take 16-bit activations with float32 weights
+    and statistics, but not 16-bit weights with float32 statistics. Parameters, gradients and outputs keep their type.
+    """
+    for module in model.modules():
+        if isinstance(module, _NormBase) and module.track_running_stats:
+            module.forward = _forward(module)
+
+
+def _forward(module: _NormBase) -> Any:
+    # Of the class as it is now: FSDP gives the module another one, whose forward pass it calls with hooks.
+    forward, wide = type(module).forward, _Wide(module)
+    return lambda input_: forward(wide, input_)

@@ -16,18 +16,16 @@ import torch.distributed as dist
 from repro.core import memory
 from repro.core.errors import CheckpointRefused, TrialError
 from repro.engines.plain import preconditioner_state
-from repro.engines.plain.blocks import blocks_of
+from repro.engines.plain.blocks import Recomputation, blocks_of
 from repro.engines.plain.compiler import Compiler
 from repro.engines.plain.numerics import Numerics, name_of
 from repro.engines.plain.optimizer_options import class_of, options_of
 from repro.engines.plain.preconditioner_state import PreconditionerState
-from repro.engines.plain.recomputation import Recomputation
 from repro.engines.plain.reduction_dtypes import ReductionWatcher
 from repro.engines.plain.state_snapshot import Buffers, OptimizerState, RandomStates, digest, state_tensors
 from repro.engines.state_memory import States
-from repro.seams.held import Held
 from repro.seams.preconditioner import Place
-from repro.seams.training import Batch, Job, Session, TrainingParts
+from repro.seams.training import Batch, Held, Job, Session, TrainingParts
 
 PLAIN = (bool, int, float, str, type(None))
 STATE_BYTES = 4

@@ -26,13 +26,13 @@ from deepspeed.utils import (
 from repro.core.errors import TrialError
 from repro.engines.plain.even_passes import EvenPasses
 from repro.engines.plain.numerics import make_scaler, name_of
+from repro.engines.plain.optimizer_options import class_of, options_of
 from repro.engines.plain.session import as_array
 from repro.engines.plain.state_snapshot import GroupNumbers
+from repro.engines.zero import extension
 from repro.engines.zero.checkpoint_files import TAG, SafeFiles, refuse_unreadable
-from repro.engines.zero.host_optimizer import describe, for_host
 from repro.seams.batches import call_model
-from repro.seams.held import Held
-from repro.seams.training import Batch, Job, TrainingParts
+from repro.seams.training import Batch, Held, Job, TrainingParts
 
 
 class DeepSpeedSession(EvenPasses):
@@ -315,3 +315,30 @@ def _reset_autocast() -> None:
     """Reset DeepSpeed's module state: an earlier autocast trial in this process left its type there."""
     torch_autocast.TORCH_AUTOCAST_INITIALIZED = False
     torch_autocast.TORCH_AUTOCAST_DTYPE = None
+
+
+HYPER = ("lr", "betas", "eps", "weight_decay")
+KERNEL = "deepspeed.ops.adam.cpu_adam.DeepSpeedCPUAdam"
+
+
+def for_host(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Return DeepSpeed's Adam with the groups of `optimizer`; other optimizers than AdamW unchanged."""
+    if type(optimizer) is not torch.optim.AdamW:
+        return optimizer
+    extension.load()
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+    groups = [{"params": group["params"], **{name: group[name] for name in HYPER}} for group in optimizer.param_groups]
+    made: torch.optim.Optimizer = DeepSpeedCPUAdam(groups, adamw_mode=True)
+    return made
+
+
+def describe(optimizer: torch.optim.Optimizer) -> dict[str, str]:
+    """Return update rule and hyper-parameters in torch's names, and the code that computes them."""
+    found = {"optimizer": class_of(optimizer), "optimizer_options": options_of(optimizer)}
+    if found["optimizer"] != KERNEL or not optimizer.adam_w_mode:  # type: ignore[attr-defined]
+        return found
+    groups: list[dict[str, Any]] = [{"params": [torch.zeros(1)], **{name: group[name] for name in HYPER}}
+                                    for group in optimizer.param_groups]
+    same = torch.optim.AdamW(groups)
+    return {"optimizer": class_of(same), "optimizer_options": options_of(same), "optimizer_kernel": KERNEL}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import time
 from collections.abc import Mapping, Sequence
 from multiprocessing.context import get_spawning_popen
 from multiprocessing.reduction import DupFd
 from typing import Any
 
-from repro.launchers.netns import namespaces, straggler
+from repro.core import orphans
+from repro.launchers.netns import namespaces
 
 
 def node_of(rank: int, processes: int, nodes: int) -> int:
@@ -57,4 +61,44 @@ class Ticket:
             if file is not None:
                 os.close(file)
         if self._slowdown > 1:
-            straggler.slow_down(self._slowdown)
+            slow_down(self._slowdown)
+
+
+QUANTUM_SECONDS = 0.004
+
+
+def slow_down(factor: float) -> None:
+    """Slow this process from now until it ends: for every second of processor time it uses, it is stopped for
+    (factor - 1) seconds. It must have one thread.
+
+    A small process next to it reads its processor clock every few milliseconds and stops it by SIGSTOP for the time
+    owed. So all computation takes `factor` times as long, including data loading and the processor's share of
+    communication, however busy the machine is; time spent waiting for other ranks is not stretched. Threads that work
+    at the same time count once. Owed time is paid in pauses of some milliseconds: that is the resolution.
+    """
+    rank = os.getpid()
+    if os.fork():
+        return
+    orphans.signal_at_parent_exit(signal.SIGKILL)
+    # The rank may have ended before the line above; the processor clock of an ended process raises OSError.
+    with contextlib.suppress(OSError):
+        if os.getppid() == rank:
+            _pace(rank, factor)
+    os._exit(0)
+
+
+def _pace(pid: int, factor: float) -> None:
+    clock = (~pid << 3) | 2  # the kernel's name for the processor clock of a whole process
+    used, then, owed = time.clock_gettime(clock), time.monotonic(), 0.0
+    while True:
+        time.sleep(QUANTUM_SECONDS)
+        now_used, now = time.clock_gettime(clock), time.monotonic()
+        owed += (factor - 1) * min(now_used - used, now - then)
+        used, then = now_used, now
+        if owed < QUANTUM_SECONDS:
+            continue
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(owed)
+        os.kill(pid, signal.SIGCONT)
+        then = time.monotonic()
+        owed -= then - now

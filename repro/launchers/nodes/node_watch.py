@@ -10,8 +10,7 @@ from dataclasses import replace
 from repro.launchers.nodes import files
 from repro.launchers.nodes.channel import LinkLost, Message
 from repro.launchers.nodes.head import Node
-from repro.launchers.processes.deadline import Deadline
-from repro.launchers.processes.hang import ANSWER_SECONDS, Stacks
+from repro.launchers.processes.hang import ANSWER_SECONDS, Deadline, Stacks
 from repro.launchers.processes.node_launch import NodeEnd
 from repro.launchers.processes.rank_processes import RankProcesses, RankReport
 from repro.seams.launching import LaunchRequest

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import math
 import os
 import re
 import signal
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from repro.launchers.processes import hang
+from repro.launchers.processes.rank_processes import RankProcesses
+from repro.seams.launching import LaunchRequest
 
 ASK = signal.SIGUSR1
 """Signal at which a rank writes the stacks of all its threads to its log, even inside a call that hangs."""
@@ -141,3 +147,42 @@ def _from(path: Path, offset: int) -> str:
             return stream.read(1 << 20).decode(errors="replace")
     except OSError:
         return ""
+
+
+class Deadline:
+    """Watches one launch; `in_time` is the `InTime` of its `NodeLaunch`."""
+
+    period = math.inf
+    """Longest time between two looks at what happens on other nodes; infinite: there are none."""
+
+    def __init__(self, request: LaunchRequest) -> None:
+        self._request = request
+        self.passed = False
+        """True: the ranks were killed because they took too long, or made no progress."""
+        self.stacks: Stacks | None = None
+        """Stack of each rank, if they made no progress."""
+
+    def in_time(self, ranks: RankProcesses, done: threading.Event) -> bool:
+        """Wait for the end of the launch; return False if it is late, or has failed on another node."""
+        request, progress, period = self._request, None, self.period
+        if request.stall_seconds is not None and request.progress is not None:
+            progress = FileGrowth(request.progress, request.stall_seconds)
+            period = min(period, 0.5, request.stall_seconds / 4)
+        end = time.monotonic() + request.timeout_seconds
+        while not done.wait(min(period, max(0.0, end - time.monotonic()))):
+            if self._failed_elsewhere():
+                return False
+            if progress is not None and progress.stalled():
+                self.stacks = self._ask(ranks)
+            self.passed = self.stacks is not None or time.monotonic() >= end
+            if self.passed:
+                return False
+        return True
+
+    def _failed_elsewhere(self) -> bool:
+        """Return whether ranks of another node have failed."""
+        return False
+
+    def _ask(self, ranks: RankProcesses) -> Stacks:
+        """Return the stack of every rank that answers."""
+        return hang.ask(ranks.pids(), self._request.folder)

@@ -17,7 +17,7 @@ from repro.core.files import write_bytes
 from repro.core.random_streams import Streams
 from repro.papers.dedup import hashes
 from repro.papers.extra import require
-from repro.workloads.data import places
+from repro.workloads.data.form import store
 from repro.workloads.selected_data import Dedup, Images, Selected, rows_sha256
 
 FOLDER = "duplicates"
@@ -75,7 +75,7 @@ def _stored(what: str, find: Callable[[], np.ndarray]) -> np.ndarray:
     """Return an array from the store, else find and store it. `what` holds everything that determines it."""
     require("ImageHash", "imagehash")
     versions = f"{_version('ImageHash')} {_version('Pillow')} {_version('PyWavelets')}"
-    place = places.store() / FOLDER / f"{hashlib.sha256(f'{what} {versions}'.encode()).hexdigest()}.npy"
+    place = store() / FOLDER / f"{hashlib.sha256(f'{what} {versions}'.encode()).hexdigest()}.npy"
     if place.exists():
         try:
             stored: np.ndarray = np.load(place, allow_pickle=False)

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from repro.bundle.source import open_record
-from repro.cli.console import Console, line, stdout
-from repro.cli.text.scores import table_of
+from repro.cli.console import Console, line, stdout, table_of
 from repro.core.errors import OutputError
 from repro.papers.predict import words
 from repro.papers.predict.epochs import read_epochs

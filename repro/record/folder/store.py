@@ -6,7 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +169,8 @@ class Record:
     """Looks of a sequential run, in order."""
     nodes: Nodes = Nodes()  # noqa: RUF009  # frozen
     """What the launchers reported: their loading time, the other computers of a run on several, the scheduler's job."""
+    derived: dict[str, object] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """What was computed from this record and is kept with it; a changed copy begins without."""
 
     def of_cell(self, cell_id: str) -> list[Result]:
         """Return the results of one cell, by repeat."""

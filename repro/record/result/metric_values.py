@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
@@ -19,12 +19,22 @@ FIGURES = (
 """Fields of a result that tables and tracking stores show, in this order; metrics that are not among them follow."""
 
 
-def read(result: Result, spec: MetricSpec) -> Any:
+class Measured(Protocol):
+    """What has metrics: a result, or a mean of several."""
+
+    @property
+    def status(self) -> str: ...
+
+    def at(self, path: str) -> Any:
+        """Return the value at a metric's path; None if it is missing."""
+
+
+def read(result: Measured, spec: MetricSpec) -> Any:
     """Return the value at the metric's path; None if any part of it is missing."""
     return result.at(spec.path)
 
 
-def figure(result: Result, spec: MetricSpec) -> float | None:
+def figure(result: Measured, spec: MetricSpec) -> float | None:
     """Return the metric of one trial; None if the trial has none, or its end says nothing of the cell."""
     end = meaning(result.status)
     if not end.counts or (spec.to_target and not end.reached):

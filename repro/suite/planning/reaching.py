@@ -18,7 +18,7 @@ from repro.core import registry
 from repro.core.errors import UsageError
 from repro.core.redact import credential_in, secrets
 from repro.core.source_import import allowed
-from repro.seams.reach import Reach
+from repro.seams.plugin import Reach
 from repro.suite.planning.cell import Cell
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from repro.core.random_streams import Streams
-from repro.seams.held import Held
-from repro.seams.training import Session
+from repro.seams.training import Held, Session
 from repro.worker.context import TrialContext
 from repro.worker.evaluation import Evaluated
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repro.comm.algorithm import OPERATIONS, Algorithm
-from repro.comm.collective_cost import collective_cost
+from repro.comm.cost_model import collective_cost
 from repro.comm.schedule import cut
 from repro.record.result.results import Formula
 from repro.seams.training import Comm

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Protocol
-
-from repro.workloads.data import places
 
 Fact = str | int | float | bool
 Facts = Mapping[str, Fact]
@@ -84,6 +83,26 @@ class DataForm(ABC):
 
     def absent(self) -> str:
         """Return one line for a user without prepared data: what is missing, where, how to make it, the twin."""
-        return (f"the data of {self.name} are not prepared: no {places.manifest_file(self.name)}; get {self.wanted}, "
+        return (f"the data of {self.name} are not prepared: no {manifest_file(self.name)}; get {self.wanted}, "
                 f"then: repro data prepare {self.name} --from FOLDER (nothing is downloaded); or without files, on "
                 f"synthetic data of the same shapes: -o workload={self.twin}")
+
+
+VARIABLE = "REPRO_DATA"
+
+
+def store() -> Path:
+    """Return the folder of all prepared data sets: `REPRO_DATA`, else `repro/data` in the user's cache (XDG)."""
+    if given := os.environ.get(VARIABLE):
+        return Path(given).expanduser().absolute()
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(cache) / "repro" / "data"
+
+
+def folder_of(name: str) -> Path:
+    """Return the folder of one prepared data set."""
+    return store() / name
+
+
+def manifest_file(name: str) -> Path:
+    return folder_of(name) / "manifest.json"

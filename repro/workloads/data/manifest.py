@@ -1,6 +1,6 @@
 """The manifest of a data set: its files with size and sha256, and facts of the content. Its hash identifies the data.
 
-A prepared data set is a folder of the store (`places.store`):
+A prepared data set is a folder of the store (`form.store`):
 
 - `manifest.json`: name, version, facts, and the sha256 of `files.txt`. It names no path of the machine.
 - `files.txt`: a line `SHA256 SIZE PATH` per file, relative to the data folder and sorted by path: 1.3 million files
@@ -26,7 +26,7 @@ from pydantic import Field
 from repro.core.errors import OutputError, TrialError
 from repro.core.files import read_model, write_bytes, write_model, write_text
 from repro.core.frozen import Frozen
-from repro.workloads.data import places
+from repro.workloads.data.form import folder_of, manifest_file
 
 OWN = "files"
 """Folder below that of a data set for its converted files."""
@@ -160,7 +160,7 @@ def find(name: str) -> Prepared | None:
     Raises:
         TrialError: the manifest is damaged or of another version.
     """
-    home, path = places.folder_of(name), places.manifest_file(name)
+    home, path = folder_of(name), manifest_file(name)
     if not path.exists():
         return None
     try:

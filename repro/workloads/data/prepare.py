@@ -16,14 +16,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
-from repro.core.errors import OutputError, UsageError
-from repro.workloads.data import manifest, places
-from repro.workloads.data.form import DataForm, Progress
-from repro.workloads.data.known import problem_of
+from repro.core import registry
+from repro.core.errors import OutputError, ReproError, UnknownName, UsageError
+from repro.workloads.data import manifest
+from repro.workloads.data.form import VARIABLE, DataForm, Facts, Progress, folder_of
 from repro.workloads.data.manifest import Entry, Manifest, Prepared
 
 THREADS = min(8, os.cpu_count() or 1)
@@ -33,7 +33,7 @@ SLICE = 512
 CHUNK = 1 << 20
 PARTIAL = "partial.txt"
 FRESH, OLD = ".new", ".old"
-"""Endings of the folders beside that of a data set: of the preparation that is being made, and of the one it replaces.
+"""Endings of the folders beside that of a data set: of the preparation that is being made, and of the one it re
 """
 
 
@@ -47,7 +47,7 @@ def prepare(form: DataForm, given: Path, progress: Progress) -> Prepared:
     """
     if not given.exists():
         raise UsageError(f"{given}: does not exist; {form.name} needs {form.wanted}")
-    home = places.folder_of(form.name).resolve()  # a link to a larger disk stays one
+    home = folder_of(form.name).resolve()  # a link to a larger disk stays one
     if home in (given.resolve(), *given.resolve().parents):
         raise UsageError(f"{given}: is in the folder of the prepared data set, which is replaced; name the folder that "
                          f"it was made from")
@@ -57,7 +57,7 @@ def prepare(form: DataForm, given: Path, progress: Progress) -> Prepared:
         shutil.rmtree(own, ignore_errors=True)
         own.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OutputError(f"{own}: cannot be written: {error.strerror}; {places.VARIABLE} names another folder"
+        raise OutputError(f"{own}: cannot be written: {error.strerror}; {VARIABLE} names another folder"
                           ) from error
     try:
         found = _written(form, given, fresh, progress)
@@ -67,7 +67,7 @@ def prepare(form: DataForm, given: Path, progress: Progress) -> Prepared:
         with suppress(OSError):  # there are some
             fresh.rmdir()
         raise
-    place = places.folder_of(form.name)
+    place = folder_of(form.name)
     return Prepared(place, found.manifest, place / manifest.OWN if found.folder == own else found.folder)
 
 
@@ -185,3 +185,37 @@ def _read_partial(partial: Path, folder: Path) -> dict[str, tuple[str, int, int]
     # Without its line break the last line may be half written.
     parts = (line[:-1].split(" ", 3) for line in lines if line.endswith("\n"))
     return {part[3]: (part[0], int(part[1]), int(part[2])) for part in parts if len(part) == 4}
+
+
+def forms() -> dict[str, DataForm]:
+    """Return name -> form of every data set that a workload reads; a workload that cannot be imported has none."""
+    return {workload.form.name: workload.form for workload in _readers()}
+
+
+def form_of(name: str) -> DataForm:
+    """Return the form of a data set.
+
+    Raises:
+        UnknownName: no workload reads one of this name.
+    """
+    known = forms()
+    if name not in known:
+        raise UnknownName("data set", name, known)
+    return known[name]
+
+
+def problem_of(form: DataForm, facts: Facts) -> str:
+    """Return why the workload that reads a data set could use none with these facts; empty if it can."""
+    found = (workload.problem_of(facts) for workload in _readers() if workload.form.name == form.name)
+    return next(filter(None, found), "")
+
+
+def _readers() -> Iterator[Any]:
+    """Yield every `PreparedWorkload`, whose module needs this one, that can be imported."""
+    for name in registry.names("workload"):
+        try:
+            workload = registry.load("workload", name)
+        except ReproError:
+            continue
+        if isinstance(getattr(workload, "form", None), DataForm):
+            yield workload

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from repro.bundle import archive
-from repro.bundle.make import make_bundle
+from repro.bundle.contents import make_bundle
 from repro.bundle.source import open_record
 from repro.bundle.verify import verify
 from repro.core.errors import OutputError

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from repro.bundle.make import make_bundle
+from repro.bundle.contents import make_bundle
 from repro.bundle.verify import verify
 from repro.cli.main import cli
 from repro.core.errors import UsageError

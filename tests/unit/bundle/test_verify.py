@@ -16,8 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from repro.bundle import archive, contents, rederive
-from repro.bundle.contents import write_bundle
-from repro.bundle.make import make_bundle
+from repro.bundle.contents import make_bundle, write_bundle
 from repro.bundle.verify import verify
 from repro.core.errors import OutputError, RecordModified
 from repro.core.files import read_model, write_model

@@ -20,12 +20,15 @@ from repro.comm.algorithms.multicolor import Multicolor  # noqa: E402
 from repro.comm.algorithms.parameter_server import ParameterServer  # noqa: E402
 from repro.comm.algorithms.ring import Ring  # noqa: E402
 from repro.comm.algorithms.tree import ReductionTree  # noqa: E402
-from repro.comm.runtime.executor import REDUCTIONS, execute  # noqa: E402
-from repro.comm.runtime.memory_wire import MemoryNet, MemoryWire  # noqa: E402
-from repro.comm.runtime.program import compile_program  # noqa: E402
+from repro.comm.runtime.program import (  # noqa: E402
+    REDUCTIONS,
+    compile_program,
+    execute,
+)
 from repro.comm.runtime.rounds import execute_rounds, own_rounds  # noqa: E402
 from repro.comm.schedule import Busiest, busiest, cut  # noqa: E402
 from repro.seams.plugin import Setting  # noqa: E402
+from tests.memory_wire import MemoryNet, MemoryWire  # noqa: E402
 
 TINY = 0.05
 """KiB of a chunk: small buffers then have many."""

@@ -39,9 +39,7 @@ def test_a_held_condition_is_in_the_headline_with_the_verdict_and_the_figures(re
     assert ended.exit_code == 3
     assert text.splitlines()[0] == "### sample: failed (fail if slower)"
     assert "- **failed** " in text and "6 of 6 pairs were slower" in text
-    found = re.search(r"primary  slower", ended.output)
-    assert found is not None
-    ratio = re.search(r"\| (\d\.\d{3}) \| (\d\.\d{3}) to (\d\.\d{3}) \| 6 \| 0\.031\d? \| slower \(declared\) \|", text)
+    ratio = re.search(r"\| (\d\.\d{3}) \| (\d\.\d{3}) to (\d\.\d{3}) \| 6 \| 0\.031\d? \| slower \|", text)
     assert ratio is not None and ratio[1] in ended.output and ratio[2] in ended.output
     assert len(text.splitlines()) <= MOST_LINES
     assert MarkdownIt("commonmark").enable("table").render(text).count("<table>") == 2

@@ -20,7 +20,7 @@ def result(cell: str, sent: int) -> Result:
 
 
 def test_a_computed_figure_is_the_geometric_mean_over_the_cells() -> None:
-    (pooled,) = pool("level", [{0: result("a", 100)}, {0: result("b", 400)}])
+    (pooled,) = pool([{0: result("a", 100)}, {0: result("b", 400)}])
     assert read(pooled, METRICS["controller_bytes"]) == pytest.approx(200)
     assert read(pooled, METRICS["worker_bytes"]) == pytest.approx(200)
     assert read(pooled, METRICS["busiest_bytes"]) is None, "no traffic was counted"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import replace
 
 import pytest
@@ -11,6 +10,7 @@ from repro.compare.runs.run_warnings import run_warnings
 from repro.record.folder.ledger import Incident
 from repro.record.folder.store import Record
 from repro.record.result.warned import SlowLogging
+from repro.tables.tables import tables
 from tests.records import make_record
 
 
@@ -54,5 +54,5 @@ def test_an_incident_says_what_it_means(record: Record, kind: str, words: str) -
 def test_the_table_of_warnings_has_what_each_means(record: Record) -> None:
     """CSV, Parquet and JSON lines write this table."""
     noted = replace(record, incidents=(Incident(at_ms=1.0, kind="waited", text="something happened"),))
-    rows = importlib.import_module("repro.reporters.tables.effect_rows").warning_rows(noted)
+    rows = {table.name: table.rows for table in tables(noted)}["warnings"]
     assert any("no figure is affected" in str(row["means"]) for row in rows)

@@ -37,6 +37,7 @@ def run(plan: Plan, name: str, started_ms: int, scale: float, rng: np.random.Gen
         found.append(Result.model_validate({
             "trial_id": item.trial_id, "cell_id": item.cell_id, "repeat": item.repeat, "attempt": 1,
             "status": status if item.repeat == 2 else "ok", "tta_wall": value, "samples_to_target": 5000,
+            "step_seconds": value / 100,
             "bracket": Bracket(miss_samples=4990, hit_samples=5000, miss_wall_seconds=0.998 * value,
                                hit_wall_seconds=value)}))
     return Ran(name, plan, found, sample_environment(started_ms))
@@ -63,6 +64,15 @@ def test_a_difference_larger_than_what_runs_differ_by_is_found(plan: Plan) -> No
 
 def test_four_runs_of_each_are_no_result(plan: Plan) -> None:
     assert versus_several(*sides(plan, 1, 2.0, 4))[0].verdict == "inconclusive"
+
+
+def test_every_metric_of_a_run_is_the_mean_of_its_trials(plan: Plan) -> None:
+    before, after = sides(plan, 3)
+    found = versus_several(before, after, "step_time")[0]
+    logs = [[np.log(item.step_seconds or 0) for made in side for item in made.results_of(found.candidate)]
+            for side in (after, before)]
+    mine, theirs = map(np.mean, logs)
+    assert found.ratio == pytest.approx(float(np.exp(mine - theirs)), rel=1e-9)
 
 
 def test_runs_that_were_not_made_in_turns_get_no_verdict(plan: Plan) -> None:

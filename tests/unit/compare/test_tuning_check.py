@@ -253,7 +253,7 @@ def test_an_unfinished_tuning_is_said(fair: Record) -> None:
 def test_tables_have_the_tuning(fair: Record) -> None:
     from importlib import import_module
 
-    rows = import_module("repro.reporters.tables.rows")
+    rows = import_module("repro.tables.tables")
     found = {table.name: table.rows for table in rows.tables(fair)}
     assert [row["trials"] for row in found["tuning"]] == [5, 5, 5, 5]
     assert len(found["tuning_settings"]) == 20 and len(found["tuning_spaces"]) == 6

@@ -13,7 +13,7 @@ import yaml
 from click.testing import CliRunner
 
 from repro.cli.main import cli
-from repro.launchers.nodes.address import PORT
+from repro.launchers.nodes.hosts import PORT
 
 ROOT = Path(__file__).parents[3]
 MANIFEST = ROOT / "deploy" / "kubernetes.yaml"

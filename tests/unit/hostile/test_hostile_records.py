@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from repro.core import door
 from tests.hostile_records import (
     RUN_FILES,
     VERBS,
@@ -102,6 +103,27 @@ def test_a_second_name_of_a_file_is_not_changed(made: Path, place: Place, verb: 
         "run.lock", "ledger.jsonl", "incidents.jsonl", "plan.json", "parity.json", "report/report.html",
         "TRIAL/rank0.log", "NEXT/rank0.log", "NEXT/result_1.txt", "NEXT/result_2.txt", "NEXT/trial.json")}
     try_all(made, place, verb, attacks, {0, 1, 2, 3})
+
+
+@pytest.mark.parametrize("verb", ["report", "compare", "verify", "bundle", "audit"])
+def test_a_run_that_others_can_change_is_read_from_a_copy_and_left_as_it_is(
+    place: Place, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(place.root / "run")
+    shutil.copytree(place.root / "good", place.root / "run")
+    (place.root / "run/trials").chmod(0o777)
+    copied: list[Path] = []
+    copy = door.copy_private
+
+    def noted(root: Path, to: Path) -> None:
+        copied.append(root)
+        copy(root, to)
+
+    monkeypatch.setattr(door, "copy_private", noted)
+    before = {path: path.read_bytes() for path in (place.root / "run").rglob("*") if path.is_file()}
+    assert invoke(place, verb) in ((0, ""), (3, "")) and set(copied) == {place.root / "run"}
+    assert {path: path.read_bytes() for path in (place.root / "run").rglob("*") if path.is_file()} == before
+    assert (place.root / "home/run-report").is_dir() == (verb == "report")
 
 
 def of_cells(**change: Any) -> Callable[[Place], None]:

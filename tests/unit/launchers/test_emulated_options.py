@@ -18,7 +18,6 @@ from repro.core.errors import SuiteError
 from repro.core.machine import Machine
 from repro.launchers import emulated
 from repro.launchers.emulated import Fabric
-from repro.launchers.netns import rate
 from repro.launchers.netns.placement import node_of
 from repro.launchers.netns.probe import Ability
 from repro.runner import doctor
@@ -48,7 +47,7 @@ def able(monkeypatch: pytest.MonkeyPatch) -> None:
     [("100kbit", 1e5), ("10mbit", 1e7), ("2.5gbit", 2.5e9), ("1 Gbit", 1e9), ("1000MBIT", 1e9)],
 )
 def test_rates_are_read(text: str, bits: float) -> None:
-    assert rate.bits_per_second(text) == bits
+    assert emulated.bits_per_second(text) == bits
 
 
 @pytest.mark.parametrize("text", ["", "fast", "100", "100mb", "-1mbit", "1e9", "nan mbit", "1gbit/s", "mbit"])

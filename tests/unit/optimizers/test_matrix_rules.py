@@ -12,8 +12,7 @@ torch = pytest.importorskip("torch")
 
 from repro.core.errors import UsageError  # noqa: E402
 from repro.engines.plain.optimizer_options import class_of, options_of  # noqa: E402
-from repro.optimizers.hidden import hidden_names  # noqa: E402
-from repro.optimizers.muon import Muon  # noqa: E402
+from repro.optimizers.muon import Muon, hidden_names  # noqa: E402
 from repro.optimizers.shampoo import Shampoo  # noqa: E402
 from repro.optimizers.soap import Soap  # noqa: E402
 

@@ -17,8 +17,7 @@ from repro.optimizers.lamb import Lamb  # noqa: E402
 from repro.optimizers.lars import Lars  # noqa: E402
 from repro.optimizers.lion import Lion  # noqa: E402
 from repro.optimizers.rmsprop import RmsProp  # noqa: E402
-from repro.optimizers.schedule_free_adamw import ScheduleFreeAdamW  # noqa: E402
-from repro.optimizers.schedule_free_sgd import ScheduleFreeSgd  # noqa: E402
+from repro.optimizers.schedule_free import ScheduleFreeAdamW, ScheduleFreeSgd  # noqa: E402
 from repro.optimizers.sgd import Sgd  # noqa: E402
 from repro.seams.training import Optimizer  # noqa: E402
 

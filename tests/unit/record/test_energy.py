@@ -139,8 +139,9 @@ def test_the_energy_of_a_resumed_trial_is_not_taken_for_all_of_it(tracked: Path)
 
 def test_it_is_in_the_result_the_page_the_tables_and_the_metrics_with_its_label(tracked: Path) -> None:
     from repro.reporters.html_page import HtmlPage
-    from repro.reporters.tables.rows import tables
     from repro.reporters.tracking.metric_points import result_points
+
+    from repro.tables.tables import tables
 
     record = read_record(tracked)
     item = read_model(record.folder.result(record.results[0].trial_id), Result)

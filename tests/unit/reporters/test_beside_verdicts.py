@@ -75,7 +75,7 @@ def test_main_effects_lead_where_no_primary_is_declared(record: Record, tmp_path
     if not record.plan.suite.contrasts:
         assert "main effects" not in text and "Main effects" not in page
         return
-    assert text.index("main effects, each level") < text.index("candidate  ")
+    assert text.index("main effects, each level") < text.index("Candidate  ")
     assert page.index("Main effects, declared in advance") < page.index("contrasts of single cells, corrected")
     effects = json.loads(CliRunner().invoke(cli, ["compare", str(record.folder.root), "--json"]).stdout)["effects"]
     assert [item["factor"] for item in effects] == ["engine", "processes"]

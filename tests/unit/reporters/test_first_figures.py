@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from repro.cli.main import cli
+from repro.compare.findings import findings
 from repro.record.folder.store import Record, read_record
 from repro.suite.model import Trial
 from tests.records import SCALING, SUITE, Course, default_course, make_record, scaling_course
@@ -26,7 +27,7 @@ GALLERY = Path(__file__).parents[3] / "docs/gallery/records"
 
 
 def asked(record: Record) -> question.Question:
-    return question.question(record, speedup.forest(record).primary, scaling.scaling(record))
+    return question.question(findings(record), speedup.forest(findings(record)).primary, scaling.scaling(record))
 
 
 def gallery(name: str, folder: Path) -> Record:
@@ -124,7 +125,7 @@ def test_a_bound_of_one_point_is_not_promised(tmp_path: Path) -> None:
 
 
 def test_an_unfinished_run_is_told_to_run_the_missing_pairs(tmp_path: Path) -> None:
-    primary = speedup.forest(make_record(tmp_path / "run", SUITE, only=5)).primary
+    primary = speedup.forest(findings(make_record(tmp_path / "run", SUITE, only=5))).primary
     assert primary.because.startswith("1 of 6 planned pairs have run")
     assert primary.settles == "run the missing pairs"
 
@@ -188,7 +189,7 @@ def test_marks_of_a_linear_axis_are_told_apart(values: list[float], texts: list[
                      "(6 pairs, 95 % interval 0.844 to 1.002; measured), inconclusive."),
 ])
 def test_the_copied_sentence_says_what_the_page_says(name: str, text: str, tmp_path: Path) -> None:
-    primary = speedup.forest(gallery(name, tmp_path)).primary
+    primary = speedup.forest(findings(gallery(name, tmp_path))).primary
     assert copies.sentence(primary).replace("\N{NO-BREAK SPACE}", " ") == text
 
 

@@ -25,7 +25,7 @@ from tests.records import make_record
 from tests.unit.reporters.parsed_page import Page, figures, page, render, rough, sample, trials_of
 
 __all__ = ["page", "rough", "sample"]  # fixtures
-page_text = importlib.import_module("repro.reporters.text")
+page_text = importlib.import_module("repro.tables.text")
 NASTY = '<script>alert(1)</script> & "quoted" \u202egpj.exe %{x} \'"]]>-->' + "long " * 2000
 
 

@@ -17,6 +17,7 @@ import yaml
 import repro
 from repro.compare import compare, summarize
 from repro.compare.design.calibration import FILE, Null, calibration, machine_of
+from repro.compare.findings import findings
 from repro.core import registry
 from repro.core.files import write_model
 from repro.record.folder.store import Record
@@ -31,7 +32,7 @@ checklists = importlib.import_module("repro.reporters.page.sections.checklist")
 citations = importlib.import_module("repro.reporters.page.citation")
 speedup = importlib.import_module("repro.reporters.page.first.speedup")
 survivals = importlib.import_module("repro.reporters.page.charts.survival")
-text_of = importlib.import_module("repro.reporters.text")
+text_of = importlib.import_module("repro.tables.text")
 trusts = importlib.import_module("repro.reporters.page.sections.trust")
 
 
@@ -117,7 +118,7 @@ def test_failing_rules_are_counted_at_the_top_and_first_in_their_section(
 
 
 def test_a_ratio_of_times_is_drawn_with_factors_that_multiply_to_it(missed: Record) -> None:
-    forest = speedup.forest(missed)
+    forest = speedup.forest(findings(missed))
     items = compare(missed.plan, missed.results, started_ms=missed.started_ms)
     taken = [row for row in forest.rows if row.ratio and row.factors]
     assert taken
@@ -131,7 +132,7 @@ def test_a_ratio_of_times_is_drawn_with_factors_that_multiply_to_it(missed: Reco
 
 
 def test_if_trials_missed_the_restricted_mean_replaces_the_ratio(missed: Record) -> None:
-    primary = speedup.forest(missed).primary
+    primary = speedup.forest(findings(missed)).primary
     item = compare(missed.plan, missed.results, started_ms=missed.started_ms)[0]
     assert primary.ratio is None and item.restricted is not None
     (factor,) = primary.factors
@@ -141,7 +142,7 @@ def test_if_trials_missed_the_restricted_mean_replaces_the_ratio(missed: Record)
 
 def test_every_pair_names_its_two_trials(plain: Record) -> None:
     results = {item.trial_id: item for item in plain.results}
-    for row in speedup.forest(plain).rows:
+    for row in speedup.forest(findings(plain)).rows:
         for pair in row.trials:
             ours, theirs = results[pair.candidate_trial], results[pair.baseline_trial]
             assert (ours.repeat, theirs.repeat) == (pair.repeat, pair.repeat)
@@ -151,14 +152,14 @@ def test_every_pair_names_its_two_trials(plain: Record) -> None:
 def test_the_share_at_the_target_is_a_probability_only_if_trials_missed(
     plain: Record, missed: Record, tmp_path: Path,
 ) -> None:
-    found = survivals.survival(plain)
+    found = survivals.survival(findings(plain))
     assert not found.missed and all(trace["y"][-1] == 1.0 for trace in found.charts[0].figure["data"])
     assert "Kaplan-Meier" not in written(plain, tmp_path) and 'id="survival"' in written(plain, tmp_path)
-    assert survivals.survival(missed).missed and "Kaplan-Meier" in written(missed, tmp_path)
+    assert survivals.survival(findings(missed)).missed and "Kaplan-Meier" in written(missed, tmp_path)
 
 
 def test_survival_steps_are_those_of_compare_and_ticks_mark_the_missed(missed: Record) -> None:
-    (panel,) = survivals.survival(missed).panels
+    (panel,) = survivals.survival(findings(missed)).panels
     traces = {trace["legendgroup"]: trace for trace in panel.charts[0].figure["data"]}
     assert len(traces) == 4
     for row, cell in zip(panel.rows, missed.plan.cells, strict=True):
@@ -180,7 +181,7 @@ def test_a_cell_that_never_reached_stays_at_zero_and_a_crash_is_no_miss(tmp_path
         never = trial.choices.engine.kind == "deepspeed"
         return Course(0.01, hits_at=None if never else 4, crash=trial.repeat == 0)
 
-    (panel,) = survivals.survival(make_record(tmp_path / "run", course=course)).panels
+    (panel,) = survivals.survival(findings(make_record(tmp_path / "run", course=course))).panels
     never = [trace for trace in panel.charts[0].figure["data"] if trace["legendgroup"] in ("3", "4")]
     assert len(never) == 2 and all(set(trace["y"]) == {0.0} for trace in never)
     assert all("1 trial excluded" in row.note for row in panel.rows)

@@ -12,15 +12,16 @@ import pytest
 from click.testing import CliRunner
 
 from repro.cli.main import cli
+from repro.compare.findings import findings
 from repro.core import registry
 from repro.core.errors import UsageError
 from repro.record.folder.store import Record
 from tests.records import SUITE, make_record
 
-rows = importlib.import_module("repro.reporters.tables.rows")
+rows = importlib.import_module("repro.tables.tables")
 numbers = importlib.import_module("repro.reporters.paper.latex_numbers")
 table = importlib.import_module("repro.reporters.paper.latex_table")
-words = importlib.import_module("repro.reporters.paper.words")
+words = importlib.import_module("repro.tables.layout")
 TOOL = shutil.which("pdflatex") or shutil.which("tectonic")
 
 
@@ -53,15 +54,15 @@ def test_every_table_and_figure_is_a_file_that_the_report_inputs(out: Path) -> N
 
 def test_macros_are_the_verdicts_of_the_record(record: Record, out: Path) -> None:
     found = read_macros(out)
-    primary = next(item for item in rows.comparisons(record) if item.primary)
+    primary = next(item for item in findings(record).comparisons if item.primary)
     assert found["reproVerdictPrimary"] == primary.verdict
     assert float(found["reproRatioPrimary"]) == pytest.approx(primary.ratio, rel=0.006)
     assert float(found["reproLowPrimary"]) == pytest.approx(primary.interval.low, rel=0.006)
     assert float(found["reproHighPrimary"]) == pytest.approx(primary.interval.high, rel=0.006)
     assert float(found["reproPPrimary"]) == pytest.approx(primary.p, rel=0.06)
     assert found["reproPairsPrimary"] == str(primary.n)
-    assert sum(name.startswith("reproVerdict") for name in found) == 1 + len(rows.comparisons(record))
-    for item in rows.summaries(record, record.plan.suite.metric):
+    assert sum(name.startswith("reproVerdict") for name in found) == 1 + len(findings(record).comparisons)
+    for item in findings(record).summaries:
         key = numbers.letters(item.label)
         assert float(found[f"reproMedian{key}"].replace("{,}", "")) == pytest.approx(item.median, rel=0.006)
         assert (found[f"reproRuns{key}"], found[f"reproSuccesses{key}"]) == (str(item.n), str(item.ok))
@@ -112,11 +113,11 @@ def test_only_primary_without_a_declared_contrast_is_refused(tmp_path: Path) -> 
 def test_a_long_table_is_a_longtable_and_what_all_rows_say_is_said_once() -> None:
     long = words.TextTable("t", ("Cell", "Figures", "n", "Interval"), (False, False, True, True), tuple(
         (f"cell {place}", "measured", "6", "1.0 to 2.0 (95 %)") for place in range(60)))
-    short = table.compact(long)
-    assert short.said == "Figures: measured."
-    assert short.table.headers == ("Cell", "n", "Interval (95\N{NO-BREAK SPACE}%)")
-    assert short.table.rows[0] == ("cell 0", "6", "1.0 to 2.0")
-    assert r"\begin{longtable}" in table.latex_table(short.table, "c")
+    short, said = words.compact(long)
+    assert said == "Figures: measured."
+    assert short.headers == ("Cell", "n", "Interval (95\N{NO-BREAK SPACE}%)")
+    assert short.rows[0] == ("cell 0", "6", "1.0 to 2.0")
+    assert r"\begin{longtable}" in table.latex_table(short, "c")
     assert r"\begin{table*}" in table.latex_table(words.TextTable("t", ("a",), (False,), (("b",),)), "c")
 
 

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from repro.cli.main import cli
+from repro.compare.findings import findings
 from repro.core import registry
 from repro.record.folder.store import Record
 from tests.made_scores import SCORES, scores_course
@@ -22,11 +23,11 @@ from tests.records import SUITE, default_course, make_record
 figures = importlib.import_module("repro.reporters.paper.figures")
 latex_text = importlib.import_module("repro.reporters.paper.latex_text")
 numbers = importlib.import_module("repro.reporters.paper.latex_numbers")
-shown = importlib.import_module("repro.reporters.paper.shown")
+shown = importlib.import_module("repro.reporters.paper.brief")
 report = importlib.import_module("repro.reporters.latex_report")
-rows = importlib.import_module("repro.reporters.tables.rows")
+rows = importlib.import_module("repro.tables.tables")
 table = importlib.import_module("repro.reporters.paper.latex_table")
-words = importlib.import_module("repro.reporters.paper.words")
+words = importlib.import_module("repro.tables.layout")
 TEXT = r"\usepackage[T1]{fontenc}\usepackage[utf8]{inputenc}\usepackage{textcomp}"
 PACKAGES = r"\usepackage{array,booktabs,longtable,graphicx}"
 CLASSES = {
@@ -191,7 +192,7 @@ def test_captions_say_n_the_levels_and_only_what_is_drawn(record: Record, tmp_pa
     none = make_record(tmp_path / "run", SUITE.partition("primary:")[0])
     (ratios,) = [item.caption for item in figures.figures(none) if item.name == "ratios"]
     assert "blue" not in ratios
-    intervals = [item.interval for item in rows.comparisons(record)]
+    intervals = [item.interval for item in findings(record).comparisons]
     intervals[0] = intervals[0].model_copy(update={"level": 0.9825})
     assert figures.interval_levels(intervals) == "95 % to 98.2 %"
 

@@ -15,7 +15,7 @@ from repro.record.folder.store import Record, read_record
 from repro.record.result.layer_cost import LayerCost
 from tests.records import SCALING, make_record, scaling_course
 
-rows = importlib.import_module("repro.reporters.tables.rows")
+rows = importlib.import_module("repro.tables.tables")
 SHAPES = [Shape("conv.weight", 6, 9, linear=False, rows=500), Shape("wide.weight", 512, 256, linear=True, rows=16),
           Shape("last.weight", 10, 512, linear=True, rows=16)]
 

@@ -27,7 +27,7 @@ from tests.records import make_record
 csv_tables = importlib.import_module("repro.reporters.csv_files")
 markdown_page = importlib.import_module("repro.reporters.markdown")
 latex_paper = importlib.import_module("repro.reporters.latex")
-tables = importlib.import_module("repro.reporters.tables.rows")
+tables = importlib.import_module("repro.tables.tables")
 HOSTILE = [
     '<script>alert(1)</script>', "</script><img src=x onerror=alert(1)>", 'a "quoted" \'name\'', "a|b|c", "`code`",
     "[link](http://evil.example)", "![image](x)", "https://evil.example/x", "www.evil.example", "@someone #12 x#y",

@@ -25,7 +25,7 @@ ALL = (*DATA, "markdown", "latex", "figures", "mllog")
 QUICK = (*DATA, "markdown", "mllog")
 """Those that draw nothing: drawing takes seconds."""
 short_tables = importlib.import_module("repro.reporters.paper.brief")
-tables = importlib.import_module("repro.reporters.tables.rows")
+tables = importlib.import_module("repro.tables.tables")
 page_trials = importlib.import_module("repro.reporters.page.sections.trials")
 
 

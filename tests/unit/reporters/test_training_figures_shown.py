@@ -10,18 +10,19 @@ from repro.reporters.page.sections.figures import figures
 
 from reporters import markdown
 from reporters.latex_report import latex_files
-from reporters.paper.brief import brief
-from reporters.paper.shown import shown_of
-from reporters.tables.rows import tables
+from reporters.paper.brief import brief, shown_of
 from reporters.tracking.metric_points import cell_metrics, cell_points, result_points
 from repro.cli.console import Console
-from repro.cli.text.figures import print_figures
+from repro.cli.text.table import print_table
 from repro.cli.workflows.run import reporter
 from repro.compare import summarize
 from repro.compare.cell_figures import cell_figures, notes
+from repro.compare.findings import findings
 from repro.record.folder.store import Record
 from repro.record.result.energy import Energy
 from repro.record.result.results import Model, Result
+from repro.tables.cells import group_tables
+from repro.tables.tables import tables
 from tests.records import make_record
 
 MODEL = Model(parameters=124_439_808, forward_flops=2.92e11, tokens_per_sample=1024, device="NVIDIA H100 80GB HBM3",
@@ -49,7 +50,7 @@ def new(old: Record) -> Record:
 
 
 def test_no_table_of_the_page_has_more_than_six_columns(new: Record) -> None:
-    found = figures(new)
+    found = figures(findings(new))
     assert [table.title for table in found.tables] == ["Speed", "Memory", "Input", "Energy", "Model"]
     assert all(len(table.headers) <= 5 for table in found.tables)
     assert "MFU" in found.tables[0].headers and "Tokens a second" in found.tables[0].headers
@@ -71,10 +72,11 @@ def test_predicted_memory_is_labelled_as_modelled_wherever_it_is_shown(
     assert row["median_state_mib_modelled"] == 2048
     assert (row["median_input_wait_seconds"], row["median_input_wait_share"]) == (0.004, 0.02)
     found = [cell_figures(new.of_cell(cell.cell_id)) for cell in new.plan.cells]
-    cells = [summarize(cell, new.of_cell(cell.cell_id), "tta_wall") for cell in new.plan.cells]
-    print_figures(cells, found, notes(new.results), Console(width=200))
+    for table in group_tables([cell.label for cell in new.plan.cells], found):
+        print_table(table, Console(width=200))
     said = capsys.readouterr().out
-    assert "Model states of a rank, modelled (MiB)" in said and "2048" in said and "is modelled, not measured" in said
+    assert "Model states of a rank, modelled (MiB)" in said and "2048" in said
+    assert any("is modelled, not measured" in note for note in notes(new.results))
     assert "Wait for input a step, mean" in said and "mean (s)" not in said
     assert "4 ms" in said, "a time below 0.1 s, as on the page"
 
@@ -82,8 +84,8 @@ def test_predicted_memory_is_labelled_as_modelled_wherever_it_is_shown(
 def test_a_record_without_them_has_no_section(old: Record, tmp_path: Path) -> None:
     page = Path(reporter("html").write(old, tmp_path)[0]).read_text()
     assert 'id="training"' not in page and "#training" not in page
-    assert figures(old).tables == ()
-    assert not brief(old).training.rows
+    assert figures(findings(old)).tables == ()
+    assert "training" not in brief(old).tables
     assert not [column for table in tables(old) if table.name == "cells" for column in table.columns
                 if "step_seconds" in column]
 
@@ -96,7 +98,7 @@ def test_medians_leave_out_trials_that_failed(new: Record) -> None:
 
 def test_papers_have_one_table_of_them(new: Record) -> None:
     text = brief(new)
-    assert text.training.headers == ("Cell", "Step (s)", "Samples/s", "Tokens/s", "MFU", "Peak memory (MiB)",
+    assert text.tables["training"].headers == ("Cell", "Step (s)", "Samples/s", "Tokens/s", "MFU", "Peak memory (MiB)",
                                      "J a sample")
     assert "Tokens/s" in markdown.render(text)
     assert "MFU" in latex_files(new, text, shown_of(new), [])["tables/training.tex"]

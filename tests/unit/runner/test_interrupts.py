@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from repro.bundle.make import make_bundle
+from repro.bundle.contents import make_bundle
 from repro.bundle.verify import verify
 from repro.cli.workflows import calibrate, headless, reproduce
 from repro.cli.workflows import run as cli_run

@@ -17,7 +17,7 @@ from repro.core import registry
 from repro.core.errors import UsageError
 from repro.engines.fake import Fake
 from repro.record.environment.environment import settings
-from repro.seams.reach import SAFE, TextOption
+from repro.seams.plugin import SAFE, TextOption
 from repro.suite.model import Suite
 from tests.hostile_records import SUITE
 

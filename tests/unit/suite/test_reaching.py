@@ -16,8 +16,7 @@ from repro.cli.main import cli
 from repro.core import registry
 from repro.core.errors import ReproError, UsageError
 from repro.engines.fake import Fake
-from repro.seams.plugin import Plugin
-from repro.seams.reach import SAFE, CommandOption, HostOption, PathOption, TextOption
+from repro.seams.plugin import SAFE, CommandOption, HostOption, PathOption, Plugin, TextOption
 from repro.suite.planning import reaching
 from tests.hostile_records import SUITE
 

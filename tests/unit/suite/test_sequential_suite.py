@@ -73,6 +73,29 @@ def test_a_dropped_primary_leaves_a_fixed_number() -> None:
     assert (plan.suite.sequential, plan.suite.seeds) == (None, 10)
 
 
+def test_a_design_answers_how_many_repeats_a_cell_has_and_by_which_rule_it_stops() -> None:
+    fixed, ours, anytime = (plan.design for plan in (
+        plan_of("", seeds="seeds: 30"), plan_of(LOOKS), plan_of("", chosen=ANYTIME)))
+    assert [(item.repeats, item.common, bool(item.looks), item.anytime) for item in (fixed, ours, anytime)] == [
+        (30, 30, False, False), (30, 10, True, False), (200, 7, True, True)]
+    assert [ours.repeats_of(place) for place in range(4)] == [10, 30, 10, 30]
+    assert {fixed.repeats_of(place) for place in range(4)} == {30}
+    assert (fixed.rule, fixed.words) == ("", "") and "t^2" in ours.rule and "e-process" in anytime.rule
+
+
+def test_without_a_cell_of_its_primary_a_sequential_design_is_fixed_at_its_first_look() -> None:
+    plan = plan_of(LOOKS)
+    left = plan.model_copy(update={"cells": plan.cells[:1]})
+    assert (left.design.looks, left.design.repeats, left.design.common) == ((), 10, 10)
+
+
+def test_parts_of_a_sequential_run_that_run_again_are_a_fixed_number() -> None:
+    plan = plan_of(LOOKS)
+    again = plan.model_copy(update={"kind": "reproduction", "order": ((0, 3), (1, 3), (1, 4))})
+    assert (again.design.looks, again.design.common) == ((), 1)
+    assert not plan.model_copy(update={"kind": "tuning"}).design.scored and plan.design.scored
+
+
 MISTAKES = [
     ("sequential: {looks: [10, 9]}", "16: sequential.looks[1]: 9 does not follow 10: looks must rise"),
     ("sequential: {looks: [5, 10]}", "16: sequential.looks[0]: 5 pairs cannot decide there"),

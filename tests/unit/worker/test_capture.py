@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from repro.seams.held import Held
+from repro.seams.training import Held
 from repro.worker.report.capture import Capture
 
 PART = Held("weight", np.arange(3, dtype=np.float32), 3)

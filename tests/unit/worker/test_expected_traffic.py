@@ -15,7 +15,7 @@ from repro.comm.algorithms.multicolor import Multicolor
 from repro.comm.algorithms.parameter_server import ParameterServer
 from repro.comm.algorithms.ring import Ring
 from repro.comm.algorithms.tree import ReductionTree
-from repro.comm.collective_cost import collective_cost
+from repro.comm.cost_model import collective_cost
 from repro.worker.report.expected_traffic import expected_traffic, message_sizes
 
 ALGORITHMS: list[Algorithm] = [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from repro.engines.precisions import Bf16Master, Fp16Master, Fp32
-from repro.seams.held import Held
+from repro.seams.training import Held
 from repro.worker.gate.measure import batch_sha256
 from repro.worker.gate.trace import LEAST_RATE, SPIKE, STEPS, measured_steps
 from repro.worker.rank_weights import describe_held, wide_share

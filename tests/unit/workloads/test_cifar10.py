@@ -16,8 +16,7 @@ from repro.core.random_streams import Streams
 from repro.workloads.cifar10 import Cifar10, Cifar10Synthetic, load
 from repro.workloads.data import manifest
 from repro.workloads.images import cifar10_form
-from repro.workloads.images.cifar10_form import Cifar10Form
-from repro.workloads.images.cifar10_pickles import as_records
+from repro.workloads.images.cifar10_form import Cifar10Form, as_records
 from tests.made_data import archive, as_pickle, cifar10_contents, cifar10_folder, prepared
 
 torch = pytest.importorskip("torch")

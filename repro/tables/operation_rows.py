@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from repro.compare.operation_figures import cell_checks, cell_measures
 from repro.record.folder.store import Record
-
-from .values import Row, bounds, plain
+from repro.tables.values import Row, bounds, plain
 
 
 def measure_rows(record: Record) -> Iterable[Row]:

@@ -1,4 +1,4 @@
-"""Figures with their unit as a terminal shows them: times below 0.1 s in milliseconds, as on the page."""
+"""Figures with their unit as plain text: times below 0.1 s in milliseconds, as on the page."""
 
 from __future__ import annotations
 
@@ -25,3 +25,8 @@ def ends_text(low: float, high: float, metric: str) -> str:
     first, last = seconds_text(low), seconds_text(high)
     unit = last[last.index(" "):]
     return f"{first.removesuffix(unit)} to {last}"
+
+
+def share_text(value: float | None, decimals: int = 0) -> str:
+    """Return a share in per cent; a dash if it is unknown."""
+    return "-" if value is None else f"{100 * value:.{decimals}f} %"

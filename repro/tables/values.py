@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from repro.compare import Bounds, Estimate
 from repro.suite.planning.cell import Cell
-
-from ..text import without_paths
+from repro.tables.text import without_paths
 
 Value = str | int | float | bool | None
 Row = dict[str, Value]
@@ -46,3 +45,8 @@ def estimate(name: str, found: Estimate | None) -> Row:
 def finite(value: Value) -> Value:
     """Return None for numbers that are not finite, which JSON cannot hold."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def as_number(value: Value) -> float | None:
+    """Return the value of a column of numbers; None: unknown."""
+    return None if value is None else float(value)

@@ -1,1 +1,0 @@
-"""CSV, Parquet and JSON lines."""

@@ -1,0 +1,128 @@
+"""What a record shows, computed once: every format prints these comparisons, effects, claims and summaries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+from repro.compare import Comparison, Metric, Summary, compare, summarize
+from repro.compare.cell_figures import cell_figures
+from repro.compare.design.calibration import Calibration, read_kept_calibration
+from repro.compare.design.effect import MainEffect
+from repro.compare.design.factorial import main_effects
+from repro.compare.figures import Claim
+from repro.compare.ranking.score_figures import Scores
+from repro.compare.ranking.scores import NotScored, record_scores
+from repro.compare.ranking.tuning_check import TuningCheck, check_tuning
+from repro.compare.runs.error_budget import error_budget
+from repro.compare.runs.run_warnings import RunWarning, run_warnings
+from repro.compare.verdict.contest import claims
+from repro.compare.verdict.convergence import Convergence, check
+from repro.record.folder.store import Record
+from repro.suite.metrics import METRICS
+
+
+class Findings:
+    """The answers of one record, by the metric and against the baselines that its suite declares.
+
+    Each is computed when it is first asked for. `findings` returns one object a record.
+    """
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self._summaries: dict[tuple[str, str], Summary] = {}
+
+    @cached_property
+    def origins(self) -> Mapping[str, str]:
+        """Cell id -> origin of its figures: measured, emulated or simulated."""
+        return {cell.cell_id: cell.choices.origin for cell in self.record.plan.cells}
+
+    @property
+    def origin(self) -> str:
+        """The origins of all figures, each once."""
+        return " and ".join(dict.fromkeys(self.origins.values())) or "measured"
+
+    @cached_property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """Every verdict, the declared contrast first."""
+        return tuple(compare(self.record.plan, self.record.results, started_ms=self.record.started_ms))
+
+    @property
+    def primary(self) -> Comparison | None:
+        """The verdict on the declared contrast; None if none is declared."""
+        return next((item for item in self.comparisons if item.primary), None)
+
+    @cached_property
+    def effects(self) -> tuple[MainEffect, ...]:
+        """The main effects that the suite asks for."""
+        return tuple(main_effects(self.record.plan, self.record.results, started_ms=self.record.started_ms))
+
+    @cached_property
+    def claims(self) -> tuple[Claim, ...]:
+        """Of a contest: the claim of each cell."""
+        return tuple(claims(self.record.plan, self.record.results))
+
+    @cached_property
+    def convergence(self) -> tuple[Convergence, ...]:
+        """The samples to the target of the cells compared with those of their baselines."""
+        return tuple(check(self.record.plan, self.record.results))
+
+    @cached_property
+    def scores(self) -> Scores | NotScored | None:
+        """Scores over workloads, the reason why there are none, or None for fewer than two workloads or contenders."""
+        return record_scores(self.record)
+
+    @property
+    def ranking(self) -> Scores | None:
+        """The scores over workloads; None without a ranking."""
+        return self.scores if isinstance(self.scores, Scores) else None
+
+    @cached_property
+    def tuning(self) -> TuningCheck | None:
+        """The tuning of the record, checked; None if nothing was tuned."""
+        return check_tuning(self.record)
+
+    @cached_property
+    def warnings(self) -> tuple[RunWarning, ...]:
+        """What a reader of any figure must know about the machine and the course of the run."""
+        return run_warnings(self.record)
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The measured false-positive rate that the run folder keeps now; None: not calibrated."""
+        return read_kept_calibration(self.record)
+
+    @cached_property
+    def error_budget(self) -> str:
+        """How the 5 % for wrong verdicts are spent; "" without a verdict."""
+        return error_budget(self.comparisons, self.effects, len(self.convergence), self.claims)
+
+    @cached_property
+    def figures(self) -> Mapping[str, Mapping[str, float]]:
+        """Cell id -> its figures of training."""
+        return {cell.cell_id: cell_figures(self.record.of_cell(cell.cell_id)) for cell in self.record.plan.cells}
+
+    @property
+    def summaries(self) -> tuple[Summary, ...]:
+        """Every cell by the declared metric."""
+        return tuple(self.summary(cell.cell_id) for cell in self.record.plan.cells)
+
+    def summary(self, cell_id: str, metric: Metric | None = None) -> Summary:
+        """Return one cell by a metric; None: the declared one.
+
+        The horizon of the suite holds for metrics in the unit of the declared one.
+        """
+        suite = self.record.plan.suite
+        name = metric or suite.metric
+        if (cell_id, name) not in self._summaries:
+            horizon = suite.horizon if METRICS[name].unit == METRICS[suite.metric].unit else None
+            self._summaries[cell_id, name] = summarize(
+                self.record.cell(cell_id), self.record.of_cell(cell_id), name, horizon)
+        return self._summaries[cell_id, name]
+
+
+def findings(record: Record) -> Findings:
+    """Return the findings of a record: the same object each time, so that several formats compare once."""
+    found = record.derived.setdefault("findings", Findings(record))
+    assert isinstance(found, Findings)
+    return found

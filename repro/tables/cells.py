@@ -1,0 +1,153 @@
+"""Cells as rows: the declared metric with its interval, how trials ended, figures of training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from repro.compare import METRICS, Summary
+from repro.compare.cell_figures import GROUPS, Figure
+from repro.compare.findings import Findings
+
+from .amounts import amount_text, ends_text, seconds_text, share_text
+from .layout import NOTHING, Column, TextTable, count, ends, figure, laid, rounded, words
+from .values import Row, as_number, bounds, estimate, plain
+
+PAPER = (
+    ("step_seconds", "Step (s)"), ("train_samples_per_second", "Samples/s"), ("tokens_per_second", "Tokens/s"),
+    ("mfu", "MFU"), ("training_peak_mib", "Peak memory (MiB)"), ("joules_per_sample", "J a sample"),
+    ("version_lag", "Version lag"), ("clock_lag", "Clock lag"),
+)
+"""(path, header) of the figures that papers report; a column without any value is left out."""
+TERMINAL = ("Speed", "Memory", "Input", "Energy")
+"""Groups of figures that the terminal shows; JSON and the page have all."""
+
+
+def cell_rows(found: Findings) -> Iterator[Row]:
+    """Yield one row per cell with all that is known of it."""
+    record = found.record
+    for item in found.summaries:
+        cell = record.cell(item.cell_id)
+        row: Row = {"cell_id": item.cell_id, "cell": plain(item.label), "origin": cell.choices.origin}
+        row |= {f"factor.{key}": plain(value) for key, value in cell.factors.items()}
+        row |= summary_row(item, cell.choices.origin) | {"planned": record.due_of(item.cell_id)}
+        row |= cell.choices.quality.columns("median_final_", item.median_final)
+        row |= {"restricted_horizon": item.horizon, "diverged_share": item.diverged_share}
+        row |= estimate("restricted_mean", item.restricted)
+        yield row | {f"median_{path.replace('model.', '')}": value
+                     for path, value in found.figures[item.cell_id].items()}
+
+
+def summary_row(item: Summary, origin: str | None) -> Row:
+    """Return the figures of a cell by one metric.
+
+    Args:
+        origin: of its figures; None: unknown.
+    """
+    row: Row = {"cell_id": item.cell_id, "cell": plain(item.label), "origin": origin, "metric": item.metric,
+                "n": item.n, "ok": item.ok, "statuses": _ends(item), "median": item.median}
+    return row | bounds("median", item.interval) | bounds("success", item.success) | {
+        "coefficient_of_variation": item.coefficient_of_variation, "outliers": sum(item.outliers),
+        "resumed": item.resumed, "median_epochs": item.median_epochs,
+        "median_samples_per_second": item.median_samples_per_second, "median_final": item.median_final,
+    }
+
+
+def _ends(item: Summary) -> str:
+    return ", ".join(f"{count} {status}" for status, count in sorted(item.statuses.items()))
+
+
+def cell_table(found: Sequence[Summary], origins: Mapping[str, str], title: str) -> TextTable:
+    """Return one row per cell for a paper: without the columns about a target if none was asked for."""
+    table = laid(title, (
+        words("Cell", "cell"), words("Figures", "origin"), count(done(found), "ok", "n"),
+        Column(f"Median {_noun(found)}", lambda row: str(row["without"] or rounded(as_number(row["median"])))),
+        ends("Interval", "median"), figure("Epochs", "median_epochs"), figure("Samples/s", "median_samples_per_second"),
+        figure("Final quality", "median_final", 4),
+    ), _shown(found, origins))
+    return table if all(item.has_target for item in found) else table.without(("Epochs", "Samples/s", "Final quality"))
+
+
+def spread_table(found: Sequence[Summary], origins: Mapping[str, str]) -> TextTable:
+    """Return one row per cell for a terminal: with units, the spread, and how the other trials ended."""
+    return laid(f"Cells: {_noun(found)}", (
+        words("Cell", "cell"), words("Figures", "origin"), count(done(found), "ok", "n"),
+        Column("Median", lambda row: str(row["without"] or _amount(row, "median"))),
+        Column("Interval", _limits),
+        Column("CV", lambda row: share_text(as_number(row["coefficient_of_variation"]), 1)),
+        words("Other ends", "others"),
+    ), _shown(found, origins))
+
+
+def _shown(found: Sequence[Summary], origins: Mapping[str, str]) -> Iterator[Row]:
+    for item in found:
+        others = [f"{count} {status}" for status, count in sorted(item.statuses.items()) if status != "ok"]
+        parts = (", ".join(others), f"{sum(item.outliers)} outlier(s)" if any(item.outliers) else "",
+                 f"{item.resumed} resumed" if item.resumed else "")
+        without = "" if item.median is not None else missing_text(item)
+        yield summary_row(item, origins.get(item.cell_id)) | {
+            "without": without, "others": "; ".join(part for part in parts if part)}
+
+
+def missing_text(item: Summary) -> str:
+    """Return what stands for a median that a cell has not."""
+    return "not run" if not item.n else "not reached" if METRICS[item.metric].to_target else "none"
+
+
+def done(found: Sequence[Summary]) -> str:
+    """Return the header of the column that counts the trials with a success."""
+    if any(item.contest for item in found):
+        return "At its end"
+    return "Reached" if all(item.has_target for item in found) else "Ended well"
+
+
+def _noun(found: Sequence[Summary]) -> str:
+    scale = METRICS[found[0].metric] if found else None
+    return "" if scale is None else f"{scale.noun}{f' ({scale.unit})' if scale.unit else ''}"
+
+
+def _amount(row: Row, key: str) -> str:
+    return amount_text(float(row[key] or 0), str(row["metric"]))
+
+
+def _limits(row: Row) -> str:
+    if row["median_low"] is None:
+        return NOTHING
+    low, high = float(row["median_low"]), float(row["median_high"] or 0)
+    return f"{ends_text(low, high, str(row['metric']))} ({100 * float(row['median_level'] or 0):.3g} %)"
+
+
+def training_table(cells: Mapping[str, str], found: Mapping[str, Mapping[str, float]]) -> TextTable:
+    """Return the figures of training that papers report; no row without figures.
+
+    Args:
+        cells: id -> label.
+        found: id of a cell -> its figures.
+    """
+    columns = [item for item in PAPER if any(item[0] in found[key] for key in cells)]
+    rows = [{"cell": label, **dict.fromkeys((path for path, _ in columns), None), **found[key]}
+            for key, label in cells.items()]
+    return laid("Training alone: medians, not tested; memory of the largest rank",
+                (words("Cell", "cell"), *(figure(head, path) for path, head in columns)), rows if columns else ())
+
+
+def group_columns(title: str, found: Iterable[Mapping[str, float]]) -> list[Figure]:
+    """Return the figures of a group that any cell has."""
+    return [item for item in GROUPS[title] if any(item.path in values for values in found)]
+
+
+def group_tables(labels: Sequence[str], found: Sequence[Mapping[str, float]]) -> Iterator[TextTable]:
+    """Yield a table for each group of figures that the terminal shows and a cell has."""
+    for title in TERMINAL:
+        columns = group_columns(title, found)
+        if columns:  # times carry their unit, which depends on their size
+            heads = (item.title if item.unit in ("", "s") else f"{item.title} ({item.unit})" for item in columns)
+            yield TextTable(
+                f"{title}: medians of training, not tested", ("Cell", *heads), (False, *(True for _ in columns)),
+                tuple((label, *(_figure(item, values.get(item.path)) for item in columns))
+                      for label, values in zip(labels, found, strict=True)))
+
+
+def _figure(item: Figure, value: float | None) -> str:
+    if value is None:
+        return NOTHING
+    return seconds_text(value) if item.unit == "s" else f"{value:.4g}"

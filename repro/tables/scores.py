@@ -1,0 +1,94 @@
+"""Scores over workloads as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from repro.compare import METRICS
+from repro.compare.ranking.score_figures import ContenderScore, Scores
+from repro.compare.ranking.scores import TWICE
+
+from .layout import Column, TextTable, count, ends, figure, laid, name, rounded, words
+from .values import Row, bounds, estimate, plain
+
+
+def score_rows(found: Scores) -> Iterator[Row]:
+    """Yield one row per contender."""
+    for item in found.contenders:
+        yield _score(found, item)
+
+
+def _score(found: Scores, item: ContenderScore) -> Row:
+    row: Row = {"contender": plain(item.name), "by": plain(", ".join(found.by)), "origin": " and ".join(found.origins),
+                "metric": found.metric, "workloads": len(found.workloads), "solved": item.solved,
+                "tau_max": found.tau_max}
+    row |= estimate("score", item.score)
+    row |= {"best_share": item.best_share, "reference": plain(found.reference)}
+    row |= {"mean_ratio": item.mean_ratio.value if item.mean_ratio else None}
+    row |= bounds("mean_ratio", item.mean_ratio.interval if item.mean_ratio else None)
+    return row | {"withheld": plain(item.withheld), "draws": found.draws,
+                  "cautions": plain("; ".join(found.cautions))}
+
+
+def score_time_rows(found: Scores) -> Iterator[Row]:
+    """Yield one row per contender and workload."""
+    origins = {item.name: (item.origin, item.target) for item in found.workloads}
+    for item in found.outcomes:
+        origin, target = origins[item.workload]
+        yield {"contender": plain(item.contender), "workload": plain(item.workload), "origin": origin,
+               "target": plain(target), "metric": found.metric, "cell_id": item.cell_id, "seeds": item.n,
+               "planned": item.planned, "reached": item.reached, "median": item.median}
+
+
+def profile_rows(found: Scores) -> Iterator[Row]:
+    """Yield one row per contender and factor of the best time."""
+    for item in found.contenders:
+        low, high = (side or (None,) * len(found.taus) for side in (item.low, item.high))
+        for place, tau in enumerate(found.taus):
+            yield {"contender": plain(item.name), "origin": " and ".join(found.origins), "metric": found.metric,
+                   "tau": tau, "share": item.profile[place], "share_low": low[place], "share_high": high[place]}
+
+
+def factors(found: Scores) -> list[float]:
+    """Return the factors of the best time at which a table gives every profile."""
+    return sorted({TWICE, found.tau_max} & set(found.taus))
+
+
+def score_table(found: Scores | None, digits: int = 3) -> TextTable:
+    """Return one row a contender; no row without a ranking.
+
+    Args:
+        digits: of ratios.
+    """
+    if found is None:
+        return TextTable("", (), (), ())
+    rows = [row | {f"within {tau:g} x": found.within(item, tau) for tau in factors(found)}
+            for item, row in zip(found.contenders, score_rows(found), strict=True)]
+    return laid(
+        f"Scores over {len(found.workloads)} workloads by the {METRICS[found.metric].noun}: area under the performance "
+        f"profile to {found.tau_max:g} x, geometric mean of ratios to {name(found.reference)}; bands over seeds",
+        (words("Contender", "contender"), words("Figures", "origin"), figure("Score", "score"), ends("Band", "score"),
+         _share("Best on", "best_share"), *(_share(f"Within {tau:g} x", f"within {tau:g} x") for tau in factors(found)),
+         count("Solved", "solved", "workloads"), figure("Mean ratio", "mean_ratio", digits),
+         ends("Interval", "mean_ratio", digits), words("Withheld", "withheld")), rows)
+
+
+def _share(head: str, key: str) -> Column:
+    return Column(head, lambda row: f"{100 * float(row[key] or 0):.0f} %")
+
+
+def score_time_table(found: Scores | None, digits: int = 3) -> TextTable:
+    """Return the medians behind the scores, one row a contender; no row without a ranking."""
+    if found is None:
+        return TextTable("", (), (), ())
+    unit = METRICS[found.metric].unit
+    by_contender: dict[str, dict[str, str]] = {}
+    for item in found.outcomes:
+        shown = "missed" if item.median is None else rounded(item.median, digits)
+        by_contender.setdefault(item.contender, {})[item.workload] = f"{shown} ({item.reached}/{item.n})"
+    heads = {item.name: name(f"{item.name}: {item.target}") for item in found.workloads}
+    return TextTable(
+        f"Median {METRICS[found.metric].noun}{f' ({unit})' if unit else ''} by workload, and seeds that reached the "
+        "target", ("Contender", "Figures", *heads.values()), (False, False, *(True for _ in heads)),
+        tuple((name(item.name), " and ".join(found.origins), *(by_contender[item.name][key] for key in heads))
+              for item in found.contenders))

@@ -1,0 +1,122 @@
+"""The tuning of a record as rows: contenders with budget, cost and choice, settings that were tried, search spaces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from repro.compare.ranking.tuning_check import TuningCheck, width
+from repro.record.tuning import TriedSetting, TunedContender
+from repro.suite.field_problem import as_text
+from repro.suite.metrics import METRICS
+
+from .layout import NOTHING, Column, TextTable, count, figure, laid, words
+from .values import Row, plain
+
+
+def tuning_rows(found: TuningCheck | None, origin: str) -> Iterator[Row]:
+    """Yield one row per tuned contender: budget, cost, choice.
+
+    Args:
+        origin: of the figures.
+    """
+    for place, item in enumerate(found.budgets if found else ()):
+        assert found is not None
+        contender = found.tuning.contenders[place] if found.tuning else None
+        cost, best = (contender.cost, contender.chosen) if contender else (None, None)
+        yield {
+            "contender": plain(item.label), "origin": origin, "search": found.tune.search, "metric": found.tune.metric,
+            "settings": item.settings, "seeds": item.seeds, "trials": item.trials, "further_trials": item.further,
+            "unequal": plain(item.space.unequal), "starts": cost.starts if cost else None,
+            "abandoned": cost.abandoned if cost else None, "wall_seconds": cost.wall_seconds if cost else None,
+            "processor_seconds": cost.processor_seconds if cost else None,
+            "unknown_starts": cost.unknown if cost else None,
+            "best_setting": plain(json.dumps(best.values, sort_keys=True)) if best else None,
+            "best_figure": best.figure if best else None, "best_quality": best.quality if best else None,
+            "tuning_seed": str(found.tuning_seed),
+            "scored_seed": None if found.scored_seed is None else str(found.scored_seed),
+            "problems": plain("; ".join(found.problems)),
+        }
+
+
+def setting_rows(found: TuningCheck | None, origin: str) -> Iterator[Row]:
+    """Yield one row per setting that was tried; none if the tuning is not in this record."""
+    for contender in found.tuning.contenders if found and found.tuning else ():
+        for item in contender.settings:
+            yield {
+                "contender": plain(contender.label), "origin": origin,
+                "number": item.number, "rank": item.rank, "setting": plain(json.dumps(item.values, sort_keys=True)),
+                "metric": found.tune.metric if found else None, "figure": item.figure, "quality": item.quality,
+                "statuses": ", ".join(f"{count} {name}" for name, count in sorted(item.statuses.items())),
+                "cell_id": item.cell.cell_id if item.cell else None,
+            }
+
+
+def space_rows(found: TuningCheck | None) -> Iterator[Row]:
+    """Yield one row per contender and field of its space."""
+    for item in found.budgets if found else ():
+        for field, axis in sorted(item.space.space.items()):
+            yield {"contender": plain(item.label), "field": plain(field), "values": plain(axis.text()),
+                   "width": plain(width(axis)), "declared_origin": plain(" ".join(item.space.origin.split()))}
+
+
+def tuning_table(found: TuningCheck | None, origin: str) -> TextTable:
+    """Return one row a contender; no row if nothing was tuned."""
+    if found is None:
+        return TextTable("", (), (), ())
+    rows = []
+    for place, row in enumerate(tuning_rows(found, origin)):
+        item = found.budgets[place]
+        best = found.tuning.contenders[place].chosen if found.tuning else None
+        cost = found.tuning.contenders[place].cost if found.tuning else None
+        rows.append(row | {
+            "run": cost.trials + item.further if cost else None,
+            "best": setting_text(best.values) if best else "",
+            "best_text": figure_text(best, found.tune.metric) if best else "",
+            "space": "; ".join(f"{field} {axis.text()} ({width(axis)})"
+                               for field, axis in sorted(item.space.space.items())),
+            "of_space": " ".join(item.space.origin.split()),
+        })
+    apart = "no scored seed was used" if not found.seed_problems else "UNFAIR: see above"
+    return laid(f"Tuning before scoring: search {found.tune.search}, by {found.tune.metric}; {apart}", (
+        words("Contender", "contender"), words("Figures", "origin"),
+        Column("Settings x seeds", lambda row: f"{row['settings']} x {row['seeds']}"), count("Trials", "run"),
+        count("Abandoned", "abandoned"), figure("Wall time (s)", "wall_seconds"),
+        figure("Processor time (s)", "processor_seconds"), _whole("Best setting", "best"),
+        Column("Its figure", lambda row: str(row["best_text"] or NOTHING)), _whole("Space", "space"),
+        words("Origin of the space", "of_space")), rows)
+
+
+def _whole(head: str, key: str) -> Column:
+    """Return a column of text that is not shortened."""
+    return Column(head, lambda row: str(row[key] or NOTHING), numeric=False)
+
+
+def is_lower_better(contender: TunedContender, metric: str) -> bool:
+    """Return whether a smaller figure ranks higher, as the choice ranks."""
+    if METRICS[metric].path not in ("final", "best"):
+        return METRICS[metric].better == "lower"
+    return any(item.cell is not None and item.cell.choices.stop.direction == "lower" for item in contender.settings)
+
+
+def end_of(item: TriedSetting) -> str:
+    """Return how a setting without a figure ended: missed, abandoned, failed, skipped or not yet run."""
+    if item.cell is None:
+        return "skipped"
+    if not item.results:
+        return "not run"
+    statuses = item.statuses
+    return "abandoned" if "abandoned" in statuses else "missed" if "missed" in statuses else "failed"
+
+
+def figure_text(item: TriedSetting, metric: str) -> str:
+    """Return the figure of a setting with its unit, or how it ended."""
+    if item.figure is not None:
+        return f"{item.figure:,.4g} {METRICS[metric].unit}".rstrip()
+    return end_of(item)
+
+
+def setting_text(values: Mapping[str, Any]) -> str:
+    """Return a setting as people read it: `optimizer.lr 0.1, batch.global 64`."""
+    return ", ".join(f"{name} {as_text(value)}" for name, value in sorted(values.items()))
