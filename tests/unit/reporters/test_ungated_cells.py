@@ -13,7 +13,7 @@ from repro.compare import compare
 from repro.compare.findings import findings
 from repro.core.files import write_json
 from repro.record.folder.store import Record, read_record
-from repro.suite.kinds.gate_options import GateOptions
+from repro.suite.kinds.training_options import GateOptions
 from repro.suite.planning.plan import Plan
 from repro.worker.gate.parity import groups, skipped, why_not
 from tests.plans import planned

@@ -17,10 +17,9 @@ from repro.core.errors import UsageError
 from repro.core.machine import Machine
 from repro.record.environment.environment import DataSet
 from repro.record.folder.store import Record
-from repro.runner.preflight import data_sets
+from repro.runner.preflight import absent_data, data_sets
 from repro.seams.training import Workload
 from repro.suite.file import read_suite
-from repro.suite.planning.absent_data import absent_data
 from repro.suite.planning.plan import Plan, expand_again, make_plan
 from repro.workloads.images.cifar10_form import Cifar10Form
 from tests.made_data import cifar10_folder, prepared
