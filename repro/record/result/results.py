@@ -325,7 +325,7 @@ class Result(Frozen):
     warnings: tuple[str, ...] = ()
     """For readers; no code reads them."""
     log_faults: tuple[LogFault, ...] = ()
-    """Faults that an unmodified log never has; empty in results of version 0.1.0, which only warn of them."""
+    """Faults that an unmodified log never has."""
     log_damaged: bool = False
     """Every rank ended well, but lines of the log are damaged or missing: the status is crashed, without a figure."""
     resumed: tuple[Resumed, ...] = ()

@@ -117,8 +117,7 @@ def test_runs_on_other_data_are_neither_merged_nor_compared(tmp_path: Path) -> N
     def on(sha256: str) -> Record:
         data = DataSet(workload="digits", name="d", version="1", sha256=sha256 * 64, train_samples=1, eval_samples=1,
                        licence="", source="", synthetic=False)
-        return replace(record, **{**{name: getattr(record, name) for name in record.__slots__},
-                                   "environment": sample_environment().model_copy(update={"data": (data,)})})
+        return replace(record, environment=sample_environment().model_copy(update={"data": (data,)}))
 
     assert unlike(on("a"), on("a")) == ""
     assert "other data of digits (aaaaaaaaaaaa against bbbbbbbbbbbb)" in unlike(on("a"), on("b"))
