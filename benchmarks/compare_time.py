@@ -16,6 +16,7 @@ import numpy as np
 from repro.compare import compare, summarize
 from repro.core.frozen import Frozen
 from repro.core.machine import Machine
+from repro.record.result.remarks import stated
 from repro.record.result.results import Bracket, Result
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Suite
@@ -177,7 +178,7 @@ def made_results(plan: Plan) -> list[Result]:
             "hashes": {"init_weights": f"w{repeat}", "data_order": f"o{repeat}", "data": "d"},
         }
         if missed:
-            found.append(Result(**base, status="missed", reason="made to miss"))
+            found.append(Result(**base, status="missed", reasons=stated("made to miss")))
             continue
         samples = 10_000 + 64 * int(generator.integers(0, 8))
         bracket = Bracket(miss_samples=samples - 64, hit_samples=samples, miss_wall_seconds=seconds * 0.99,

@@ -170,7 +170,7 @@ def _folders(scratch: Path, plan: Plan, trial: Trial) -> dict[str, RunFolder]:
     for folder in folders.values():
         folder.append_attempt(Attempt(
             trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=1,
-            started_ms=round(time.time() * 1e3), seconds=0.0, status="started", reason="",
+            started_ms=round(time.time() * 1e3), seconds=0.0, status="started",
         ))
     return folders
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from benchmarks.verdicts.made_plans import made_plan, ordered, places_of
+from repro.record.result.remarks import stated
 from repro.record.result.results import Bracket, Point, Result
 from repro.suite.model import SEEDS_BELOW
 from repro.suite.planning.plan import Plan
@@ -100,7 +101,7 @@ class SimulatedRun:
         }
         if not reached:
             ends = "diverged" if self.design.missed_by == "diverged" else "missed"
-            return Result(**base, status=ends, reason="simulated")
+            return Result(**base, status=ends, reasons=stated("simulated"))
         bracket = Bracket(miss_samples=end - distance, hit_samples=end, miss_wall_seconds=(end - distance) * pace,
                           hit_wall_seconds=wall)
         return Result(**base, status="ok", tta_wall=wall, tta_train=train, tta_cold=wall + 3, samples_to_target=end,

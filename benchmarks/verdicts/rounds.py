@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -16,9 +15,6 @@ from repro.compare import Comparison, compare
 
 ROUNDS = 6
 DESIGN: Mapping[str, Any] = {"looks": [10, 15, 20, 30], "spending": "power", "power": 2}
-SEEDS = re.compile(r"--seeds (\d+)")
-LATER_LOOK = re.compile("later last look")
-COMMAND = "repro run"
 MOST = 60
 """Pairs beyond which the user gives up, so that a simulation ends."""
 
@@ -48,13 +44,6 @@ def _followed(name: str, first: Experiment) -> Scenario:
 
 def _next(design: Experiment, found: Comparison) -> Experiment | None:
     """Return the run that the advice asks for; None: it asks for none."""
-    advice = found.settles
-    if seeds := SEEDS.search(advice):
-        return replace(design, pairs=min(MOST, int(seeds[1])), sequential="")
-    if LATER_LOOK.search(advice):
-        last = min(MOST, design.pairs + 10)
-        looks = [last // 2, 3 * last // 4, last]
-        return replace(design, pairs=last, sequential=json.dumps({**DESIGN, "looks": looks}))
-    if COMMAND in advice:
-        raise ValueError(f"the advice has a command that the simulated user does not know: {advice}")
+    if found.advice is not None and found.advice.kind == "more_pairs":
+        return replace(design, pairs=min(MOST, found.advice.n), sequential="")
     return None

@@ -29,11 +29,12 @@ from repro.record.derive.derive import with_energy
 from repro.record.folder import index
 from repro.record.folder.store import RunFolder, read_plan
 from repro.record.result.results import Result
+from repro.record.result.status import meaning
 from repro.suite.planning.plan import Plan, expand_again
 
 RECORDS = Path(__file__).parent / "records"
 FIGURES = RECORDS / "figures.json"
-LEFT_OUT = {"schema", "candidate", "baseline", "cell_id", "because", "cautions", "settles", "differs", "pairs",
+LEFT_OUT = {"schema", "candidate", "baseline", "cell_id", "because", "cautions", "advice", "differs", "pairs",
             "outliers"}
 """Parts of `repro compare --json` that are sentences or names, or follow from other parts."""
 Step = Callable[[Path], None]
@@ -100,6 +101,18 @@ def _key(trial: dict[str, Any]) -> str:
     return json.dumps([trial["choices"], trial["repeat"]], sort_keys=True)
 
 
+def type_reasons(root: Path) -> None:
+    """Put reasons of results and of the ledger into kinds; those of logged ends are derived from their logs again."""
+    def change(data: Any) -> None:
+        if "reasons" not in data:
+            text = data.pop("reason", "")
+            data["reasons"] = [{"kind": "stated", "text": text}] if text else []
+
+    change_lines(root / "ledger.jsonl", change)
+    for path in root.glob("trials/*/result.json"):
+        change_json(path, change)
+
+
 def number_of_an_import(root: Path) -> None:
     """The same of an import of published results, in published.json."""
     record = json.loads((root / "published.json").read_text(encoding="utf-8"))
@@ -109,7 +122,8 @@ def number_of_an_import(root: Path) -> None:
     write_json(root / "published.json", {"format": FORMAT, **record})
 
 
-STEPS: dict[str, Step] = {"the format in plan.json": number_in_the_plan, "names": rename}
+STEPS: dict[str, Step] = {"the format in plan.json": number_in_the_plan, "names": rename,
+                          "kinds of reasons": type_reasons}
 """What a step does -> the step, for runs."""
 STEPS_OF_IMPORTS: dict[str, Step] = {"the format in published.json": number_of_an_import}
 """The same for imports of published results, which are folders."""
@@ -147,11 +161,12 @@ def derive_results(folder: RunFolder) -> None:
         if not path.is_file():
             continue
         stored = json.loads(path.read_text(encoding="utf-8"))
-        outside = {name: stored[name] for name in ("attempt", "status", "reason", "log_damaged", "network", "energy")}
+        outside = {name: stored[name] for name in ("attempt", "status", "reasons", "network", "energy")}
         ended = Result.model_validate(
             {"trial_id": trial.trial_id, "cell_id": trial.cell_id, "repeat": trial.repeat, **outside})
         found = rederived(trial, ended, folder.log(trial.trial_id, ended.attempt))
-        found = found.model_copy(update={"reason": ended.reason})
+        if not meaning(ended.status).logged:
+            found = found.model_copy(update={"reasons": ended.reasons})
         result = with_energy(found, ended.energy) if ended.energy else found
         now = result.model_dump(mode="json", by_alias=True)
         names = [name for name in {**stored, **now} if stored.get(name) != now.get(name)]

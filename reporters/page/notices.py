@@ -94,7 +94,7 @@ def _failed_trials(record: Record) -> Iterator[Notice]:
         if result.status != "ok":
             by_status.setdefault(result.status, []).append(result)
     for status, results in by_status.items():
-        reasons = list(dict.fromkeys(reason for result in results if (reason := result.reason)))
+        reasons = list(dict.fromkeys(result.reason for result in results if result.reasons))
         more = f" (and {len(reasons) - 2} others)" if len(reasons) > 2 else ""
         text = f": {'; '.join(reasons[:2])}{more}" if reasons else ""
         end = meaning(status)

@@ -96,7 +96,7 @@ def trial_note(record: Record, cell: Cell, result: Result | None, reason: str, l
     places = [f"[cell {_text(cell.label)}]({run_place(links.experiment, links.parent)})" if links.parent else "",
               f"the [report of all cells]({report_place(links)})" if links.report else ""]
     where = " and ".join(filter(None, places))
-    warnings = "\n".join(f"- Warning: {_text(text)}" for text in (result.warnings if result else ()))
+    warnings = "\n".join(f"- Warning: {_text(item.words)}" for item in (result.warnings if result else ()))
     see = f"See {where}" if where and (head or cause) else ""
     return "\n\n".join(filter(None, (_sentences(head, see), _sentences(cause), warnings)))
 

@@ -14,18 +14,13 @@ from repro.record.folder import index, post_mortem
 from repro.record.log.event import LogEvent, count_packed
 from repro.record.log.reading import MalformedEvent, Recorded, interpret
 from repro.record.log.schema import RunStop, TrialStated
-from repro.record.result.result_warnings import upgrade_legacy
-from repro.record.result.results import CONSERVATION_TOLERANCE, LogFault, Result
+from repro.record.result.results import Result
 from repro.record.result.status import meaning
+from repro.record.result.warned import CONSERVATION_TOLERANCE
 from repro.seams.launching import LaunchResult, RankCause, RankEnd
 from repro.suite.model import Trial
 
-LOG_FAULTS: dict[LogFault, str] = {
-    "steps_missing": "step records cover another number of samples than the evaluations",
-    "clock_backwards": "the clock went backwards between evaluations",
-}
-"""Faults that no unmodified log has, in words."""
-NOT_IN_THE_LOG = ("network", "reason", "energy")
+NOT_IN_THE_LOG = ("network", "energy")
 """Fields that come from the end of the processes, which the log does not hold."""
 MEASURED_OUTSIDE = {"network": None, "energy": None}
 """Fields measured outside the processes: a trial that failed before its log began has them too."""
@@ -50,7 +45,6 @@ def differences(trial: Trial, stored: Result, log: Path) -> list[FieldDifference
     Raises:
         OutputError: the log cannot be read, or gives no result.
     """
-    stored = upgrade_legacy(stored)
     if _has_no_figures(stored) and post_mortem.log_damage(log):
         return []  # failed before its log began or because the log was damaged
     again = rederived(trial, stored, log)
@@ -60,7 +54,8 @@ def differences(trial: Trial, stored: Result, log: Path) -> list[FieldDifference
     if texts[0] == texts[1]:
         return []
     before, after = map(json.loads, texts)
-    names = [name for name in before if name not in NOT_IN_THE_LOG and not _equal(before[name], after[name])]
+    outside = NOT_IN_THE_LOG if meaning(stored.status).logged or stored.log_damaged else (*NOT_IN_THE_LOG, "reasons")
+    names = [name for name in before if name not in outside and not _equal(before[name], after[name])]
     return [FieldDifference(name, _phrase(name, before[name], after[name])) for name in names]
 
 
@@ -69,8 +64,7 @@ def _has_no_figures(stored: Result) -> bool:
     if meaning(stored.status).logged:
         return False
     return stored.model_copy(update=MEASURED_OUTSIDE) == Result(**{
-        name: getattr(stored, name) for name in ("trial_id", "cell_id", "repeat", "attempt", "status", "reason",
-                                                 "log_damaged")})
+        name: getattr(stored, name) for name in ("trial_id", "cell_id", "repeat", "attempt", "status", "reasons")})
 
 
 def rederived(trial: Trial, stored: Result, log: Path) -> Result:
@@ -200,4 +194,4 @@ def conservation_problems(result: Result) -> list[str]:
     if result.conservation_error is not None and result.conservation_error > CONSERVATION_TOLERANCE:
         found.append(f"the phases miss the wall clock by {result.conservation_error:.1%} "
                      f"(limit {CONSERVATION_TOLERANCE:.0%})")
-    return [*found, *(LOG_FAULTS[fault] for fault in upgrade_legacy(result).log_faults)]
+    return [*found, *(fault.words for fault in result.log_faults)]

@@ -67,14 +67,14 @@ def _check_figures(folder: RunFolder, trial: Trial, result: Result, code: str, f
 def _report_differences(place: str, wrong: list[FieldDifference], code: str, found: Verification) -> None:
     """Report a result that its log does not give: either was modified, or other code derived the result.
 
-    The two cases cannot be distinguished here, so a different figure is a problem in both. Different warnings may come
-    from another version and are a note.
+    The two cases cannot be distinguished here, so a different figure is a problem in both. Other warnings or reasons
+    may come from another version and are a note.
     """
     text = "; ".join(item.text for item in wrong[:3]) + (f"; {len(wrong) - 3} more fields" if len(wrong) > 3 else "")
     if code == this_code():
         found.add(place, text, "result")
-    elif all(item.field == "warnings" for item in wrong):
-        found.notes.append(f"{place}: {text}; made by {code}, whose warnings may differ")
+    elif all(item.field in ("warnings", "reasons") for item in wrong):
+        found.notes.append(f"{place}: {text}; made by {code}, which may warn of other things")
     else:
         found.add(place, f"{text} (modified, or derived by other rules: made by {code})", "result")
 

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from repro import stats
+from repro.compare.advice import Advice
 from repro.core.frozen import Frozen
 from repro.suite.design import claim_text
 from repro.suite.metrics import METRICS
@@ -178,7 +179,7 @@ class Comparison(Frozen):
     probability_less: Estimate | None = None
     """P(a candidate trial's figure < a baseline trial's), ties half."""
     equivalence: MarginTest | None = None
-    settles: str = ""
+    advice: Advice | None = None
     """Way to settle an open comparison, as far as it can be said without inviting more errors."""
     cautions: tuple[str, ...] = ()
     adjusted: Adjusted | None = None
@@ -190,6 +191,11 @@ class Comparison(Frozen):
     refused: bool = False
     """There is no result, for the reason in `because`: no condition passes, and no figure is given but the pairs (of
     published results those that docs/published.md names)."""
+
+    @property
+    def settles(self) -> str:
+        """The advice in words; "" if there is none."""
+        return self.advice.words if self.advice else ""
 
     @property
     def goes_on(self) -> bool:

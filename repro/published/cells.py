@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from repro.core.frozen import Frozen
 from repro.published.record import PublishedBracket, PublishedCell, PublishedResult, Score
 from repro.published.untrusted.text import plain
+from repro.record.result.remarks import Stated, stated
 from repro.record.result.results import Bracket, Result
 
 SEVERAL = "several"
@@ -105,13 +106,13 @@ def _as_result(item: PublishedResult) -> Result:
     elapsed = item.run_seconds
     return Result(
         trial_id=item.result_id, cell_id=item.cell_id, repeat=item.repeat, attempt=0, status=item.status,
-        reason=item.reason, tta_wall=item.seconds, run_seconds=elapsed, init_seconds=item.init_seconds,
+        reasons=stated(item.reason), tta_wall=item.seconds, run_seconds=elapsed, init_seconds=item.init_seconds,
         samples_to_target=item.samples_to_target, epochs_to_target=item.epochs_to_target,
         bracket=_bracket(item.bracket), samples=samples,
         samples_per_second=samples / elapsed if samples and elapsed and item.status != "invalid" else None,
         final=values[-1] if values and single else None,
         best=(min(values) if lower else max(values)) if values and single and known else None,
-        warnings=item.warnings,
+        warnings=tuple(Stated(text=text) for text in item.warnings),
     )
 
 

@@ -17,6 +17,8 @@ from repro.record.folder.ledger import Attempt
 from repro.record.hopeless import HopelessRule
 from repro.record.log.reading import read_log
 from repro.record.result.energy import Energy
+from repro.record.result.reasons import OutOfTime, Reason
+from repro.record.result.remarks import stated
 from repro.record.result.results import Result
 from repro.record.result.status import INTERRUPTED, NOT_LAUNCHED, REFUSED, STARTED, meaning
 from repro.runner.checkpoints import TrialCheckpoints, spent_seconds
@@ -46,13 +48,13 @@ class Start:
     def now(cls, trial: Trial, attempt: int, point: Resumption | None, passed_over: tuple[str, ...]) -> Start:
         return cls(trial, attempt, round(time.time() * 1e3), time.monotonic(), point, passed_over)
 
-    def line(self, status: str, reason: str) -> Attempt:
+    def line(self, status: str, reasons: tuple[Reason, ...]) -> Attempt:
         """Return the line of the ledger for this status."""
         point = self.point
         return Attempt(
             trial_id=self.trial.trial_id, cell_id=self.trial.cell_id, repeat=self.trial.repeat, attempt=self.attempt,
             started_ms=self.started_ms, seconds=round(time.monotonic() - self.monotonic, 3), status=status,
-            reason=reason, passed_over=self.passed_over,
+            reasons=reasons, passed_over=self.passed_over,
             resumed_from=f"{point.path.name} of attempt {point.checkpoint.attempt}" if point else "",
         )
 
@@ -103,15 +105,15 @@ class TrialStarter:
         append = self.context.folder.append_attempt
         try:
             # Before the launch: if this process is killed, the ledger still has the start.
-            append(start.line(STARTED, "the run ended before this attempt did"))
+            append(start.line(STARTED, stated("the run ended before this attempt did")))
             if self.meter is not None:
                 self.meter.start()
             return self._launch(start, checkpoints)
         except KeyboardInterrupt as error:
-            append(start.line(INTERRUPTED, interrupter(error)))
+            append(start.line(INTERRUPTED, stated(interrupter(error))))
             raise
         except ReproError as error:
-            append(start.line(NOT_LAUNCHED, str(error)))
+            append(start.line(NOT_LAUNCHED, stated(str(error))))
             raise
 
     def _launch(self, start: Start, checkpoints: TrialCheckpoints) -> LaunchResult:
@@ -145,7 +147,7 @@ class TrialStarter:
         refusal = outcome.refused_checkpoint
         if start.point is None or not refusal or not checkpoints.stored.remove_refused(start.point.path.name):
             return False
-        self.context.folder.append_attempt(start.line(REFUSED, refusal))
+        self.context.folder.append_attempt(start.line(REFUSED, stated(refusal)))
         self.context.warn("checkpoint", refusal, start.trial.trial_id)
         return True
 
@@ -159,7 +161,7 @@ class TrialStarter:
             self.context.warn("energy", f"the energy of this trial is unknown: the tracker {problem}",
                               start.trial.trial_id)
         write_model(self.context.folder.result(start.trial.trial_id), result)
-        self.context.folder.append_attempt(start.line(result.status, result.reason))
+        self.context.folder.append_attempt(start.line(result.status, result.reasons))
         return result
 
 
@@ -176,7 +178,6 @@ def _result(start: Start, outcome: LaunchResult, log: Path) -> Result:
         return damaged_log(trial, start.attempt, damage)
     result = derive(trial, start.attempt, read_log(log, skip_malformed=True), outcome)
     if outcome.timed_out and not outcome.ends:
-        reason = (f"nothing was left of its time limit of {trial.choices.timeout_seconds:g} s when it was resumed: "
-                  f"{outcome.seconds:.0f} s had passed since its first start")
-        return result.model_copy(update={"reason": reason})
+        return result.model_copy(update={"reasons": (
+            OutOfTime(seconds=outcome.seconds, limit_seconds=trial.choices.timeout_seconds),)})
     return result

@@ -17,6 +17,7 @@ from repro.compare.findings import Findings, findings
 from repro.core import registry
 from repro.record.folder.store import Record
 from repro.record.result.metric_values import figures_of
+from repro.record.result.remarks import joined
 from repro.record.result.results import Result
 
 from .cells import cell_rows
@@ -147,7 +148,7 @@ def _trial(record: Record, item: Result) -> Row:
             "controller_training_messages": control.training.messages if control else None,
             "controller_training_bytes": control.training.bytes if control else None}
     row |= {f"hash.{name}": plain(item.hashes[name]) if name in item.hashes else None for name in HASHES}
-    return row | {"warnings": plain("; ".join(item.warnings))}
+    return row | {"warnings": plain(joined(item.warnings))}
 
 
 def _evaluations(record: Record) -> Iterable[Row]:

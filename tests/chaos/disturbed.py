@@ -47,7 +47,7 @@ LATE_SHARE = 0.8
 """Share of faults in a world with resumed trials that wait until the running trial has a checkpoint."""
 ENDED = ("ok", "missed", "lost")
 """Statuses of attempts that need no other, and of those whose checkpoints went when they had ended."""
-RESUMED = ("resumed", "warnings")
+RESUMED = ("warnings",)
 """The part of a result about its resumption from a checkpoint."""
 ENDS_SECONDS = 300
 """Seconds that a start may need on a busy machine."""
@@ -351,7 +351,7 @@ class Drive:
         if self.world.real:
             return {item.trial_id: {"hashes": item.hashes, "curve": [(at.samples, at.value) for at in item.curve]}
                     for item in results}
-        drop = {"attempt", "reason", "network", *(RESUMED if self.world.resumes else ())}
+        drop = {"attempt", "reasons", "network", *(RESUMED if self.world.resumes else ())}
         found = {item.trial_id: item.model_dump(mode="json", exclude=drop) for item in results}
         for figures in found.values():
             figures["phases"].pop("lost", None)  # nothing, on a separate clock

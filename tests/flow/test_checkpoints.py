@@ -27,6 +27,7 @@ from repro.record.folder.checkpoint import Checkpoints
 from repro.record.folder.index import file_sha256
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
+from repro.record.result.warned import CheckpointsSkipped
 from repro.runner import preflight
 from repro.runner.context import Options
 from repro.runner.run import Run, prepare
@@ -143,8 +144,7 @@ def check_clock(run: Run, result: Result) -> None:
     lost = sum(item.lost_seconds for item in result.resumed)
     assert lost > 0.2, "a new start takes a while"
     assert result.phases["lost"] == pytest.approx(lost, abs=0.01)
-    assert any("resumed from the checkpoint of attempt 1" in text for text in result.warnings)
-    assert not any(text.startswith("step records") for text in result.warnings)
+    assert {item.attempt for item in result.resumed} == {1} and not result.log_faults
     spans = [item for item in map(json.loads, run.folder.ledger.read_text().splitlines())
              if item["trial_id"] == result.trial_id and item["status"] != "started"]
     assert spans[-1]["resumed_from"].startswith("step_0")
@@ -253,9 +253,8 @@ def test_ranks_that_cannot_write_agree_to_leave_the_checkpoint_out(tmp_path: Pat
         record = run.execute()
     assert {result.status for result in record.results} == {"missed"}, [item.reason for item in record.results]
     for result in record.results:
-        told = [text for text in result.warnings if "checkpoint(s) were not written, the first at step 12: " in text]
-        assert len(told) == 1, (result.trial_id, result.warnings)
-        assert told[0].endswith(" MB are free on its disk)")
+        told, = (item for item in result.warnings if isinstance(item, CheckpointsSkipped))
+        assert told.step == 12 and told.problem.endswith(" MB are free on its disk)")
     assert not list(run.folder.root.rglob("checkpoints/step_*")) and verify(run.folder.root).problems == []
 
 

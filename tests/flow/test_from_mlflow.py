@@ -15,6 +15,7 @@ from repro.core import registry
 from repro.core.errors import ReproError
 from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record, read_record
+from repro.record.result.remarks import stated
 from tests.records import SUITE, Course, make_record
 from tests.tracking_server import serving
 
@@ -45,7 +46,7 @@ def sent(server: str, tmp_path_factory: pytest.TempPathFactory) -> Record:
     record.folder.log(first.trial_id, 2).write_text(record.folder.log(first.trial_id, 1).read_text())
     record.folder.append_attempt(Attempt(
         trial_id=first.trial_id, cell_id=first.cell_id, repeat=first.repeat, attempt=2, started_ms=1.61e12, seconds=1.0,
-        status="crashed", reason="again, for the test"))
+        status="crashed", reasons=stated("again, for the test")))
     record.folder.append_incident("resumed", "for the test, <b>&amp;\u202e")
     record.folder.launchers.write_text('{"preload_seconds": 1.25}')
     record = read_record(root)

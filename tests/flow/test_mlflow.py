@@ -18,6 +18,7 @@ from repro.core.markdown import escaped
 from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record, read_record
 from repro.record.log.schema import SystemSample
+from repro.record.result.remarks import stated
 from repro.runner import tracking as tracking
 from tests.flow.mlflow_stores import NARROW, SMALL, dump, dump_run, later, named, reporter
 from tests.records import Course, default_course, make_record, write_log
@@ -223,7 +224,7 @@ def test_a_running_trial_appears_and_ends(store: str, tmp_path: Path) -> None:
     write_log(full, trial, default_course(trial))
     lines = full.read_text().splitlines(keepends=True)
     folder.append_attempt(Attempt(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=1,
-                                  started_ms=0, seconds=0, status="started", reason="as before every launch"))
+                                  started_ms=0, seconds=0, status="started", reasons=stated("as before every launch")))
     record = read_record(folder.root)
     log = folder.log(trial.trial_id, 1)
     cut = next(index for index, line in enumerate(lines) if '"eval_accuracy"' in line) + 1

@@ -200,7 +200,7 @@ def test_what_cannot_be_is_no_result(tmp_path: Path, name: str) -> None:
     result = run_one(tmp_path, code, reader=READER + (", start: '^begin'" if "begin" in code else ""))
     assert (result.status, reason in result.reason) == (status, True), result.reason
     if name == "a crash that exits with 0":
-        assert any("traceback" in text for text in result.warnings)
+        assert any("traceback" in item.words for item in result.warnings)
 
 
 def test_a_command_that_is_not_there_is_one_line(tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ def test_nothing_that_is_written_holds_a_credential(tmp_path: Path, server: tupl
     crashed, hung = (json.loads(next((tmp_path / name).glob("trials/*/result.json")).read_text())
                      for name in ("crashed", "hung"))
     assert (crashed["status"], hung["status"]) == ("crashed", "hung")
-    assert HIDDEN in crashed["reason"]
+    assert HIDDEN in crashed["reasons"][0]["said"]
     if form == "user":  # an address with a query reaches no server: it is refused, in one line, without the query
         assert b"repro.key" in b"".join(path.read_bytes() for path in store.glob("mlflow.db*"))
     place.repro("report", "run", "--to", "html,markdown,latex,figures,csv,parquet,jsonl,mllog")

@@ -99,7 +99,7 @@ def trial(engine: str, precision: str, norm: str, defect: str) -> Found:
     if not results:
         return Found(defect, "gate", text=ended.stderr[-300:])
     invalid = results[0]["status"] == "invalid"
-    return Found(defect, "trial" if invalid else "", text=f"{results[0]['status']}: {results[0]['reason']}")
+    return Found(defect, "trial" if invalid else "", text=f"{results[0]['status']}: {results[0]['reasons']}")
 
 
 def run(engine: str, precision: str, defects: Sequence[str]) -> list[Found]:

@@ -108,7 +108,7 @@ def test_verify_reads_the_source_and_not_the_reason(tmp_path: Path) -> None:
     root = merged(tmp_path).folder.root
     lines = [json.loads(line) for line in (root / "ledger.jsonl").read_text().splitlines()]
     for line in lines:
-        line["reason"] = OTHER_WORDS if line["source"] else line["reason"]
+        line["reasons"] = [{"kind": "stated", "text": OTHER_WORDS}] if line["source"] else line["reasons"]
     (root / "ledger.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     seal(read_record(root).folder)
     found = verify(root)

@@ -146,5 +146,5 @@ def _trial(item: Result, mark: CellMark, starts: int, quality: Quality, word: st
         conservation=share(item.conservation_error), observer=share(item.observer_effect), starts=starts,
         record=f"{FOLDER}/{item.trial_id}/result.json",
         hashes=tuple((HASHES.get(name, name), value[:8], value) for name, value in item.hashes.items()),
-        warnings=item.warnings,
+        warnings=tuple(one.words for one in item.warnings),
     )

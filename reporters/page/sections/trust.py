@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 from repro.compare import PAIRED_HASHES
 from repro.record.folder.store import Record
-from repro.record.result.results import CONSERVATION_TOLERANCE, OTHER_SHARE, Result
+from repro.record.result.results import Result
+from repro.record.result.warned import CONSERVATION_TOLERANCE, LOGGING_LIMIT, OTHER_SHARE
 from repro.tables.text import Number, share
 
 from ..cells import CellMark, marks
 
-OBSERVER_LIMIT = 0.005
-"""Largest accepted share of a run for logging (method.md 1.8)."""
 LEVELS = {
     "bitwise": "deterministic kernels are requested: on one machine the same seed gives identical bits",
     "seeded": "every random stream is derived from the seed; kernels can add in any order",
@@ -62,7 +61,7 @@ def trust(record: Record) -> Trust:
     rows = tuple(_row(known[cell.cell_id], cell.choices.repeatability, record.of_cell(cell.cell_id))
                  for cell in record.plan.cells)
     found = dict.fromkeys(row.determinism for row in rows)
-    limits = (CONSERVATION_TOLERANCE, OBSERVER_LIMIT, OTHER_SHARE)
+    limits = (CONSERVATION_TOLERANCE, LOGGING_LIMIT, OTHER_SHARE)
     return Trust(rows, tuple((level, LEVELS[level]) for level in found),
                  tuple(f"{100 * limit:g}\N{NO-BREAK SPACE}%" for limit in limits),  # type: ignore[arg-type]  # three of them
                  _pairing(record))
@@ -72,7 +71,7 @@ def _row(mark: CellMark, determinism: str, results: Sequence[Result]) -> TrustRo
     return TrustRow(
         mark=mark, n=len(results), determinism=determinism,
         conservation=_worst(results, lambda item: item.conservation_error, CONSERVATION_TOLERANCE),
-        observer=_worst(results, lambda item: item.observer_effect, OBSERVER_LIMIT),
+        observer=_worst(results, lambda item: item.observer_effect, LOGGING_LIMIT),
         other=_worst(results, _other, OTHER_SHARE),
     )
 

@@ -118,7 +118,7 @@ def _measure(
     evidence = examine(_cell(match.factor, match.candidate, design), _cell(match.factor, match.baseline, design),
                        sides[0], sides[1], asked)
     if refusal := _refusal(pairs.values()):
-        evidence = replace(evidence, refusal=refusal, settles="")
+        evidence = replace(evidence, refusal=refusal, advice=None)
     seeds = {pair.repeat for pair in evidence.pairs}
     effects = {} if evidence.refusal else {
         key: _logs(pair, seeds, doubts, asked) for key, pair in pairs.items()}

@@ -13,7 +13,8 @@ from typing import Any
 
 from repro.compare.evidence.observation import Observed
 from repro.record.result.metric_values import read
-from repro.record.result.results import Bracket, Point, Resumed
+from repro.record.result.results import Bracket, Point
+from repro.record.result.warned import Resumed
 from repro.suite.metrics import METRICS
 
 

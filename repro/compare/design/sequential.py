@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from repro.compare.advice import Advice
 from repro.compare.cells import CellIndex, primary_pair
 from repro.compare.evidence import drift
 from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.evidence.stage import Stage
 from repro.compare.figures import DECIDED, Comparison, LookPlace, TimeSplit
-from repro.compare.verdict.advice import OVER, TESTED
 from repro.compare.verdict.verdict import judged
 from repro.record.folder.ledger import ENDS, Decision, Look
 from repro.record.result.results import Result
@@ -51,7 +51,7 @@ class Progress:
         if have >= looks[0]:
             return before
         text = f"look 1 of {len(looks)} at {looks[0]} pairs: {have} have run"
-        return before.model_copy(update={"because": text, "settles": "run the missing pairs"})
+        return before.model_copy(update={"because": text, "advice": Advice(kind="missing_pairs")})
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +184,8 @@ def _placed(plan: Plan, last: TakenLook) -> Comparison:
     stage, following = last.stage, None if last.ends else plan.design.looks[last.stage.number]
     place = LookPlace(number=stage.number, of=stage.of, n=stage.n, nominal=stage.difference,
                       same_nominal=stage.same, anytime=stage.anytime, next_n=following)
-    because, settles = _words(last, following)
-    return last.found.model_copy(update={"look": place, "because": because, "settles": settles} | _without_naive(last))
+    because, advice = _words(last, following)
+    return last.found.model_copy(update={"look": place, "because": because, "advice": advice} | _without_naive(last))
 
 
 def _without_naive(last: TakenLook) -> dict[str, object]:
@@ -196,16 +196,17 @@ def _without_naive(last: TakenLook) -> dict[str, object]:
         throughput=split.throughput.model_copy(update={"interval": None}))}
 
 
-def _words(last: TakenLook, following: int | None) -> tuple[str, str]:
+def _words(last: TakenLook, following: int | None) -> tuple[str, Advice | None]:
     """Return the reason of the verdict with its look, and what would settle it."""
     stage, found = last.stage, last.found
     at = f"after {stage.n} pairs" if stage.anytime else f"look {stage.number} of {stage.of} at {stage.n} pairs"
     if last.decision == "settled":
         nominal = stage.same if found.verdict == "same" else stage.difference
         where = at if stage.anytime else f"at {at} (a p of at most {nominal:.3g} is needed)"
-        return f"settled {where}: {found.because}", ""
+        return f"settled {where}: {found.because}", None
     if following is not None:
-        return f"{at}: continues; {found.because}", f"the next look is at {following} pairs"
+        return f"{at}: continues; {found.because}", Advice(kind="next_look", n=following)
     if last.decision == "failed":
-        return f"{at}: {found.because}", found.settles
-    return f"{at}, the last: {found.because}", OVER if found.settles == TESTED else found.settles
+        return f"{at}: {found.because}", found.advice
+    tested = found.advice is not None and found.advice.kind == "tested"
+    return f"{at}, the last: {found.because}", Advice(kind="looks_used_up") if tested else found.advice

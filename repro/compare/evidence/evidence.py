@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from repro import stats
+from repro.compare.advice import Advice
 from repro.compare.cells import ComparedCell, design_of
 from repro.compare.evidence.drift import Slots
 from repro.compare.evidence.grid import Grid, grid_of
@@ -28,6 +29,7 @@ EXACT_PAIRS = 20
 """Up to here all 2^n sign flips are counted."""
 NO_SPREAD = 1e-12
 """Standard deviation of log ratios below which it is only rounding."""
+_MISSING = Advice(kind="missing_pairs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class Evidence:
     n: int
     refusal: str = ""
     """Reason for a missing verdict; "" if one is possible."""
-    settles: str = ""
+    advice: Advice | None = None
     ratio: float | None = None
     interval: stats.Interval | None = None
     p: float | None = None
@@ -197,7 +199,7 @@ def _paired(base: Evidence) -> Evidence:
     asked = base.asked
     unknown = _unknown(base)
     if unknown:
-        return replace(base, refusal=unknown, settles="run them again")
+        return replace(base, refusal=unknown, advice=Advice(kind="lost_trials"))
     have = len(base.ours.results.keys() & base.theirs.results.keys())
     early = "" if asked.planned is None or have >= asked.planned else (
         f"{have} of {asked.planned} planned pairs have run; no verdict before all have")
@@ -206,10 +208,9 @@ def _paired(base: Evidence) -> Evidence:
         return replace(found, refusal=early) if early and not found.refusal else found
     if base.n < 2:
         text = f"{base.n} pair{'s' if base.n != 1 else ''} with one seed; an interval needs two, significance six"
-        return replace(base, refusal=early or text, settles="run the missing pairs" if early else (
-            "run six pairs, with new seeds: repro run SUITE --seeds 6"))
+        return replace(base, refusal=early or text, advice=_MISSING if early else Advice(kind="more_pairs", n=6))
     found = _ratios(base)
-    return replace(found, refusal=early or _outside(base), settles="run the missing pairs" if early else "")
+    return replace(found, refusal=early or _outside(base), advice=_MISSING if early else None)
 
 
 def _unknown(base: Evidence) -> str:
@@ -282,7 +283,7 @@ def _unpaired(base: Evidence) -> Evidence:
     """Compute the figures of trials that do not share their seeds: Welch on logs."""
     unknown = _unknown(base)
     if unknown:
-        return replace(base, refusal=unknown, settles="run them again")
+        return replace(base, refusal=unknown, advice=Advice(kind="lost_trials"))
     if base.ours.without or base.theirs.without:
         found_missed = missed(base.ours, base.theirs, base.asked.scale, base.asked.horizon, paired=False)
         return replace(base, missed=found_missed, refusal=found_missed.refusal or _outside(base))

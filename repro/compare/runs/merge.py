@@ -20,6 +20,7 @@ from repro.record.folder.index import seal
 from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.folder.stored_code import copy_code
+from repro.record.result.remarks import stated
 from repro.suite.planning.plan import Plan
 
 LATER = ("seeds were added by a later run: this may have been decided after seeing the earlier results, and p does not "
@@ -232,8 +233,8 @@ def _copy_trials(group: Sequence[Source], folder: RunFolder, plan: Plan) -> None
                 number += 1
                 _copy_file(item.record.folder.log(trial.trial_id, entry.attempt), folder.log(trial.trial_id, number))
                 said = f"of {item.name}, not counted: seed {trial.repeat} counts from {source.name}"
-                reason = f"{said}; {entry.reason}" if entry.reason else said
-                ledger.append(entry.model_copy(update={"attempt": number, "reason": reason, "source": item.name}))
+                ledger.append(entry.model_copy(update={
+                    "attempt": number, "reasons": (*stated(said), *entry.reasons), "source": item.name}))
     for entry in sorted(ledger, key=lambda entry: (entry.started_ms, entry.trial_id, entry.attempt)):
         folder.append_attempt(entry)
 

@@ -5,13 +5,13 @@ One source for the page, the terminal, papers, tables and MLflow: a format that 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
+from repro.record.result.warned import Warned
 
 BUSY = 0.25
 """Load per core (1 min, before the run) above which a reader is warned: one other process on four cores."""
@@ -77,14 +77,14 @@ def _incidents(record: Record) -> Iterator[RunWarning]:
 
 def _trials(record: Record) -> Iterator[RunWarning]:
     """Yield the warnings of trials; those that differ only in their numbers as one."""
-    alike: dict[str, list[tuple[Result, str]]] = {}
+    alike: dict[tuple[str, ...], list[tuple[Result, Warned]]] = {}
     for result in record.results:
-        for text in result.warnings:
-            alike.setdefault(re.sub(r"[\d.]+", "#", text), []).append((result, text))
+        for item in result.warnings:
+            alike.setdefault(tuple(value for _, value in item if isinstance(value, str)), []).append((result, item))
     for found in alike.values():
-        (first, text), others = found[0], len(found) - 1
+        (first, warned), others = found[0], len(found) - 1
         more = f" (and {others} other trial{'s' if others > 1 else ''})" if others else ""
-        yield RunWarning("Trial", f"{first.trial_id}: {text}{more}", "trials",
+        yield RunWarning("Trial", f"{first.trial_id}: {warned.words}{more}", "trials",
                          _where(record, {result.cell_id for result, _ in found}))
 
 

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from repro import stats
+from repro.compare.advice import Advice, AdviceKind
 from repro.compare.evidence.evidence import Evidence
 from repro.compare.evidence.missed import Missed
 from repro.compare.figures import Comparison, GridFacts, MarginTest, Verdict, bounds
 from repro.compare.verdict import sentences
-from repro.compare.verdict.advice import what_reaches, what_settles
 from repro.compare.verdict.family import ALPHA, LEAST, FamilyShare, can_be_same, shares_of
+from repro.suite.design import JUDGES
 
-Decision = tuple[Verdict, str, str]
+Decision = tuple[Verdict, str, Advice | None]
 """(verdict, because, what would settle it)."""
 
 
@@ -31,7 +32,7 @@ def _withheld(item: Evidence) -> Evidence:
 
 
 def _comparison(item: Evidence, share: FamilyShare) -> Comparison:
-    verdict, because, settles = _decide(item, share)
+    verdict, because, advice = _decide(item, share)
     adjusted = not item.asked.primary
     return Comparison(
         candidate=item.candidate.cell_id, baseline=item.baseline.cell_id, candidate_label=item.candidate.label,
@@ -40,7 +41,7 @@ def _comparison(item: Evidence, share: FamilyShare) -> Comparison:
         paired=item.asked.paired, p=item.p, p_adjusted=share.p if adjusted else None, family=share.family,
         welch=item.welch, split=item.split, restricted=item.restricted,
         log_rank_p=item.missed.log_rank_p if item.missed else None, probability_less=item.probability_less,
-        equivalence=_margin_test(item, share.equivalence_p if adjusted else None), settles=settles,
+        equivalence=_margin_test(item, share.equivalence_p if adjusted else None), advice=advice,
         cautions=(*item.asked.cautions, *sentences.cautions(item)), refused=bool(item.refusal),
         adjusted=item.adjusted, corrected=bounds(item.corrected(1 - share.level)),
         reachable=share.floor <= ALPHA, grid=_grid_facts(item),
@@ -68,19 +69,28 @@ def _margin_test(item: Evidence, adjusted: float | None) -> MarginTest | None:
 
 def _decide(item: Evidence, share: FamilyShare) -> Decision:
     if item.refusal:
-        return "inconclusive", item.refusal, item.settles
+        return "inconclusive", item.refusal, item.advice
     if item.missed is not None:
         return _of_missed(item, item.missed, share)
     if share.p is None or item.ratio is None:
-        return "inconclusive", "there is no figure to judge", ""
+        return "inconclusive", "there is no figure to judge", None
     if _is_significant(item, share):
         word = item.asked.scale.below if item.ratio < 1 else item.asked.scale.above
-        return word, sentences.why_different(item, share, word), ""
+        return word, sentences.why_different(item, share, word), None
     if _is_same(item, share):
-        return "same", sentences.why_same(item, share), ""
+        return "same", sentences.why_same(item, share), None
     if share.floor > ALPHA:
         return _out_of_reach(item, share)
-    return "inconclusive", sentences.why_open(item, share), what_settles(item, share)
+    return "inconclusive", sentences.why_open(item, share), Advice(kind=_open_kind(item, share))
+
+
+def _open_kind(item: Evidence, share: FamilyShare) -> AdviceKind:
+    """Return what settles a comparison that was tested and is open."""
+    if not item.is_apart(1 - share.level):
+        return "equal_grids"
+    if not item.asked.paired:
+        return "pair_trials"
+    return "tested_in_a_contest" if JUDGES.get(item.design) == "mean" else "tested"
 
 
 def _is_significant(item: Evidence, share: FamilyShare) -> bool:
@@ -106,35 +116,36 @@ def _is_same(item: Evidence, share: FamilyShare) -> bool:
 def _out_of_reach(item: Evidence, share: FamilyShare) -> Decision:
     """Decide where this n cannot be significant, for any figures."""
     if not item.asked.paired:
-        return "inconclusive", f"{item.ours.n} trials against {item.theirs.n} cannot be significant at 5 %", ""
+        return "inconclusive", f"{item.ours.n} trials against {item.theirs.n} cannot be significant at 5 %", None
     alone = item.floor > ALPHA
     needed = 6 if alone and share.family == 1 else stats.pairs_to_survive(share.family, ALPHA)
-    settles = what_reaches(needed, tested=not alone)
+    # Where the primary contrast of the run was tested, a new run would test it again.
+    advice = Advice(kind="more_pairs" if alone else "declare_pairs", n=needed)
     if not alone:
         text = f"{item.n} pairs cannot be significant after Holm over the {share.family} contrasts shown; {needed} can"
-        return "exploratory", text, settles
+        return "exploratory", text, advice
     text = f"{item.n} pairs cannot be significant at 5 % (exact floor p = {item.floor:.3g})"
     if item.asked.primary:
-        return "inconclusive", f"{text}; 6 can", settles
+        return "inconclusive", f"{text}; 6 can", advice
     together = f"{share.family} contrasts together need {needed}" if share.family > 1 else f"{needed} can"
-    return "exploratory", f"{text}; {together}", settles
+    return "exploratory", f"{text}; {together}", advice
 
 
 def _of_missed(item: Evidence, missed: Missed, share: FamilyShare) -> Decision:
     """Decide by the exact sign test of which trial of each pair was first; the restricted mean stands next to it."""
     ends = [side.without_words() for side in (item.ours, item.theirs) if side.without]
     if not item.asked.paired:
-        return "inconclusive", f"{' and '.join(ends)}; without pairs of one seed there is no verdict", ""
+        return "inconclusive", f"{' and '.join(ends)}; without pairs of one seed there is no verdict", None
     start = "; ".join(ends)
     if share.floor > ALPHA:
-        verdict, text, settles = _out_of_reach(item, share)
-        return verdict, f"{start}, so there is no ratio of times; {text}", settles
+        verdict, text, advice = _out_of_reach(item, share)
+        return verdict, f"{start}, so there is no ratio of times; {text}", advice
     clear = share.p is not None and share.p <= ALPHA
     word: Verdict = item.asked.scale.below if missed.first > missed.second else item.asked.scale.above
     text = f"{start}{sentences.missed_figures(item, missed, share, word)}"
     if clear and (doubt := _missed_doubt(item, missed)):
-        return "inconclusive", f"{text}; {doubt}", ""
-    return (word if clear else "inconclusive"), text, ""
+        return "inconclusive", f"{text}; {doubt}", None
+    return (word if clear else "inconclusive"), text, None
 
 
 def _missed_doubt(item: Evidence, missed: Missed) -> str:

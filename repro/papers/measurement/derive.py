@@ -12,9 +12,10 @@ from repro.record.derive.training_figures import MIB, memory_figures
 from repro.record.derive.trial_log import TrialLog, read_init_seconds, read_status
 from repro.record.log import schema
 from repro.record.result.operation import Operation
-from repro.record.result.result_warnings import describe_initialisation
+from repro.record.result.reasons import CheckFailed, OtherOperations, Reason, Unlike
 from repro.record.result.results import Result, Traffic
 from repro.record.result.status import meaning
+from repro.record.result.warned import LongInitialisation, init_excess
 from repro.seams.launching import LaunchResult
 from repro.seams.training import BACKEND, Comm
 from repro.suite.model import Trial
@@ -30,11 +31,11 @@ def derive_measurement(
         "build": log.mapping(schema.Build),
         "network": outcome.network if outcome else None, "init_seconds": read_init_seconds(log),
     }
-    status, reason = read_status(log, outcome)
+    status, reasons = read_status(log, outcome)
     traffic = read_traffic(log)
     operation = _operation(log, traffic)
     if meaning(status).logged and (wrong := _wrong(choices, operation, found["effective"])):
-        status, reason = "invalid", "; ".join(wrong)
+        status, reasons = "invalid", tuple(wrong)
     if log.run_start is not None and log.run_stop is not None:
         found["run_seconds"] = (log.run_stop - log.run_start) / 1e9
     if traffic is not None:
@@ -42,8 +43,9 @@ def derive_measurement(
     memory = memory_figures(log)
     if memory:
         found["peak_bytes"] = round(memory["training_peak_mib"] * MIB)
-    return Result(**found, **memory, status=status, reason=reason, operation=operation,
-                  warnings=tuple(describe_initialisation(found["init_seconds"])))
+    excess = init_excess(found["init_seconds"])
+    return Result(**found, **memory, status=status, reasons=reasons, operation=operation,
+                  warnings=(LongInitialisation(excess_seconds=excess),) if excess else ())
 
 
 def _operation(log: TrialLog, traffic: Traffic | None) -> Operation | None:
@@ -71,17 +73,18 @@ def _sent(traffic: Traffic | None, operations: int) -> dict[str, float]:
     return {"sent_bytes": sum(sent) / operations, "busiest_sent_bytes": max(sent) / operations}
 
 
-def _wrong(choices: MeasurementConfig, operation: Operation | None, effective: dict[str, str]) -> list[str]:
+def _wrong(choices: MeasurementConfig, operation: Operation | None, effective: dict[str, str]) -> list[Reason]:
     """Return why a measurement that ended well does not count."""
     if operation is None:
-        return ["its log has no operations, or no findings"]
-    found = [item.failure() for item in operation.checks if not item.passed]
+        return [OtherOperations(wanted=choices.stop.repeats)]
+    found: list[Reason] = [CheckFailed(name=item.name, error=item.error, limit=item.limit)
+                           for item in operation.checks if not item.passed]
     if not operation.checks:
-        found.append("nothing was checked")
+        found.append(CheckFailed())
     if operation.count != choices.stop.repeats:
-        found.append(f"{operation.count} operations were timed, not {choices.stop.repeats}")
+        found.append(OtherOperations(timed=operation.count, wanted=choices.stop.repeats))
     comm = choices.comm.get(Comm)
     wanted = (comm.title or choices.comm.kind) if comm.own_algorithm else BACKEND
     if choices.processes > 1 and (ran := effective.get("comm_algorithm")) != wanted:
-        found.append(f"comm {choices.comm.label} was requested, {ran} ran")
+        found.append(Unlike(name="comm", wanted=choices.comm.label, ran=ran))
     return found

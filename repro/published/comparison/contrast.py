@@ -78,7 +78,7 @@ def _examined(candidate: Entry, baseline: Entry, metric: Metric) -> Evidence:
 def _refused(found: Evidence, refusals: Sequence[str]) -> Evidence:
     """Put the reasons of the rules before all others. No equivalence: no margin was declared before the results."""
     found = replace(found, equivalence=None)
-    return replace(found, refusal="; ".join(refusals), settles="", missed=None) if refusals else found
+    return replace(found, refusal="; ".join(refusals), advice=None, missed=None) if refusals else found
 
 
 def _named(item: Entry) -> Named:

@@ -10,9 +10,10 @@ from repro.record.derive.training import derive_training
 from repro.record.derive.trial_log import TrialLog
 from repro.record.log.reading import Recorded
 from repro.record.log.schema import BlockStart, BlockStop, EvalStart, EvalStop
-from repro.record.result.energy import OBSERVER_LIMIT, Energy
-from repro.record.result.result_warnings import ENERGY_RESUMED, describe_energy_tracking
+from repro.record.result.energy import Energy
+from repro.record.result.reasons import LogDamaged
 from repro.record.result.results import Result
+from repro.record.result.warned import OBSERVER_LIMIT, BusyTracker, EnergyOfLastAttempt
 from repro.seams.launching import LaunchResult
 from repro.suite.kinds.program import ProgramConfig
 from repro.suite.model import Trial
@@ -36,20 +37,20 @@ def derive(trial: Trial, attempt: int, events: Iterable[Recorded], outcome: Laun
     return derive_training(trial, attempt, log, outcome)
 
 
-def damaged_log(trial: Trial, attempt: int, damage: str) -> Result:
+def damaged_log(trial: Trial, attempt: int, damage: LogDamaged) -> Result:
     """Return the result of an attempt of which every rank ended well, but whose log is damaged.
 
     Crashed, not invalid: the trial did what was requested, but its record is lost.
     """
     return Result(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=attempt,
-                  status="crashed", reason=f"{damage}, though every rank ended well", log_damaged=True)
+                  status="crashed", reasons=(damage,))
 
 
 def with_energy(result: Result, energy: Energy) -> Result:
     """Return the result with its energy, and a warning if the tracker used too much of a core."""
     share, warnings = energy.observer_share, result.warnings
     if share is not None and share > OBSERVER_LIMIT:
-        warnings = (*warnings, describe_energy_tracking(share))
+        warnings = (*warnings, BusyTracker(share=share))
     if result.resumed:
-        warnings = (*warnings, ENERGY_RESUMED)
+        warnings = (*warnings, EnergyOfLastAttempt())
     return result.model_copy(update={"energy": energy, "warnings": warnings})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from repro.record.result.reasons import Unlike
 from repro.seams.training import BACKEND, Comm, Engine, Precision, Preconditioner, Workload
 from repro.suite.kinds import training_options as model_options
 from repro.suite.kinds.training import TrainingConfig
@@ -45,11 +46,8 @@ def _sent(choices: TrainingConfig, precision: Precision) -> str:
     return {"fp16": "float16", "bf16": "bfloat16"}.get(choices.compression, precision.weights)
 
 
-def mismatches(choices: TrainingConfig, effective: Mapping[str, str], settings: Mapping[str, str]) -> list[str]:
-    """Return a phrase for everything that ran otherwise than requested; empty: the trial is what it is called.
-
-    The phrases are part of results, which `repro verify` derives from the log again: new words would make every older
-    invalid result look modified.
+def mismatches(choices: TrainingConfig, effective: Mapping[str, str], settings: Mapping[str, str]) -> list[Unlike]:
+    """Return everything that ran otherwise than requested; empty: the trial is what it is called.
 
     What an engine does not read back, or reports as unknown, is not judged.
 
@@ -62,21 +60,19 @@ def mismatches(choices: TrainingConfig, effective: Mapping[str, str], settings: 
     wanted = requested(choices)
     if choices.device == "cpu":
         wanted["threads"] = settings.get("OMP_NUM_THREADS", "1")
-    found = [
-        f"{name} {value} was asked for, {effective[name]} ran" for name, value in wanted.items()
-        if name in effective and effective[name] not in (value, UNKNOWN)
-    ]
+    found = [Unlike(name=name, wanted=value, ran=effective[name]) for name, value in wanted.items()
+             if name in effective and effective[name] not in (value, UNKNOWN)]
     return [*found, *_scaling(choices, effective), *_algorithm(choices, effective)]
 
 
-def _scaling(choices: TrainingConfig, effective: Mapping[str, str]) -> list[str]:
+def _scaling(choices: TrainingConfig, effective: Mapping[str, str]) -> list[Unlike]:
     wanted, scale = choices.precision.get(Precision).loss_scaling is not None, effective.get("loss_scale", UNKNOWN)
     if scale == UNKNOWN or wanted == (scale != "none"):
         return []
-    return [f"{'a' if wanted else 'no'} loss scale was asked for, {scale} ran"]
+    return [Unlike(name="loss scale", wanted=wanted, ran=scale)]
 
 
-def _algorithm(choices: TrainingConfig, effective: Mapping[str, str]) -> list[str]:
+def _algorithm(choices: TrainingConfig, effective: Mapping[str, str]) -> list[Unlike]:
     """Compare the algorithm that ran, if any ran, with the one requested."""
     shown, ran = effective.get("comm", UNKNOWN), effective.get("comm_algorithm", BACKEND)
     if shown == UNKNOWN or choices.processes == 1:
@@ -84,7 +80,7 @@ def _algorithm(choices: TrainingConfig, effective: Mapping[str, str]) -> list[st
     comm = choices.comm.get(Comm)
     if not comm.own_algorithm:
         # A third party's process group may have any name; an algorithm of ours is not the backend's own.
-        return [] if ran == BACKEND else [f"the backend's own collectives were asked for, {shown} ran"]
+        return [] if ran == BACKEND else [Unlike(name="comm", wanted=BACKEND, ran=ran)]
     if ran == (comm.title or choices.comm.kind) and effective.get("comm_collectives"):
         return []
-    return [f"comm {choices.comm.label} was asked for, {shown} ran"]
+    return [Unlike(name="comm", wanted=choices.comm.label, ran=ran)]

@@ -15,6 +15,8 @@ from repro.record.derive.trial_log import (
     why_no_success,
 )
 from repro.record.log import schema
+from repro.record.result.reasons import Silent
+from repro.record.result.remarks import Stated
 from repro.record.result.results import Point, Result
 from repro.record.result.status import meaning
 from repro.seams.launching import LaunchResult
@@ -35,30 +37,30 @@ def derive_program(
         "hashes": log.mapping(schema.Hashes), "effective": log.mapping(schema.EffectiveSettings),
         "settings": log.mapping(schema.Settings),
     }
-    status, reason = read_status(log, outcome)
+    status, reasons = read_status(log, outcome)
     if status == "hung":
-        reason = f"no output for {choices.stall_seconds:g} s"
+        reasons = (Silent(seconds=choices.stall_seconds),)
     if meaning(status).logged and (wrong := _findings(log, void=True)):
-        status, reason = "invalid", "; ".join(wrong)
-    warnings = tuple(_findings(log, void=False))
+        status, reasons = "invalid", wrong
+    warnings = _findings(log, void=False)
     if log.run_start is None:
-        return Result(**base, status=status, reason=reason, warnings=warnings)
+        return Result(**base, status=status, reasons=reasons, warnings=warnings)
     points = read_curve(log)
     crossing = find_stop(points, choices.stop)
     clocks = read_clocks(log, points, choices.stop, crossing) if status == "ok" and crossing is not None else {}
     if status == "ok" and crossing is None:
-        status, reason = "invalid", why_no_success(choices.stop)
+        status, reasons = "invalid", (why_no_success(choices.stop),)
     if clocks and crossing is not None and not _own_clock_counts(log, crossing[1]):
         clocks["tta_train"] = None
     if "epochs_to_target" in clocks and not any(event.epochs_known for event in log.all(schema.Evaluation)):
         clocks["epochs_to_target"] = None
-    return Result(**base, **_measured(choices, log, points), **clocks, status=status, reason=reason, curve=points,
+    return Result(**base, **_measured(choices, log, points), **clocks, status=status, reasons=reasons, curve=points,
                   warnings=warnings)
 
 
-def _findings(log: TrialLog, void: bool) -> list[str]:
+def _findings(log: TrialLog, void: bool) -> tuple[Stated, ...]:
     """Return the findings of the supervisor: those that make the trial invalid, or the rest."""
-    return [event.text for event in log.all(schema.ProgramFinding) if event.void == void]
+    return tuple(Stated(text=event.text) for event in log.all(schema.ProgramFinding) if event.void == void)
 
 
 def _own_clock_counts(log: TrialLog, at: int) -> bool:

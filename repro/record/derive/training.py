@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from repro.core.numbers import plain_sum
 from repro.record.derive.controller import derive_controller
 from repro.record.derive.effective import mismatches
-from repro.record.derive.final_facts import (
-    covers_every_rank,
-    describe_cost,
-    describe_facts,
-    describe_gap,
-    find_failures,
-)
+from repro.record.derive.final_facts import block_gap, covers_every_rank, find_failures, slow_evaluation, unchecked
 from repro.record.derive.traffic import read_traffic
 from repro.record.derive.training_figures import samples_per_second, step_times, training_figures
 from repro.record.derive.trial_log import (
@@ -27,18 +22,26 @@ from repro.record.derive.trial_log import (
     why_no_success,
 )
 from repro.record.log import schema
-from repro.record.result.protocol import describe_lost
-from repro.record.result.result_warnings import (
-    describe_initialisation,
-    describe_log_fault,
-    describe_measurement,
-    describe_resumed,
-    describe_skipped,
-    describe_unassigned,
-    find_log_faults,
-)
+from repro.record.result.protocol import Protocol
+from repro.record.result.reasons import OtherData, Reason, ShortEvaluation
 from repro.record.result.results import LOST, PHASES, Point, Result
 from repro.record.result.status import Status, meaning
+from repro.record.result.warned import (
+    CONSERVATION_TOLERANCE,
+    LOGGING_LIMIT,
+    OTHER_SHARE,
+    CheckpointsSkipped,
+    ClockBackwards,
+    CompiledLate,
+    LongInitialisation,
+    SlowLogging,
+    StepsMissing,
+    Unassigned,
+    Unexplained,
+    Warned,
+    WorkersLost,
+    init_excess,
+)
 from repro.seams.launching import LaunchResult
 from repro.seams.training import Workload
 from repro.suite.model import Trial
@@ -55,51 +58,48 @@ def derive_training(
         "controller": derive_controller(log, network["node_of_rank"] if network else ()),
         "settings": log.mapping(schema.Settings), "build": log.mapping(schema.Build),
         "every_rank": covers_every_rank(facts) if (facts := log.facts()) else None,
-        "resumed": tuple(event.value for event in log.all(schema.ResumedFrom)),
     }
-    status, reason = _judged(trial, log, *read_status(log, outcome))
+    resumed = tuple(event.value for event in log.all(schema.ResumedFrom))
+    status, reasons = _judged(trial, log, *read_status(log, outcome))
     if log.run_start is None:
-        return Result(**base, status=status, reason=reason)
+        return Result(**base, status=status, reasons=reasons, warnings=resumed)
     points = read_curve(log)
     measured = _measured(trial, log, points)
     stop = trial.training.stop
     crossing = find_stop(points, stop)
     clocks = read_clocks(log, points, stop, crossing) if status == "ok" and crossing is not None else {}
     if status == "ok" and crossing is None and stop.has_target:
-        status, reason = "invalid", why_no_success(stop)
-    warnings = _warnings(trial, log, points, measured)
-    return Result(**base, **measured, **clocks, **warnings, status=status, reason=reason, curve=points)
+        status, reasons = "invalid", (why_no_success(stop),)
+    return Result(**base, **measured, **clocks, status=status, reasons=reasons, curve=points, warnings=(
+        *_log_faults(trial, log, points), *_of_figures(measured), *resumed, *_of_events(log),
+        *_doubts(trial, log, points, measured)))
 
 
-def _judged(trial: Trial, log: TrialLog, status: Status, reason: str) -> tuple[Status, str]:
+def _judged(
+    trial: Trial, log: TrialLog, status: Status, reasons: tuple[Reason, ...]
+) -> tuple[Status, tuple[Reason, ...]]:
     """Make a trial invalid if it trained to its end, but with other data or settings than requested."""
     if not meaning(status).logged:
-        return status, reason
+        return status, reasons
     effective, facts = log.mapping(schema.EffectiveSettings), log.facts()
-    wrong = [*_wrong_data(log), *_short_evaluations(trial, log),
+    wrong: list[Reason] = [*_wrong_data(log), *_short_evaluations(trial, log),
              *mismatches(trial.training, effective, log.mapping(schema.Settings)),
              *(find_failures(trial.training, facts, effective) if facts else ())]
-    return ("invalid", "; ".join(wrong)) if wrong else (status, reason)
+    return ("invalid", tuple(wrong)) if wrong else (status, reasons)
 
 
-def _wrong_data(log: TrialLog) -> list[str]:
+def _wrong_data(log: TrialLog) -> list[OtherData]:
     """Return the differences between the consumed data and the seed."""
     event = log.last(schema.Fed)
-    if event is None:
-        return []
-    wrong = (*(("the consumed samples or their order",) if not event.as_seeded.data_order else ()),
-             *(("the consumed augmentation",) if not event.as_seeded.augmentation else ()))
-    return [f"{name} differed from the seed's" for name in wrong]
+    seeded = event.as_seeded.model_dump() if event is not None else {}
+    return [OtherData(what=kind) for kind, equal in seeded.items() if not equal]
 
 
-def _short_evaluations(trial: Trial, log: TrialLog) -> list[str]:
+def _short_evaluations(trial: Trial, log: TrialLog) -> list[ShortEvaluation]:
     """Return the first evaluation that lost or repeated samples."""
-    short = next((event for event in log.all(schema.Evaluation) if event.evaluated is not None), None)
-    if short is None:
-        return []
     wanted = trial.training.workload.get(Workload).eval_samples
-    return [f"the evaluation after {short.samples_count} samples covered {short.evaluated:g} of {wanted} evaluation "
-            "samples"]
+    return [ShortEvaluation(samples=event.samples_count, evaluated=event.evaluated, wanted=wanted)
+            for event in log.all(schema.Evaluation) if event.evaluated is not None][:1]
 
 
 def _measured(trial: Trial, log: TrialLog, points: Sequence[Point]) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def _phases(log: TrialLog) -> dict[str, float]:
     """Return the seconds by phase.
 
     Training is the sum of the steps and their input; the rest of the training loop counts as `other`. A missing block
-    of steps therefore enlarges `other`; `find_log_faults` reports it.
+    of steps therefore enlarges `other`; `_log_faults` reports it.
     """
     event = log.last(schema.Phases) or schema.Phases()
     watched = event.model_dump(include={*PHASES})
@@ -186,43 +186,56 @@ def _ended_after(log: TrialLog) -> int | None:
     return event.samples_count if event is not None else None
 
 
-def _warnings(trial: Trial, log: TrialLog, points: Sequence[Point], measured: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields `warnings` and `log_faults`."""
+def _log_faults(trial: Trial, log: TrialLog, points: Sequence[Point]) -> list[Warned]:
+    """Return the faults that an unmodified log never has."""
     counted = _counted_samples(trial, log)
     wanted = points[-1].samples if points else None if trial.training.stop.has_target else _ended_after(log)
-    faults = find_log_faults(points, counted, wanted)
-    skipped = [(event.step, event.skipped) for event in log.all(schema.CheckpointWritten) if event.skipped]
-    return {"log_faults": faults, "warnings": (
-        *describe_measurement(measured),
-        *(describe_log_fault(fault, counted, wanted) for fault in faults),
-        *describe_initialisation(measured.get("init_seconds")),
-        *(describe_resumed(event.value) for event in log.all(schema.ResumedFrom)),
-        *describe_skipped(skipped),
-        *describe_unassigned(measured),
-        *_describe_late(log.last(schema.CompiledLate)),
-        *describe_lost(measured.get("protocol")),
-        *_doubts(trial, log, points, measured),
-    )}
+    found: list[Warned] = []
+    if counted is not None and wanted is not None and counted != wanted:
+        found.append(StepsMissing(counted=counted, wanted=wanted))
+    if any(later.wall_seconds < earlier.wall_seconds for earlier, later in pairwise(points)):
+        found.append(ClockBackwards())
+    return found
 
 
-def _describe_late(event: schema.CompiledLate | None) -> list[str]:
-    """Return the warning about graphs that were compiled after the warm-up, on the clock."""
-    late = max((rank.graphs for rank in event.value), default=0) if event is not None else 0
-    if event is None or not late:
-        return []
-    seconds = max(rank.seconds for rank in event.value)
-    return [f"{late} graph(s) were compiled after the warm-up, which put {seconds:.1f} s on its clocks: a shape came "
-            "that the warm-up has not shown"]
+def _of_figures(measured: Mapping[str, Any]) -> list[Warned]:
+    """Return the warnings that follow from figures of the result."""
+    found: list[Warned] = []
+    error, observer = measured.get("conservation_error"), measured.get("observer_effect")
+    if error is not None and error > CONSERVATION_TOLERANCE:
+        found.append(Unexplained(share=error))
+    if observer is not None and observer > LOGGING_LIMIT:
+        found.append(SlowLogging(share=observer))
+    if excess := init_excess(measured.get("init_seconds")):
+        found.append(LongInitialisation(excess_seconds=excess))
+    wall, other = measured.get("run_seconds"), measured.get("phases", {}).get("other", 0.0)
+    if wall and other > OTHER_SHARE * wall:
+        found.append(Unassigned(share=other / wall))
+    protocol: Protocol | None = measured.get("protocol")
+    if protocol is not None and protocol.lost:
+        found.append(WorkersLost(ranks=protocol.lost, left=protocol.workers - len(protocol.lost)))
+    return found
 
 
-def _doubts(trial: Trial, log: TrialLog, points: Sequence[Point], measured: dict[str, Any]) -> list[str]:
-    """Return warnings about what could not be checked, or explains too little of the time."""
+def _of_events(log: TrialLog) -> list[Warned]:
+    """Return the warnings about checkpoints that were not written, and graphs that were compiled late."""
+    skipped = [event for event in log.all(schema.CheckpointWritten) if event.skipped]
+    found: list[Warned] = [CheckpointsSkipped(count=len(skipped), step=event.step, problem=event.skipped)
+                           for event in skipped[:1]]
+    late = log.last(schema.CompiledLate)
+    if late is not None and (graphs := max((rank.graphs for rank in late.value), default=0)):
+        found.append(CompiledLate(graphs=graphs, seconds=max(rank.seconds for rank in late.value)))
+    return found
+
+
+def _doubts(trial: Trial, log: TrialLog, points: Sequence[Point], measured: Mapping[str, Any]) -> list[Warned]:
+    """Return the warnings about what the harness checked at the end, and about times that cannot be."""
     facts = log.facts()
     if facts is None:
         return []
     phases, samples = measured.get("phases", {}), measured.get("samples", 0)
-    return [*describe_facts(facts), *describe_cost(trial.training, phases, samples, len(points)),
-            *describe_gap(_block_gap(log), measured.get("run_seconds"))]
+    return [*unchecked(facts), *slow_evaluation(trial.training, phases, samples, len(points)),
+            *block_gap(_block_gap(log), measured.get("run_seconds"))]
 
 
 def _block_gap(log: TrialLog) -> float:

@@ -10,10 +10,12 @@ from repro.core.numbers import plain_sum
 from repro.record.log import schema
 from repro.record.log.event import LogEvent
 from repro.record.log.reading import Recorded
-from repro.record.result.result_warnings import init_excess
+from repro.record.result.reasons import NoStop, NoSuccess, OutOfTime, RankFailed, Reason, Silent
+from repro.record.result.remarks import stated
 from repro.record.result.results import Bracket, Point
 from repro.record.result.status import Status
-from repro.seams.launching import LaunchResult
+from repro.record.result.warned import init_excess
+from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.design import Judges
 
 Kind = TypeVar("Kind", bound=LogEvent)
@@ -62,28 +64,26 @@ class TrialLog:
         return {name: value for event in self.all(kind) for name, value in event.value.items()}
 
 
-def read_status(log: TrialLog, outcome: LaunchResult | None) -> tuple[Status, str]:
+def read_status(log: TrialLog, outcome: LaunchResult | None) -> tuple[Status, tuple[Reason, ...]]:
     """Decide by exit codes AND the last event: a trial without `run_stop` failed even if its exit code is 0."""
     stop = log.last(schema.RunStop)
     failure = outcome.first_failure if outcome else None
     if outcome is not None and outcome.timed_out:
-        return "timed_out", f"ended at its time limit, after {outcome.seconds:.0f} s"
+        return "timed_out", (OutOfTime(seconds=outcome.seconds),)
     if outcome is not None and outcome.hung:
-        return "hung", _by_rank(failure) if failure else "no event for longer than stall_seconds"
+        return "hung", (_by_rank(failure) if failure else Silent(),)
     if stop is None:
         reason = failure.reason if failure else ""
         if failure and (failure.cause == "out_of_memory" or says_out_of_memory(reason)):
-            return "out_of_memory", _by_rank(failure)
-        return "crashed", _by_rank(failure) if failure else "ended without run_stop in its log"
+            return "out_of_memory", (_by_rank(failure),)
+        return "crashed", (_by_rank(failure) if failure else NoStop(),)
     if failure is not None:
-        return "crashed", f"after run_stop: {_by_rank(failure)}"
-    return ("ok", "") if stop.outcome == "success" else (stop.outcome, stop.reason)
+        return "crashed", (_by_rank(failure, after_stop=True),)
+    return ("ok", ()) if stop.outcome == "success" else (stop.outcome, stated(stop.reason))
 
 
-def _by_rank(end: Any) -> str:
-    code = f"killed by signal {-end.exit_code}" if end.exit_code < 0 else f"exit code {end.exit_code}"
-    tail = f"; its log ends: {end.tail}" if end.tail else ""
-    return f"rank {end.rank}: {end.reason or code}{tail}"
+def _by_rank(end: RankEnd, after_stop: bool = False) -> RankFailed:
+    return RankFailed(rank=end.rank, exit_code=end.exit_code, said=end.reason, tail=end.tail, after_stop=after_stop)
 
 
 def read_curve(log: TrialLog) -> tuple[Point, ...]:
@@ -134,11 +134,9 @@ def find_stop(points: Sequence[Point], stop: Goal) -> tuple[int, int] | None:
     return (last, last) if points and points[last].value is not None else None
 
 
-def why_no_success(stop: Goal) -> str:
+def why_no_success(stop: Goal) -> NoSuccess:
     """Return why a log that ends in success is invalid if `find_stop` finds nothing."""
-    if stop.judges == "mean":
-        return "the log ends in success but its last evaluation has no finite quality"
-    return "the log ends in success but no evaluation establishes the target"
+    return NoSuccess(contest=stop.judges == "mean")
 
 
 def read_clocks(log: TrialLog, points: Sequence[Point], stop: Goal, crossing: tuple[int, int]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from repro.record.folder.ledger import Attempt, read_attempts
 from repro.record.folder.post_mortem import log_damage
 from repro.record.folder.resume import require_same
 from repro.record.folder.store import RunFolder
+from repro.record.result.remarks import stated
 from repro.record.result.results import Result
 from repro.record.result.status import LOST, STARTED, meaning
 from repro.suite.model import Trial
@@ -63,7 +64,7 @@ def _look(folder: RunFolder, trial: Trial, index: Mapping[str, str], attempts: S
     why = _modified(folder, result, index) or _of_another(result, trial)
     if not why and meaning(result.status).completed:
         log = folder.log(trial.trial_id, result.attempt)
-        why = f"{log.name}: {problem}" if (problem := log_damage(log)) else ""
+        why = f"{log.name}: {found.damage}" if (found := log_damage(log)) else ""
     return Damaged(trial.trial_id, result.attempt, why) if why else None
 
 
@@ -202,10 +203,10 @@ def record_set_aside(folder: RunFolder, plan: Plan, found: Sequence[Damaged]) ->
             text = why.get((trial.trial_id, number), "its result was damaged")
             if line is None:
                 entry = Attempt(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=number,
-                                started_ms=0, seconds=0, status=LOST, reason=text)
+                                started_ms=0, seconds=0, status=LOST, reasons=stated(text))
             else:
-                reason = f"{text}; it had ended as {line.status}"
-                entry = line.model_copy(update={"status": LOST, "reason": reason})
+                reasons = stated(f"{text}; it had ended as {line.status}")
+                entry = line.model_copy(update={"status": LOST, "reasons": reasons})
             folder.append_incident(LOST, f"attempt {number}: {entry.reason}; the trial was run again",
                                    trial.trial_id)
             folder.append_attempt(entry)
@@ -225,5 +226,5 @@ def complete_ledger(folder: RunFolder, plan: Plan) -> None:
         if result is None or line is None or line.status != STARTED:
             continue
         seconds = max(0.0, round(path.stat().st_mtime - line.started_ms / 1e3, 3))
-        folder.append_attempt(line.model_copy(update={"status": result.status, "reason": result.reason,
+        folder.append_attempt(line.model_copy(update={"status": result.status, "reasons": result.reasons,
                                                       "seconds": seconds}))

@@ -17,6 +17,8 @@ from repro.core.errors import OutputError
 from repro.core.files import LATEST_MS, Model, read_bounded, refuse_absurd
 from repro.core.frozen import Frozen
 from repro.record.environment.differences import DifferenceKind
+from repro.record.result.reasons import Reason
+from repro.record.result.remarks import joined
 from repro.record.result.status import STARTED
 
 MAX_LINES_BYTES = 64 << 20
@@ -35,13 +37,19 @@ class Attempt(Frozen):
     started_ms: float = Field(ge=0, le=LATEST_MS)
     seconds: float
     status: str
-    reason: str = ""
+    reasons: tuple[Reason, ...] = ()
+    """As of its result; of an attempt without one a text."""
     resumed_from: str = ""
     """The checkpoint that it was resumed from: name and attempt; "" for a start from the beginning."""
     passed_over: tuple[str, ...] = ()
     """Newer checkpoints that it could not be resumed from, each with its reason."""
     source: str = ""
     """In a record merged from several runs: the run that this attempt is of, if its seed counts from another one."""
+
+    @property
+    def reason(self) -> str:
+        """Why it ended as it did, in words."""
+        return joined(self.reasons)
 
     @property
     def known_seconds(self) -> float | None:

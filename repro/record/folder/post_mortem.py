@@ -13,6 +13,7 @@ from repro.core.events import TOKEN, Event, complete_lines, parse_line
 from repro.core.redact import HIDDEN, masked, secrets
 from repro.record.log.reading import MalformedEvent, interpret
 from repro.record.log.schema import CacheClear, EffectiveSettings
+from repro.record.result.reasons import LogDamaged
 from repro.seams.launching import LaunchResult, RankEnd
 
 LINES = 3
@@ -109,41 +110,42 @@ def _mask(path: Path, values: Sequence[bytes]) -> None:
     aside.replace(path)
 
 
-def log_damage(log: Path) -> str:
-    """Return the damage of the log of a trial whose ranks all ended with success; "" if it is complete.
+def log_damage(log: Path) -> LogDamaged | None:
+    """Return the damage of the log of a trial whose ranks all ended with success; None if it is complete.
 
     A line that does not start with the token or cannot be parsed was modified after it was written. With an evaluation
     missing from its log, a trial would get a later time to the target than it took. The fields of an event are checked
     against its model.
     """
-    first = last = malformed = ""
+    first = last = ""
+    malformed: LogDamaged | None = None
     lines = bad = 0
     try:
         with log.open("rb") as stream:
             size = stream.seek(0, os.SEEK_END)
             stream.seek(max(0, size - 1))
             if stream.read(1) != b"\n":
-                return "its log ends in the middle of a line"
+                return LogDamaged(problem="torn")
         for line in complete_lines(log):
             lines += 1
             event = parse_line(line) if line.startswith(TOKEN) else None
             bad += event is None
             last = event.key if event else ""
             first = first or last
-            if event is not None and not malformed:
+            if event is not None and malformed is None:
                 malformed = _malformed(event, lines)
     except OSError as error:
-        return f"its log cannot be read: {error.strerror}"
+        return LogDamaged(problem="unreadable", error=str(error.strerror))
     if bad:
-        return f"{bad} of {lines} lines of its log are damaged"
+        return LogDamaged(problem="lines", bad=bad, lines=lines)
     if first != CacheClear.key or last != EffectiveSettings.key:
-        return f"its log does not go from {CacheClear.key} to {EffectiveSettings.key}"
+        return LogDamaged(problem="incomplete")
     return malformed
 
 
-def _malformed(event: Event, line: int) -> str:
+def _malformed(event: Event, line: int) -> LogDamaged | None:
     try:
         interpret(event)
     except MalformedEvent as error:
-        return f"line {line} of its log is damaged: {error}"
-    return ""
+        return LogDamaged(problem="malformed", lines=line, error=str(error))
+    return None

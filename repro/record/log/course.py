@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from repro.record.log.event import LogEvent, Series, Start, Stop, ValueEvent
-from repro.record.result.results import Resumed
+from repro.record.result.warned import Resumed
 
 TrialOutcome = Literal["success", "missed", "diverged", "abandoned"]
 """How the loop of a trial ended it; abandoned: by the declared rule of a tuning."""

@@ -7,8 +7,6 @@ from typing import Literal
 from repro.core.frozen import Frozen
 
 Provenance = Literal["measured", "modelled"]
-OBSERVER_LIMIT = 0.005
-"""Share of one core that the tracker may use during the trial without a warning (as for logging)."""
 
 
 class Part(Frozen):

@@ -22,11 +22,6 @@ class Checked(Frozen):
     def passed(self) -> bool:
         return self.error is not None and self.error <= self.limit
 
-    def failure(self) -> str:
-        """Return how the check failed, in words."""
-        found = "not finite" if self.error is None else f"{self.error:.3g}"
-        return f"{self.name}: the error is {found}, the limit {self.limit:g}"
-
 
 class Figured(Frozen):
     """One further figure, with its words, so that a reader needs no plug-in."""

@@ -81,12 +81,3 @@ class Protocol(Frozen):
 def _mean(counts: dict[int, int]) -> float | None:
     total = sum(counts.values())
     return plain_sum(value * times for value, times in counts.items()) / total if total else None
-
-
-def describe_lost(protocol: Protocol | None) -> list[str]:
-    """Return the warning about workers that have gone."""
-    if protocol is None or not protocol.lost:
-        return []
-    ranks = ", ".join(map(str, protocol.lost))
-    left = protocol.workers - len(protocol.lost)
-    return [f"went on without rank {ranks}, which ended during the run: its work was dealt to the other {left}"]

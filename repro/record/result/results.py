@@ -14,17 +14,14 @@ from repro.record.result.energy import Energy
 from repro.record.result.layer_cost import LayerCost
 from repro.record.result.operation import Operation
 from repro.record.result.protocol import Protocol
+from repro.record.result.reasons import LogDamaged, Reason
+from repro.record.result.remarks import joined
 from repro.record.result.status import Status
+from repro.record.result.warned import FAULTS, Resumed, Warned
 
-LogFault = Literal["steps_missing", "clock_backwards"]
-"""Step records do not cover the evaluations' samples; an evaluation is before its predecessor."""
 PHASES = ("train", "eval", "checkpoint", "logging", "other")
 LOST = "lost"
 """A sixth phase, of trials resumed from a checkpoint only: from the checkpoint to the point of resumption."""
-OTHER_SHARE = 0.1
-"""Largest share of the wall clock that may go to neither training, evaluation, checkpoints nor logging."""
-CONSERVATION_TOLERANCE = 0.01
-"""Largest share of the wall clock that the phases may leave unexplained (method.md 1.2)."""
 SMALLEST = 1e-100
 """Smallest figure above 0 that a run writes; quotients of smaller ones become 0."""
 
@@ -198,20 +195,6 @@ class Traffic(Frozen):
         return unknown / total if (total := sum(line.payload_bytes for line in lines)) else 0.0
 
 
-class Resumed(Frozen):
-    """Resumption of a trial from a checkpoint of an earlier attempt."""
-
-    attempt: int
-    """The one that wrote it."""
-    step: int
-    samples: int
-    lost_seconds: float
-    """From the checkpoint to the point of resumption: lost computation, the failure, the new start. On every
-    clock."""
-    clock: Literal["monotonic", "wall"]
-    """The clock that measured the loss: the wall clock if the machine was restarted in between."""
-
-
 class Model(Frozen):
     """Size and arithmetic of a trial's model (event `x_model`)."""
 
@@ -239,7 +222,8 @@ class Result(Frozen):
     repeat: int
     attempt: int
     status: Status
-    reason: str = ""
+    reasons: tuple[Reason, ...] = ()
+    """Why it ended as it did; empty for a success."""
     tta_wall: Compared | None = None
     """Seconds from `run_start` to the evaluation that establishes the target, including evaluation, plus the part
     of initialisation beyond its 30 minutes. Of design contest to the last evaluation, as the two below."""
@@ -322,14 +306,27 @@ class Result(Frozen):
     """Environment variables that affect training, as rank 0 read them."""
     build: dict[str, str] = Field(default_factory=dict)
     """Build of the library that trains, as read by rank 0."""
-    warnings: tuple[str, ...] = ()
-    """For readers; no code reads them."""
-    log_faults: tuple[LogFault, ...] = ()
-    """Faults that an unmodified log never has."""
-    log_damaged: bool = False
-    """Every rank ended well, but lines of the log are damaged or missing: the status is crashed, without a figure."""
-    resumed: tuple[Resumed, ...] = ()
-    """Its resumptions, in order; its log contains the part before each."""
+    warnings: tuple[Warned, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """Why it ended as it did, in words."""
+        return joined(self.reasons)
+
+    @property
+    def log_faults(self) -> tuple[Warned, ...]:
+        """Faults that an unmodified log never has."""
+        return tuple(item for item in self.warnings if isinstance(item, FAULTS))
+
+    @property
+    def log_damaged(self) -> bool:
+        """Every rank ended well, but lines of the log are damaged or missing: it is crashed, without a figure."""
+        return any(isinstance(item, LogDamaged) for item in self.reasons)
+
+    @property
+    def resumed(self) -> tuple[Resumed, ...]:
+        """Its resumptions, in order; its log contains the part before each."""
+        return tuple(item for item in self.warnings if isinstance(item, Resumed))
 
     def at(self, path: str) -> Any:
         """Return the value at a metric's path: names joined by dots; None if any part of it is missing."""

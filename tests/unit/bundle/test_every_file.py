@@ -18,6 +18,7 @@ from repro.core.errors import OutputError
 from repro.core.files import read_model, write_model
 from repro.record.folder import index
 from repro.record.folder.store import RunFolder
+from repro.record.result.reasons import LogDamaged
 from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult
 from tests.records import SUITE, make_record
@@ -244,7 +245,7 @@ def test_a_failure_is_as_it_was(run: Path, how: str) -> None:
                "crashed": LaunchResult((RankEnd(0, -9),), 9.0)}.get(how)
     result = derive(trial, 1, read_log(log), outcome) if outcome else Result(
         trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=1, status="crashed",
-        reason="its log does not go from cache_clear to x_effective, though every rank ended well")
+        reasons=(LogDamaged(problem="incomplete"),))
     assert (result.status, stored.status) == ("crashed" if how == "lost" else how, "ok")
     write_model(path / "result.json", result)
     ledger = [json.loads(line) for line in folder.ledger.read_text().splitlines()]

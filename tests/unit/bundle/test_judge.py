@@ -19,7 +19,8 @@ from repro.core.errors import UsageError
 from repro.core.files import read_model, write_model
 from repro.core.machine import Machine
 from repro.record.folder.store import Record, RunFolder, read_record
-from repro.record.result.results import Result, Resumed
+from repro.record.result.results import Result
+from repro.record.result.warned import Resumed
 from repro.suite.planning.plan import planned_order
 from tests.records import Course, make_record, sample_environment
 
@@ -170,7 +171,7 @@ def test_no_words_decide_what_is_judged(tmp_path: Path, monkeypatch: pytest.Monk
     """Resumed trials are a caution, and missing trials a refusal, in any words."""
     first, second = spread(tmp_path / "a", seed=1), spread(tmp_path / "b", seed=2)
     lost = Resumed(attempt=1, step=60, samples=3840, lost_seconds=8.8, clock="monotonic")
-    resumed = replace(second, results=tuple(item.model_copy(update={"resumed": (lost,)}) for item in second.results))
+    resumed = replace(second, results=tuple(item.model_copy(update={"warnings": (lost,)}) for item in second.results))
     assert "caution:" not in answer(first, second).text()
     assert "caution: " in answer(first, resumed).text()
     asked = judge_module._request

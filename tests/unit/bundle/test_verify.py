@@ -24,6 +24,7 @@ from repro.record.derive.derive import derive
 from repro.record.folder import index
 from repro.record.folder.store import RunFolder, read_record
 from repro.record.log.reading import read_log
+from repro.record.result.reasons import RankFailed
 from repro.record.result.results import Network, Result
 from repro.seams.launching import LaunchResult, RankEnd
 from tests.records import SUITE, make_record
@@ -169,13 +170,12 @@ def test_a_trial_killed_before_its_log_began_is_sound_also_with_its_network(run:
     for log in trial.glob("result_*.txt"):
         log.unlink()
     network = Network(origin="emulated", frame_bytes=9000, node_of_rank=(0, 1), stated_bits_per_second=(1e9, 1e9))
-    write_model(path, Result(trial_id=stored.trial_id, cell_id=stored.cell_id, repeat=stored.repeat,
-                             attempt=stored.attempt, status="crashed", reason="rank 1: killed", network=network))
+    names = {name: getattr(stored, name) for name in ("trial_id", "cell_id", "repeat", "attempt")}
+    write_model(path, Result(**names, status="crashed", network=network, reasons=(RankFailed(rank=1, exit_code=-9),)))
     ledger = run / "ledger.jsonl"
-    ledger.write_text("".join(
-        json.dumps({**data, "status": "crashed", "reason": "rank 1: killed"} if data["trial_id"] == stored.trial_id
-                   and data["status"] != "started" else data) + "\n"
-        for data in map(json.loads, ledger.read_text().splitlines())))
+    lines = [json.loads(line) for line in ledger.read_text().splitlines()]
+    next(line for line in reversed(lines) if line["trial_id"] == stored.trial_id)["status"] = "crashed"
+    ledger.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     reseal(run)
     assert verify(run).problems == []
 

@@ -208,7 +208,7 @@ def test_a_trial_that_ended_before_its_hashes_is_a_crash_and_no_other_seed(tmp_p
     plan = make_plan_of(tmp_path)
     found = results(plan, spread(0.8))
     index = next(i for i, item in enumerate(found) if cells(plan)[item.cell_id] == "z2")
-    crashed = {"status": "crashed", "reason": "exit code 1", "tta_wall": None, "tta_train": None, "hashes": {}}
+    crashed = {"status": "crashed", "tta_wall": None, "tta_train": None, "hashes": {}}
     found[index] = found[index].model_copy(update=crashed)
     assert primary(plan, found).because.startswith("the candidate crashed in 1 of 6 trials; a failed trial")
 

@@ -233,8 +233,8 @@ def test_a_baseline_by_an_option_of_a_plug_in(old: Record) -> None:
 def test_a_resumed_trial_is_marked_next_to_its_times(tmp_path: Path) -> None:
     record = make_record(tmp_path / "run")
     path = record.folder.result(record.results[0].trial_id)
-    lost = {"attempt": 1, "step": 12, "samples": 768, "lost_seconds": 61.3, "clock": "monotonic"}
-    path.write_text(json.dumps({**json.loads(path.read_text()), "resumed": [lost]}))
+    lost = {"kind": "resumed", "attempt": 1, "step": 12, "samples": 768, "lost_seconds": 61.3, "clock": "monotonic"}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "warnings": [lost]}))
     told = "1 of 6 trials were resumed from a checkpoint; their clocks include the time lost, up to 61.3 s"
     found = run(record.folder.root)
     assert told in found.output and "1 resumed" in found.output

@@ -9,6 +9,7 @@ import pytest
 from repro.compare.runs.run_warnings import run_warnings
 from repro.record.folder.ledger import Incident
 from repro.record.folder.store import Record
+from repro.record.result.warned import SlowLogging
 from repro.tables.tables import tables
 from tests.records import make_record
 
@@ -21,7 +22,7 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
 def warned(record: Record, cells: set[str]) -> Record:
     """Return the record with a warning of another figure in each trial of `cells`."""
     results = tuple(
-        item.model_copy(update={"warnings": (f"logging took 0.{6 + number}% of the run",)})
+        item.model_copy(update={"warnings": (SlowLogging(share=(6 + number) / 1000),)})
         if item.cell_id in cells else item.model_copy(update={"warnings": ()})
         for number, item in enumerate(record.results))
     return replace(record, results=results)

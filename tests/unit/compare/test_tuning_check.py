@@ -90,7 +90,7 @@ def test_trials_of_no_declared_setting_are_refused(tmp_path: Path) -> None:
     record = planted(tmp_path)
     RunFolder(record.folder.root / FOLDER).append_attempt(Attempt(
         trial_id="ddp-p2-b64-fp32-s0-00000000", cell_id="ddp-p2-b64-fp32-00000000", repeat=0, attempt=1,
-        started_ms=1.6e12, seconds=1.0, status="ok", reason=""))
+        started_ms=1.6e12, seconds=1.0, status="ok"))
     with pytest.raises(OutputError, match="names a cell that the plan does not have"):
         check_tuning(record)
 

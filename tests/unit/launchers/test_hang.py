@@ -13,6 +13,7 @@ from repro.launchers.processes import hang, rank
 from repro.launchers.processes.hang import STOPPED, FileGrowth
 from repro.launchers.processes.rank_processes import hung_ends
 from repro.record.folder import post_mortem
+from repro.record.result.reasons import LogDamaged
 from repro.seams.launching import LaunchResult, RankEnd
 from tests.waiting import until
 
@@ -112,29 +113,31 @@ def test_the_kernels_count_is_read_here() -> None:
     assert (post_mortem.oom_kills() or 0) >= 0
 
 
-EVENT = (':::MLLOG {{"namespace": "", "time_ms": 1.0, "event_type": "POINT_IN_TIME", "key": "{}", "value": 1, '
+EVENT = (':::MLLOG {{"namespace": "", "time_ms": 1.0, "event_type": "POINT_IN_TIME", "key": "{}", "value": {}, '
          '"metadata": {{}}}}\n')
-WHOLE = "".join(EVENT.format(key) for key in ("cache_clear", "run_start", "run_stop", "x_effective"))
+FIRST, LAST = EVENT.format("cache_clear", "true"), EVENT.format("x_effective", "{}")
+WHOLE = "".join((FIRST, EVENT.format("x_foreign", 1), EVENT.format("x_other", 1), LAST))
 
 
 @pytest.mark.parametrize(("text", "said"), [
     (WHOLE, ""),
-    (WHOLE[:-1], "ends in the middle of a line"),
-    ("", "ends in the middle of a line"),
+    (WHOLE[:-1], "its log ends in the middle of a line"),
+    ("", "its log ends in the middle of a line"),
     ("\0" * 40 + WHOLE, "1 of 4 lines of its log are damaged"),
-    (WHOLE.replace('"key": "run_start"', '"key" "run_start"'), "1 of 4 lines of its log are damaged"),
-    (WHOLE[len(EVENT.format("cache_clear")):], "does not go from cache_clear to x_effective"),
-    (WHOLE[:-len(EVENT.format("x_effective"))], "does not go from cache_clear to x_effective"),
+    (WHOLE.replace('"key": "x_foreign"', '"key" "x_foreign"'), "1 of 4 lines of its log are damaged"),
+    (WHOLE[len(FIRST):], "its log does not go from its first event to its last"),
+    (WHOLE[:-len(LAST)], "its log does not go from its first event to its last"),
 ])
 def test_a_log_that_was_touched_is_damaged(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "result_1.txt"
     path.write_text(text)
     found = post_mortem.log_damage(path)
-    assert said in found if said else found == ""
+    assert said == found.damage if found else not said
 
 
 def test_a_log_that_is_gone_is_damaged(tmp_path: Path) -> None:
-    assert "cannot be read: No such file" in post_mortem.log_damage(tmp_path / "none")
+    assert post_mortem.log_damage(tmp_path / "none") == LogDamaged(
+        problem="unreadable", error="No such file or directory")
 
 
 def test_a_process_that_is_stopped_is_known_by_its_state() -> None:

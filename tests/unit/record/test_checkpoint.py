@@ -21,6 +21,7 @@ from repro.engines.fake import FakeSession
 from repro.record.folder import checkpoint, resume
 from repro.record.folder.checkpoint import Checkpoints
 from repro.record.folder.index import file_sha256
+from repro.record.result.warned import CheckpointsSkipped
 from repro.runner.context import Options
 from repro.runner.run import Run
 from repro.seams.training import Batch
@@ -49,7 +50,7 @@ def test_a_resumed_trial_has_the_figures_of_an_undisturbed_one(
     # 23 steps an evaluation, a checkpoint every second: 92 is the last before 120
     assert ledger(record) == [(1, "crashed", ""), (2, "ok", "step_000000092 of attempt 1")]
     assert (result.resumed[0].step, result.resumed[0].attempt, result.resumed[0].clock) == (92, 1, "monotonic")
-    same = {"attempt": 1, "resumed": (), "warnings": (), "phases": whole.phases}
+    same = {"attempt": 1, "warnings": (), "phases": whole.phases}
     assert result.phases == {**whole.phases, "lost": 0.0}, "on a separate clock nothing was lost"
     assert result.model_copy(update=same) == whole
     assert not kept(run).root.exists(), "a trial that ended well needs none"
@@ -208,8 +209,8 @@ def test_too_little_disk_costs_the_checkpoint_and_not_the_trial(
     monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda _: usage._replace(free=1000))
     result = begin().execute().results[0]
     assert result.status == "ok"
-    assert any("checkpoint(s) were not written, the first at step 46: 0 MB are free, it needs 1 MB" in text
-               for text in result.warnings)
+    skipped, = (item for item in result.warnings if isinstance(item, CheckpointsSkipped))
+    assert (skipped.step, skipped.problem) == (46, "0 MB are free, it needs 1 MB")
 
 
 def _not_written(monkeypatch: pytest.MonkeyPatch, part: str, fails: Callable[[], bool]) -> None:
@@ -257,8 +258,8 @@ def test_one_that_cannot_be_written_costs_the_checkpoint_and_not_the_trial(
     record = run.execute()
     assert ledger(record) == [(1, "crashed", ""), (2, "crashed", "step_000000092 of attempt 1"),
                               (3, "ok", "step_000000092 of attempt 1")]
-    assert any("checkpoint(s) were not written, the first at step 138: " in text and "No space left on device" in text
-               for text in record.results[0].warnings)
+    skipped, = (item for item in record.results[0].warnings if isinstance(item, CheckpointsSkipped))
+    assert skipped.step == 138 and "No space left on device" in skipped.problem
 
 
 def test_a_checkpoint_that_one_rank_could_not_write_is_kept_by_none(tmp_path: Path) -> None:

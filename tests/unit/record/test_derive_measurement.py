@@ -85,8 +85,8 @@ def test_a_wrong_answer_is_invalid_with_its_reason(
 
 
 def test_another_algorithm_or_fewer_operations_than_declared_are_invalid(tmp_path: Path, trial: Trial) -> None:
-    assert logged(tmp_path, trial, [GOOD], {"comm_algorithm": "tree"}).reason == "comm ring was requested, tree ran"
-    assert logged(tmp_path, trial, [GOOD], {}).reason == "comm ring was requested, None ran"
+    assert logged(tmp_path, trial, [GOOD], {"comm_algorithm": "tree"}).reason == "comm ring was asked for, tree ran"
+    assert logged(tmp_path, trial, [GOOD], {}).reason == "comm ring was asked for, None ran"
     assert logged(tmp_path, trial, [GOOD], operations=2).reason == "2 operations were timed, not 3"
 
 

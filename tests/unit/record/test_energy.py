@@ -17,7 +17,8 @@ from repro.record.derive.derive import with_energy
 from repro.record.folder import index
 from repro.record.folder.store import read_record
 from repro.record.result.energy import Energy, Part
-from repro.record.result.results import Result, Resumed
+from repro.record.result.results import Result
+from repro.record.result.warned import EnergyOfLastAttempt, Resumed
 from repro.runner import energy_meter, energy_process
 from repro.runner.energy_meter import EnergyMeter
 from tests.records import make_record
@@ -131,9 +132,9 @@ def test_the_tracker_removes_only_its_own_folder(tmp_path: Path, monkeypatch: py
 def test_the_energy_of_a_resumed_trial_is_not_taken_for_all_of_it(tracked: Path) -> None:
     record = read_record(tracked)
     lost = Resumed(attempt=1, step=12, samples=768, lost_seconds=61.3, clock="monotonic")
-    before = record.results[0].model_copy(update={"resumed": (lost,), "warnings": ()})
+    before = record.results[0].model_copy(update={"warnings": (lost,)})
     assert before.energy is not None
-    assert "that of earlier attempts is not included" in with_energy(before, before.energy).warnings[-1]
+    assert with_energy(before, before.energy).warnings[-1] == EnergyOfLastAttempt()
 
 
 def test_it_is_in_the_result_the_page_the_tables_and_the_metrics_with_its_label(tracked: Path) -> None:
@@ -145,7 +146,7 @@ def test_it_is_in_the_result_the_page_the_tables_and_the_metrics_with_its_label(
     record = read_record(tracked)
     item = read_model(record.folder.result(record.results[0].trial_id), Result)
     assert item.energy_joules_modelled == 90.0 and item.energy_joules_measured is None
-    assert item.warnings == ("energy tracking took 2.0 % of a core (limit 0.5 %)",)
+    assert [one.words for one in item.warnings] == ["energy tracking took 2.0 % of a core (limit 0.5 %)"]
     assert verify(tracked).sound
     page = Path(HtmlPage().write(record, tracked / "report")[0]).read_text()
     section = page[page.index('id="energy"'):page.index("</section>", page.index('id="energy"'))]

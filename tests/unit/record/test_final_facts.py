@@ -7,13 +7,22 @@ from typing import Any
 import pytest
 
 from repro.record.derive.final_facts import (
+    block_gap,
     covers_every_rank,
-    describe_cost,
-    describe_facts,
-    describe_gap,
     find_failures,
+    slow_evaluation,
+    unchecked,
 )
 from repro.record.log.schema import FinalFacts
+from repro.record.result.reasons import (
+    MovedByEvaluation,
+    NarrowMasters,
+    OtherEvaluation,
+    RankWeightsDiffer,
+    Reason,
+    Unlike,
+)
+from repro.record.result.warned import BlockGap, NotChecked
 from repro.suite.kinds.training import TrainingConfig
 
 CHOICES: dict[str, Any] = {
@@ -33,7 +42,7 @@ def facts(**changes: Any) -> FinalFacts:
         "evaluations": [{"number": 3, "samples": 1440, "reported": 0.75, "own": 0.75, "problem": ""}], **changes})
 
 
-def failures(found: FinalFacts, effective: dict[str, str] | None = None, **choices: Any) -> list[str]:
+def failures(found: FinalFacts, effective: dict[str, str] | None = None, **choices: Any) -> list[Reason]:
     return find_failures(TrainingConfig.model_validate({**CHOICES, **choices}), found, effective or {})
 
 
@@ -47,16 +56,15 @@ def test_a_trial_that_is_well_passes_and_covers_every_rank() -> None:
     assert not covers_every_rank(facts(ranks=[rank(), None]))
 
 
-@pytest.mark.parametrize(("changes", "text"), [
-    ({"ranks": [rank("a"), rank("b")]}, "rank 1 ended with other weights than rank 0"),
-    ({"ranks": [rank(), rank(different=7)]}, "7 of rank 1's own weights differ from the trial's, the first in "
-                                             "'layer.weight'"),
-    ({"wide_share": 0.0}, "only 0.0% of the master weights have more digits than bfloat16: they were rounded"),
-    ({"moved_by_evaluation": [2, 5]}, "evaluation 2 changed the weights: training was left to it"),
-    (evaluation(0.78, 0.75), "evaluation 3 found top1 0.78, and the harness 0.75 with the same weights"),
+@pytest.mark.parametrize(("changes", "reason"), [
+    ({"ranks": [rank("a"), rank("b")]}, RankWeightsDiffer(rank=1, than=0)),
+    ({"ranks": [rank(), rank(different=7)]}, RankWeightsDiffer(rank=1, different=7, first="layer.weight")),
+    ({"wide_share": 0.0}, NarrowMasters(share=0.0, dtype="bfloat16")),
+    ({"moved_by_evaluation": [2, 5]}, MovedByEvaluation(evaluation=2)),
+    (evaluation(0.78, 0.75), OtherEvaluation(evaluation=3, metric="top1", reported=0.78, own=0.75)),
 ])
-def test_each_fact_makes_a_trial_invalid(changes: dict[str, Any], text: str) -> None:
-    assert failures(facts(**changes)) == [text]
+def test_each_fact_makes_a_trial_invalid(changes: dict[str, Any], reason: Reason) -> None:
+    assert failures(facts(**changes)) == [reason]
 
 
 def test_ranks_that_hold_different_parts_need_not_be_equal() -> None:
@@ -76,22 +84,22 @@ def test_another_optimizer_than_requested_is_named() -> None:
     assert failures(facts(optimizer=wanted)) == []  # not read back: not judged
     ran = {**wanted, "optimizer_options": "[{\"momentum\": 0.8}]"}
     assert failures(facts(optimizer=wanted), ran) == [
-        'optimizer options [{"momentum": 0.9}] was asked for, [{"momentum": 0.8}] ran']
+        Unlike(name="optimizer options", wanted='[{"momentum": 0.9}]', ran='[{"momentum": 0.8}]')]
 
 
 def test_what_could_not_be_checked_is_a_warning() -> None:
     found = facts(evaluations=[{"number": 1, "samples": 4, "reported": 0.5, "own": None, "problem": "out of memory"}])
-    assert describe_facts(found) == ["the harness could not repeat evaluation 1: out of memory"]
+    assert unchecked(found) == [NotChecked(evaluation=1, problem="out of memory")]
 
 
 def test_evaluations_that_are_dearer_than_training_are_a_warning() -> None:
     choices = TrainingConfig.model_validate(CHOICES)
-    assert describe_cost(choices, {"train": 1.0, "eval": 0.1}, 1437, 3) == []
-    (text,) = describe_cost(choices, {"train": 0.01, "eval": 2.0}, 1437, 3)
-    assert text.startswith("a sample took 266.1 times as long in an evaluation as in training (limit 3)")
+    assert slow_evaluation(choices, {"train": 1.0, "eval": 0.1}, 1437, 3) == []
+    (found,) = slow_evaluation(choices, {"train": 0.01, "eval": 2.0}, 1437, 3)
+    assert (found.ratio, found.limit) == (pytest.approx(266.1, abs=0.1), 3)
 
 
 def test_blocks_that_their_steps_do_not_explain_are_a_warning() -> None:
-    assert describe_gap(0.4, 10.0) == []
-    assert describe_gap(2.0, 10.0) == ["blocks of steps took 20% of the wall clock longer than their steps (limit 5%)"]
-    assert "shorter" in describe_gap(-2.0, 10.0)[0]
+    assert block_gap(0.4, 10.0) == []
+    assert block_gap(2.0, 10.0) == [BlockGap(share=0.2)]
+    assert block_gap(-2.0, 10.0) == [BlockGap(share=-0.2)]

@@ -75,7 +75,8 @@ def test_a_malformed_event_is_one_line_with_event_field_and_line(
         interpret(event)
     with pytest.raises(OutputError, match=re.escape(f"{log}:2: {said}")):
         read_log(log)
-    assert log_damage(log).startswith(f"line 2 of its log is damaged: {said}")
+    found = log_damage(log)
+    assert found is not None and found.damage.startswith(f"line 2 of its log is damaged: {said}")
     assert len(read_log(log, skip_malformed=True)) == 2
 
 

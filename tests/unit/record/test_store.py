@@ -12,6 +12,7 @@ from repro.core.errors import OutputError
 from repro.core.files import read_model, write_json, write_model, write_text
 from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record, RunFolder, read_record
+from repro.record.result.remarks import stated
 from repro.suite.planning.plan import Plan
 from tests.records import make_record
 
@@ -175,7 +176,7 @@ def test_a_cell_whose_plug_in_was_exchanged_is_one_line(record: Record) -> None:
 def test_the_ledger_only_grows(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path)
     attempts = [Attempt(trial_id="t", cell_id="c", repeat=0, attempt=n, started_ms=1.0, seconds=2.0, status="crashed",
-                        reason='said "no"\nand left\u2028') for n in (1, 2)]
+                        reasons=stated('said "no"\nand left\u2028')) for n in (1, 2)]
     write_text(folder.environment, "{}")
     for attempt in attempts:
         folder.append_attempt(attempt)

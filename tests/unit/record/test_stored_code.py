@@ -55,7 +55,8 @@ def test_code_that_changes_between_two_trials_ends_the_second_and_is_named(
     results = [json.loads(path.read_text()) for path in Path("run/trials").glob("*/result.json")]
     assert code == 1, output
     assert sorted(item["status"] for item in results) == ["crashed", "ok"], output
-    assert "is not the source of the record" in next(item["reason"] for item in results if item["status"] == "crashed")
+    assert "is not the source of the record" in next(
+        item["reasons"][0]["said"] for item in results if item["status"] == "crashed")
     code, _, output = invoke_words("verify", "run")
     assert code == 3 and "code: code/" in output, output
 

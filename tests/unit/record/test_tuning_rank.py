@@ -14,6 +14,7 @@ from repro.core.machine import Machine
 from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record, RunFolder
 from repro.record.hopeless import Bar, HopelessRule
+from repro.record.result.remarks import stated
 from repro.record.result.results import Point, Result
 from repro.record.tuning import Tuning, tuning_of, tuning_sha256
 from repro.suite.model import Suite
@@ -108,7 +109,7 @@ def test_the_hash_follows_the_results_and_not_their_texts() -> None:
     plan = plan_of(TUNE | {"seeds": 1})
     one = result(plan, 0.1, 0, samples=64)
     first = tuning_sha256(tuned(plan, [one]).record)
-    assert tuning_sha256(tuned(plan, [one.model_copy(update={"reason": "scrubbed"})]).record) == first
+    assert tuning_sha256(tuned(plan, [one.model_copy(update={"reasons": stated("scrubbed")})]).record) == first
     assert tuning_sha256(tuned(plan, [one.model_copy(update={"samples_to_target": 65})]).record) != first
 
 

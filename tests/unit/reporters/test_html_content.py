@@ -17,6 +17,7 @@ import pytest
 
 from repro.core.machine import Machine
 from repro.record.folder.store import Record
+from repro.record.result.remarks import stated
 from repro.suite.file import read_suite
 from repro.suite.planning.cell import Skipped
 from repro.suite.planning.plan import make_plan
@@ -62,7 +63,8 @@ def hostile(record: Record) -> Record:
         "cells": cells, "suite": suite, "notes": (NASTY,),
         "skipped": (Skipped(label=NASTY, factors={}, reason=NASTY),)})
     results = tuple(item.model_copy(update={
-        "reason": f"{NASTY} /home/somebody/project/train.py:3", "warnings": (NASTY,), "effective": {NASTY: NASTY},
+        "reasons": stated(f"{NASTY} /home/somebody/project/train.py:3"), "warnings": stated(NASTY),
+        "effective": {NASTY: NASTY},
         "hashes": {**item.hashes, "init_weights": NASTY}}) for item in record.results)
     environment = record.environment.model_copy(update={
         "settings": {"NCCL_TOPO_FILE": "/home/somebody/topology.xml"}, "cpu": NASTY, "packages": (NASTY,)})

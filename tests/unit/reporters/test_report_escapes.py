@@ -20,6 +20,7 @@ from markdown_it import MarkdownIt
 from repro.core import registry
 from repro.core.files import write_model
 from repro.record.folder.store import Record, read_record
+from repro.record.result.remarks import Stated, stated
 from repro.suite.planning.cell import Cell
 from tests.records import make_record
 
@@ -122,7 +123,8 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Record:
     write_model(record.folder.plan, record.plan.model_copy(update={
         "cells": cells, "suite": suite, "notes": tuple(HOSTILE)}))
     path = record.folder.result(record.results[0].trial_id)
-    write_model(path, record.results[0].model_copy(update={"warnings": tuple(HOSTILE), "reason": "".join(HOSTILE)}))
+    write_model(path, record.results[0].model_copy(update={
+        "warnings": tuple(Stated(text=text) for text in HOSTILE), "reasons": stated("".join(HOSTILE))}))
     return read_record(record.folder.root)
 
 

@@ -28,6 +28,7 @@ from repro.core.files import write_model
 from repro.published.importing import import_results as import_published
 from repro.published.store import Published, read_published
 from repro.record.folder.store import Record, read_record
+from repro.record.result.remarks import stated
 from tests.records import SUITE, make_record
 from tests.unit.published.made_logs import SYSTEM, log_lines, repository
 
@@ -83,8 +84,8 @@ def hostile_record(root: Path) -> Record:
         "cpu": LONG, "system": EVIL, "libraries": {EVIL: LONG, "torch": LONG}, "packages": (f"{EVIL}=={LONG}", EVIL),
         "data": tuple(item.model_copy(update={"name": LONG}) for item in environment.data)}))
     first = record.results[0]
-    write_model(record.folder.result(first.trial_id), first.model_copy(update={"warnings": (LONG, EVIL),
-                                                                               "reason": LONG}))
+    write_model(record.folder.result(first.trial_id), first.model_copy(update={
+        "warnings": (*stated(LONG), *stated(EVIL)), "reasons": stated(LONG)}))
     return read_record(record.folder.root)
 
 

@@ -1,0 +1,43 @@
+"""A kind with its values, the form of warnings, reasons and advice.
+
+Records hold kinds and values, and all code decides by them. `words` is for readers only: it is made where it is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from repro.core.frozen import Frozen
+
+
+class Worded(Frozen):
+    """A kind with its values."""
+
+    @property
+    def words(self) -> str:
+        """The sentence for a reader, without its full stop."""
+        return self._words()
+
+    def _words(self) -> str:
+        raise NotImplementedError
+
+
+class Stated(Worded):
+    """A text from outside: of a program, a library, a log or a published result."""
+
+    kind: Literal["stated"] = "stated"
+    text: str
+
+    def _words(self) -> str:
+        return self.text
+
+
+def stated(text: str) -> tuple[Stated, ...]:
+    """Return a text from outside as reasons or warnings; none if it is empty."""
+    return (Stated(text=text),) if text else ()
+
+
+def joined(found: Iterable[Worded]) -> str:
+    """Return the words of all, for a reader; "" for none."""
+    return "; ".join(item.words for item in found)
