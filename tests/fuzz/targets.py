@@ -195,6 +195,7 @@ def _record(folder: Path) -> list[bytes]:
 
 def _calibration(root: Path) -> dict[str, object]:
     from repro.compare.design.calibration import machine_of
+    from repro.core.record_format import FORMAT
 
     record = read_record(root)
     pairs = [
@@ -221,7 +222,7 @@ def _calibration(root: Path) -> dict[str, object]:
     }
     assert pairs
     return {
-        "schema": 1,
+        "format": FORMAT,
         "suite": "sample",
         "suite_digest": record.plan.digest,
         "method": record.plan.method,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from statistics import median
 
@@ -92,7 +92,7 @@ def summarize(
         coefficient_of_variation=stats.or_none(lambda: stats.coefficient_of_variation(found))
         if complete and n > 1 else None,
         outliers=tuple(stats.or_none(lambda: stats.outlier_marks(found)) or ()) if complete else (),
-        has_target=isinstance(cell.choices, ProgramConfig) or cell.choices.stop.has_target,
+        has_target=isinstance(cell.choices, ProgramConfig | Mapping) or cell.choices.stop.has_target,
         contest=JUDGES.get(design_of(cell)) == "mean",
         resumed=sum(bool(item.resumed) for item in ordered),
         **(_missed(ordered, scale, horizon) if scale.to_target and 0 < reached < judged else {}),
