@@ -121,7 +121,7 @@ class MlflowRuns(Reporter):
         return "" if store.whole else "the cells' last figures and files"
 
     def rebuild(self, experiment: str, out: Path) -> tuple[Path, int]:
-        """Restore the newest record of an experiment from its artifacts to `out`; return (folder, older records).
+        """Restore the newest record of an experiment from its artifacts to `out`; return (folder, other records).
 
         Raises:
             UsageError: no such experiment, or no run of this tool in it.

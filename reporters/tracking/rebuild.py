@@ -31,7 +31,7 @@ OF_A_TRIAL = re.compile(r"trial\.json|result\.json|(?:result|system)_\d{1,6}\.tx
 
 
 def rebuild(uri: str | None, experiment: str, out: Path, timeout_seconds: float) -> tuple[Path, int]:
-    """Make `out` the run folder of the newest record in `experiment`; return (folder, number of older records).
+    """Make `out` the run folder of the newest record in `experiment`; return (folder, number of other records).
 
     Raises:
         UsageError: no such experiment, or no record in it.

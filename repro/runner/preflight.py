@@ -26,7 +26,6 @@ from repro.seams.launching import Launcher
 from repro.seams.training import Engine, Workload
 from repro.suite.identity import canonical
 from repro.suite.kinds.program import PLACEHOLDER, ProgramConfig
-from repro.suite.planning.absent_data import absent_services
 from repro.suite.planning.cell import Cell
 from repro.suite.planning.plan import Plan
 
@@ -218,3 +217,18 @@ def _shared(plan: Plan) -> str:
     if free >= needed:
         return ""
     return f"{free / 1e6:.0f} MB of shared memory are free, {ranks} ranks may need {needed / 1e6:.0f} MB"
+
+
+def absent_data(plan: Plan) -> list[str]:
+    """Return a line for each data set or service that is absent: what is missing and how to get it."""
+    found = (choices.workload.get(Workload).absent() for choices in plan.trainings())
+    return [*(text for text in dict.fromkeys(found) if text), *absent_services(plan)]
+
+
+def absent_services(plan: Plan) -> list[str]:
+    """Return a line for each service or room that a measurement needs and that is missing.
+
+    Equal plug-ins are asked once: two looks at a disk may find different amounts of free space.
+    """
+    asked = {tuple(choice.model_dump_json() for choice in cell.choices.plugins()): cell.choices for cell in plan.cells}
+    return [text for text in dict.fromkeys(choices.absent() for choices in asked.values()) if text]

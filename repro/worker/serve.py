@@ -47,7 +47,7 @@ def dealt_work(choices: TrainingConfig, an_update: int, now: Callable[[], int]) 
     """Return the work of a whole run.
 
     Args:
-        an_update: samples that one update is the mean of.
+        an_update: number of samples averaged into one update.
         now: nanoseconds of the log's clock.
     """
     each = choices.batch.global_ // an_update

@@ -85,7 +85,7 @@ def test_both_modes_train_and_the_gate_judges_the_one_in_lock_step(record: Recor
 
 def test_the_plan_says_how_many_processes_run(record: Record) -> None:
     assert any("2 workers (ranks 0 to 1) and 2 servers (from rank 2) run: 4 processes" in note
-               for note in record.plan.remarks)
+               for note in record.plan.notes)
     assert {cell.choices.processes for cell in record.plan.cells} == {2}
     assert {cell.choices.ranks for cell in record.plan.cells} == {4}
 

@@ -86,4 +86,4 @@ def test_out_of_memory_is_a_result_and_a_stated_reason_skips_the_gate(tmp_path: 
     assert all(attempt.seconds is None or attempt.seconds < 60 for attempt in record.attempts)
     assert record.parity == {"needed": False, "why": "not gated: it would not fit",
                              "skipped": dict.fromkeys((cell.label for cell in record.plan.cells), "it would not fit")}
-    assert "not gated: it would not fit" in record.plan.remarks
+    assert "not gated: it would not fit" in record.plan.notes

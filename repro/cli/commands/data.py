@@ -14,7 +14,7 @@ from repro.cli.place import PlaceParam
 from repro.cli.terminal import say
 
 if TYPE_CHECKING:
-    from repro.workloads.data.form import Progress, manifest_file
+    from repro.workloads.data.form import Progress
 
 
 @click.group()
@@ -56,6 +56,7 @@ def list_(as_json: bool) -> None:
     Example: repro data list
     """
     from repro.workloads.data import manifest
+    from repro.workloads.data.form import manifest_file
     from repro.workloads.data.prepare import forms
 
     rows = []

@@ -21,12 +21,20 @@ from repro.cli.options import (
 )
 from repro.cli.place import PlaceParam
 from repro.cli.terminal import say
+from repro.core import registry
+from repro.core.errors import ReproError
+from repro.suite.file import bundled, read_suite
+
+KINDS = {
+    "suites": "", "workloads": "workload", "engines": "engine", "comm": "comm", "precisions": "precision",
+    "optimizers": "optimizer", "preconditioners": "preconditioner", "measurements": "measurement",
+    "launchers": "launcher", "reporters": "reporter",
+}
+"""What can be listed -> its seam."""
 
 
 @click.command("list")
-@click.argument("kind", default="suites", type=click.Choice(
-    ["suites", "workloads", "engines", "comm", "precisions", "optimizers", "preconditioners", "measurements",
-     "launchers", "reporters"]))
+@click.argument("kind", default="suites", type=click.Choice([*KINDS]))
 @json_option
 def list_(kind: str, as_json: bool) -> None:
     """List the suites or the plug-ins of one KIND.
@@ -34,8 +42,6 @@ def list_(kind: str, as_json: bool) -> None:
     \b
     Example: repro list engines
     """
-    from repro.suite.listing import rows
-
     found = rows(kind)
     if as_json:
         echo_json(found)
@@ -45,6 +51,27 @@ def list_(kind: str, as_json: bool) -> None:
         expected = f"  [{row['expected']}]" if row.get("expected") else ""
         version = f"{row['version']}  " if row.get("version") else ""
         say(f"{row['name']:<{width}}  {version}{row['title']}{expected}")
+
+
+def rows(kind: str) -> list[dict[str, str]]:
+    """Return the name and a one-line title of everything of a kind."""
+    if kind == "suites":
+        return [_suite_row(name) for name in bundled()]
+    return [{"name": name, "title": _title(KINDS[kind], name)} for name in registry.names(KINDS[kind])]
+
+
+def _suite_row(name: str) -> dict[str, str]:
+    suite = read_suite(name).suite
+    return {"name": name, "version": suite.version, "title": suite.title, "expected": suite.expected}
+
+
+def _title(seam: str, name: str) -> str:
+    try:
+        cls = registry.load(seam, name)
+    except ReproError as error:
+        return f"(not usable: {error})"
+    title = getattr(cls, "title", "")
+    return str(title or (cls.__doc__ or "").strip().splitlines()[0])
 
 
 @click.command()
@@ -93,7 +120,7 @@ def plan(
     from repro.compare.design.power import out_of_reach, power
     from repro.record.folder import limits
     from repro.record.folder.store import read_record
-    from repro.suite.planning.absent_data import absent_data
+    from repro.runner.preflight import absent_data
     from repro.suite.planning.cost import estimate, over_time_limits
 
     source = read_source(suite, overrides, seeds, master_seed, design_of(until_settled, anytime))

@@ -23,7 +23,7 @@ def rebuild_and_report(
     """Fetch the newest record of an MLflow experiment into the new folder `out`, and report it like any run.
 
     Returns:
-        The paths and URLs written, and the number of older records in the experiment.
+        The paths and URLs written, and the number of other records in the experiment.
 
     Raises:
         UsageError: no `out`, no such experiment, or no record in it.

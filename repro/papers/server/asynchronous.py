@@ -40,7 +40,7 @@ class AsyncSession(Session):
     @property
     @abstractmethod
     def samples_an_update(self) -> int:
-        """Samples that one update is the mean of."""
+        """Number of samples averaged into one update."""
 
     @abstractmethod
     def first(self) -> int:

@@ -85,7 +85,7 @@ class Dealer:
         return None if self._out else DONE
 
     def lose(self, group: int) -> None:
-        """Take back the ticket of a group that has gone."""
+        """Reclaim the ticket of a group that has left."""
         ticket = self._out.pop(group, None)
         if ticket is not None:
             self._returned.append(ticket)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from repro.record.result.reasons import Unlike
 from repro.seams.training import BACKEND, Comm, Engine, Precision, Preconditioner, Workload
-from repro.suite.kinds import model_options
+from repro.suite.kinds import training_options as model_options
 from repro.suite.kinds.training import TrainingConfig
 
 UNKNOWN = "unknown"

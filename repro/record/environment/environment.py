@@ -20,13 +20,13 @@ from pydantic import Field
 
 import repro
 from repro.core import git
+from repro.core.errors import UsageError
 from repro.core.files import LATEST_MS
 from repro.core.frozen import Frozen
 from repro.core.machine import Machine
 from repro.core.redact import SECRET, Scrubber, secrets
 from repro.record.environment.gpus import interconnect, used_gpus
 from repro.record.environment.plugin_code import PluginCode
-from repro.record.environment.price import Price, declared_price
 
 ALLOWED = re.compile(
     r"^(REPRO_IMAGE|REPRO_TIMING_LOCK|OMP_NUM_THREADS|MKL_(NUM_THREADS|CBWR)|KMP_AFFINITY|CUDA_VISIBLE_DEVICES|CUBLAS_WORKSPACE_CONFIG|PYTHONHASHSEED"
@@ -53,6 +53,41 @@ LIMITS = {"cpu.max": "cpu.max", "memory.max": "memory.max", "cpuset.cpus": "cpus
           "memory.limit_in_bytes": "memory/memory.limit_in_bytes", "pids.max": "pids.max"}
 """Limits of a control group, version 2 and 1: name -> file below CGROUP."""
 NAMED = ("torch", "deepspeed", "mlflow", "numpy", "scipy", "scikit-learn", "pandas", "pydantic")
+
+
+VARIABLE = "REPRO_PRICE_PER_HOUR"
+FORM = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) *([A-Z]{3})")
+
+
+class Price(Frozen):
+    """The price of all machines of a run together, declared by the user."""
+
+    per_hour: float = Field(gt=0, allow_inf_nan=False)
+    currency: str = Field(pattern=r"^[A-Z]{3}$")
+    """ISO 4217."""
+
+    def of(self, seconds: float) -> float:
+        """Return the cost of some seconds, in the currency, as in DAWNBench: time times the machine's price."""
+        return self.per_hour * seconds / 3600
+
+    def text(self, seconds: float) -> str:
+        """Return the cost of some seconds with its currency: `0.042 USD`."""
+        return f"{self.of(seconds):.3g} {self.currency}"
+
+
+def declared_price(environment: Mapping[str, str]) -> Price | None:
+    """Return the price that the environment declares; None if there is none.
+
+    Raises:
+        UsageError: it has another form than `3.06 USD`, or is not positive.
+    """
+    stated = environment.get(VARIABLE, "").strip()
+    if not stated:
+        return None
+    found = FORM.fullmatch(stated)
+    if found is None or not float(found[1]) > 0:
+        raise UsageError(f"{VARIABLE}={stated}: must be a price and a currency, as in {VARIABLE}='3.06 USD'")
+    return Price(per_hour=float(found[1]), currency=found[2])
 
 
 class DataSet(Frozen):

@@ -20,10 +20,9 @@ from repro.suite.choices.choice import LauncherChoice
 from repro.suite.contest import ALPHA, check_stop
 from repro.suite.design import JUDGES, Judges, claim_text
 from repro.suite.field_problem import FieldProblem, SuitePart
-from repro.suite.kinds.carried_code import CarriedCode
 from repro.suite.kinds.program_evaluation import Evaluation
 from repro.suite.kinds.program_files import ProgramFiles
-from repro.suite.kinds.trial_config import LogSize, TrialConfig
+from repro.suite.kinds.trial_config import CarriedCode, LogSize, TrialConfig
 from repro.suite.quality import Quality
 
 Value = bool | int | float | str

@@ -14,7 +14,7 @@ from repro.suite.kinds.output_patterns import OutputPatterns
 Kind = Literal["patterns", "airbench", "csv"]
 SPEEDRUN = r"(?:^|\]: ?)step:(?P<step>\d+)/\d+ "
 CLOCK = r"train_time:(?P<train_time>[\d.]+m?s) step_avg:\d"
-"""The clock counts where `step_avg` is a number: before that, old records print `step_avg:nanms`, the times hold the
+"""The clock counts where `step_avg` is a number: before that, logs print `step_avg:nanms`, the times hold the
 compilation, and the clock starts over after the tenth step."""
 
 

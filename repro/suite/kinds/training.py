@@ -25,11 +25,9 @@ from repro.suite.choices.choice import (
     WorkloadChoice,
 )
 from repro.suite.field_problem import FieldProblem, SuitePart
-from repro.suite.kinds.gate_options import GateOptions
-from repro.suite.kinds.input_options import AHEAD, Input
-from repro.suite.kinds.model_options import Compile, compile_phrase, why_unsupported
 from repro.suite.kinds.schedule import Constant, Scaling, Schedule
 from repro.suite.kinds.stop import Stop, stop_phrase
+from repro.suite.kinds.training_options import AHEAD, Compile, GateOptions, Input, compile_phrase, why_unsupported
 from repro.suite.kinds.trial_config import LogSize, TrialConfig
 from repro.suite.quality import Quality, quality_of
 

@@ -27,7 +27,6 @@ from repro.seams.plugin import Setting
 from repro.suite.choices.choice import Choice
 from repro.suite.field_problem import SuitePart
 from repro.suite.identity import digest
-from repro.suite.kinds.carried_code import CarriedCode
 from repro.suite.kinds.program_files import ProgramFiles
 from repro.suite.quality import Quality
 
@@ -43,6 +42,21 @@ class LogSize:
     fewer_steps: str
     """The change of a suite for fewer steps."""
     fewer_evaluations: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CarriedCode:
+    """A class or a command that is not installed here but comes with a record."""
+
+    what: str
+    """`workload net.py:Net`, or a command as it is started."""
+    sha256: str
+    """"" for a folder, which is not hashed."""
+    place: str
+    """Path of its source, relative to the record."""
+
+    def text(self) -> str:
+        return f"{self.what} ({self.place}{f', sha256 {self.sha256[:16]}' if self.sha256 else ''})"
 
 
 class TrialConfig(SuitePart):

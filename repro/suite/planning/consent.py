@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from repro.core.errors import UsageError
-from repro.suite.kinds.carried_code import CarriedCode
+from repro.suite.kinds.trial_config import CarriedCode
 from repro.suite.planning.cell import Cell
 
 LEAST_DIGITS = 12

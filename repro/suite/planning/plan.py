@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -31,7 +31,6 @@ from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import SEEDS_BELOW, Suite, Trial
 from repro.suite.planning.cell import Cell, Skipped
 from repro.suite.planning.designs import check_designs
-from repro.suite.planning.factors import keep_factors
 from repro.suite.planning.matrix import describe_plugins, expand_matrix, setting_notes
 from repro.suite.planning.repeats import lost_design, planned_design, without_primary
 
@@ -334,3 +333,31 @@ def execution_order(suite: Suite, cells: int, seed: int) -> Iterator[tuple[int, 
     for repeat in range(suite.seeds):
         generator = Streams(seed, repeat).generator("execution-order")
         yield from ((int(index), repeat) for index in generator.permutation(np.arange(cells)))
+
+
+def keep_factors(suite: Suite, problem: Problem, overridden: bool) -> tuple[Suite, list[str]]:
+    """Return the suite with the contrasts that are factors, and a note for each that overrides removed.
+
+    Raises:
+        SuiteError: a contrast that is no factor, has a single level or is named twice.
+    """
+    able = [key for key, levels in suite.matrix.items() if len(levels) > 1]
+    kept: list[str] = []
+    notes = []
+    for index, name in enumerate(suite.contrasts):
+        if name in able and name not in kept:
+            kept.append(name)
+            continue
+        what = _why_not(suite, name, able, kept)
+        if not overridden or name in kept:
+            raise problem(what, ("contrasts", index))
+        notes.append(f"the main effects of {name} are dropped: after the overrides {what}")
+    return (suite.model_copy(update={"contrasts": tuple(kept)}) if notes else suite), notes
+
+
+def _why_not(suite: Suite, name: str, able: Iterable[str], kept: Iterable[str]) -> str:
+    if name in kept:
+        return f"{name!r} is named twice"
+    one_level = f"factor {name!r} has one level, so it has no effect"
+    what = one_level if name in suite.matrix else f"{name!r} is not a factor"
+    return f"{what}; factors of this suite with several levels: {', '.join(able) or 'none'}"

@@ -13,7 +13,7 @@ from repro.core.files import write_text
 from repro.core.random_streams import Streams
 from repro.record.folder.stored_code import allow_code_of_trial
 from repro.seams.training import Batch, Job, Session, TrainingParts, Workload
-from repro.suite.kinds.gate_options import GateOptions
+from repro.suite.kinds.training_options import GateOptions
 from repro.suite.model import Trial
 from repro.worker.evaluation import share_batches
 from repro.worker.gate.measure import Measures, batch_sha256

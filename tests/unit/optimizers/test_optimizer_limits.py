@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from repro.cli.commands.suites import rows
 from repro.core import installed, registry
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
-from repro.suite.listing import rows
 from repro.suite.planning.plan import Plan
 from tests.optimizer_cases import ENGINES, EVERYWHERE, OPTIMIZERS
 from tests.plans import planned

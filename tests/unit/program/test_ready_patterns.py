@@ -57,7 +57,7 @@ def test_llm_c_takes_the_step_from_the_line_before() -> None:
 
 
 @pytest.mark.parametrize(("file", "first", "last"), [
-    # The clock of old records starts over after ten steps, where `step_avg` is no number yet: it is no clock there.
+    # The clock of published logs starts over after ten steps, where `step_avg` is no number yet: it is no clock there.
     ("speedrun_2024.txt", (0, 10.9264, None), (6200, 3.2785, 1339.067)),
     ("speedrun_2025.txt", (0, 10.8258, None), (1390, 3.2785, 204.345)),
     ("speedrun_2026.txt", (0, 10.8311, 0.0), (1390, 3.2775, 79.532)),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from repro.bundle.difference import diff_records
+from repro.cli.commands.suites import rows
 from repro.compare.runs.merge import sections
 from repro.core import registry
 from repro.core.errors import UsageError
@@ -15,7 +16,6 @@ from repro.record.environment.differences import differences
 from repro.record.environment.plugin_code import PluginCode, plugin_code
 from repro.record.folder.resume import require_same
 from repro.record.folder.store import Record
-from repro.suite.listing import rows
 from repro.suite.planning.plan import Plan
 from tests.letters import installed, letters_record, write_package
 

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from repro.record.environment import plugin_files
-from repro.record.environment.plugin_files import SourceFile, own_file, source_files
+from repro.record.environment import plugin_code
+from repro.record.environment.plugin_code import SourceFile, own_file, source_files
 
 INSTALL = """
 import json, os, site, sys, zipfile
 from importlib.metadata import entry_points
 from pathlib import Path
 from setuptools.build_meta import build_editable
-from repro.record.environment.plugin_files import own_file, source_files
+from repro.record.environment.plugin_code import own_file, source_files
 found = {}
 for place in sys.argv[1:]:
     os.chdir(place)
@@ -139,7 +139,7 @@ def test_data_of_a_package_count_and_what_a_run_writes_there_does_not(point: Poi
 
 
 def test_a_large_file_counts_by_its_size_unless_it_is_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugin_files, "LARGEST", 4)
+    monkeypatch.setattr(plugin_code, "LARGEST", 4)
     digests = {}
     for name in ("words.txt", "engine.so"):
         found = SourceFile(name, tmp_path / name)

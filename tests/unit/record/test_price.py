@@ -12,7 +12,7 @@ from repro.reporters.html_page import render
 
 from repro.compare import summarize
 from repro.core.errors import UsageError
-from repro.record.environment.price import VARIABLE, Price, declared_price
+from repro.record.environment.environment import VARIABLE, Price, declared_price
 from tests.records import make_record
 
 

@@ -1,4 +1,4 @@
-"""The cost table of sufficient factors: in the result, on the page, in the exports; absent in old records."""
+"""The cost table of sufficient factors: in the result, on the page, in the exports; absent where it has no line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of training in every format: small tables a group, with what a reader must know; none in old records."""
+"""Figures of training in every format: small tables a group, with what a reader must know."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from repro.compare import compare
 from repro.compare.findings import findings
 from repro.core.files import write_json
 from repro.record.folder.store import Record, read_record
-from repro.suite.kinds.gate_options import GateOptions
+from repro.suite.kinds.training_options import GateOptions
 from repro.suite.planning.plan import Plan
 from repro.worker.gate.parity import groups, skipped, why_not
 from tests.plans import planned
@@ -32,7 +32,7 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
 
 
 def test_the_reason_stands_in_plan_notices_and_beside_every_verdict(record: Record) -> None:
-    assert f"not gated: {REASON}" in record.plan.remarks
+    assert f"not gated: {REASON}" in record.plan.notes
     assert parity(record).outcome == "skipped"
     shown = [notice.text for notice in notices(findings(record)) if notice.title == "Parity gate"]
     assert shown == [f"not gated: {REASON}"]

@@ -17,10 +17,9 @@ from repro.core.errors import UsageError
 from repro.core.machine import Machine
 from repro.record.environment.environment import DataSet
 from repro.record.folder.store import Record
-from repro.runner.preflight import data_sets
+from repro.runner.preflight import absent_data, data_sets
 from repro.seams.training import Workload
 from repro.suite.file import read_suite
-from repro.suite.planning.absent_data import absent_data
 from repro.suite.planning.plan import Plan, expand_again, make_plan
 from repro.workloads.images.cifar10_form import Cifar10Form
 from tests.made_data import cifar10_folder, prepared
@@ -118,8 +117,7 @@ def test_runs_on_other_data_are_neither_merged_nor_compared(tmp_path: Path) -> N
     def on(sha256: str) -> Record:
         data = DataSet(workload="digits", name="d", version="1", sha256=sha256 * 64, train_samples=1, eval_samples=1,
                        licence="", source="", synthetic=False)
-        return replace(record, **{**{name: getattr(record, name) for name in record.__slots__},
-                                   "environment": sample_environment().model_copy(update={"data": (data,)})})
+        return replace(record, environment=sample_environment().model_copy(update={"data": (data,)}))
 
     assert unlike(on("a"), on("a")) == ""
     assert "other data of digits (aaaaaaaaaaaa against bbbbbbbbbbbb)" in unlike(on("a"), on("b"))

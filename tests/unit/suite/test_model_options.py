@@ -84,4 +84,4 @@ def test_what_ran_is_compared_with_what_was_asked_for(
 ) -> None:
     choices = plan(tmp_path, more).cells[0].choices
     assert mismatches(choices, ran, {}) == [phrase]
-    assert mismatches(choices, {}, {}) == [], "an old record reads nothing back"
+    assert mismatches(choices, {}, {}) == [], "what was not read back is not judged"

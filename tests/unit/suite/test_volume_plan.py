@@ -10,8 +10,8 @@ import pytest
 
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
+from repro.runner.preflight import absent_data
 from repro.suite.file import read_suite
-from repro.suite.planning.absent_data import absent_data
 from repro.suite.planning.plan import Plan, make_plan
 from tests.plans import planned
 from tests.redis_server import needs_redis, redis_server
