@@ -223,7 +223,6 @@ def _calibration(root: Path) -> dict[str, object]:
     assert pairs
     return {
         "format": FORMAT,
-        "schema": 1,
         "suite": "sample",
         "suite_digest": record.plan.digest,
         "method": record.plan.method,
