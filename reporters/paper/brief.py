@@ -11,7 +11,7 @@ from repro.compare.findings import Findings, findings
 from repro.core.errors import UsageError
 from repro.record.folder.store import Record
 from repro.suite.planning.cell import Cell
-from repro.tables.cells import cell_table, training_table
+from repro.tables.cell_tables import cell_table, training_table
 from repro.tables.claims import claim_table
 from repro.tables.effects import effect_table
 from repro.tables.layout import TextTable, interval, name, rounded

@@ -59,6 +59,11 @@ def words(head: str, key: str) -> Column:
     return Column(head, lambda row: name(str(row[key])) if row[key] else NOTHING, numeric=False)
 
 
+def sentence(head: str, key: str) -> Column:
+    """Return a column of text that is never shortened; a dash for none."""
+    return Column(head, lambda row: str(row[key] or NOTHING), numeric=False)
+
+
 def figure(head: str, key: str, digits: int = 3) -> Column:
     """Return a column of numbers with so many significant digits."""
     return Column(head, lambda row: rounded(as_number(row[key]), digits))

@@ -20,7 +20,7 @@ from repro.record.result.metric_values import figures_of
 from repro.record.result.remarks import joined
 from repro.record.result.results import Result
 
-from .cells import cell_rows
+from .cell_tables import cell_rows
 from .claims import claim_rows
 from .effects import effect_rows, interaction_rows
 from .operation_rows import check_rows, measure_rows

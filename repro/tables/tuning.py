@@ -11,7 +11,7 @@ from repro.record.tuning import TriedSetting, TunedContender
 from repro.suite.field_problem import as_text
 from repro.suite.metrics import METRICS
 
-from .layout import NOTHING, Column, TextTable, count, figure, laid, words
+from .layout import NOTHING, Column, TextTable, count, figure, laid, sentence, words
 from .values import Row, plain
 
 
@@ -83,14 +83,9 @@ def tuning_table(found: TuningCheck | None, origin: str) -> TextTable:
         words("Contender", "contender"), words("Figures", "origin"),
         Column("Settings x seeds", lambda row: f"{row['settings']} x {row['seeds']}"), count("Trials", "run"),
         count("Abandoned", "abandoned"), figure("Wall time (s)", "wall_seconds"),
-        figure("Processor time (s)", "processor_seconds"), _whole("Best setting", "best"),
-        Column("Its figure", lambda row: str(row["best_text"] or NOTHING)), _whole("Space", "space"),
+        figure("Processor time (s)", "processor_seconds"), sentence("Best setting", "best"),
+        Column("Its figure", lambda row: str(row["best_text"] or NOTHING)), sentence("Space", "space"),
         words("Origin of the space", "of_space")), rows)
-
-
-def _whole(head: str, key: str) -> Column:
-    """Return a column of text that is not shortened."""
-    return Column(head, lambda row: str(row[key] or NOTHING), numeric=False)
 
 
 def is_lower_better(contender: TunedContender, metric: str) -> bool:

@@ -8,7 +8,7 @@ from repro.compare import METRICS, Comparison
 from repro.compare.evidence.time_split import in_words
 from repro.compare.findings import Findings
 
-from .layout import NOTHING, Column, TextTable, count, ends, figure, laid, rounded, words
+from .layout import NOTHING, Column, TextTable, count, ends, figure, laid, rounded, sentence, words
 from .values import Row, as_number, bounds, estimate, plain
 
 
@@ -98,7 +98,7 @@ def factor_table(found: Sequence[Comparison], origins: Mapping[str, str]) -> Tex
         words("Candidate", "candidate_cell"), words("Baseline", "baseline_cell"), words("Figures", "origin"),
         figure("Samples, ratio", "split_samples"), ends("Interval", "split_samples"),
         figure("Samples a second, ratio", "split_throughput"), ends("Interval", "split_throughput"),
-        figure("Time, ratio", "ratio"), ends("Interval", "ratio"), words("Factors, exploratory", "split_words"),
+        figure("Time, ratio", "ratio"), ends("Interval", "ratio"), sentence("Factors, exploratory", "split_words"),
     ), comparison_rows((item for item in found if item.split is not None), origins))
 
 

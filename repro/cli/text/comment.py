@@ -14,7 +14,7 @@ from repro.compare.figures import DECIDED
 from repro.core.errors import visible
 from repro.core.markdown import escaped
 from repro.core.redact import Scrubber
-from repro.tables.cells import spread_table
+from repro.tables.cell_tables import spread_table
 from repro.tables.layout import TextTable, as_markdown, compact
 from repro.tables.verdicts import ALONE, FOOTNOTE, comparison_table
 

@@ -11,7 +11,7 @@ from repro.cli.text.contest import quality_lines
 from repro.cli.text.table import print_table
 from repro.compare import METRICS, Comparison
 from repro.compare.design.effect import FEW, HEADING, MainEffect
-from repro.tables.cells import group_tables, spread_table
+from repro.tables.cell_tables import group_tables, spread_table
 from repro.tables.claims import claim_table
 from repro.tables.effects import effect_table
 from repro.tables.verdicts import FOOTNOTE, comparison_table

@@ -21,7 +21,7 @@ from repro.compare.findings import findings
 from repro.record.folder.store import Record
 from repro.record.result.energy import Energy
 from repro.record.result.results import Model, Result
-from repro.tables.cells import group_tables
+from repro.tables.cell_tables import group_tables
 from repro.tables.tables import tables
 from tests.records import make_record
 
