@@ -122,8 +122,15 @@ def number_of_an_import(root: Path) -> None:
     write_json(root / "published.json", {"format": FORMAT, **record})
 
 
+def drop_peak_bytes(root: Path) -> None:
+    """Leave out the event of the largest memory as one number, which x_memory states by phase."""
+    for path in root.glob("trials/*/result_*.txt"):
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if '"key": "x_peak_bytes"' not in line), encoding="utf-8")
+
+
 STEPS: dict[str, Step] = {"the format in plan.json": number_in_the_plan, "names": rename,
-                          "kinds of reasons": type_reasons}
+                          "kinds of reasons": type_reasons, "memory by phase": drop_peak_bytes}
 """What a step does -> the step, for runs."""
 STEPS_OF_IMPORTS: dict[str, Step] = {"the format in published.json": number_of_an_import}
 """The same for imports of published results, which are folders."""

@@ -349,7 +349,7 @@ def test_a_long_log_is_derived_again_in_a_fraction_of_its_size(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = long_log(run, 300_000)
-    monkeypatch.setattr(rederive, "MAX_HELD_BYTES", 6 << 20)
+    monkeypatch.setattr(rederive, "MAX_HELD_BYTES", 8 << 20)
     assert log.stat().st_size > 7e6, "as lists it would be 30 MB"
     assert kinds(run) == {"conservation"}, "the figures are derived from it, and are what they were"
 

@@ -14,11 +14,12 @@ from jsonschema import Draft202012Validator
 
 from repro.bundle.archive import unpack
 from repro.cli.main import cli
-from repro.record.record_schema import MODELS, record_schema
+from repro.record.record_schema import LOG, MODELS, record_schema
 from tests.records import make_record
 
 ROOT = Path(__file__).parents[3]
-CHECKERS = {name: Draft202012Validator(schema) for name, schema in record_schema().items()}
+CHECKERS = {name: Draft202012Validator(schema) for name, schema in record_schema().items() if name != LOG}
+EVENTS = {key: Draft202012Validator(schema) for key, schema in record_schema()[LOG].items()}
 WITHOUT_MODEL = ("ro-crate-metadata.json", "parity/*", "trials/*/network.json")
 """RO-Crate is a standard of its own; traces are the gate's, details of a network the launcher's."""
 
@@ -42,6 +43,10 @@ def check(root: Path) -> set[str]:
                   for item in CHECKERS[pattern].iter_errors(data)]
         assert errors == []
         seen.add(pattern)
+    for path in root.glob(LOG):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            event = json.loads(line.removeprefix(":::MLLOG "))
+            assert [item.message[:300] for item in EVENTS[event["key"]].iter_errors(event)] == [], event["key"]
     return seen
 
 
@@ -66,6 +71,14 @@ def test_what_no_record_holds_is_refused(tmp_path: Path, name: str, change: dict
     data = next(data for pattern, data in described(record.folder.root) if pattern == name)
     assert CHECKERS[name].is_valid(data)
     assert not CHECKERS[name].is_valid({**data, **change})
+
+
+@pytest.mark.parametrize(("key", "value", "metadata"), [
+    ("x_target", "high", {}), ("seed", None, {"master_seed": 1}), ("run_stop", None, {"outcome": "won"}),
+])
+def test_what_no_log_holds_is_refused(key: str, value: Any, metadata: dict[str, Any]) -> None:
+    kind = {"run_stop": "INTERVAL_END"}.get(key, "POINT_IN_TIME")
+    assert not EVENTS[key].is_valid({"key": key, "event_type": kind, "value": value, "metadata": metadata})
 
 
 def test_the_page_names_every_file(tmp_path: Path) -> None:
