@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -15,14 +16,18 @@ from repro.runner import monitor
 from repro.runner.monitor import Monitor
 
 
-def test_a_full_disk_ends_the_system_metrics_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """/dev/full refuses every byte with "No space left on device", as a full disk does."""
-    full = Path("/dev/full")
-    if not full.exists():
-        pytest.skip("no /dev/full here")
+def test_a_full_disk_ends_the_system_metrics_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    full = tmp_path / "full"
+    full.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "none", str(full)], capture_output=True).returncode:
+        pytest.skip("mounting a small disk takes root")
+    request.addfinalizer(lambda: subprocess.run(["umount", str(full)], check=True))
+    (full / "other").write_bytes(bytes(4096))
     monkeypatch.setattr(monitor, "PERIOD_SECONDS", 0.02)
     lived: list[bool] = []
-    with Monitor(tmp_path / "result_1.txt", full, lambda *_: None, lambda: lived.append(True)) as watch:
+    with Monitor(tmp_path / "result_1.txt", full / "system_1.txt", lambda *_: None, lambda: lived.append(True)) as watch:
         while len(lived) < 3:
             pass
     assert watch.unwritten == "No space left on device"
