@@ -27,7 +27,8 @@ def test_a_full_disk_ends_the_system_metrics_and_nothing_else(
     (full / "other").write_bytes(bytes(4096))
     monkeypatch.setattr(monitor, "PERIOD_SECONDS", 0.02)
     lived: list[bool] = []
-    with Monitor(tmp_path / "result_1.txt", full / "system_1.txt", lambda *_: None, lambda: lived.append(True)) as watch:
+    log, figures = tmp_path / "result_1.txt", full / "system_1.txt"
+    with Monitor(log, figures, lambda *_: None, lambda: lived.append(True)) as watch:
         while len(lived) < 3:
             pass
     assert watch.unwritten == "No space left on device"
