@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, computed_field
 
 from repro import stats
 from repro.compare.advice import Advice
@@ -192,6 +192,7 @@ class Comparison(Frozen):
     """There is no result, for the reason in `because`: no condition passes, and no figure is given but the pairs (of
     published results those that docs/published.md names)."""
 
+    @computed_field  # type: ignore[prop-decorator]  # mypy#14461
     @property
     def settles(self) -> str:
         """The advice in words; "" if there is none."""

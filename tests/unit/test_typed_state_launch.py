@@ -17,7 +17,6 @@ from repro.launchers.inline import Inline
 from repro.launchers.processes import rank_processes
 from repro.record.derive.derive import derive
 from repro.record.folder import post_mortem
-from repro.record.folder.ledger import read_attempts, read_incidents
 from repro.record.folder.store import read_record
 from repro.seams.launching import LaunchRequest, LaunchResult, RankCause, RankEnd
 from repro.suite.model import Trial
@@ -105,25 +104,3 @@ def test_the_area_of_a_difference_is_its_kind(tmp_path: Path, text: str) -> None
     other.folder.append_incident("difference", text, difference="hardware")
     found = between_executions(one, read_record(other.folder.root))
     assert [(item.area, item.second) for item in found] == [("hardware", text)]
-
-
-@pytest.mark.parametrize(("text", "kind"), [
-    ("setting OMP_NUM_THREADS 1, now 2", "settings"), ("library torch 1, now 2", "libraries"),
-    ("packages a 1, now 2", "libraries"), ("python 3.12, now 3.13", "libraries"), ("cpu A, now B", "hardware"),
-    ("devices [], now ['x']", "hardware"), ("limit cpu.max 1, now 2", "hardware"), ("data of digits a, now b", "data"),
-    ("commit a, now b", "code"), ("suite digest a, now b", "code"),
-])
-def test_a_difference_of_version_0_1_0_is_read(tmp_path: Path, text: str, kind: str) -> None:
-    path = tmp_path / "incidents.jsonl"
-    path.write_text(json.dumps({"at_ms": 1.0, "kind": "difference", "text": text, "trial_id": ""}) + "\n")
-    assert [item.difference for item in read_incidents(path)] == [kind]
-
-
-@pytest.mark.parametrize(("stored", "read"), [
-    ("", ()), ("checkpoint a: x; checkpoint b: y", ("checkpoint a: x; checkpoint b: y",)), (["a", "b"], ("a", "b")),
-])
-def test_checkpoints_passed_over_of_version_0_1_0_are_read(tmp_path: Path, stored: object, read: object) -> None:
-    line = {"trial_id": "t", "cell_id": "c", "repeat": 0, "attempt": 1, "started_ms": 1, "seconds": 1, "status": "ok",
-            "passed_over": stored}
-    (tmp_path / "ledger.jsonl").write_text(json.dumps(line) + "\n")
-    assert [item.passed_over for item in read_attempts(tmp_path / "ledger.jsonl")] == [read]

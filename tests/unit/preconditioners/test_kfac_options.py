@@ -94,7 +94,6 @@ def test_no_preconditioner_leaves_a_cell_its_name(tmp_path: Path) -> None:
     without = plan(tmp_path, "", ("  preconditioner: kfac\n", ""))
     none = plan(tmp_path, "", ("preconditioner: kfac", "preconditioner: none"))
     kfac = plan(tmp_path)
-    assert "preconditioner" not in json.loads(canonical(without.cells[0].choices))
     assert without.digest == none.digest != kfac.digest
     assert json.loads(canonical(kfac.cells[0].choices))["preconditioner"]["damping"] == 0.003
 

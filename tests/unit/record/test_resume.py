@@ -197,9 +197,8 @@ def test_load_and_time_are_no_differences(half: Scripted) -> None:
 def test_a_plan_that_is_made_differently_now_is_noticed(half: Scripted) -> None:
     plan = half.plan
     assert resume.plan_differences(plan, MACHINE) == []
-    for change, said in (({"digest": "0" * 64}, "suite digest 0000"), ({"method": "0.1"}, "method 0.1, now ")):
-        (found,) = resume.plan_differences(plan.model_copy(update=change), MACHINE)
-        assert found.text.startswith(said) and found.kind == "plan"
+    (found,) = resume.plan_differences(plan.model_copy(update={"digest": "0" * 64}), MACHINE)
+    assert found.text.startswith("suite digest 0000") and found.kind == "plan"
 
 
 WRONG_ORDER = "plan.json: order is not the one that its order_seed 20151102 gives: it differs from trial 1 on"

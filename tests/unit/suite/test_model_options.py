@@ -83,5 +83,5 @@ def test_what_ran_is_compared_with_what_was_asked_for(
     tmp_path: Path, more: str, ran: dict[str, Any], phrase: str
 ) -> None:
     choices = plan(tmp_path, more).cells[0].choices
-    assert mismatches(choices, ran, {}) == [phrase]
+    assert [item.words for item in mismatches(choices, ran, {})] == [phrase]
     assert mismatches(choices, {}, {}) == [], "what was not read back is not judged"
