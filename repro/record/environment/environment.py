@@ -252,8 +252,3 @@ def _dirty() -> bool | None:
 def _diff_sha256() -> str | None:
     changes = _git("diff", "HEAD", "--no-ext-diff")
     return hashlib.sha256(changes.encode()).hexdigest() if changes else None
-
-
-def python_executable() -> str:
-    """Return the interpreter as reports print it: the version, without the path."""
-    return f"python {sys.version_info.major}.{sys.version_info.minor}"

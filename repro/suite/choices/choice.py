@@ -59,14 +59,13 @@ class Choice(Frozen):
     def changed(self) -> dict[str, Any]:
         """The options that differ from their defaults.
 
-        Of a plug-in that is not installed here, those that the label in its record names; all of them, if the record
-        is one whose labels name all.
+        Of a plug-in that is not installed here, those that the label in its record names.
         """
         if not isinstance(self.plugin, StandIn):
             return self.plugin.model_dump(mode="json", exclude_defaults=True)
-        options = self.options
-        named = named_options(self.plugin.shown, self.kind, options)
-        return options if named is None else {name: options[name] for name in named}
+        named = named_options(self.plugin.shown, self.kind, self.options)
+        assert named is not None, "validated: `RecordedPlugin` refuses another label"
+        return {name: self.options[name] for name in named}
 
     def is_label(self, text: str) -> bool:
         """Return whether `text` may stand for the plug-in: its name, and options that it has."""
