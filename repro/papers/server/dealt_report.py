@@ -87,7 +87,8 @@ def report_dealt(context: TrialContext, figures: DealtFigures) -> None:
     """Gather the figures of all ranks that are left and log them; all of them take part."""
     session, log = context.session, context.log
     effective = session.effective() | figures.input.effective()
-    log.write(ServerProtocol(value=session.protocol() | dict(figures.protocol)))
+    if protocol := session.protocol():  # a collective; rank 0 alone has the figures
+        log.write(ServerProtocol(value=protocol | dict(figures.protocol)))
     log_traffic_of(context, figures.traffic)
     log_controller(context, figures.controller)
     log_memory_of(context, figures.init_peak_bytes, figures.peak_bytes)

@@ -129,9 +129,10 @@ def log_memory_of(context: TrialContext, init_bytes: int | None, peak_bytes: int
 
 def log_controller(context: TrialContext, readings: Sequence[ControllerReading | None]) -> None:
     """Log the counters of every rank; nothing if one of them has none."""
-    ranks = context.session.gather(readings)
+    # Plain data: an engine with servers of its own gathers JSON.
+    ranks = context.session.gather([reading.model_dump() if reading else None for reading in readings])
     if all(len(each) == 2 and all(each) for each in ranks):
-        context.log.write(ControllerCounted(value=[ControllerReadings(start=start, stop=stop)
+        context.log.write(ControllerCounted(value=[ControllerReadings.model_validate({"start": start, "stop": stop})
                                                    for start, stop in ranks]))
 
 
