@@ -34,7 +34,7 @@ from repro.suite.planning.plan import Plan, expand_again
 
 RECORDS = Path(__file__).parent / "records"
 FIGURES = RECORDS / "figures.json"
-LEFT_OUT = {"schema", "candidate", "baseline", "cell_id", "because", "cautions", "advice", "differs", "pairs",
+LEFT_OUT = {"schema", "candidate", "baseline", "cell_id", "because", "cautions", "advice", "settles", "differs", "pairs",
             "outliers"}
 """Parts of `repro compare --json` that are sentences or names, or follow from other parts."""
 Step = Callable[[Path], None]
