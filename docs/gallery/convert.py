@@ -34,8 +34,8 @@ from repro.suite.planning.plan import Plan, expand_again
 
 RECORDS = Path(__file__).parent / "records"
 FIGURES = RECORDS / "figures.json"
-LEFT_OUT = {"schema", "candidate", "baseline", "cell_id", "because", "cautions", "advice", "differs", "pairs",
-            "outliers"}
+LEFT_OUT = {"schema", "candidate", "baseline", "cell_id", "because", "cautions", "advice", "settles", "differs",
+            "pairs", "outliers"}
 """Parts of `repro compare --json` that are sentences or names, or follow from other parts."""
 Step = Callable[[Path], None]
 """Changes files of an unpacked run, in place."""

@@ -157,7 +157,7 @@ def test_words_on_the_terminal_name_no_target(exact: Record) -> None:
     said = (exact.folder.root.parent / "said.txt").read_text()
     assert "6 of 6 ended well" in said and "target" not in said.replace("target-", "")
     table = repro_cli("compare", str(exact.folder.root)).stdout
-    assert "ended well" in table and "Speed: medians of training, not tested" in table
+    assert "Ended well" in table and "Speed: medians of training, not tested" in table
 
 
 @pytest.mark.parametrize("kind", ["markdown", "latex", "csv", "jsonl", "figures", "mllog"])

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from repro.core import registry
 from repro.record.derive.effective import mismatches, requested
+from repro.record.result.reasons import Unlike
 from repro.suite.kinds.training import TrainingConfig
 from repro.workloads.digits_mlp import DigitsMlp
 
@@ -66,6 +67,5 @@ def test_what_was_asked_for_is_compared_with_what_ran() -> None:
         "input_workers": "4", "input_ahead": "2", "input_order": "planned"}
     ran = {"input_workers": "4", "input_ahead": "2", "input_order": "planned"}
     assert mismatches(four, ran, {"OMP_NUM_THREADS": "1"}) == []
-    (other,) = mismatches(four, {**ran, "input_workers": "3"}, {})
-    assert other.words == ("input_workers 4 was asked for, 3 ran")
+    assert mismatches(four, {**ran, "input_workers": "3"}, {}) == [Unlike(name="input_workers", wanted="4", ran="3")]
     assert mismatches(config(), {}, {}) == [], "a workload that looks its batches up reads nothing back"
