@@ -146,6 +146,8 @@ def read_sums(path: Path) -> dict[str, str]:
         if not gap or len(digest) != 64 or set(digest) - set("0123456789abcdef") or not name or name in found:
             raise OutputError(f"{path}:{number}: not a line of `sha256sum` (64 hex digits, two spaces, a name)")
         found[name] = digest
+    if text and not text.endswith("\n"):
+        raise OutputError(f"{path}: its last line has no end, so the file was cut")
     return found
 
 
