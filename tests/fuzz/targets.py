@@ -139,7 +139,7 @@ def _patterns(folder: Path) -> list[bytes]:
 
 def _pattern(data: bytes, folder: Path) -> None:
     from repro.compare.verdict.condition import parse
-    from repro.published.comparison.selection import read_factors
+    from repro.published.comparison.contrast import read_factors
 
     text = data.decode("utf-8", "replace")
     for read in (read_pattern, parse, lambda item: read_factors(item, "--baseline")):
