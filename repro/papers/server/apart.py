@@ -16,8 +16,7 @@ from repro.papers.server.overview import Attendant
 from repro.papers.server.rules import Rules
 from repro.papers.server.service import Service
 from repro.papers.server.shard import Shard, divide
-from repro.seams.server_work import ServerWork
-from repro.seams.training import Job, TrainingParts
+from repro.seams.training import Job, ServerWork, TrainingParts
 
 
 def serve_apart(

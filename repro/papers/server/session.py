@@ -25,8 +25,7 @@ from repro.papers.server.overview import Attendant, Overview, naming_shard
 from repro.papers.server.rules import Rules
 from repro.papers.server.service import FAIL, FIRST, GRADIENT, LEAVE, RATED, Service
 from repro.papers.server.shard import Shard, divide
-from repro.seams.server_work import ServerWork
-from repro.seams.training import Batch, Job, TrainingParts
+from repro.seams.training import Batch, Job, ServerWork, TrainingParts
 
 
 class ServerSession(LoopSession, AsyncSession):
