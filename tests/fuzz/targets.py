@@ -36,8 +36,7 @@ from repro.record.folder import index as record_index
 from repro.record.folder.resume import plan_differences, trials_to_run
 from repro.record.folder.store import read_record
 from repro.suite.file import bundled, read_suite
-from repro.suite.planning.cost import estimate
-from repro.suite.planning.plan import make_plan
+from repro.suite.planning.plan import estimate, make_plan
 from tests.fuzz.mutations import ENDINGS, Mutator, archive, in_file, lines, raw, rows_of_json, text_or, tree, yaml_tree
 from tests.fuzz.published_inputs import (
     _curve,

@@ -10,8 +10,7 @@ from pydantic import Field, model_validator
 from repro.core.random_streams import Streams
 from repro.papers.server.rules import Rules
 from repro.seams.plugin import Setting
-from repro.seams.server_work import ServerWork
-from repro.seams.training import Engine, Job, Optimizer, RankLoop, Session, TrainingParts
+from repro.seams.training import Engine, Job, Optimizer, RankLoop, ServerWork, Session, TrainingParts
 
 
 class AsyncServer(Engine):

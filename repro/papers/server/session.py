@@ -38,8 +38,7 @@ from repro.papers.server.service import (
     own_part,
 )
 from repro.papers.server.shard import Shard, divide
-from repro.seams.server_work import ServerWork
-from repro.seams.training import Batch, Job, TrainingParts
+from repro.seams.training import Batch, Job, ServerWork, TrainingParts
 
 
 def serve_apart(
