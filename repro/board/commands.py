@@ -24,7 +24,7 @@ def board(folder: Path, out: Path, title: str) -> None:
     \b
     Example: repro board records --out site
     """
-    from repro.cli.workflows.board import build_board
+    from repro.board.build import build_board
 
     built = build_board(folder, out, title)
     for entry in built.modified:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from repro.cli.options import echo_json
-from repro.cli.text.published import print_published
 from repro.cli.workflows.run import reporter
 from repro.core.errors import UsageError
 from repro.published.comparison.compare import any_published, compare_published
 from repro.published.store import read_published
+from repro.published.terminal import print_published
 from repro.record.folder.store import read_record
 
 
