@@ -27,8 +27,8 @@ from repro.program.watch_reader import WatchPipe, WatchReader
 from repro.record.environment.environment import settings
 from repro.record.folder.post_mortem import oom_kills
 from repro.record.log import schema
+from repro.suite.kinds.evaluation import Evaluation
 from repro.suite.kinds.program import ProgramConfig
-from repro.suite.kinds.program_evaluation import Evaluation
 from repro.suite.model import Trial
 
 WAKE_SECONDS = 0.05

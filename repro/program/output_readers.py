@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from repro.core.events import EVALUATION_KEYS, Event, parse_line
 from repro.program.observation import Line, Observation, Order, OutputProblem, Reader, Seen, quoted
-from repro.suite.kinds.output_patterns import OutputPatterns
+from repro.suite.kinds.evaluation import OutputPatterns
 
 NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|nan|inf|infinity)", re.IGNORECASE)
 COUNT = re.compile(r"[0-9]{1,18}")

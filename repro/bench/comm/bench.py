@@ -25,7 +25,7 @@ from repro.core.machine import detect
 from repro.seams.launching import Launcher, LaunchRequest, entry_point
 from repro.seams.plugin import Setting
 from repro.seams.training import Comm
-from repro.suite.choices.choice import Choice
+from repro.suite.choice import Choice
 
 PRELOAD = ("torch", "torch.distributed", "repro.comm.runtime.group", "repro.bench.comm.rank")
 LONGEST_SECONDS = 6 * 3600.0

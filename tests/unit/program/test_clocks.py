@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from repro.program.clocks import LATENESS, Agreement, Finding, compare
 from repro.program.observation import LineSplitter, Observation, Seen
 from repro.program.output_readers import PatternReader
-from repro.suite.kinds.output_patterns import OutputPatterns
+from repro.suite.kinds.evaluation import OutputPatterns
 from tests.unit.program.printed import seen
 
 STARTED = 5_000_000_000_000

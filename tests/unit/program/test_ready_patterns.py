@@ -9,7 +9,7 @@ import pytest
 
 from repro.program.observation import LineSplitter, Observation, OutputProblem
 from repro.program.output_readers import AirbenchReader, PatternReader
-from repro.suite.kinds.ready_patterns import ready
+from repro.suite.kinds.evaluation import ready
 from tests.unit.program.printed import evaluations, output, printed, seen
 
 SPEEDRUN = Path(os.environ.get("REPRO_SHARED_DATA", Path(__file__).parents[3].parent / "shared" / "data")) / "speedrun"
