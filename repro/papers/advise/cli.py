@@ -6,8 +6,16 @@ from pathlib import Path
 
 import click
 
-from repro.cli.options import FiniteRange, SuiteParam, echo_json, expand, json_option, override_option, read_source
-from repro.cli.place import PlaceParam
+from repro.cli.options import (
+    FiniteRange,
+    PlaceParam,
+    SuiteParam,
+    echo_json,
+    expand,
+    json_option,
+    override_option,
+    read_source,
+)
 
 
 class CountsParam(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from repro.cli.console import Console, line, stdout, table_of
+from repro.cli.terminal import Console, line, stdout, table_of
 
 if TYPE_CHECKING:
     from repro.papers.advise.checked import CheckRow

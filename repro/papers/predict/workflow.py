@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from repro.bundle.source import open_record
-from repro.cli.console import Console, line, stdout, table_of
+from repro.cli.terminal import Console, line, stdout, table_of
 from repro.core.errors import OutputError
 from repro.papers.predict import words
 from repro.papers.predict.epochs import read_epochs
@@ -18,7 +18,7 @@ from repro.papers.predict.prediction import ScaleModel, Scaling
 from repro.record.folder.store import read_record
 
 if TYPE_CHECKING:
-    from repro.papers.predict.prediction import ScaleModel
+    pass
 
 
 def predict_run(
