@@ -11,9 +11,9 @@ from repro.bundle.verify_files import verified_model, without_place
 from repro.bundle.verify_plan import this_code
 from repro.compare import PAIRED_HASHES
 from repro.core.errors import OutputError
+from repro.core.frozen import canonical
 from repro.record.folder.store import RunFolder
 from repro.record.result.results import Result
-from repro.suite.identity import canonical
 from repro.suite.model import Trial
 from repro.suite.planning.plan import Plan
 

@@ -27,10 +27,9 @@ def board(folder: Path, out: Path, title: str) -> None:
     \b
     Example: repro board records --out site
     """
-    from repro.board.build import code_digest, files_of, read_records
+    from repro.board.build import code_digest, files_of, open_site, read_records
     from repro.board.entry import grouped, without_copies
     from repro.board.read import find_records
-    from repro.board.site import open_site
     from repro.core.errors import UsageError
     from repro.core.files import write_text
 

@@ -16,8 +16,7 @@ from repro.cli.workflows.report import reporter
 from repro.compare import METRICS
 from repro.core.errors import UsageError
 from repro.published.comparison.compare import PublishedCompared, any_published, compare_published
-from repro.published.comparison.contrast import PublishedContrast
-from repro.published.comparison.selection import Entry
+from repro.published.comparison.contrast import Entry, PublishedContrast
 from repro.published.importing import count_statuses
 from repro.published.record import PublishedCell, PublishedResult
 from repro.published.speedrun.claims import ArmClaim, Claims, judge_claims

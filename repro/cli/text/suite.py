@@ -12,13 +12,12 @@ from repro.core import pattern
 from repro.core.source_code import SourceCode, is_file_kind
 from repro.record.tuning import RULE, TunedContender, Tuning, TuningCost
 from repro.seams.preconditioner import Work
+from repro.suite.contenders import contender_label
 from repro.suite.field_problem import as_text
 from repro.suite.metrics import METRICS
 from repro.suite.model import Suite
-from repro.suite.planning.cost import Cost, estimate
-from repro.suite.planning.plan import Plan
+from repro.suite.planning.plan import Cost, Plan, estimate
 from repro.suite.tune import Space, Tune
-from repro.suite.tuning.contenders import contender_label
 
 if TYPE_CHECKING:
     from repro.cli.workflows.tuning import Phases

@@ -43,10 +43,8 @@ from repro.runner.session import Messages, RunSession, open_session
 from repro.runner.signals import Interrupts
 from repro.runner.tracking import Tracker, TrackingEnd
 from repro.seams.launching import Launcher
-from repro.suite.planning.consent import code_permission, require_code
-from repro.suite.planning.cost import over_time_limits
-from repro.suite.planning.plan import Plan
-from repro.suite.planning.reaching import permissions, require_allowed
+from repro.suite.planning.consent import code_permission, permissions, require_allowed, require_code
+from repro.suite.planning.plan import Plan, over_time_limits
 
 DEFAULTS = Options()
 FINISH_SECONDS = 60.0

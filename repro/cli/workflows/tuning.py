@@ -27,15 +27,13 @@ from repro.record.folder import limits
 from repro.record.folder.store import RunFolder
 from repro.record.tuning import DECLARED, FOLDER, FROZEN, RULE, Declared, Tuning, read_declared
 from repro.runner.run import fill, prepare
+from repro.suite.contenders import Contender, check_spaces, contenders, drafted, scored_suite, tuning_suite
 from repro.suite.field_problem import Problem, as_text
 from repro.suite.file import SuiteFile
 from repro.suite.model import Suite
-from repro.suite.planning.cost import estimate
+from repro.suite.planning.consent import refuse_credentials
 from repro.suite.planning.matrix import tried_cells, written_kinds
-from repro.suite.planning.plan import Drawn, Plan, make_plan
-from repro.suite.planning.reaching import refuse_credentials
-from repro.suite.tuning.contenders import Contender, check_spaces, contenders
-from repro.suite.tuning.phases import drafted, scored_suite, tuning_suite
+from repro.suite.planning.plan import Drawn, Plan, estimate, make_plan
 
 BETWEEN_SECONDS = 20.0
 """Longest wait for a tracking server between the phases; the scored run does not depend on it."""
