@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import sys
@@ -12,14 +11,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from repro.board.entry import Entry, grouped, without_copies
-from repro.board.read import Render, find_records, read_entry
+from repro.board.entry import Entry
+from repro.board.read import Render, read_entry
 from repro.core import orphans
 from repro.core.errors import OutputError, UsageError
 from repro.core.files import read_model, write_model, write_text
@@ -28,7 +28,6 @@ from repro.core.machine import count_cores
 from repro.record.folder.index import file_sha256
 
 NAME = "board.json"
-INDEX = "index.html"
 Written = Annotated[str, Field(pattern=r"^(index\.html|pages/[^/\x00]+\.html|read/[^/\x00]+\.json)$")]
 """Path of a file below the site; no path leads out of it."""
 
@@ -105,7 +104,7 @@ def code_digest() -> str:
     """Return a hash of every file of this package, of Python, and of `LIBRARIES`: of what decides facts and pages."""
     digest = sha256(f"{sys.version} {[version(name) for name in LIBRARIES]}".encode())
     for name in PACKAGES:
-        root = Path(importlib.import_module(name).__path__[0])
+        root = Path(import_module(name).__path__[0])
         for path in sorted(root.rglob("*")):
             if path.is_file() and path.suffix != ".pyc":
                 digest.update(f"{name} {path.relative_to(root)} {file_sha256(path)}".encode())
@@ -176,37 +175,3 @@ def _read(path: Path, top: Path, out: Path, render: Render, code: str) -> Entry:
     if known is not None:
         write_text(known, Known(key=key, entry=entry).model_dump_json())
     return entry
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """A board on disk."""
-
-    page: Path
-    count: int
-    verified: int
-    modified: tuple[Entry, ...]
-    """Records that were modified or cannot be read."""
-
-
-def build_board(folder: Path, out: Path, title: str) -> Built:
-    """Write `out`/index.html and a page for each record below `folder`.
-
-    Raises:
-        UsageError: the folder holds no record, or `out` holds files that no build wrote.
-        OutputError: `out` cannot be written.
-    """
-    paths = find_records(folder)
-    if not paths:
-        raise UsageError(f"{folder}: holds no bundle (.zip), run folder or published results")
-    site = open_site(out)
-    places = {path.relative_to(folder).as_posix(): path.is_file() for path in paths}
-    site.start([INDEX, *(name for place, packed in places.items()
-                         for name in files_of(place, page=True, cached=packed))])
-    pages = importlib.import_module("repro.reporters.board.page")
-    entries = without_copies(read_records(paths, folder, out, pages.render_record, code_digest()))
-    write_text(out / INDEX, pages.render_board(grouped(entries), title))
-    site.finish([INDEX, *(name for item in entries
-                          for name in files_of(item.place, page=bool(item.origin), cached=places[item.place]))])
-    return Built(out / INDEX, len(entries), sum(item.standing == "verified" for item in entries),
-                 tuple(item for item in entries if item.standing == "modified"))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from repro.bundle.source import open_record
-from repro.cli.console import Console, line, stdout, table_of
+from repro.cli.terminal import Console, line, stdout, table_of
 from repro.core.errors import OutputError
 from repro.papers.predict import prediction
 from repro.papers.predict.formula import read_epochs
