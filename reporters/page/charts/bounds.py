@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from repro.record.folder.store import Record
-from repro.record.result.results import Formula, Result
+from repro.record.result.parts import Formula
+from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.suite.identity import canonical
 from repro.suite.planning.cell import Cell

@@ -9,7 +9,8 @@ from repro.comm.algorithm import Algorithm
 from repro.comm.algorithms.ring import Ring
 from repro.comm.schedule import ScheduleCost
 from repro.core.errors import UsageError
-from repro.record.result.results import Moved, RankTraffic, Result
+from repro.record.result.parts import Moved, RankTraffic
+from repro.record.result.results import Result
 from repro.seams.training import Comm, Engine
 from repro.suite.planning.cell import Cell
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from repro.bundle import archive
 from repro.bundle.contents import make_bundle
 from repro.bundle.source import open_record
 from repro.bundle.verify import verify
@@ -18,7 +17,7 @@ from repro.core.errors import OutputError
 from repro.core.files import read_model, write_model
 from repro.record.folder import index
 from repro.record.folder.store import RunFolder
-from repro.record.result.reasons import LogDamaged
+from repro.record.result.remarks import LogDamaged
 from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult
 from tests.records import SUITE, make_record
@@ -94,11 +93,11 @@ def test_a_bit_in_any_file_of_a_bundle_is_seen_and_the_file_named(packed: Path, 
     first = next(name for name in files if name.endswith("result.json")).rpartition("/")[0]
     for name in [name for name in files if "/" not in name or name.startswith((first, "parity/"))]:
         if name != index.NAME:
-            archive.pack(tmp_path / "y.zip", {**files, name: flipped(files[name], len(files[name]) // 2)})
+            source.pack(tmp_path / "y.zip", {**files, name: flipped(files[name], len(files[name]) // 2)})
             assert name in {item.place for item in verify(tmp_path / "y.zip").problems}, name
-        archive.pack(tmp_path / "y.zip", {other: text for other, text in files.items() if other != name})
+        source.pack(tmp_path / "y.zip", {other: text for other, text in files.items() if other != name})
         assert name in {item.place for item in verify(tmp_path / "y.zip").problems}, name
-    archive.pack(tmp_path / "y.zip", {**files, index.NAME: flipped(files[index.NAME], 3)})
+    source.pack(tmp_path / "y.zip", {**files, index.NAME: flipped(files[index.NAME], 3)})
     assert not verify(tmp_path / "y.zip").sound
 
 
