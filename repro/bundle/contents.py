@@ -1,4 +1,4 @@
-"""The content of a bundle: the files of the record without credentials and paths of the machine, and their RO-Crate.
+"""The content of a bundle: the files of the record without credentials and paths of the machine, and their RO-Crate."""
 
 from __future__ import annotations
 

@@ -37,9 +37,9 @@ from repro.record.folder.store import RunFolder
 from repro.record.folder.stored_code import classes_from_files, programs_of
 from repro.record.result.results import Result
 from repro.record.tuning import FOLDER
-from repro.suite.choices.recorded import reading
 from repro.suite.planning.consent import carried_by
 from repro.suite.planning.plan import Plan
+from repro.suite.recorded import reading
 
 
 def verify(path: Path) -> Verification:

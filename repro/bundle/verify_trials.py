@@ -12,6 +12,7 @@ from repro.bundle.verify_plan import this_code
 from repro.compare import PAIRED_HASHES
 from repro.core.errors import OutputError
 from repro.core.events import complete_lines, parse_line
+from repro.core.frozen import canonical
 from repro.record.derive.derive import UNREAD, damaged_log, derive, with_energy
 from repro.record.folder import index
 from repro.record.folder.store import RunFolder
@@ -22,7 +23,6 @@ from repro.record.result.remarks import CONSERVATION_TOLERANCE
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.seams.launching import LaunchResult, RankCause, RankEnd
-from repro.suite.identity import canonical
 from repro.suite.model import Trial
 from repro.suite.planning.plan import Plan
 

@@ -118,8 +118,8 @@ def expand(source: SuiteFile, overrides: tuple[str, ...]) -> Plan:
     """
     from repro.cli.entropy import fresh_seed
     from repro.core.machine import detect
+    from repro.suite.planning.consent import refuse_credentials
     from repro.suite.planning.plan import Drawn, make_plan
-    from repro.suite.planning.reaching import refuse_credentials
 
     if source.suite.tune is not None:
         raise source.problem("the settings of this suite are to be tuned first: use `repro run`, then the tuned.yaml "

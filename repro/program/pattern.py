@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from repro.program import stated
 from repro.program.observation import Line, Observation, Seen
 from repro.program.order import Order
-from repro.suite.kinds.output_patterns import OutputPatterns
+from repro.suite.kinds.evaluation import OutputPatterns
 
 
 class PatternReader:

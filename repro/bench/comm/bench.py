@@ -24,7 +24,7 @@ from repro.core.machine import detect
 from repro.seams.launching import Launcher, LaunchRequest
 from repro.seams.plugin import Setting
 from repro.seams.training import Comm
-from repro.suite.choices.choice import Choice
+from repro.suite.choice import Choice
 
 ENTRY = "repro.bench.comm.rank:measure_rank"
 PRELOAD = ("torch", "torch.distributed", "repro.comm.runtime.group", "repro.bench.comm.rank")

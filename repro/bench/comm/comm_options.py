@@ -10,7 +10,7 @@ from repro.core import registry
 from repro.core.errors import UsageError
 from repro.core.frozen import Frozen
 from repro.seams.launching import Launcher
-from repro.suite.choices.choice import Choice, parse_choice
+from repro.suite.choice import Choice, parse_choice
 from repro.suite.field_problem import FieldProblem
 
 UNITS = {"": 1, "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 << 20, "g": 1 << 30, "gib": 1 << 30}

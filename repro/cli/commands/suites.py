@@ -121,7 +121,7 @@ def plan(
     from repro.record.folder import limits
     from repro.record.folder.store import read_record
     from repro.runner.preflight import absent_data
-    from repro.suite.planning.cost import estimate, over_time_limits
+    from repro.suite.planning.plan import estimate, over_time_limits
 
     source = read_source(suite, overrides, seeds, master_seed, design_of(until_settled, anytime))
     found, phases = planned(source, overrides)

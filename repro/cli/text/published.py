@@ -9,8 +9,7 @@ from rich.table import Table
 from repro.cli.console import Console, line, stdout
 from repro.compare import METRICS
 from repro.published.comparison.compare import PublishedCompared
-from repro.published.comparison.contrast import PublishedContrast
-from repro.published.comparison.selection import Entry
+from repro.published.comparison.contrast import Entry, PublishedContrast
 
 
 def print_published(found: PublishedCompared, console: Console | None = None) -> None:

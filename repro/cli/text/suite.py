@@ -13,8 +13,7 @@ from repro.core import pattern
 from repro.core.source_code import SourceCode, is_file_kind
 from repro.seams.preconditioner import Work
 from repro.suite.model import Suite
-from repro.suite.planning.cost import Cost
-from repro.suite.planning.plan import Plan
+from repro.suite.planning.plan import Cost, Plan
 
 if TYPE_CHECKING:
     from repro.cli.workflows.tuning import Phases

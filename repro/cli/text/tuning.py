@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from repro.cli.workflows.progress import duration
 from repro.record.tuning import RULE, TunedContender, Tuning, TuningCost
+from repro.suite.contenders import contender_label
 from repro.suite.field_problem import as_text
 from repro.suite.metrics import METRICS
 from repro.suite.model import Suite
-from repro.suite.planning.cost import estimate
+from repro.suite.planning.plan import estimate
 from repro.suite.tune import Space, Tune
-from repro.suite.tuning.contenders import contender_label
 
 if TYPE_CHECKING:
     from repro.cli.workflows.tuning import Phases

@@ -6,10 +6,9 @@ import importlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from repro.board.build import code_digest, files_of, read_records
+from repro.board.build import code_digest, files_of, open_site, read_records
 from repro.board.entry import Entry, grouped, without_copies
 from repro.board.read import find_records
-from repro.board.site import open_site
 from repro.core.errors import UsageError
 from repro.core.files import write_text
 

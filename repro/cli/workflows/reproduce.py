@@ -25,9 +25,8 @@ from repro.record.folder.resume import reopen
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.folder.stored_code import allow_code_of, classes_from_files
 from repro.runner.run import prepare
-from repro.suite.planning.consent import code_permission, require_code
+from repro.suite.planning.consent import code_permission, permissions, require_allowed, require_code
 from repro.suite.planning.plan import Plan, planned_order
-from repro.suite.planning.reaching import permissions, require_allowed
 
 FILE = "reproduction.json"
 

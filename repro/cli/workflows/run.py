@@ -31,10 +31,8 @@ from repro.runner.run import Run, discarded_if_unstarted, exit_code, has_begun, 
 from repro.runner.session import Messages, RunSession, open_session
 from repro.runner.signals import Interrupts
 from repro.runner.tracking import Tracker, TrackingEnd
-from repro.suite.planning.consent import code_permission, require_code
-from repro.suite.planning.cost import over_time_limits
-from repro.suite.planning.plan import Plan
-from repro.suite.planning.reaching import permissions, require_allowed
+from repro.suite.planning.consent import code_permission, permissions, require_allowed, require_code
+from repro.suite.planning.plan import Plan, over_time_limits
 
 FINISH_SECONDS = 60.0
 """Longest wait at the end of a run for a tracking server that answers; the record is complete without it."""

@@ -31,16 +31,13 @@ from repro.runner.context import Options
 from repro.runner.run import Run, fill, prepare
 from repro.runner.session import Messages, RunSession, open_session
 from repro.runner.tracking import Tracker
+from repro.suite.contenders import Contender, check_spaces, contenders, drafted, scored_suite, tuning_suite
 from repro.suite.field_problem import Problem, as_text
 from repro.suite.file import SuiteFile
 from repro.suite.model import Suite
-from repro.suite.planning.consent import code_permission
-from repro.suite.planning.cost import estimate, over_time_limits
+from repro.suite.planning.consent import code_permission, permissions, refuse_credentials
 from repro.suite.planning.matrix import tried_cells, written_kinds
-from repro.suite.planning.plan import Drawn, Plan, make_plan
-from repro.suite.planning.reaching import permissions, refuse_credentials
-from repro.suite.tuning.contenders import Contender, check_spaces, contenders
-from repro.suite.tuning.phases import drafted, scored_suite, tuning_suite
+from repro.suite.planning.plan import Drawn, Plan, estimate, make_plan, over_time_limits
 
 FINISH_SECONDS = 20.0
 """Longest wait for a tracking server between the phases; the scored run does not depend on it."""

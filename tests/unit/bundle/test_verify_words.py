@@ -23,9 +23,9 @@ from repro.core.machine import Machine
 from repro.record.environment.environment import commit
 from repro.record.folder import index
 from repro.record.folder.store import RunFolder, read_plan, read_record
-from repro.suite.choices.labels import is_label, is_text_of
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import Drawn, make_plan
+from repro.suite.recorded import is_label, is_text_of
 from tests.records import SUITE, make_record
 
 Change = Callable[[Any], Any]

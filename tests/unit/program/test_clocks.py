@@ -19,7 +19,7 @@ from repro.program.clocks import LATENESS, Agreement, Finding, compare
 from repro.program.lines import LineSplitter
 from repro.program.observation import Observation, Seen
 from repro.program.pattern import PatternReader
-from repro.suite.kinds.output_patterns import OutputPatterns
+from repro.suite.kinds.evaluation import OutputPatterns
 from tests.unit.program.printed import seen
 
 STARTED = 5_000_000_000_000

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from repro.program.observation import Observation, OutputProblem
 from repro.program.pattern import PatternReader
-from repro.suite.kinds.output_patterns import OutputPatterns
+from repro.suite.kinds.evaluation import OutputPatterns
 from tests.unit.program.printed import SECOND, evaluations, printed, seen
 
 EVALUATION = r"step (?P<step>\S+) loss (?P<value>\S+)(?: after (?P<train_ms>\S+) ms)?"

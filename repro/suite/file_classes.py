@@ -16,8 +16,8 @@ from repro.core.errors import SuiteError, UsageError
 from repro.core.source_code import SourceCode, is_file_kind, read_source
 from repro.core.source_import import NotAllowed, allow, import_class
 from repro.core.yaml_file import FieldPath
-from repro.suite.choices.stand_in import BASES
 from repro.suite.field_problem import FieldProblem
+from repro.suite.recorded import BASES
 
 WRITTEN = re.compile(r"(.*\.py):(\w+)", re.DOTALL)
 MEANT = re.compile(r"\.py(:|$)")

@@ -17,12 +17,19 @@ from repro.core.frozen import Frozen
 from repro.core.redact import without_users
 from repro.core.source_code import is_file_kind
 from repro.seams.plugin import Plugin
-from repro.suite.choices.facts import facts_of
-from repro.suite.choices.file_classes import file_class
-from repro.suite.choices.labels import is_label, named_options
-from repro.suite.choices.recorded import NAME, RecordedPlugin, RecordedPlugins, described, from_data
-from repro.suite.choices.stand_in import StandIn
 from repro.suite.field_problem import FieldProblem, as_text, describe_error, reject_booleans
+from repro.suite.file_classes import file_class
+from repro.suite.recorded import (
+    NAME,
+    RecordedPlugin,
+    RecordedPlugins,
+    StandIn,
+    described,
+    facts_of,
+    from_data,
+    is_label,
+    named_options,
+)
 
 P = TypeVar("P", bound=Plugin)
 
@@ -128,7 +135,7 @@ def _code(kind: str, options: dict[str, Any]) -> str:
     """Take the hash of its source from the options of a class from a file; return "" for any other plug-in.
 
     Raises:
-        FieldProblem: it is missing. A suite states a path, which `repro.suite.choices.file_classes` replaces where the
+        FieldProblem: it is missing. A suite states a path, which `repro.suite.file_classes` replaces where the
             user's own suite is read; nothing else ever leads to a file.
     """
     if not is_file_kind(kind):
