@@ -18,7 +18,17 @@ from repro.record.log.reading import read_log
 from repro.record.log.schema import Bar, HopelessBar
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
-from repro.record.tuning import FOLDER, Declared, HopelessRule, Tuning, read_declared, read_tuning, tuning_sha256
+from repro.record.tuning import (
+    DECLARED,
+    FOLDER,
+    FROZEN,
+    Declared,
+    HopelessRule,
+    Tuning,
+    read_declared,
+    read_tuning,
+    tuning_sha256,
+)
 from repro.suite.contenders import contender_key, contender_label, tuning_suite
 from repro.suite.model import Suite
 from repro.suite.planning.plan import Plan
