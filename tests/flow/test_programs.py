@@ -18,7 +18,7 @@ import pytest
 
 from repro.core.machine import Machine
 from repro.launchers.inline import Inline
-from repro.program.trial_command import seed_of
+from repro.program.process import seed_of
 from repro.record.derive.derive import derive
 from repro.record.folder import post_mortem
 from repro.record.folder.store import read_record
