@@ -88,8 +88,8 @@ def test_an_added_file_is_found_anywhere_in_the_record(run: Path) -> None:
 
 
 def test_a_bit_in_any_file_of_a_bundle_is_seen_and_the_file_named(packed: Path, tmp_path: Path) -> None:
-    with zipfile.ZipFile(packed) as source:
-        files = {item.filename: source.read(item) for item in source.infolist()}
+    with zipfile.ZipFile(packed) as archive:
+        files = {item.filename: archive.read(item) for item in archive.infolist()}
     first = next(name for name in files if name.endswith("result.json")).rpartition("/")[0]
     for name in [name for name in files if "/" not in name or name.startswith((first, "parity/"))]:
         if name != index.NAME:
@@ -104,8 +104,8 @@ def test_a_bit_in_any_file_of_a_bundle_is_seen_and_the_file_named(packed: Path, 
 def test_no_changed_byte_of_an_archive_changes_its_content(packed: Path, tmp_path: Path) -> None:
     """A bit of the zip itself: refused, or found, or one that does not reach any file (a date, an attribute)."""
     raw, rng = packed.read_bytes(), random.Random(5)
-    with zipfile.ZipFile(packed) as source:
-        before = {item.filename: source.read(item) for item in source.infolist()}
+    with zipfile.ZipFile(packed) as archive:
+        before = {item.filename: archive.read(item) for item in archive.infolist()}
     refused = unsound = 0
     for place in [*range(30), *(rng.randrange(len(raw)) for _ in range(20)), *range(len(raw) - 30, len(raw))]:
         (tmp_path / "y.zip").write_bytes(flipped(raw, place))
@@ -126,10 +126,10 @@ def test_no_changed_byte_of_an_archive_changes_its_content(packed: Path, tmp_pat
 def test_a_bundle_is_the_same_bytes_twice_and_holds_no_absolute_path(original: Path, packed: Path) -> None:
     again = make_bundle(original, original.parent / "y.zip", "CC0-1.0")
     assert again.path.read_bytes() == packed.read_bytes()
-    with zipfile.ZipFile(packed) as source:
-        for name in source.namelist():
+    with zipfile.ZipFile(packed) as archive:
+        for name in archive.namelist():
             for place in (str(original), str(original.parent), str(Path.home()) + "/", "/tmp/"):
-                assert place.encode() not in source.read(name), (name, place)
+                assert place.encode() not in archive.read(name), (name, place)
             assert not name.startswith("/") and ".." not in name
 
 
