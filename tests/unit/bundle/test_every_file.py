@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from repro.bundle import source
 from repro.bundle.contents import make_bundle
 from repro.bundle.source import open_record
 from repro.bundle.verify import verify
