@@ -302,7 +302,7 @@ def test_the_command_refuses_a_modified_complete_run(
     with pytest.raises(UsageError, match=r"added\.json was added since the run ended"):
         cli_run.resume_suite(run.folder.root, track=False)
     assert (run.folder.root / record_index.NAME).read_bytes() == index
-    cli_run.resume_suite(run.folder.root, track=False, force=True)
+    cli_run.resume_suite(run.folder.root, False, Options(force=True))
     told = [(item.kind, item.text) for item in read_record(run.folder.root).incidents]
     assert len(told) == 1 and told[0][0] == "difference" and "added.json was added" in told[0][1]
 
