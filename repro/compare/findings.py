@@ -11,8 +11,7 @@ from repro.compare.design.calibration import Calibration, read_kept_calibration
 from repro.compare.design.effect import MainEffect
 from repro.compare.design.factorial import main_effects
 from repro.compare.figures import Claim
-from repro.compare.ranking.score_figures import Scores
-from repro.compare.ranking.scores import NotScored, record_scores
+from repro.compare.ranking.scores import NotScored, Scores, record_scores
 from repro.compare.ranking.tuning_check import TuningCheck, check_tuning
 from repro.compare.runs.error_budget import error_budget
 from repro.compare.runs.run_warnings import RunWarning, run_warnings

@@ -21,7 +21,7 @@ from repro.published.record import PublishedCell, PublishedResult
 from repro.published.speedrun.place import agrees, is_baseline
 from repro.published.store import Published
 from repro.stats import holm, mean_interval, or_none, quality_claim, tost_welch, welch_p, welch_ratio
-from repro.stats.equivalence import Equivalence
+from repro.stats.ratio import Equivalence
 from repro.stats.sample import finite, mean
 
 
