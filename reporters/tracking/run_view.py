@@ -39,7 +39,6 @@ from ..table_files import csv_text
 from .metric_points import cell_metrics, levels
 from .notes import NOTE, Links, cell_note, trial_note
 
-
 NOT_A_KEY = r"[^\w\-. :/]"
 """Characters that MLflow accepts in no name."""
 LABEL = "Cell"
