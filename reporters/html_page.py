@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from markupsafe import Markup, escape
 
+from repro.audit.rules import check, failing_first
 from repro.compare.findings import findings
 from repro.core import registry
 from repro.core.files import write_text
@@ -22,7 +25,7 @@ from .page.charts.scaling import scaling
 from .page.charts.survival import survival
 from .page.document import page_scripts, rendered
 from .page.first_screen import first_screen, looks
-from .page.notices import checklist, notices, parity, progress
+from .page.notices import account, by_source, end_word, notices, parity, progress, trials
 from .page.operations import operations
 from .page.question import question
 from .page.sections.claims import page_claims
@@ -32,7 +35,6 @@ from .page.sections.network import networks
 from .page.sections.phases import phases
 from .page.sections.scores import page_scores
 from .page.sections.settings import bibtex, citation, effective, machine, rank_settings, settings, suite_text
-from .page.sections.trials import attempts, by_cell, missing, trials
 from .page.sections.trust import trust
 from .page.sections.tuning import page_tuning
 from .page.speedup import forest, latex, sentence
@@ -53,14 +55,16 @@ def view(record: Record) -> dict[str, Any]:
     plan, environment, found = record.plan, record.environment, findings(record)
     known = list(marks(record).values())
     cells, axis = rows(found)
-    of_trials, comparisons, scaled, claimed = trials(record), forest(found), scaling(record), page_claims(found)
+    comparisons, scaled, claimed, rules = forest(found), scaling(record), page_claims(found), check(record)
     noun = common_noun(cell.choices.quality for cell in plan.cells)
     return {
         "noun": noun, "quality": "loss" if noun == "loss" else "quality",
         "measures": plan.measures, "operations": operations(record),
         "programs": all(isinstance(cell.choices, ProgramConfig) for cell in plan.cells),
         "long": LONG, "printed": PRINTED, "mixed": len({mark.origin for mark in known}) > 1,
+        "record": record, "mark_of": marks(record), "end_word": partial(end_word, record=record), "account": account,
         "with_result": {item.trial_id for item in record.results},
+        "starts": Counter(item.trial_id for item in record.attempts),
         "suite": plan.suite, "plan": plan, "environment": environment,
         "title": plan.suite.title or plan.suite.suite, "progress": progress(record),
         "notices": notices(found), "parity": parity(record), "marks": known, "origins": origins(known),
@@ -72,14 +76,15 @@ def view(record: Record) -> dict[str, Any]:
         "claims": claimed, "scores": page_scores(found),
         "tuning": page_tuning(found),
         "until": "the end" if plan.design.is_contest else "target",
-        "calibration": found.calibration, "checklist": checklist(record), "panels": panels(record),
+        "calibration": found.calibration, "rules": failing_first(rules), "checklist": by_source(rules),
+        "panels": panels(record),
         "survival": survival(found), "training": figures(found),
         "trust": trust(record), "energy": energy(record), "phases": phases(found),
         "traffic": traffic(record), "scaling": scaled, "networks": networks(record),
         **{name: section(record, scaled) for name, section in registry.parts("section").items()},
         "settings": settings(record), "effective": effective(record), "machine": machine(record),
-        "rank_settings": rank_settings(record), "attempts": attempts(record), "trials": of_trials,
-        "trials_by_cell": by_cell(known, of_trials), "missing": missing(record),
+        "rank_settings": rank_settings(record),
+        "attempts": sorted(record.attempts, key=lambda item: item.status == "ok"), "trials": trials(record),
         "suite_text": Markup(escape(suite_text(record))), "citation": citation(record), "bibtex": bibtex(record),
     }
 

@@ -92,25 +92,15 @@ def marks(record: Record) -> dict[str, CellMark]:
         cell.cell_id: CellMark(
             number=index + 1, cell_id=cell.cell_id, label=limited(name := visible(without_paths(cell.label)), 400),
             brief=shortened(name), color=index % COLORS, dash=DASHES[index % len(DASHES)],
-            symbol=SYMBOLS[index % len(SYMBOLS)], origin=origin(cell.choices),
+            symbol=SYMBOLS[index % len(SYMBOLS)], origin=cell.choices.origin,
         )
         for index, cell in enumerate(record.plan.cells)
     }
 
 
-def origin(choices: AnyTrialConfig) -> str:
-    """Return the origin of a cell's figures: measured, emulated or simulated."""
-    return choices.origin
-
-
 def origins(found: Sequence[CellMark]) -> tuple[str, ...]:
     """Return the origins of several cells, each once."""
     return tuple(dict.fromkeys(mark.origin for mark in found)) or ("measured",)
-
-
-def end_word(status: str, record: Record) -> str:
-    """Return the word for a trial's end; `ok` is the end of a contest's budget, whatever its quality."""
-    return "ended" if record.plan.design.is_contest and meaning(status).reached else meaning(status).page_word
 
 
 def goal(choices: AnyTrialConfig) -> str:

@@ -18,6 +18,7 @@ from repro.suite.planning.cell import Cell
 from repro.tables.text import Number, number, plural, significant
 
 from .cells import CellMark, marks
+from .document import milliseconds
 
 FEWEST_PAIRS = 2
 NEGLIGIBLE = 0.01
@@ -164,12 +165,6 @@ def _agreement(pairs: Sequence[tuple[int, int]]) -> str:
 
 def _median(values: Sequence[float], text: Callable[[float], Number | None] = number) -> Number | None:
     return text(median(values)) if values else None
-
-
-def milliseconds(value: float) -> Number:
-    """Format seconds as milliseconds; the exact value stays in seconds."""
-    return Number(value, f"{significant(value * 1e3)}\N{NO-BREAK SPACE}ms")
-
 
 def kibibytes(value: float) -> Number:
     """Format bytes as KiB or MiB; the exact value stays in bytes."""
