@@ -21,7 +21,7 @@ from repro.engines.precisions import Fp32
 from repro.optimizers.adam import AdamW
 from repro.optimizers.no_preconditioner import Unchanged
 from repro.optimizers.sgd import Sgd
-from repro.seams.model_options import ModelOptions
+from repro.seams.plugin import ModelOptions
 from repro.seams.preconditioner import Preconditioner
 from repro.seams.training import Batch, Comm, Engine, Job, Optimizer, Precision, Session, TrainingParts
 from tests.live_tensors import ReadbackCounter, live_bytes

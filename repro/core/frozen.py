@@ -1,7 +1,9 @@
-"""The base class of all content of files: immutable, without unknown keys."""
+"""The base class of all content of files: immutable, without unknown keys; the hash of one."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,3 +49,14 @@ class Frozen(BaseModel):
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
         """Stop validating a list at its first error: one error for each of a million values would fill the memory."""
         return fail_fast(handler(source))
+
+
+def canonical(model: BaseModel, exclude: set[str] | None = None) -> str:
+    """Return the one JSON text of a model: every field but those of `exclude`, keys sorted, no spaces."""
+    data = model.model_dump(mode="json", by_alias=True, exclude=exclude)
+    return json.dumps(data, sort_keys=True, separators=(",", ":"))
+
+
+def digest(model: BaseModel) -> str:
+    """Return the sha256 of the canonical JSON, hex."""
+    return hashlib.sha256(canonical(model).encode()).hexdigest()

@@ -9,8 +9,7 @@ from pydantic import Field
 
 from repro.core.random_streams import Streams
 from repro.engines.gradient_plan import in_words, plan_layers, shapes_of
-from repro.seams.model_options import TORCH_OPTIONS
-from repro.seams.plugin import Setting
+from repro.seams.plugin import TORCH_OPTIONS, Setting
 from repro.seams.training import Comm, Engine, Job, LayerShape, Session, TrainingParts
 
 BUCKET_MIB = 25.0

@@ -7,8 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from repro.core.random_streams import Streams
-from repro.seams.model_options import TORCH_OPTIONS
-from repro.seams.plugin import Setting, TextOption
+from repro.seams.plugin import TORCH_OPTIONS, Setting, TextOption
 from repro.seams.training import Engine, Job, Session, TrainingParts
 
 ClassName = Annotated[TextOption, Field(pattern=r"^[A-Za-z_]\w*$")]

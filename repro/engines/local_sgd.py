@@ -7,8 +7,7 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from repro.core.random_streams import Streams
-from repro.seams.model_options import TORCH_OPTIONS
-from repro.seams.plugin import Setting
+from repro.seams.plugin import TORCH_OPTIONS, Setting
 from repro.seams.training import Engine, Job, Optimizer, Session, TrainingParts
 
 

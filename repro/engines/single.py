@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from repro.core.random_streams import Streams
-from repro.seams.model_options import TORCH_OPTIONS
-from repro.seams.plugin import Setting
+from repro.seams.plugin import TORCH_OPTIONS, Setting
 from repro.seams.training import Engine, Job, Session, TrainingParts
 
 

@@ -10,7 +10,7 @@ from repro.engines.ddp import Ddp
 from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.engines.fsdp import Fsdp
 from repro.engines.single import Single
-from repro.seams.model_options import Compilation, ModelOptions
+from repro.seams.plugin import Compilation, ModelOptions
 from tests.engine_ranks import SCATTERED, Case, Run, furthest, ranks, same_bytes
 
 pytest.importorskip("torch")
