@@ -152,7 +152,7 @@ def _row(record: Record, cell: Cell, summary: Summary, mark: CellMark, axis: Axi
     quality = cell.choices.quality
     return CellRow(
         mark=mark, n=summary.n, planned=record.due_of(cell.cell_id), ok=summary.ok, statuses=_statuses(summary),
-        success=_success(summary.success), median=_figure(summary.median, scale), median_why=_median_why(summary),
+        success=_success(summary.success), median=in_unit(summary.median, scale), median_why=_median_why(summary),
         interval=_ends(interval, scale), interval_why=_interval_why(summary),
         level=f"{interval.level:.1%}".replace("%", "\N{NO-BREAK SPACE}%") if interval else "",
         epochs=number(epochs), rate=number(summary.median_samples_per_second), unit=quality.unit,
@@ -164,13 +164,13 @@ def _row(record: Record, cell: Cell, summary: Summary, mark: CellMark, axis: Axi
     )
 
 
-def _figure(value: float | None, scale: MetricSpec) -> Number | None:
+def in_unit(value: float | None, scale: MetricSpec) -> Number | None:
     """Format a value in the unit of its metric."""
     return seconds(value) if scale.timed else number(value, 4, scale.unit)
 
 
 def _ends(interval: Bounds | None, scale: MetricSpec) -> tuple[Number, Number] | None:
-    low, high = (_figure(interval.low, scale), _figure(interval.high, scale)) if interval else (None, None)
+    low, high = (in_unit(interval.low, scale), in_unit(interval.high, scale)) if interval else (None, None)
     return (low, high) if low and high else None
 
 
@@ -209,7 +209,7 @@ def _strip(summary: Summary, results: Sequence[Result], axis: Axis) -> Strip:
     scale = METRICS[summary.metric]
     known = [(item, value) for item in results
              if (value := figure(item, scale)) is not None and not is_meaningless(value)]
-    points = tuple((axis.at(value), 7.0 + 6.0 * (index % 3), f"seed {item.repeat}: {_figure(value, scale)}")
+    points = tuple((axis.at(value), 7.0 + 6.0 * (index % 3), f"seed {item.repeat}: {in_unit(value, scale)}")
                    for index, (item, value) in enumerate(known))
     drawn = {item.trial_id for item, _ in known}
     rest = [item for item in results if item.trial_id not in drawn]
@@ -217,7 +217,7 @@ def _strip(summary: Summary, results: Sequence[Result], axis: Axis) -> Strip:
         (7.0 + 6.0 * (index % 3), f"seed {item.repeat}: {meaning(item.status).page_word}")
         for index, item in enumerate(rest)
     )
-    listed = ", ".join(str(_figure(value, scale)) for value in summary.values)
+    listed = ", ".join(str(in_unit(value, scale)) for value in summary.values)
     words = f"{scale.noun}: {listed}" if listed else f"no {scale.noun}"
     without = "time" if scale.timed else "figure"
     return Strip(
