@@ -34,12 +34,11 @@ from .page.question import question
 from .page.sections.clocks import CHECKS, LEVELS, pairing, phases, worst
 from .page.sections.effects import page_effects
 from .page.sections.figures import energy, figures, in_its_unit, measures
-from .page.sections.network import networks
 from .page.sections.scores import page_scores
 from .page.sections.settings import bibtex, citation, effective, machine, rank_settings, settings, suite_text
 from .page.sections.tuning import page_tuning
 from .page.speedup import forest, latex, sentence
-from .page.traffic import traffic
+from .page.traffic import megabits, networks, traffic
 
 if TYPE_CHECKING:
     from repro.compare.runs.merge import Section
@@ -78,10 +77,9 @@ def view(record: Record) -> dict[str, Any]:
         "tuning": page_tuning(found),
         "until": "the end" if plan.design.is_contest else "target",
         "calibration": found.calibration, "error_budget": found.error_budget, "in_words": in_words,
-        "rules": failing_first(rules), "checklist": by_source(rules),
-        "panels": panels(record),
-        "survival": survival(found), "found": found, "training": figures(found), "cell_notes": notes, "observer_limit": OBSERVER_LIMIT,
-
+        "rules": failing_first(rules), "checklist": by_source(rules), "panels": panels(record),
+        "survival": survival(found), "found": found, "training": figures(found), "cell_notes": notes,
+        "observer_limit": OBSERVER_LIMIT,
         "clock_checks": CHECKS, "worst": worst, "determinism": LEVELS, "pairing": pairing(record),
         "energy": energy(record), "phases": phases(found),
         "traffic": traffic(record), "scaling": scaled, "networks": networks(record),
@@ -129,4 +127,4 @@ def render(record: Record) -> str:
               *(panel.charts for panel in values["panels"]),
               *(values[name].charts for name in ("scores", "tuning") if values[name])]
     return rendered("report.html.j2", values, page_scripts("report.js", any(charts)),
-                    filters={"in_its_unit": in_its_unit})
+                    filters={"in_its_unit": in_its_unit, "megabits": megabits})
