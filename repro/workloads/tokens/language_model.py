@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from repro.seams.training import Direction, LayerShape, TokenKind, Workload
@@ -20,6 +21,16 @@ SIZES: dict[Size, tuple[int, int, int]] = {"small": (4, 4, 128), "124M": (12, 12
 METRIC = "val_loss"
 LOGITS = 1 << 28
 """Outputs of one forward pass of an evaluation at most, unless it is one sample: 1 GiB in float32."""
+
+
+class TokenStreams(NamedTuple):
+    """The tokens of a trial, checked; each stream is in arrays of unsigned integers, one after the other."""
+
+    train: Sequence[np.ndarray]
+    evaluation: Sequence[np.ndarray]
+    sha256: str
+    eval_tokens: int | None = None
+    """Length of the stream for evaluation if less than all of it counts."""
 
 
 class LanguageModel(Workload):
