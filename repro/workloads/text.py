@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from repro.core.errors import TrialError
 from repro.core.random_streams import Streams
 from repro.seams.training import DataIdentity, LayerShape, TokenKind, TrainingParts
-from repro.workloads.tokens.language_model import LanguageModel, TokenStreams, block_shapes, check_heads, tensors_of
+from repro.workloads.tokens.language_model import LanguageModel, Shape, TokenStreams, block_shapes, check_heads, tensors_of
 
 NAME = "persuasion"
 VERSION = "1"
@@ -94,7 +94,7 @@ class Text(LanguageModel):
         )
 
     def build(self, streams: Streams, device: str) -> TrainingParts:
-        from repro.workloads.tokens.model import Shape, training_parts
+        from repro.workloads.tokens.model import training_parts
 
         shape = Shape(VOCABULARY, self.context, self.layers, self.heads, self.width, self.dropout)
         return training_parts(partial(split, self.sha256), shape, VOCABULARY, streams, device)

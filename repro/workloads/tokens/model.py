@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -19,35 +18,10 @@ from repro.core.random_streams import Streams
 from repro.seams.training import Batch, Read, SampleReader, TrainingParts
 from repro.workloads.classification import initialised
 from repro.workloads.reading import InProcess
-from repro.workloads.tokens.language_model import METRIC, TokenStreams
+from repro.workloads.tokens.language_model import METRIC, Shape, TokenStreams
 
 SPREAD = 0.02
 """Standard deviation of GPT-2's initial weights."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Everything that determines the architecture."""
-
-    vocabulary: int
-    """Rows of the embedding, padding included."""
-    context: int
-    """Longest sequence, in tokens."""
-    layers: int
-    heads: int
-    width: int
-    """Channels of the residual stream; `heads` divides it."""
-    dropout: float = 0.0
-    """Of embeddings, attention weights and the two outputs of each block."""
-    tied: bool = True
-    """True: the output layer uses the weights of the token embedding."""
-
-    @property
-    def parameters(self) -> int:
-        """Number of trained numbers: 12 w^2 + 13 w a block, embeddings, the last normalisation, an untied output."""
-        width = self.width
-        embeddings = (self.vocabulary * (1 if self.tied else 2) + self.context) * width
-        return self.layers * (12 * width**2 + 13 * width) + embeddings + 2 * width
 
 
 class Attention(nn.Module):
