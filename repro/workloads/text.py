@@ -14,7 +14,14 @@ from pydantic import Field, model_validator
 from repro.core.errors import TrialError
 from repro.core.random_streams import Streams
 from repro.seams.training import DataIdentity, LayerShape, TokenKind, TrainingParts
-from repro.workloads.tokens.language_model import LanguageModel, Shape, TokenStreams, block_shapes, check_heads, tensors_of
+from repro.workloads.tokens.language_model import (
+    LanguageModel,
+    Shape,
+    TokenStreams,
+    block_shapes,
+    check_heads,
+    tensors_of,
+)
 
 NAME = "persuasion"
 VERSION = "1"
