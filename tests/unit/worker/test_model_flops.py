@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from repro.seams.training import TrainingParts
-from repro.worker.model_flops import forward_flops, meta_twin
+from repro.worker.report.model_report import forward_flops, meta_twin
 
 
 class Bottleneck(nn.Module):
