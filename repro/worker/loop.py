@@ -9,7 +9,7 @@ from typing import Any
 
 from repro.record.folder.checkpoint import Resumption
 from repro.record.log.schema import CheckpointWritten, ControllerReading, Hashes, Phases, ResumedFrom, RunStart, RunStop
-from repro.record.result.warned import Resumed
+from repro.record.result.remarks import Resumed
 from repro.worker.checkpoints import (
     CheckpointWriter,
     read_own_state,

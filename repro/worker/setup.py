@@ -17,8 +17,7 @@ import numpy as np
 from repro.core.errors import one_line
 from repro.core.events import EventLog
 from repro.core.random_streams import Streams
-from repro.record.hopeless import Bar
-from repro.record.log.schema import Compilation
+from repro.record.log.schema import Bar, Compilation
 from repro.seams.training import (
     Comm,
     Engine,

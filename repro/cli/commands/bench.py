@@ -8,8 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from repro.cli.options import FiniteRange, echo_json, json_option
-from repro.cli.place import PlaceParam
+from repro.cli.options import FiniteRange, PlaceParam, echo_json, json_option
 from repro.cli.terminal import say
 from repro.core.errors import UsageError
 

@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from repro.cli.console import Console, line, stdout, table_of
-from repro.cli.options import FiniteRange, SuiteParam, echo_json, expand, json_option, override_option, read_source
-from repro.cli.place import PlaceParam
+from repro.cli.options import (
+    FiniteRange,
+    PlaceParam,
+    SuiteParam,
+    echo_json,
+    expand,
+    json_option,
+    override_option,
+    read_source,
+)
+from repro.cli.terminal import Console, line, stdout, table_of
 
 if TYPE_CHECKING:
     from repro.papers.advise.exchange import Estimated

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +11,12 @@ from typing import Any
 import yaml
 
 from repro.bundle.source import open_record
-from repro.cli.entropy import fresh_seed
-from repro.cli.workflows import headless
+from repro.cli.workflows.run import execute
+from repro.cli.workflows.tuning import dated
 from repro.core.errors import UsageError
 from repro.core.frozen import Frozen
 from repro.core.machine import detect
+from repro.core.random_streams import fresh_seed
 from repro.papers.advise.exchange import Estimated, estimated
 from repro.papers.advise.pilot import check_suite, pilot_suite
 from repro.papers.advise.predict import Advice, advise, families_of, family_of, step_of, unfit
@@ -104,7 +104,7 @@ def advise_suite(
         ReproError: a run could not be completed, or the suite can have no advice.
     """
     wanted = pilot_suite(plan, steps)
-    folder = out or Path("runs") / f"{wanted.suite}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = out or dated(wanted.suite)
     if pilot is None:
         found = advise(_run(wanted, folder, "the advice"), str(folder), efficiency, available_mib, workers)
     else:
@@ -129,7 +129,7 @@ def _run(suite: Suite, place: Path, what: str) -> Record:
     text = yaml.safe_dump(suite.model_dump(mode="json", by_alias=True, exclude_unset=True), sort_keys=False)
     folder = prepare(plan, text, place)
     with discarded_if_unstarted(folder):
-        return headless.execute(plan, folder, kept=f"{what} needs all trials; completed ones stay in {folder.root}",
+        return execute(plan, folder, kept=f"{what} needs all trials; completed ones stay in {folder.root}",
                                 next_step=f"complete it with repro run --resume {quote(str(folder.root))}")
 
 

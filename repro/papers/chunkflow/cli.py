@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from repro.cli.options import FiniteRange, echo_json, json_option
-from repro.cli.place import PlaceParam
+from repro.cli.options import FiniteRange, PlaceParam, echo_json, json_option
 from repro.cli.terminal import say
 from repro.core.errors import Exit, UnknownName, UsageError
 

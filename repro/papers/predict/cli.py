@@ -11,9 +11,8 @@ from typing import cast
 import click
 
 from repro.bundle.source import open_record
-from repro.cli.console import Console, line, stdout, table_of
-from repro.cli.options import echo_json, json_option
-from repro.cli.place import PlaceParam
+from repro.cli.options import PlaceParam, echo_json, json_option
+from repro.cli.terminal import Console, line, stdout, table_of
 from repro.core.errors import OutputError
 from repro.papers.predict import prediction
 from repro.papers.predict.formula import read_epochs

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from repro.core.errors import one_line
-from repro.record.environment.device_peaks import stated_peak
-from repro.record.result.results import Model
+from repro.record.environment.gpus import stated_peak
+from repro.record.result.parts import Model
 from repro.seams.training import TrainingParts
 from repro.seams.workload import call_model, map_tensors
 from repro.worker.setup import TrialContext

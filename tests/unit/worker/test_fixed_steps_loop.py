@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from repro.core.random_streams import Streams
-from repro.record.environment.device_peaks import stated_peak
+from repro.record.environment.gpus import stated_peak
 from repro.suite.model import Trial
 from repro.worker.report import model_report
 from repro.worker.report.final_report import waited_and_stepped
