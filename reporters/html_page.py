@@ -22,6 +22,7 @@ from repro.record.result.remarks import OBSERVER_LIMIT
 from repro.reporting import Reporter
 from repro.suite.kinds.program import ProgramConfig
 from repro.suite.quality import common_noun
+from repro.tables.tuning import end_of, figure_text, setting_text
 
 from .page.cells import heading, marks, origins, rows
 from .page.charts.curves import panels
@@ -74,7 +75,7 @@ def view(record: Record) -> dict[str, Any]:
         "cells": cells, "cell_axis": axis, "cell_heading": heading(record), "forest": comparisons,
         "effects": page_effects(found), "looks": looks(record),
         "claims": found.claims, "scores": page_scores(found),
-        "tuning": page_tuning(found),
+        "tuning": page_tuning(found), "setting_text": setting_text, "figure_text": figure_text, "end_of": end_of,
         "until": "the end" if plan.design.is_contest else "target",
         "calibration": found.calibration, "error_budget": found.error_budget, "in_words": in_words,
         "rules": failing_first(rules), "checklist": by_source(rules), "panels": panels(record),
