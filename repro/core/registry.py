@@ -130,6 +130,7 @@ PARTS: dict[str, dict[str, str]] = {
         "duplicates": "repro.reporters.papers.duplicates:duplicate_table",
     },
     "kind": {"measurement": "repro.papers.measurement.config:MeasurementConfig"},
+    "rank": {"measurement": "repro.papers.measurement.rank:main"},
 }
 """What no suite names: parts by place and name, each "module:object" or a module. The core reaches `repro.papers` and
 `repro.published` only through this table."""
