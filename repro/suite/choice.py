@@ -17,7 +17,7 @@ from repro.core.frozen import Frozen
 from repro.core.redact import without_users
 from repro.core.source_code import is_file_kind
 from repro.seams.plugin import Plugin
-from repro.suite.field_problem import FieldProblem, as_text, describe_error, reject_booleans
+from repro.suite.field_problem import FieldProblem, as_text, describe_error
 from repro.suite.file_classes import file_class
 from repro.suite.recorded import (
     NAME,
@@ -174,7 +174,6 @@ def _installed(name: Name, options: dict[str, Any]) -> Choice:
         FieldProblem: it does not accept an option.
     """
     cls = name.load()
-    reject_booleans(cls, options)
     try:
         return Choice.model_construct(
             seam=name.seam, kind=name.kind, code=name.code, plugin=cls.model_validate(options))
