@@ -10,24 +10,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidatorFunctionWrapHandler, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidatorFunctionWrapHandler, field_validator
 from pydantic_core import PydanticCustomError
+
+from repro.core.frozen import Frozen
 
 TORCH_OPTIONS = ("compile", "activation_checkpointing", "channels_last", "cudnn_benchmark")
 """The fields of `ModelOptions`: what engines on torch carry out."""
-CacheState = Literal["cold", "warm"]
 
 
-@dataclass(frozen=True, slots=True)
-class Compilation:
-    """torch.compile as a trial requests it."""
+class Compilation(Frozen):
+    """torch.compile of the model; `true` in a suite means all defaults."""
 
-    mode: str = "default"
-    """`mode` of torch.compile."""
-    dynamic: bool | None = None
-    """True: shapes are symbols from the first; False: every shape is compiled; None: symbols from the second on."""
-    cache: CacheState = "cold"
-    """cold: the trial compiles everything; warm: it finds everything compiled by the same trial before."""
+    mode: Literal["default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"] = "default"
+    dynamic: bool | None = Field(None, description="true: shapes are symbols; false: every shape is compiled; null: "
+                                                   "symbols from the second shape on")
+    cache: Literal["cold", "warm"] = Field(
+        "cold", description="cold: every trial compiles everything; warm: a trial finds everything compiled, or "
+                            "compiles it once before its clocks start")
 
     def __str__(self) -> str:
         """Return it as sessions read it back."""

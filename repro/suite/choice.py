@@ -6,10 +6,9 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, model_serializer
+from pydantic import Field, SerializeAsAny, ValidationError, model_serializer
 
 from repro.core import registry
 from repro.core.errors import ReproError, UnknownName
@@ -233,13 +232,3 @@ def describe(choice: Choice, written: Iterable[dict[str, Any]]) -> RecordedPlugi
         "distribution": registry.distribution(choice.seam, choice.kind), "shown": choice.label,
         "options": choice.options, "written": tuple(written), "facts": facts,
     })
-
-
-WorkloadChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "workload"))]
-EngineChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "engine"))]
-CommChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "comm"))]
-PrecisionChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "precision"))]
-OptimizerChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "optimizer"))]
-MeasurementChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "measurement"))]
-PreconditionerChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "preconditioner"))]
-LauncherChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "launcher"))]
