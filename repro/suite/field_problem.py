@@ -20,6 +20,11 @@ Problem = Callable[[str, FieldPath], SuiteError]
 """Makes the error of a problem at a field; that of a suite's file names its line."""
 
 
+def unlocated(text: str, path: FieldPath) -> SuiteError:
+    """Return the error of a problem in a suite of which no file is known."""
+    return SuiteError(text, field=".".join(map(str, path)))
+
+
 class FieldProblem(ValueError):
     """A problem below the field being validated; `path` leads to it."""
 

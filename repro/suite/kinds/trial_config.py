@@ -199,6 +199,10 @@ class TrialConfig(SuitePart):
                        launcher=self.launcher.kind, processes=self.ranks, accumulation=1, device=device,
                        device_count=device_count)
 
+    def on(self: Self, device: str) -> Self:
+        """Return these choices with a device in place of `auto`."""
+        return self.model_copy(update={"device": device}) if self.device == "auto" else self
+
     def plugins(self) -> tuple[Choice, ...]:
         """Return every plug-in chosen."""
         return tuple(getattr(self, name) for name in self.plugin_fields)
