@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from benchmarks.verdicts.made_plans import made_plan, places_of
+from benchmarks.verdicts.experiment import made_plan, places_of
 from benchmarks.verdicts.scenario import DIFFERENT, OPEN, Judged, Scenario
 from benchmarks.verdicts.screen import ALPHA, DISAGREE
 from repro.compare import compare

@@ -58,7 +58,7 @@ class Launchers:
 
     @property
     def nodes(self) -> dict[str, Any]:
-        """Computers, links, a scheduler's job: the fields of `repro.record.environment.nodes.Nodes` with a value."""
+        """Computers, links, a scheduler's job: the fields of launchers.json (`Nodes`) with a value."""
         found: dict[str, Any] = {}
         for launcher in self._open.values():
             if launcher.other_nodes:

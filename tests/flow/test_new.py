@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from repro.cli.main import cli
 from repro.core.errors import OutputError, UsageError
-from repro.program.pattern import PatternReader
+from repro.program.output_readers import PatternReader
 from repro.suite.kinds.evaluation import OutputPatterns
 from tests.unit.program.printed import evaluations, printed, seen
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from repro.bench.comm.result import BASELINE
-from repro.bench.comm.world import tunes
+from repro.bench.comm.result import BASELINE, tunes
 from repro.core import registry
 from repro.core.errors import UsageError
 from repro.core.frozen import Frozen

@@ -142,6 +142,6 @@ class AsyncServer(Engine):
             return ServerSession(parts, job, self.rules(job.world), self.homes(job.world), self.divide_by_staleness)
 
     def serve(self, parts: TrainingParts, job: Job, work_of: Callable[[int], ServerWork] | None) -> None:
-        from repro.papers.server.apart import serve_apart
+        from repro.papers.server.session import serve_apart
 
         serve_apart(parts, job, self.rules(job.world), self.homes(job.world), self.divide_by_staleness, work_of)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repro.program.observation import Observation, OutputProblem
-from repro.program.pattern import PatternReader
+from repro.program.output_readers import PatternReader
 from repro.suite.kinds.evaluation import OutputPatterns
 from tests.unit.program.printed import SECOND, evaluations, printed, seen
 

@@ -130,12 +130,12 @@ def test_a_record_may_not_choose_a_path_unless_that_very_value_is_allowed(run: P
 
 
 def test_the_line_that_tells_how_to_resume_has_the_permission(run: Path) -> None:
-    from repro.cli.workflows.run import _messages
+    from repro.cli.workflows.run import messages
     from repro.record.folder.store import read_record
 
     with plugged():
         record = read_record(run)
-        assert _messages(record.folder, record.plan).next_step.endswith(
+        assert messages(record.folder.root, record.plan).next_step.endswith(
             f"run --resume {run} --allow engine.folder=/data")
 
 

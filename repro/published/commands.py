@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from repro.cli.options import FiniteRange, echo_json, json_option
-from repro.cli.place import PlaceParam
+from repro.cli.options import FiniteRange, PlaceParam, echo_json, json_option
 
 if TYPE_CHECKING:
     from repro.published.contest_rules import Contest
@@ -74,8 +73,8 @@ def speedrun(
 
 
 def _import(program: Program, path: Path, out: Path, as_json: bool, contest: Contest | None = None) -> None:
-    from repro.cli.text.imports import print_import
     from repro.published.importing import import_json, import_results
+    from repro.published.reports import print_import
 
     published = import_results(program, path, out, contest)
     if as_json:
