@@ -13,14 +13,14 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidatorFunctionWrapHandler, field_validator
 from pydantic_core import PydanticCustomError
 
-from repro.core.frozen import Frozen
-
 TORCH_OPTIONS = ("compile", "activation_checkpointing", "channels_last", "cudnn_benchmark")
 """The fields of `ModelOptions`: what engines on torch carry out."""
 
 
-class Compilation(Frozen):
+class Compilation(BaseModel):
     """torch.compile of the model; `true` in a suite means all defaults."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     mode: Literal["default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"] = "default"
     dynamic: bool | None = Field(None, description="true: shapes are symbols; false: every shape is compiled; null: "
