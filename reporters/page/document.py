@@ -86,7 +86,7 @@ def rendered(
         show: converts each printed value to what the page shows.
     """
     environment = _environment(show)
-    environment.filters |= FILTERS | (filters or {})
+    environment.filters |= FILTERS | dict(filters or {})
     page = environment.get_template(name).render(
         **values, policy=scripts.policy, style=Markup("".join(map(template, styles))),
         scripts=scripts.markup,
@@ -108,9 +108,9 @@ def template(name: str) -> str:
     return files("repro.templates").joinpath(name).read_text(encoding="utf-8").replace("\r\n", "\n")
 
 
-def milliseconds(value: float | None) -> Number | None:
+def milliseconds(value: float) -> Number:
     """Format seconds as milliseconds; the exact value stays in seconds."""
-    return None if value is None else Number(value, f"{significant(value * 1e3)}\N{NO-BREAK SPACE}ms")
+    return Number(value, f"{significant(value * 1e3)}\N{NO-BREAK SPACE}ms")
 
 
 def decimals(value: float | None) -> Number | None:
@@ -139,7 +139,7 @@ def inline_json(data: Any) -> Markup:
 
 FILTERS: dict[str, Callable[..., Any]] = {
     "inline_json": inline_json, "spaced": spaced, "capitalize_first": lambda text: text[:1].upper() + text[1:],
-    "number": number, "seconds": seconds, "milliseconds": milliseconds, "share": share, "significant": significant,
+    "number": number, "seconds": seconds, "milliseconds": lambda value: None if value is None else milliseconds(value), "share": share, "significant": significant,
     "gibibytes": gibibytes, "moment": moment, "decimals": decimals,
 }
 """The forms of values that templates ask for."""

@@ -18,9 +18,8 @@ from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.cell import Cell
 from repro.tables.text import Number, number, plural, significant
 
-from .cells import CellMark, marks
+from .cells import CellMark, marks, spans
 from .document import milliseconds
-from .sections.settings import spans
 
 FEWEST_PAIRS = 2
 NEGLIGIBLE = 0.01

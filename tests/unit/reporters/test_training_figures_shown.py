@@ -84,7 +84,7 @@ def test_predicted_memory_is_labelled_as_modelled_wherever_it_is_shown(
 def test_a_record_without_them_has_no_section(old: Record, tmp_path: Path) -> None:
     page = Path(reporter("html").write(old, tmp_path)[0]).read_text()
     assert 'id="training"' not in page and "#training" not in page
-    assert figures(findings(old)).tables == ()
+    assert not figures(findings(old))
     assert "training" not in brief(old).tables
     assert not [column for table in tables(old) if table.name == "cells" for column in table.columns
                 if "step_seconds" in column]
