@@ -22,9 +22,9 @@ from repro.cli.options import (
     suite_argument,
     until_settled_option,
 )
-from repro.cli.terminal import say
+from repro.cli.terminal import say, stdout
 from repro.core import registry
-from repro.core.errors import ReproError
+from repro.core.errors import Exit, ReproError
 from repro.suite.file import bundled, read_suite
 
 KINDS = {
@@ -221,15 +221,12 @@ def gate(suite: str, overrides: tuple[str, ...], only: tuple[str, ...], as_json:
     \b
     Example: repro gate engines --only engine=ddp
     """
-    from dataclasses import asdict
-
-    from repro.cli.workflows.gate import gate_text, run_gate
+    from repro.cli.workflows.gate import print_gate, run_gate
 
     source = read_source(suite, overrides)
-    plan, _ = planned(source, overrides)
-    found = run_gate(plan, source.text, only)
+    found = run_gate(planned(source, overrides)[0], source.text, only)
     if as_json:
-        echo_json([asdict(row) for row in found.rows])
+        echo_json(found)
     else:
-        say(gate_text(found))
-    sys.exit(found.exit_code)
+        print_gate(found, stdout(200))
+    sys.exit(Exit.DONE if all(row["passed"] for row in found) else Exit.TRIAL_FAILED)
