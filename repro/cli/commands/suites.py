@@ -58,13 +58,10 @@ def list_(kind: str, as_json: bool) -> None:
 def rows(kind: str) -> list[dict[str, str]]:
     """Return the name and a one-line title of everything of a kind."""
     if kind == "suites":
-        return [_suite_row(name) for name in bundled()]
+        suites = {name: read_suite(name).suite for name in bundled()}
+        return [{"name": name, "version": suite.version, "title": suite.title, "expected": suite.expected}
+                for name, suite in suites.items()]
     return [{"name": name, "title": _title(KINDS[kind], name)} for name in registry.names(KINDS[kind])]
-
-
-def _suite_row(name: str) -> dict[str, str]:
-    suite = read_suite(name).suite
-    return {"name": name, "version": suite.version, "title": suite.title, "expected": suite.expected}
 
 
 def _title(seam: str, name: str) -> str:
