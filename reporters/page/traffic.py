@@ -10,7 +10,8 @@ from statistics import mean, median
 from repro.compare import PAIRED_HASHES
 from repro.core.frozen import canonical
 from repro.record.folder.store import Record
-from repro.record.result.results import Result, Traffic
+from repro.record.result.parts import Traffic
+from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.seams.training import Comm
 from repro.suite.kinds.training import TrainingConfig

@@ -115,9 +115,9 @@ PARTS: dict[str, dict[str, str]] = {
     "finder": {"near-duplicates": "repro.papers.dedup.selection"},
     "published": {
         "found": "repro.published.comparison.compare:any_published",
-        "compare": "repro.cli.commands.published:compare",
-        "facts": "repro.audit.published_facts:read_published_facts",
-        "report": "repro.cli.commands.published:report",
+        "compare": "repro.published.reports:compare",
+        "facts": "repro.published.audit_facts:read_published_facts",
+        "report": "repro.published.reports:report",
     },
     "section": {
         "controller": "repro.reporters.papers.controller:controller",
@@ -130,6 +130,7 @@ PARTS: dict[str, dict[str, str]] = {
         "duplicates": "repro.reporters.papers.duplicates:duplicate_table",
     },
     "kind": {"measurement": "repro.papers.measurement.config:MeasurementConfig"},
+    "rank": {"measurement": "repro.papers.measurement.rank:main"},
 }
 """What no suite names: parts by place and name, each "module:object" or a module. The core reaches `repro.papers` and
 `repro.published` only through this table."""

@@ -56,7 +56,7 @@ class LayerCost:
     """The choice: the layer sends its factors."""
 
     def row(self) -> dict[str, Any]:
-        """Return the line as `repro.record.result.layer_cost.LayerCost` has it (JSON-like)."""
+        """Return the line as `repro.record.result.parts.LayerCost` has it (JSON-like)."""
         found = asdict(self)
         return {**found.pop("shape"), **found}
 

@@ -12,7 +12,8 @@ from repro.comm.algorithms.ring import Ring
 from repro.comm.schedule import ScheduleCost
 from repro.core.errors import UsageError
 from repro.core.frozen import Frozen
-from repro.record.result.results import Moved, RankTraffic, Result
+from repro.record.result.parts import Moved, RankTraffic
+from repro.record.result.results import Result
 from repro.seams.training import Comm, Engine
 from repro.suite.planning.cell import Cell
 

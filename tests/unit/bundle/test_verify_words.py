@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import repro
-from repro.bundle.verification import Verification
 from repro.bundle.verify import verify
+from repro.bundle.verify_files import Verification
 from repro.bundle.verify_plan import check_plan, this_code
 from repro.cli.workflows.reproduce import reduce_plan
 from repro.compare.design.calibration import twin_plan

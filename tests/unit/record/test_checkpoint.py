@@ -21,11 +21,11 @@ from repro.engines.fake import FakeSession
 from repro.record.folder import checkpoint, resume
 from repro.record.folder.checkpoint import Checkpoints
 from repro.record.folder.index import file_sha256
-from repro.record.result.warned import CheckpointsSkipped
+from repro.record.result.remarks import CheckpointsSkipped
 from repro.runner.context import Options
 from repro.runner.run import Run
 from repro.seams.training import Batch
-from repro.worker.checkpoints.checkpointing import find_problem
+from repro.worker.checkpoints import find_problem
 from tests.unit.record.resumable_runs import MACHINE, begin, failing, ledger, quiet
 from tests.watcher import Silent
 

@@ -15,12 +15,12 @@ from repro.papers.measurement.rank import combine, findings_data
 from repro.record.derive.derive import derive
 from repro.record.log import schema
 from repro.record.log.reading import read_log
-from repro.record.result.operation import Checked
+from repro.record.result.parts import Checked
 from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.seams.measurement import Check, FigureKind, Findings
 from repro.suite.model import Trial
-from repro.worker.step_log import write_operations
+from repro.worker.steps import write_operations
 from tests.unit.suite.test_measurement_suite import plan
 
 GOOD = {"name": "sum", "error": 1e-13, "limit": 1e-12}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.bundle import archive, rederive
+from repro.bundle import source, verify_trials
 from repro.cli.workflows.calibrate import calibrate
 from repro.cli.workflows.reproduce import reproduce
 from repro.cli.workflows.run import run_suite
@@ -120,7 +120,7 @@ def test_more_trials_or_files_than_a_record_can_be_are_refused(
 
 
 def test_planned_sizes_fit_the_readers_limits() -> None:
-    assert PLANNED_FILES < archive.MAX_MEMBERS <= index.MAX_FILES
-    assert PLANNED_FILES < MAX_TRIALS and BUNDLE_BYTES == archive.MAX_TOTAL_BYTES
+    assert PLANNED_FILES < source.MAX_MEMBERS <= index.MAX_FILES
+    assert PLANNED_FILES < MAX_TRIALS and BUNDLE_BYTES == source.MAX_TOTAL_BYTES
     # A log line of an evaluation, and the line of its block of steps, as `rederive` counts them.
-    assert 5_000 * MAX_EVALUATIONS + 40 * MAX_STEPS < rederive.MAX_HELD_BYTES
+    assert 5_000 * MAX_EVALUATIONS + 40 * MAX_STEPS < verify_trials.MAX_HELD_BYTES

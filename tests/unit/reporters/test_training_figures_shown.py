@@ -19,8 +19,8 @@ from repro.compare import summarize
 from repro.compare.cell_figures import cell_figures, notes
 from repro.compare.findings import findings
 from repro.record.folder.store import Record
-from repro.record.result.energy import Energy
-from repro.record.result.results import Model, Result
+from repro.record.result.parts import Energy, Model
+from repro.record.result.results import Result
 from repro.tables.cell_tables import group_tables
 from repro.tables.tables import tables
 from tests.records import make_record
