@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from repro.cli.options import (
     PlaceParam,
-    anytime_option,
-    design_of,
+    answer,
+    design_options,
     echo_json,
     expand,
     json_option,
-    master_seed_option,
     override_option,
     planned,
     read_source,
-    seeds_option,
     suite_argument,
-    until_settled_option,
 )
 from repro.cli.terminal import say, stdout
 from repro.core import registry
@@ -86,25 +84,18 @@ def show(suite: str, overrides: tuple[str, ...], as_json: bool) -> None:
     from repro.cli.text.suite import suite_text
 
     found = read_source(suite, overrides)
-    if as_json:
-        echo_json(found.suite.model_dump(mode="json", by_alias=True))
-    else:
-        say(suite_text(found.suite, found.sources))
+    answer(as_json, found.suite.model_dump(mode="json", by_alias=True), lambda: suite_text(found.suite, found.sources))
 
 
 @click.command()
 @suite_argument
 @override_option
-@seeds_option
-@master_seed_option
-@until_settled_option
-@anytime_option
+@design_options
 @click.option("--pilot", type=PlaceParam(path_type=Path), metavar="RUN|BUNDLE", help="Run with the same cells: also "
               "print the smallest effect that these repeats can show, and the repeats that the margin requires.")
 @json_option
 def plan(
-    suite: str, overrides: tuple[str, ...], seeds: int | None, master_seed: int | None, until_settled: bool,
-    anytime: bool, pilot: Path | None, as_json: bool,
+    suite: str, overrides: tuple[str, ...], pilot: Path | None, as_json: bool, **design: Any
 ) -> None:
     """Show the trials that SUITE runs here.
 
@@ -122,7 +113,7 @@ def plan(
     from repro.runner.preflight import absent_data
     from repro.suite.planning.plan import estimate, over_time_limits
 
-    source = read_source(suite, overrides, seeds, master_seed, design_of(until_settled, anytime))
+    source = read_source(suite, overrides, **design)
     found, phases = planned(source, overrides)
     drawn = drawn_by_run(source.suite)
     shown = None
@@ -197,10 +188,7 @@ def calibrate(
     plan, wanted = expand(source, overrides), read_pattern(cell, "--cell") if cell is not None else None
     found = calibration.replay(stored, plan, wanted, pairs, to) if stored is not None else \
         calibration.calibrate(plan, source.text, wanted, pairs, nulls, keep, to)
-    if as_json:
-        echo_json(found.as_json())
-    else:
-        say(found.text())
+    answer(as_json, found.as_json(), found.text)
 
 
 @click.command()
@@ -218,12 +206,10 @@ def gate(suite: str, overrides: tuple[str, ...], only: tuple[str, ...], as_json:
     \b
     Example: repro gate engines --only engine=ddp
     """
-    from repro.cli.workflows.gate import print_gate, run_gate
+    from repro.cli.text.compare import print_gate
+    from repro.cli.workflows.gate import run_gate
 
     source = read_source(suite, overrides)
     found = run_gate(planned(source, overrides)[0], source.text, only)
-    if as_json:
-        echo_json(found)
-    else:
-        print_gate(found, stdout(200))
+    answer(as_json, found, lambda: print_gate(found, stdout(200)))
     sys.exit(Exit.DONE if all(row["passed"] for row in found) else Exit.TRIAL_FAILED)

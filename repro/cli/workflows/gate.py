@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from repro.cli.terminal import Console
-from repro.cli.text.compare import print_table
 from repro.cli.workflows.progress import TerminalWatcher
 from repro.compare.cells import factors_of
 from repro.compare.runs.runs import read_pattern
@@ -20,15 +18,10 @@ from repro.runner.launching import Launchers
 from repro.runner.run import prepare
 from repro.suite.planning.cell import Cell
 from repro.suite.planning.plan import Plan
-from repro.tables.layout import NOTHING, TextTable
 from repro.worker.gate.parity import skipped
 
-REQUESTS = ("optimizer",)
-"""Checks of what was requested. They run last, but what they find explains differences from the first step on."""
-FIGURES = ("step", "tensor", "size", "tolerance")
-"""What a failed check has found, besides its text."""
 Row = dict[str, Any]
-"""One check of one candidate: candidate, group, check, passed, `FIGURES`, text."""
+"""One check of one candidate: candidate, group, check, passed; step, tensor, size, tolerance and text of a failure."""
 
 
 def run_gate(plan: Plan, suite_text: str, only: Sequence[str]) -> list[Row]:
@@ -84,19 +77,6 @@ def _selects(entry: str, cell: Cell) -> bool:
 def rows_of(finding: Mapping[str, Any]) -> list[Row]:
     """Return the checks of one candidate; of one that did not start, that."""
     checks = finding["checks"] or {"start": {"text": finding["problem"]} if finding["problem"] else None}
-    blank = {**dict.fromkeys(FIGURES), "tensor": "", "text": ""}
+    blank = {"step": None, "tensor": "", "size": None, "tolerance": None, "text": ""}
     return [{"candidate": finding["candidate"], "group": finding["group"], "check": check, "passed": found is None,
              **blank, **(found or {})} for check, found in checks.items()]
-
-
-def print_gate(rows: Sequence[Row], console: Console) -> None:
-    """Print a table with a line for each check, and the failures in words below it, causes before symptoms."""
-    heads = ("Candidate", "Group", "Check", "Result", "Step", "Tensor", "Difference", "Tolerance")
-    print_table(TextTable("", heads, (False,) * 4 + (True, False, True, True), tuple(
-        (row["candidate"], row["group"], row["check"], "pass" if row["passed"] else "fail",
-         *(NOTHING if row[key] in (None, "") else f"{row[key]:.3g}" if isinstance(row[key], float) else str(row[key])
-           for key in FIGURES)) for row in rows)), console)
-    compared = list(dict.fromkeys((row["candidate"], row["group"]) for row in rows))
-    failed = sorted((row for row in rows if not row["passed"]), key=lambda row: (
-        compared.index((row["candidate"], row["group"])), row["check"] not in REQUESTS, row["step"] or 0))
-    console.lines(*([f"{row['candidate']}: {row['text']}" for row in failed] or ["all checks passed"]))

@@ -6,7 +6,8 @@ import io
 from typing import Any
 
 from repro.cli.terminal import Console
-from repro.cli.workflows.gate import print_gate, rows_of
+from repro.cli.text.compare import print_gate
+from repro.cli.workflows.gate import rows_of
 from repro.runner.gate import _as_json
 from repro.worker.gate.judge import judge
 from tests.traces import set_norm, trace
