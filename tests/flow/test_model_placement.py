@@ -15,7 +15,7 @@ from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.engines.fsdp import Fsdp
 from repro.engines.precisions import Bf16Master
 from repro.engines.single import Single
-from repro.optimizers.adam import AdamW
+from repro.optimizers.rules import AdamW
 from repro.seams.training import Engine, Job
 from tests.engine_ranks import build_parts, free_port
 

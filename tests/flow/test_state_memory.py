@@ -11,7 +11,7 @@ from repro.engines.local_sgd import LocalSgd, Outer
 from repro.engines.precisions import Bf16Master, Fp32
 from repro.engines.single import Single
 from repro.optimizers.muon import Muon
-from repro.optimizers.soap import Soap
+from repro.optimizers.rules import Soap
 from repro.seams.training import Engine, Precision
 from tests.engine_ranks import ADAMW, SCATTERED, SGD, Case, Run, ranks
 from tests.optimizer_cases import ENGINES as OPTIMIZER_ENGINES

@@ -1,4 +1,4 @@
-"""The part that all engines on torch share: evaluation, sums over ranks, checkpoints, warm-up, memory."""
+"""The part that all engines on torch share: evaluation, sums over ranks, checkpoints, warm-up, machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from repro.core import memory
+from repro.core import machine
 from repro.core.errors import CheckpointRefused, TrialError
 from repro.engines.plain import preconditioner_state
 from repro.engines.plain.blocks import Recomputation, blocks_of
@@ -262,7 +262,7 @@ class TorchSession(Session):
     def peak_bytes(self) -> int | None:
         if self.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self.device))
-        return memory.peak_bytes()
+        return machine.peak_bytes()
 
     def states(self) -> States:
         """Return the model and its optimizer in the terms of `state_memory`."""
@@ -283,7 +283,7 @@ class TorchSession(Session):
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         else:
-            memory.reset_peak()
+            machine.reset_peak()
 
     def traffic(self) -> dict[str, Any]:
         return self.job.comm.traffic()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from repro.core.memory import says_out_of_memory
+from repro.core.machine import says_out_of_memory
 from repro.core.numbers import plain_sum
 from repro.record.log import schema
 from repro.record.log.event import LogEvent
@@ -168,5 +168,3 @@ def read_init_seconds(log: TrialLog) -> float | None:
     if log.init_start is None or log.run_start is None:
         return None
     return (log.run_start - log.init_start) / 1e9
-
-

@@ -17,9 +17,9 @@ from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from repro.core import pattern
 from repro.core.errors import SuiteError
+from repro.core.frozen import FORMAT, Formatted
 from repro.core.machine import Machine
 from repro.core.random_streams import Streams
-from repro.core.record_format import FORMAT, Formatted
 from repro.core.yaml_file import FieldPath
 from repro.suite.choices.recorded import RecordedPlugin, reading
 from repro.suite.choices.stand_in import StandIn

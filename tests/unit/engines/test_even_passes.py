@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from repro.engines.plain import even_passes  # noqa: E402
 from repro.engines.plain.even_passes import EvenPasses  # noqa: E402
-from repro.optimizers.sgd import Sgd  # noqa: E402
+from repro.optimizers.rules import Sgd  # noqa: E402
 
 
 class Session(EvenPasses):

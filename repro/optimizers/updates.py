@@ -1,4 +1,4 @@
-"""Layer-wise adaptive rates: LARS and LAMB."""
+"""Update rules as torch optimizers that torch does not have: LARS, LAMB, and several optimizers as one."""
 
 from __future__ import annotations
 
@@ -129,3 +129,36 @@ def whole_norms(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         dist.all_reduce(norms)
         norms = norms.sqrt()
     return norms.unbind()
+
+
+class Joined(torch.optim.Optimizer):
+    """The groups and the state of all `parts`, which step in turn.
+
+    Groups and state are shared with the parts: what an engine sets in one of them (the rate, float32 copies of the
+    parameters, loaded state) holds in both. A group may have `rate_share`: its rate as a share of the one that is set.
+    """
+
+    def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self.parts = parts
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # no loss to return
+        """Take one step; `closure` is not called."""
+        self._share()
+        rates = [group["lr"] for group in self.param_groups]
+        for group in self.param_groups:
+            group["lr"] *= group.get("rate_share", 1.0)
+        try:
+            for part in self.parts:
+                part.step()
+        finally:
+            for group, rate in zip(self.param_groups, rates, strict=True):
+                group["lr"] = rate
+
+    def _share(self) -> None:
+        """Give every part its groups and the state: `load_state_dict` replaces both with other objects."""
+        own = iter(self.param_groups)
+        for part in self.parts:
+            part.param_groups = [next(own) for _ in part.param_groups]
+            part.state = self.state
