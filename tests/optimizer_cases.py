@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from repro.engines.ddp import Ddp
 from repro.engines.deepspeed_zero import DeepSpeedZero
-from repro.engines.fsdp import Fsdp
+from repro.engines.torch_engines import Ddp, Fsdp
 from repro.optimizers.muon import Muon
 from repro.optimizers.rules import Adam, Lamb, Lars, Lion, RmsProp, ScheduleFreeAdamW, ScheduleFreeSgd, Shampoo, Soap
 from repro.papers.adaptahead.adaptahead import AdaptAhead

@@ -37,12 +37,12 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "imagenet-synthetic": "repro.workloads.imagenet:ImageNetSynthetic",
     },
     "engine": {
-        "ddp": "repro.engines.ddp:Ddp",
-        "fsdp": "repro.engines.fsdp:Fsdp",
+        "ddp": "repro.engines.torch_engines:Ddp",
+        "fsdp": "repro.engines.torch_engines:Fsdp",
         "deepspeed": "repro.engines.deepspeed_zero:DeepSpeedZero",
-        "single": "repro.engines.single:Single",
+        "single": "repro.engines.torch_engines:Single",
         "fake": "repro.engines.fake:Fake",
-        "local-sgd": "repro.engines.local_sgd:LocalSgd",
+        "local-sgd": "repro.papers.local_sgd.local_sgd:LocalSgd",
         "async-server": "repro.papers.server.async_server:AsyncServer",
     },
     "comm": {
@@ -54,7 +54,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "parameter-server": "repro.comm.algorithms.parameter_server:ParameterServer",
         "multicolor": "repro.comm.algorithms.multicolor:Multicolor",
         "hierarchical": "repro.comm.algorithms.hierarchical:Hierarchical",
-        "hybrid": "repro.comm.algorithms.hybrid:Hybrid",
+        "hybrid": "repro.papers.jizhi.hybrid:Hybrid",
     },
     "precision": {
         "fp32": "repro.engines.precisions:Fp32",
@@ -128,6 +128,11 @@ PARTS: dict[str, dict[str, str]] = {
     "table": {
         "gradient_plan": "repro.reporters.papers.gradient_plan:layer_table",
         "duplicates": "repro.reporters.papers.duplicates:duplicate_table",
+    },
+    "sufficient factors": {
+        "unsupported": "repro.papers.wait_free.gradient_plan:unsupported",
+        "remark": "repro.papers.wait_free.gradient_plan:remark",
+        "session": "repro.papers.wait_free.session:FactorSession",
     },
     "kind": {"measurement": "repro.papers.measurement.config:MeasurementConfig"},
 }

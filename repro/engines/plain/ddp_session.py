@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from repro.core.errors import TrialError
 from repro.engines.plain.hooks import Hooks
 from repro.engines.plain.loop import LoopSession
 from repro.engines.plain.reduction_dtypes import ReductionWatcher
-from repro.engines.plain.state_snapshot import RandomStates
-from repro.engines.plain.sufficient_factors import SufficientFactors
 from repro.seams.training import Batch, Job, TrainingParts
 
 
@@ -26,36 +23,22 @@ class DdpSession(LoopSession):
     Args:
         broadcast_buffers: copy rank 0's buffers before each forward pass.
         send: bucketed, layerwise or blocking.
-        factors: layers that send sufficient factors: none, planned or all.
         options: further ones of DDP that the trial chooses.
     """
 
     wrapped: DistributedDataParallel
 
     def __init__(
-        self, parts: TrainingParts, job: Job, broadcast_buffers: bool, send: str = "bucketed", factors: str = "none",
-        **options: Any,
+        self, parts: TrainingParts, job: Job, broadcast_buffers: bool, send: str = "bucketed", **options: Any,
     ) -> None:
-        self.options, self.wanted = options, factors
-        self.factors: SufficientFactors | None = None
+        self.options = options
         self.hooks = Hooks(replace(job, overlap=False) if send == "blocking" else job)
-        if factors != "none" and parts.unlike_samples:
-            raise TrialError("sufficient_factors need samples of one shape, which this workload does not have")
-        super().__init__(parts, job, self._wrap)
+        super().__init__(parts, job, self.wrap)
         self.wrapped.broadcast_buffers = broadcast_buffers  # set here: the argument has another name since torch 2.13
         self.hooks.register(self.wrapped)
 
-    def _wrap(self, model: torch.nn.Module) -> DistributedDataParallel:
-        if self.wanted != "none":
-            self.factors = SufficientFactors(model, self.job, self.wanted == "all", self._look)
-            if not any(line.shape.linear for line in self.factors.table):
-                raise TrialError("sufficient_factors would have no effect: the model has no nn.Linear with a weight "
-                                 "of its own; remove them")
-            if {*self.factors.names} == {name for name, _ in self.trained()}:
-                raise TrialError("sufficient_factors leave DDP no parameter: the model has weights of nn.Linear alone; "
-                                 "add a bias, or use sufficient_factors: none")
-            DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(  # type: ignore[no-untyped-call]
-                model, self.factors.names)
+    def wrap(self, model: torch.nn.Module) -> DistributedDataParallel:
+        """Return the model under DDP."""
         return DistributedDataParallel(
             model,
             device_ids=[self.device.index] if self.device.type == "cuda" else None,
@@ -64,32 +47,17 @@ class DdpSession(LoopSession):
             **self.options,
         )
 
-    def _look(self) -> None:
-        """Run one forward pass that leaves no trace: neither random numbers nor running statistics."""
-        drawn = RandomStates()
-        inputs, _ = self.parts.synthetic_batch(self.job.micro_batch)
-        self.model.eval()
-        self.forward(inputs)  # with gradients: without them torch's encoder layers take a path around their parts
-        self.model.train()
-        drawn.restore()
-
-    def gradient_plan(self) -> list[dict[str, Any]]:
-        return [line.row() for line in self.factors.table] if self.factors else []
+    def factor_layers(self) -> int:
+        """Return how many layers send sufficient factors in place of their gradient."""
+        return 0
 
     def local(self) -> AbstractContextManager[Any]:
-        if self.factors is None:
-            return self.wrapped.no_sync()
-        both = ExitStack()
-        both.enter_context(self.wrapped.no_sync())
-        both.enter_context(self.factors.accumulating())
-        return both
+        return self.wrapped.no_sync()
 
     def backward(self, batches: Sequence[Batch]) -> torch.Tensor:
         loss = super().backward(batches)
         # DDP waits for its buckets inside C++.
         self.job.comm.returned(self.hooks.computed)
-        if self.factors:
-            self.factors.finish()
         return loss
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
@@ -126,18 +94,18 @@ class DdpSession(LoopSession):
 
     def _sent(self, sizes: str) -> dict[str, str]:
         """Return how gradients leave, read from DDP's buckets, its hook and the layers that send factors."""
-        tensors = len(self.parameters) - (len(self.factors.layers) if self.factors else 0)
+        tensors = len(self.parameters) - self.factor_layers()
         alone = bool(sizes) and len(sizes.split(",")) == tensors
         late = self.hooks.overlap(True) == "off"
         return {"send": ("blocking" if late else "layerwise") if alone and self.options.get("bucket_cap_mb", 1) < 1e-5
-                else "bucketed", "factor_layers": str(len(self.factors.layers) if self.factors else 0)}
+                else "bucketed", "factor_layers": str(self.factor_layers())}
 
     def close(self) -> None:
         # Reducer and gradients (views of its buckets) hold the group. If they outlived it, the last of them would wait
         # for gloo's threads while it holds the interpreter lock that those threads need: a hang, observed in tests.
         self.clear_gradients()
         self.hooks.close()
-        del self.wrapped, self.hooks, self.factors
+        del self.wrapped, self.hooks
         gc.collect()
         super().close()
 

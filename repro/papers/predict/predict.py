@@ -14,7 +14,6 @@ from statistics import mean, median
 from repro.comm.algorithm import Algorithm
 from repro.comm.cost_model import fit_parameters
 from repro.comm.schedule import ScheduleCost, cost_by_class
-from repro.comm.sharing import shared_path
 from repro.core.errors import UsageError
 from repro.core.numbers import plain_sum
 from repro.papers.advise.estimate import Estimated, estimated
@@ -24,6 +23,7 @@ from repro.papers.predict.assumptions import of_line, of_record
 from repro.papers.predict.epochs import EpochTable
 from repro.papers.predict.observed import Family, Observed, families_in
 from repro.papers.predict.prediction import LinkFit, ScaleLine, ScaleModel, ScaleRow, Scaling
+from repro.papers.predict.sharing import shared_path
 from repro.papers.predict.target import Target
 from repro.record.folder.store import Record
 

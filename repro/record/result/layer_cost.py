@@ -6,7 +6,7 @@ from repro.core.frozen import Frozen
 
 
 class LayerCost(Frozen):
-    """A line of the cost table of sufficient factors (event `x_gradient_plan`, `repro.engines.gradient_plan`)."""
+    """A line of the cost table of sufficient factors (event `x_gradient_plan`), made in `repro.papers.wait_free`."""
 
     name: str
     """Of the weight."""

@@ -15,18 +15,14 @@ from repro.comm.algorithm import OPERATIONS, Algorithm, Operation  # noqa: E402
 from repro.comm.algorithms.butterfly import Butterfly  # noqa: E402
 from repro.comm.algorithms.halving_doubling import HalvingDoubling  # noqa: E402
 from repro.comm.algorithms.hierarchical import Hierarchical  # noqa: E402
-from repro.comm.algorithms.hybrid import Hybrid, interpolate  # noqa: E402
 from repro.comm.algorithms.multicolor import Multicolor  # noqa: E402
 from repro.comm.algorithms.parameter_server import ParameterServer  # noqa: E402
 from repro.comm.algorithms.ring import Ring  # noqa: E402
 from repro.comm.algorithms.tree import ReductionTree  # noqa: E402
-from repro.comm.runtime.program import (  # noqa: E402
-    REDUCTIONS,
-    compile_program,
-    execute,
-)
+from repro.comm.runtime.program import REDUCTIONS, compile_program, execute  # noqa: E402
 from repro.comm.runtime.rounds import execute_rounds, own_rounds  # noqa: E402
 from repro.comm.schedule import Busiest, busiest, cut  # noqa: E402
+from repro.papers.jizhi.hybrid import Hybrid, interpolate  # noqa: E402
 from repro.seams.plugin import Setting  # noqa: E402
 from tests.memory_wire import MemoryNet, MemoryWire  # noqa: E402
 

@@ -7,9 +7,9 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from repro.comm.algorithms.hybrid import Hybrid
 from repro.comm.runtime.device import OnCpu
 from repro.comm.runtime.meter import Meter
+from repro.papers.jizhi.hybrid import Hybrid
 
 
 @dataclass

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from repro.comm.algorithms.butterfly import Butterfly
 from repro.comm.algorithms.ring import Ring
 from repro.core.errors import TrialError
-from repro.engines.fsdp import Fsdp
+from repro.engines.torch_engines import Fsdp
 from repro.seams.plugin import Setting
 from repro.seams.training import Comm
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -12,9 +12,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 
-from repro.engines.gradient_plan import Shape, plan_layers
-from repro.seams.training import Job
+from repro.core.errors import TrialError
+from repro.engines.plain.ddp_session import DdpSession
+from repro.engines.plain.state_snapshot import RandomStates
+from repro.papers.wait_free.gradient_plan import Shape, plan_layers
+from repro.seams.training import Batch, Job, TrainingParts
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -99,7 +103,7 @@ class SufficientFactors:
         self.world, self.local = job.world, False
         self.table = plan_layers(find_shapes(model, run, job.accumulation), job.world, job.comm, force)
         self.layers = [FactorLayer(name, _linear(model.get_submodule(name.rpartition(".")[0])), self)
-                       for name in (line.shape.name for line in self.table if line.factors)]
+                       for name in (line.name for line in self.table if line.factors)]
         for layer in self.layers:
             # DDP copies rank 0's weights to all ranks, but not those that it is told to ignore.
             dist.broadcast(layer.module.weight.detach(), src=0)
@@ -160,3 +164,59 @@ def find_shapes(model: nn.Module, run: Callable[[], None], accumulation: int) ->
                 hooks.callback(module.register_forward_hook(look(name)).remove)
         run()
     return [*found.values()]
+
+
+class FactorSession(DdpSession):
+    """DDP with layers that send sufficient factors.
+
+    Args:
+        force: all fully connected layers send them; else those that then send fewer bytes.
+        options: of `DdpSession`.
+    """
+
+    def __init__(self, parts: TrainingParts, job: Job, broadcast_buffers: bool, force: bool, **options: Any) -> None:
+        self.force = force
+        if parts.unlike_samples:
+            raise TrialError("sufficient_factors need samples of one shape, which this workload does not have")
+        super().__init__(parts, job, broadcast_buffers, **options)
+
+    def wrap(self, model: nn.Module) -> DistributedDataParallel:
+        self.factors = SufficientFactors(model, self.job, self.force, self._look)
+        if not any(line.linear for line in self.factors.table):
+            raise TrialError("sufficient_factors would have no effect: the model has no nn.Linear with a weight "
+                             "of its own; remove them")
+        if {*self.factors.names} == {name for name, _ in self.trained()}:
+            raise TrialError("sufficient_factors leave DDP no parameter: the model has weights of nn.Linear alone; "
+                             "add a bias, or use sufficient_factors: none")
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(  # type: ignore[no-untyped-call]
+            model, self.factors.names)
+        return super().wrap(model)
+
+    def _look(self) -> None:
+        """Run one forward pass that leaves no trace: neither random numbers nor running statistics."""
+        drawn = RandomStates()
+        inputs, _ = self.parts.synthetic_batch(self.job.micro_batch)
+        self.model.eval()
+        self.forward(inputs)  # with gradients: without them torch's encoder layers take a path around their parts
+        self.model.train()
+        drawn.restore()
+
+    def gradient_plan(self) -> list[dict[str, Any]]:
+        return [line.model_dump() for line in self.factors.table]
+
+    def factor_layers(self) -> int:
+        return len(self.factors.layers)
+
+    @contextmanager
+    def local(self) -> Iterator[None]:
+        with super().local(), self.factors.accumulating():
+            yield
+
+    def backward(self, batches: Sequence[Batch]) -> torch.Tensor:
+        loss = super().backward(batches)
+        self.factors.finish()
+        return loss
+
+    def close(self) -> None:
+        del self.factors
+        super().close()

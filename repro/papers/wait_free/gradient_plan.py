@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass
 
+from repro.engines.torch_engines import Ddp
+from repro.record.result.layer_cost import LayerCost
+from repro.seams.plugin import Setting
 from repro.seams.training import Comm
 from repro.seams.workload import LayerShape
 
@@ -39,28 +41,6 @@ class Shape:
     """Bytes of a number of the factors: the type in which the layer computes."""
 
 
-@dataclass(frozen=True, slots=True)
-class LayerCost:
-    """One line of the cost table."""
-
-    shape: Shape
-    reduce_bytes: int
-    factor_bytes: int
-    reduce_seconds: float
-    """Modelled."""
-    factor_seconds: float
-    """Modelled."""
-    paper: bool
-    """The paper's rule for workers that are also servers: K <= 2 M N / (P (M + N))."""
-    factors: bool
-    """The choice: the layer sends its factors."""
-
-    def row(self) -> dict[str, Any]:
-        """Return the line as `repro.record.result.layer_cost.LayerCost` has it (JSON-like)."""
-        found = asdict(self)
-        return {**found.pop("shape"), **found}
-
-
 def crossover(outputs: int, inputs: int, world: int) -> float:
     """Return K*, the most rows for which the paper's rule chooses factors: 2 M N / (P (M + N))."""
     return 2 * outputs * inputs / (world * (outputs + inputs))
@@ -83,8 +63,9 @@ def layer_cost(shape: Shape, world: int, comm: Comm, force: bool = False) -> Lay
     numbers = shape.rows * (shape.outputs + shape.inputs)
     gathered, factor_seconds = cost("all_gather", world * numbers, shape.factor_itemsize, 1)
     paper = shape.linear and shape.rows <= crossover(shape.outputs, shape.inputs, world)
-    return LayerCost(shape, reduced, gathered, reduce_seconds, factor_seconds, paper,
-                     shape.linear and (force or gathered <= reduced))
+    return LayerCost(
+        **asdict(shape), reduce_bytes=reduced, factor_bytes=gathered, reduce_seconds=reduce_seconds,
+        factor_seconds=factor_seconds, paper=paper, factors=shape.linear and (force or gathered <= reduced))
 
 
 def plan_layers(shapes: Sequence[Shape], world: int, comm: Comm, force: bool = False) -> list[LayerCost]:
@@ -104,15 +85,44 @@ def shapes_of(layers: Sequence[LayerShape], samples: int) -> list[Shape]:
 
 def in_words(table: Sequence[LayerCost]) -> str:
     """Return a cost table as one line; equal layers are counted."""
-    counts = Counter(replace(line, shape=replace(line.shape, name="")) for line in table)
+    counts = Counter(line.model_copy(update={"name": ""}) for line in table)
     return "; ".join(_line(line, count) for line, count in counts.items())
 
 
 def _line(line: LayerCost, count: int) -> str:
-    shape = line.shape
-    what = f"{count} x " * (count > 1) + f"{shape.outputs} x {shape.inputs}"
+    what = f"{count} x " * (count > 1) + f"{line.outputs} x {line.inputs}"
     reduced = f"{line.reduce_bytes / 1024:,.1f} KiB in {line.reduce_seconds * 1e3:.3g} ms by all-reduce"
-    if not shape.linear:
+    if not line.linear:
         return f"convolution {what}: {reduced}"
     factors = f"{line.factor_bytes / 1024:,.1f} KiB in {line.factor_seconds * 1e3:.3g} ms as factors"
-    return f"{what}, K = {shape.rows}: {reduced}, {factors}, sends {'factors' if line.factors else 'the gradient'}"
+    return f"{what}, K = {line.rows}: {reduced}, {factors}, sends {'factors' if line.factors else 'the gradient'}"
+
+
+def unsupported(engine: Ddp, setting: Setting) -> str | None:
+    """Return why an engine cannot send sufficient factors; None if it can."""
+    if engine.send != "layerwise":
+        return f"sufficient_factors leave layer by layer as they are ready; use send: layerwise, not {engine.send}"
+    if setting.compression != "none":
+        return "compression works on DDP's buckets, and sufficient_factors are in none; use one of the two"
+    if setting.processes == 1:
+        return "one process sends nothing, so sufficient_factors would have no effect"
+    if engine.static_graph or engine.find_unused:
+        return "sufficient_factors need every layer in every step; remove static_graph and find_unused"
+    if setting.linear_layers is False:
+        return ("sufficient_factors would have no effect: all layers of the model are convolutions; remove them, "
+                "or use a model with fully connected layers")
+    if setting.model.compile is not None:
+        return "sufficient_factors are read by hooks of layers, which compiled code does not call; remove compile"
+    if setting.model.activation_checkpointing:
+        return "recomputation repeats calls that sufficient_factors count; remove activation_checkpointing"
+    return None
+
+
+def remark(engine: Ddp, layers: Sequence[LayerShape] | None, samples: int, processes: int, comm: Comm) -> str:
+    """Return what a plan tells about an engine that sends sufficient factors (`Engine.remark`)."""
+    if layers is None:
+        return ("the workload does not state its layers, so the cost table of sufficient_factors is made at the "
+                "start of each trial; it stands in the log, in the result and on the page")
+    table = plan_layers(shapes_of(layers, samples), processes, comm, engine.sufficient_factors == "all")
+    return (f"gradients by layer (modelled, in float32), batch {samples} a process, {processes} processes: "
+            f"{in_words(table)}")

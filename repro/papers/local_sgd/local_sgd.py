@@ -7,13 +7,13 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from repro.core.random_streams import Streams
-from repro.seams.model_options import TORCH_OPTIONS
+from repro.engines.torch_engines import PRELOAD, TorchEngine, started_group
 from repro.seams.plugin import Setting
-from repro.seams.training import Engine, Job, Optimizer, Session, TrainingParts
+from repro.seams.training import Job, Optimizer, Session, TrainingParts
 
 
 class Outer(BaseModel):
-    """The rule that is applied to the mean difference of the ranks' weights (`repro.engines.plain.outer`)."""
+    """The rule that is applied to the mean difference of the ranks' weights (`repro.papers.local_sgd.session`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -33,17 +33,15 @@ class Outer(BaseModel):
         return self.lr == 1 and self.momentum == 0
 
 
-class LocalSgd(Engine):
+class LocalSgd(TorchEngine):
     """Local SGD (Stich 2019, arXiv:1805.09767); DiLoCo with an outer momentum (Douillard et al., arXiv:2311.08105).
 
     The trial's optimizer is the inner rule. Its state, gradient clipping and the model's buffers are a rank's own.
     """
 
     title: ClassVar[str] = "Local SGD"
-    model_options: ClassVar[tuple[str, ...]] = TORCH_OPTIONS
-    checkpoints: ClassVar[bool] = True
     ungated_clipping: ClassVar[str] = "every rank clips its own gradient, not the mean over ranks"
-    preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "repro.engines.plain.local_session")
+    preload: ClassVar[tuple[str, ...]] = (*PRELOAD, "repro.papers.local_sgd.session")
     always_shown: ClassVar[tuple[str, ...]] = ("every",)
 
     every: int = Field(ge=1, description="optimizer steps of a rank from one averaging of the weights to the next")
@@ -77,14 +75,8 @@ class LocalSgd(Engine):
             "the optimizer's update is not linear in the gradients, so the mean of the ranks' updates is not the "
             "update by their mean gradient")
 
-    def library(self) -> str:
-        import torch
-
-        return f"torch {torch.__version__}"
-
     def start(self, parts: TrainingParts | None, job: Job, streams: Streams) -> Session:
-        from repro.engines.plain.local_session import LocalSession
-        from repro.engines.plain.process_group import started_group
+        from repro.papers.local_sgd.session import LocalSession
 
         assert parts is not None
         with started_group(job):
