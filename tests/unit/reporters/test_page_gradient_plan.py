@@ -12,7 +12,6 @@ from repro.comm.algorithms.ring import Ring
 from repro.core import registry
 from repro.papers.wait_free.gradient_plan import Shape, plan_layers
 from repro.record.folder.store import Record, read_record
-from repro.record.result.layer_cost import LayerCost
 from tests.records import SCALING, make_record, scaling_course
 
 rows = importlib.import_module("repro.tables.tables")
