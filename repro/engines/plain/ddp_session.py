@@ -3,18 +3,222 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
+    allreduce_hook,
+    bf16_compress_hook,
+    fp16_compress_hook,
+)
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from repro.engines.plain.hooks import Hooks
 from repro.engines.plain.loop import LoopSession
-from repro.engines.plain.reduction_dtypes import ReductionWatcher
-from repro.seams.training import Batch, Job, TrainingParts
+from repro.engines.plain.numerics import ReductionWatcher
+from repro.seams.training import Batch, Comm, Job, TrainingParts
+
+Bucket = Any
+Future = Any
+Send = Callable[[Bucket], Future]
+PLAIN: dict[str, Callable[[Any, Any], Future]] = {
+    "none": allreduce_hook, "fp16": fp16_compress_hook, "bf16": bf16_compress_hook,
+}
+
+
+class Hooks:
+    """The hook of one DDP module; not registered if DDP's default is requested (no compression, overlap)."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.power: PowerSgd | None = None
+        self.computed: float | None = None
+        """Time of back-propagation's last bucket (`time.perf_counter`)."""
+        if job.compression == "powersgd":
+            self.power = PowerSgd(job.comm, job.compression_rank)
+            self.send: Send = self.power
+        else:
+            self.send = Plain(PLAIN[job.compression])
+        if job.overlap is False:
+            self.send = Deferred(self.send)
+
+    def register(self, wrapped: DistributedDataParallel) -> None:
+        """Register with `wrapped`, if needed."""
+        if self.job.compression != "none" or self.job.overlap is False:
+            wrapped.register_comm_hook(self, _call)
+
+    def __call__(self, bucket: Bucket) -> Future:
+        if bucket.is_last():
+            self.computed = time.perf_counter()
+        return self.send(bucket)
+
+    def watch(self, watched: AbstractContextManager[Any] | None) -> None:
+        """Enter `watched` around everything sent from a separate thread; None: stop."""
+        if self.power:
+            self.power.watched = watched
+
+    def reset(self) -> None:
+        """Reset the state of earlier steps."""
+        if self.power:
+            self.power.reset()
+
+    def compression(self, registered: bool) -> str:
+        """Return the effective compression of gradients.
+
+        Args:
+            registered: DDP reports a hook.
+        """
+        send = self.send.send if isinstance(self.send, Deferred) else self.send
+        if not registered:
+            return "none"
+        if isinstance(send, PowerSgd):
+            return f"powersgd rank {send.state.matrix_approximation_rank}"
+        return next((name for name, hook in PLAIN.items() if getattr(send, "hook", None) is hook), "unknown")
+
+    def overlap(self, registered: bool) -> str:
+        """Return "on" if buckets are sent while back-propagation still runs, else "off"."""
+        return "off" if registered and isinstance(self.send, Deferred) else "on"
+
+    def close(self) -> None:
+        if self.power:
+            self.power.close()
+
+
+def _call(hooks: Hooks, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    future: torch.futures.Future[torch.Tensor] = hooks(bucket)
+    return future
+
+
+# DDP checks the annotations at run time; deferred ones would be strings.
+_call.__annotations__ = {"bucket": GradBucket, "return": torch.futures.Future[torch.Tensor]}
+
+
+class Plain:
+    """One of torch's hooks, on all ranks."""
+
+    def __init__(self, hook: Callable[[Any, Any], Future]) -> None:
+        self.hook = hook
+
+    def __call__(self, bucket: Bucket) -> Future:
+        return self.hook(dist.group.WORLD, bucket)
+
+
+class Deferred:
+    """Holds all buckets back until the last one is ready: the same buckets without overlap."""
+
+    def __init__(self, send: Send) -> None:
+        self.send = send
+        self.waiting: list[tuple[Bucket, Future]] = []
+
+    def __call__(self, bucket: Bucket) -> Future:
+        promise = _promise(bucket)
+        self.waiting.append((bucket, promise))
+        if bucket.is_last():
+            waiting, self.waiting = self.waiting, []
+            for kept, promised in waiting:
+                self.send(kept).add_done_callback(_forward(promised))
+        return promise
+
+
+def _promise(bucket: Bucket) -> Future:
+    """Return a future that is aware of the bucket's device: DDP's stream then waits for the work behind its value.
+
+    A future without devices records no event, and the optimizer would read gradients that are still on their way.
+    """
+    device = bucket.buffer().device
+    return new_future([device] if device.type == "cuda" else [])
+
+
+def new_future(devices: list[torch.device]) -> Future:
+    """Return a future whose value lies on these devices."""
+    return torch.futures.Future(devices=[*devices])
+
+
+def _forward(promise: Future) -> Callable[[Future], None]:
+    def pass_on(done: Future) -> None:
+        try:
+            promise.set_result(done.value())
+        except RuntimeError as error:
+            promise.set_exception(error)
+
+    return pass_on
+
+
+class PowerSgd:
+    """torch's PowerSGD (Vogels, Karimireddy and Jaggi, 2019), bucket after bucket on a separate thread.
+
+    Its second all-reduce starts after the first has ended. With one thread all ranks start them in the same order,
+    independent of their speed.
+    """
+
+    REMEMBERED = ("error_dict", "p_memory_dict", "q_memory_dict")
+    COUNTED = ("iter", "total_numel_before_compression", "total_numel_after_compression", "next_stats_report")
+
+    def __init__(self, comm: Comm, rank: int) -> None:
+        self.comm, self.rank = comm, rank
+        self.thread = ThreadPoolExecutor(1, "PowerSGD")
+        self.watched: AbstractContextManager[Any] | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Start with an empty state."""
+        # Two uncompressed steps first: DDP rebuilds its buckets after the first, and error feedback is kept by bucket.
+        self.state = PowerSGDState(
+            dist.group.WORLD, matrix_approximation_rank=self.rank, start_powerSGD_iter=2
+        )
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the tensors of earlier steps, by kind and bucket; errors differ between ranks."""
+        return {f"{kind}.{bucket}": tensor for kind in self.REMEMBERED
+                for bucket, tensor in getattr(self.state, kind).items()}
+
+    def plain(self) -> dict[str, Any]:
+        """Return the rest of the state (JSON-like)."""
+        state: Any = self.state.rng.get_state()
+        kind, keys, *rest = state
+        return {**{name: getattr(self.state, name) for name in self.COUNTED}, "rng": [kind, keys.tolist(), *rest]}
+
+    def load(self, tensors: dict[str, torch.Tensor], plain: Mapping[str, Any], device: torch.device) -> None:
+        """Load what `tensors` and `plain` returned."""
+        self.reset()
+        for name, tensor in tensors.items():
+            kind, _, bucket = name.partition(".")
+            if kind in self.REMEMBERED:
+                getattr(self.state, kind)[int(bucket)] = tensor.to(device)
+        for name in self.COUNTED:
+            setattr(self.state, name, plain[name])
+        kind, keys, *rest = plain["rng"]
+        self.state.rng.set_state((kind, np.asarray(keys, dtype=np.uint32), *rest))
+
+    def __call__(self, bucket: Bucket) -> Future:
+        promise = _promise(bucket)
+        device = bucket.buffer().device
+        ready = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+        self.thread.submit(self._send, bucket, promise, ready)
+        return promise
+
+    def _send(self, bucket: Bucket, promise: Future, ready: torch.cuda.Event | None) -> None:
+        device = bucket.buffer().device
+        on_device = torch.cuda.device(device) if ready else nullcontext()
+        try:
+            with self.watched or nullcontext(), self.comm.inline(), on_device:
+                if ready:
+                    torch.cuda.current_stream(device).wait_event(ready)
+                promise.set_result(powerSGD_hook(self.state, bucket).wait())
+        except Exception as error:
+            # Raised here it would be lost: DDP, which waits for the promise, raises it in the training thread.
+            promise.set_exception(error)
+
+    def close(self) -> None:
+        self.thread.shutdown()
 
 
 class DdpSession(LoopSession):

@@ -15,14 +15,19 @@ import torch.distributed as dist
 
 from repro.core import machine
 from repro.core.errors import CheckpointRefused, TrialError
-from repro.engines.plain import preconditioner_state
-from repro.engines.plain.blocks import Recomputation, blocks_of
-from repro.engines.plain.compiler import Compiler
-from repro.engines.plain.numerics import Numerics, name_of
-from repro.engines.plain.optimizer_options import class_of, options_of
-from repro.engines.plain.preconditioner_state import PreconditionerState
-from repro.engines.plain.reduction_dtypes import ReductionWatcher
-from repro.engines.plain.state_snapshot import Buffers, OptimizerState, RandomStates, digest, state_tensors
+from repro.engines.plain.modules import Compiler, Recomputation, blocks_of
+from repro.engines.plain.numerics import Numerics, ReductionWatcher, name_of
+from repro.engines.plain.state import (
+    Buffers,
+    OptimizerState,
+    PreconditionerState,
+    RandomStates,
+    class_of,
+    digest,
+    options_of,
+    state_tensors,
+)
+from repro.engines.plain.tensor_files import load_preconditioner, preconditioner_bytes, save_preconditioner
 from repro.engines.state_memory import States
 from repro.seams.preconditioner import Place
 from repro.seams.training import Batch, Held, Job, Session, TrainingParts
@@ -226,7 +231,7 @@ class TorchSession(Session):
     def save(self, folder: Path) -> dict[str, Any]:
         weights = self._weights_hash()  # collective: after a failed write the other ranks would wait forever
         # Collective too: before an engine's part can fail on one rank.
-        kept = preconditioner_state.save(self.preconditioning, folder, self.job.rank, self.alone)
+        kept = save_preconditioner(self.preconditioning, folder, self.job.rank, self.alone)
         own = self.save_state(folder)
         scaler = {name: value for name, value in self.scaler_state().items() if isinstance(value, PLAIN)}
         return {"engine": own, "scaler": scaler, "comm": self.job.comm.state(), "weights": weights,
@@ -235,7 +240,7 @@ class TorchSession(Session):
     def load(self, folder: Path, own: Mapping[str, Any]) -> None:
         self.job.comm.restore(own["comm"])
         self.load_state(folder, own["engine"])
-        preconditioner_state.load(self.preconditioning, folder, own, self.job.rank)
+        load_preconditioner(self.preconditioning, folder, own, self.job.rank)
         self.load_scaler_state(own["scaler"])
         if self._weights_hash() != own["weights"]:
             raise CheckpointRefused(f"checkpoint {folder.name}: the weights differ from those that were saved")
@@ -247,7 +252,7 @@ class TorchSession(Session):
     def state_bytes(self) -> int:
         sizes = [int(getattr(parameter, "ds_numel", parameter.numel())) for _, parameter in self.trained()]
         numbers = max(STATE_NUMBERS, 2 + math.ceil(self._moments()))
-        return numbers * STATE_BYTES * sum(sizes) + preconditioner_state.checkpoint_bytes(
+        return numbers * STATE_BYTES * sum(sizes) + preconditioner_bytes(
             self.preconditioning, self.job.world)
 
     # ---- read-outs

@@ -26,9 +26,8 @@ from deepspeed.utils import (
 from repro.core.errors import TrialError
 from repro.engines.plain.even_passes import EvenPasses
 from repro.engines.plain.numerics import make_scaler, name_of
-from repro.engines.plain.optimizer_options import class_of, options_of
 from repro.engines.plain.session import as_array
-from repro.engines.plain.state_snapshot import GroupNumbers
+from repro.engines.plain.state import GroupNumbers, class_of, options_of
 from repro.engines.zero import extension
 from repro.engines.zero.checkpoint_files import TAG, SafeFiles, refuse_unreadable
 from repro.seams.batches import call_model

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.distributed.rendezvous import rendezvous
 
-from repro.engines.plain.optimizer_options import class_of, options_of
+from repro.engines.plain.state import class_of, options_of
 from repro.papers.server.counts import Counts
 from repro.papers.server.links import Links, own_part
 from repro.papers.server.overview import Attendant

@@ -15,8 +15,7 @@ from torch._C._distributed_c10d import PrefixStore
 
 from repro.core.errors import TrialError
 from repro.engines.plain.loop import LoopSession
-from repro.engines.plain.optimizer_options import class_of, options_of
-from repro.engines.plain.state_snapshot import Buffers, RandomStates
+from repro.engines.plain.state import Buffers, RandomStates, class_of, options_of
 from repro.papers.server.apart import stated
 from repro.papers.server.asynchronous import AsyncSession, Update
 from repro.papers.server.counts import Counts

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from repro.core.errors import TrialError
 from repro.engines.plain.ddp_session import DdpSession
-from repro.engines.plain.state_snapshot import RandomStates
+from repro.engines.plain.state import RandomStates
 from repro.papers.wait_free.gradient_plan import Shape, plan_layers
 from repro.seams.training import Batch, Job, TrainingParts
 

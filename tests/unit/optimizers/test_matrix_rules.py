@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from repro.core.errors import UsageError  # noqa: E402
-from repro.engines.plain.optimizer_options import class_of, options_of  # noqa: E402
+from repro.engines.plain.state import class_of, options_of  # noqa: E402
 from repro.optimizers.muon import Muon, hidden_names  # noqa: E402
 from repro.optimizers.rules import Shampoo, Soap  # noqa: E402
 

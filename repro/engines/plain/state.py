@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
+
+from repro.seams.preconditioner import Preconditioning
 
 
 class RandomStates:
@@ -150,6 +153,22 @@ class Buffers:
                 buffer.copy_(before)
 
 
+class PreconditionerState:
+    """The state of a preconditioner at one moment; without one nothing is kept."""
+
+    def __init__(self, running: Preconditioning | None) -> None:
+        self.running, self.counts = running, running.counts() if running else {}
+        tensors = [*running.shared_tensors().values(), *running.own_tensors().values()] if running else []
+        self.pairs = [(tensor, tensor.clone()) for tensor in tensors]
+
+    def restore(self) -> None:
+        """Write the old values into the same tensors."""
+        for tensor, before in self.pairs:
+            tensor.copy_(before)
+        if self.running:
+            self.running.set_counts(self.counts)
+
+
 def digest(arrays: Mapping[str, np.ndarray]) -> str:
     """Hash names, shapes and values; a negative zero counts as zero (a step of rate 0 may change its sign)."""
     found = hashlib.sha256()
@@ -157,3 +176,29 @@ def digest(arrays: Mapping[str, np.ndarray]) -> str:
         found.update(f"{name}{array.shape}".encode())
         found.update(np.ascontiguousarray(array + np.float32(0)).tobytes())
     return found.hexdigest()
+
+
+NOT_OPTIONS = ("params", "lr", "initial_lr", "param_names", "foreach", "fused", "capturable", "differentiable")
+"""Keys of a group that do not change the update rule; the rate is set before every step."""
+PROGRESS = ("step", "k", "weight_sum", "lr_max", "scheduled_lr", "train_mode")
+"""Keys of a group in which pytorch-optimizer and schedulefree count their steps."""
+
+OF_ALL_GROUPS = ("preconditioning_compute_steps",)
+"""Attributes in which optimizers of pytorch-optimizer keep an option outside of their groups."""
+
+
+def class_of(optimizer: torch.optim.Optimizer) -> str:
+    """Return the full name of the optimizer's class."""
+    return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+
+
+def options_of(optimizer: torch.optim.Optimizer) -> str:
+    """Return the different sets of hyper-parameters of all groups, as sorted JSON.
+
+    Engines may split or flatten groups, so neither their number nor their sizes are part of it.
+    """
+    hidden = {*NOT_OPTIONS, *PROGRESS}
+    shared = {key: value for key, value in vars(optimizer).items() if key in OF_ALL_GROUPS}
+    groups = {json.dumps({key: value for key, value in group.items() if key not in hidden} | shared, sort_keys=True,
+                         default=str) for group in optimizer.param_groups}
+    return f"[{', '.join(sorted(groups))}]"
