@@ -12,8 +12,7 @@ from repro.core.random_streams import Streams
 from repro.engines.torch_engines import started_group
 from repro.engines.zero.config import OWNED, deepspeed_config, owned_keys, zero_plus_plus
 from repro.engines.zero.keys import misplaced_keys
-from repro.seams.model_options import TORCH_OPTIONS
-from repro.seams.plugin import SAFE, Setting
+from repro.seams.plugin import SAFE, TORCH_OPTIONS, Setting
 from repro.seams.training import Engine, Job, Optimizer, Session, TrainingParts
 from repro.suite.field_problem import FieldProblem
 

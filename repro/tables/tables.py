@@ -16,9 +16,8 @@ from repro.compare.design.calibration import machine_of
 from repro.compare.findings import Findings, findings
 from repro.core import registry
 from repro.record.folder.store import Record
-from repro.record.result.metric_values import figures_of
 from repro.record.result.remarks import joined
-from repro.record.result.results import Result
+from repro.record.result.results import Result, figures_of
 
 from .cell_tables import cell_rows
 from .claims import claim_rows
@@ -220,4 +219,3 @@ def _type(values: Sequence[Value]) -> type:
     if kinds == {int}:
         return int
     return float if kinds and kinds <= {int, float} else str
-

@@ -10,12 +10,12 @@ from repro.audit.rules.facts import Agreement, AttemptFacts, CellFacts, DataFact
 from repro.compare import Summary
 from repro.compare.findings import findings
 from repro.compare.ranking.tuning_check import TuningCheck, untuned_optimizers
+from repro.core.frozen import canonical
 from repro.record.derive.trial_log import reached
 from repro.record.environment.environment import DataSet, Environment
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
-from repro.suite.identity import canonical
 from repro.suite.kinds.kinds import AnyStop, AnyTrialConfig
 from repro.suite.kinds.program import ProgramConfig
 from repro.suite.kinds.training import TrainingConfig

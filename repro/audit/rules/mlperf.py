@@ -9,8 +9,8 @@ from collections import Counter
 
 from repro.audit.rules.facts import CellFacts, Facts
 from repro.audit.rules.rule import ALWAYS, Judged, Rule, count, join, lacks, many
+from repro.record.result.remarks import CONSERVATION_TOLERANCE
 from repro.record.result.status import INTERRUPTED, LOST, meaning
-from repro.record.result.warned import CONSERVATION_TOLERANCE
 
 SOURCE = "MLPerf Training rules"
 LEAST_RUNS = 3

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from repro.core.errors import TrialError
-from repro.seams.model_options import Compilation
+from repro.seams.plugin import Compilation
 
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 RECOMPILATIONS = 64

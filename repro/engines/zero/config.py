@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from repro.seams.loss_scaling import LossScaling
-from repro.seams.training import Job
+from repro.seams.training import Job, LossScaling
 
 _PRECISION = "the trial's `precision`"
 _CLOCK = "the harness: only the step's own work is timed, and DeepSpeed prints nothing"
