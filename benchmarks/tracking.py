@@ -10,9 +10,11 @@ failure: here the load is higher than in a run.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
+import re
 import select
 import signal
 import socket
@@ -26,15 +28,15 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import psutil
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.slow_server import START_SECONDS, free_port
 from repro.bench.outcome import BenchOutcome, outcome
 from repro.bench.trial import bench_trial, preload
-from repro.core import registry
+from repro.core import orphans, registry
 from repro.core.errors import TrialError
 from repro.core.files import write_model, write_text
 from repro.core.frozen import Frozen
@@ -45,6 +47,7 @@ from repro.record.folder.store import RunFolder
 from repro.runner.monitor import Monitor
 from repro.runner.replays import PERIOD_SECONDS
 from repro.runner.tracking import Tracker
+from repro.runner.tracking_process import give_way
 from repro.seams.launching import LaunchRequest
 from repro.suite.file import read_suite
 from repro.suite.model import Trial
@@ -52,6 +55,85 @@ from repro.suite.planning.plan import Plan, make_plan
 from repro.worker.loop import Loop
 from repro.worker.main import build
 from repro.worker.setup import RankPlace
+
+REQUEST = re.compile(rb"(?:GET|POST|PUT|PATCH|DELETE) /")
+START_SECONDS = 180.0
+TICK_SECONDS = 0.05
+
+
+def free_port() -> int:
+    """Return a free loopback port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def main() -> None:
+    folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
+    give_way()
+    orphans.signal_at_parent_exit(signal.SIGCONT)  # it may be stopped at that moment
+    port = free_port()
+    command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1", "--backend-store-uri",
+               f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "files")]
+    with (folder / "log").open("wb") as log:
+        subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                         env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"})
+    try:
+        _await(port)
+        asyncio.run(_serve(folder, port, seconds))
+    finally:
+        os.killpg(0, signal.SIGKILL)
+
+
+def _await(port: int) -> None:
+    limit = time.monotonic() + START_SECONDS
+    while time.monotonic() < limit:
+        try:
+            with urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                return
+        except OSError:
+            time.sleep(0.1)
+
+
+async def _serve(folder: Path, port: int, seconds: float) -> None:
+    count = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal count
+        there, onward = await asyncio.open_connection("127.0.0.1", port)
+        back = asyncio.create_task(_copy(there, writer))
+        waiting: list[asyncio.Task[None]] = []
+        with suppress(OSError):  # the client has closed the connection
+            while data := await reader.read(1 << 16):
+                if REQUEST.match(data):
+                    count += 1
+                    (folder / "requests").write_text(str(count))
+                waiting.append(asyncio.create_task(_later(seconds, onward, data)))  # pieces keep their order
+        await asyncio.gather(*waiting)
+        onward.close()
+        await back
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+
+
+async def _later(seconds: float, onward: asyncio.StreamWriter, data: bytes) -> None:
+    """Write after `seconds` of this process's running time: while it is stopped, at most one tick passes."""
+    for _ in range(round(seconds / TICK_SECONDS)):
+        await asyncio.sleep(TICK_SECONDS)
+    onward.write(data)
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+    writer.close()
+
+
+if __name__ == "__main__":
+    main()
+
 
 ARMS = ("none", "none again", "dead", "slow")
 MARGIN = 0.01

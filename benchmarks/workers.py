@@ -79,7 +79,7 @@ def _round(folder: Path, order: list[int], seconds: float, delay: float) -> tupl
     import zarr
 
     from repro.papers.chunkflow.grid import Grid
-    from repro.papers.chunkflow.queue_address import open_queue
+    from repro.papers.chunkflow.queues import open_queue
     from repro.papers.chunkflow.store import Output
 
     # More tasks than the phases can do, so that the queue is never empty.

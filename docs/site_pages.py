@@ -20,7 +20,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[1]
 PLUGINS = ("repro.seams.workload", "repro.seams.training", "repro.seams.measurement", "repro.seams.comm",
            "repro.comm.algorithm", "repro.seams.preconditioner", "repro.seams.launching", "repro.reporting",
-           "repro.seams.plugin", "repro.seams.batches", "repro.core.random_streams")
+           "repro.seams.plugin", "repro.seams.workload", "repro.core.random_streams")
 """Modules whose classes a plug-in fills in or is given."""
 PROGRAMS = ("repro.watch", "repro.callbacks.huggingface", "repro.callbacks.accelerate", "repro.callbacks.lightning")
 """Modules that a program of a user imports."""

@@ -12,10 +12,10 @@ from repro.core.files import write_model
 from repro.core.machine import Machine
 from repro.record.folder.store import Record
 from repro.record.tuning import DECLARED, FOLDER, Declared, tuning_of
+from repro.suite.contenders import tuning_suite
 from repro.suite.file import read_suite
 from repro.suite.model import Suite, Trial
 from repro.suite.planning.plan import make_plan
-from repro.suite.tuning.phases import tuning_suite
 from tests.records import Course, write_record
 
 TUNED = """\

@@ -17,7 +17,7 @@ from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.log import schema
 from repro.record.log.reading import read_log
-from repro.record.result.results import Formula
+from repro.record.result.parts import Formula
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.seams.training import Workload
 from repro.suite.file import read_suite

@@ -12,10 +12,10 @@ import zarr
 
 from repro.papers.chunkflow.grid import Grid
 from repro.papers.chunkflow.operators import Blend, Delay, Infer, Read, Write
-from repro.papers.chunkflow.queue_address import open_queue
+from repro.papers.chunkflow.queues import open_queue
 from repro.papers.chunkflow.store import Output
 from repro.papers.chunkflow.task_queue import Counts, Message, TaskQueue
-from repro.papers.chunkflow.worker import work
+from repro.papers.chunkflow.volume_workers import work
 
 MOST_RECEIVES = 50
 

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from repro.program.observation import Observation
-from repro.program.watch_pipe import WatchPipe
-from repro.program.watch_reader import WatchReader
+from repro.program.watch_reader import WatchPipe, WatchReader
 
 QUIET = {"TRANSFORMERS_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1",
          "OMP_NUM_THREADS": "1"}

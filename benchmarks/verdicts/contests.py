@@ -8,13 +8,13 @@ from typing import Literal
 
 import numpy as np
 
-from benchmarks.verdicts.made_plans import made_plan, places_of
+from benchmarks.verdicts.experiment import made_plan, places_of
 from benchmarks.verdicts.scenario import DIFFERENT, OPEN, Judged, Scenario
 from benchmarks.verdicts.screen import ALPHA, DISAGREE
 from repro.compare import compare
 from repro.record.result.results import Result
 from repro.stats import quality_claim
-from repro.suite.contest import ALPHA as CLAIMED
+from repro.suite.kinds.stop import ALPHA as CLAIMED
 
 TARGET = 0.9
 """Of the made plan; higher is better."""

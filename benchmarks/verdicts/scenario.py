@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.verdicts.experiment import CURVES_FROM, Experiment, SimulatedRun, simulated
-from benchmarks.verdicts.made_plans import made_plan
+from benchmarks.verdicts.experiment import CURVES_FROM, Experiment, SimulatedRun, made_plan, simulated
 from benchmarks.verdicts.screen import ALPHA, DISAGREE, clear_difference, is_open, paired_p
 from repro.compare import compare
 from repro.compare.design.sequential import stages, take_look

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.verdicts.experiment import Experiment, SimulatedRun, simulated
-from benchmarks.verdicts.made_plans import places_of
+from benchmarks.verdicts.experiment import Experiment, SimulatedRun, places_of, simulated
 from benchmarks.verdicts.scenario import DIFFERENT, OPEN, SHOWN, Judged, Scenario, single_run, wrongly_same
 from benchmarks.verdicts.screen import ALPHA, DISAGREE, first_refuted, is_open_anytime, paired_p
 from repro import stats

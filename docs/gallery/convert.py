@@ -19,8 +19,8 @@ import click
 from click.testing import CliRunner
 
 from repro.bundle.contents import write_bundle
-from repro.bundle.rederive import rederived
 from repro.bundle.source import open_record
+from repro.bundle.verify_trials import rederived
 from repro.cli.main import cli
 from repro.core.files import read_model, write_json, write_model
 from repro.core.frozen import FORMAT

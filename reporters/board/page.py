@@ -17,7 +17,7 @@ from ..html_page import render as render_run
 from ..page.axis import Axis, from_zero, tick_text
 from ..page.document import page_scripts, rendered
 from ..published.contest import WORDS
-from ..published.page import render as render_published
+from ..published.view import render as render_published
 
 FIRST = 12
 """Questions on the first screen; the others stand below."""

@@ -9,8 +9,7 @@ from repro.compare import METRICS, Bounds, MetricSpec, Summary
 from repro.compare.evidence.observation import is_meaningless
 from repro.compare.findings import Findings
 from repro.record.folder.store import Record
-from repro.record.result.metric_values import figure
-from repro.record.result.results import Result
+from repro.record.result.results import Result, figure
 from repro.record.result.status import meaning
 from repro.suite.kinds.kinds import AnyTrialConfig
 from repro.suite.model import Metric

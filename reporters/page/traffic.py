@@ -8,11 +8,12 @@ from enum import Enum
 from statistics import mean, median
 
 from repro.compare import PAIRED_HASHES
+from repro.core.frozen import canonical
 from repro.record.folder.store import Record
-from repro.record.result.results import Result, Traffic
+from repro.record.result.parts import Traffic
+from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.seams.training import Comm
-from repro.suite.identity import canonical
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.cell import Cell
 from repro.tables.text import Number, number, plural, significant

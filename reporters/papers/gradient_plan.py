@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from repro.record.folder.store import Record
-from repro.record.result.layer_cost import LayerCost
+from repro.record.result.parts import LayerCost
 from repro.tables.tables import Table
 from repro.tables.text import Number
 from repro.tables.values import plain

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from repro.papers.predict.prediction import ScaleLine, ScaleModel
-from repro.papers.predict.words import HEAD, cells, check_text, line_text, notes
+from repro.papers.predict.prediction import HEAD, ScaleLine, ScaleModel, cells, check_text, line_text, notes
 
 from ..page.charts.log_figure import log_figure
 from ..page.document import page_scripts, rendered

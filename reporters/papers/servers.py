@@ -9,7 +9,7 @@ from statistics import mean, median
 
 from repro.core.numbers import plain_sum
 from repro.record.folder.store import Record
-from repro.record.result.protocol import Protocol
+from repro.record.result.parts import Protocol
 from repro.tables.text import Number, number
 
 from ..page.cells import CellMark, marks

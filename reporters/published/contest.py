@@ -8,8 +8,7 @@ from typing import Any
 
 from repro.core.errors import visible
 from repro.published.record import PublishedResult
-from repro.published.speedrun.claims import ArmClaim, Claims, judge_claims
-from repro.published.speedrun.quality import final_loss
+from repro.published.speedrun.claims import ArmClaim, Claims, final_loss, judge_claims
 from repro.published.store import Published
 from repro.tables.text import Number, number, plural, wrapped
 

@@ -3,26 +3,147 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 from repro.core.files import write_text
 from repro.core.markdown import escaped as in_markdown
 from repro.core.numbers import spelled
+from repro.published.cells import BatchCost, batch_costs
+from repro.published.record import PublishedCell, PublishedResult
 from repro.published.store import Published
 from repro.record.folder.store import Record
 from repro.reporting import Reporter
-from repro.tables.layout import TextTable, as_markdown, compact
+from repro.tables.layout import TextTable, as_markdown, compact, name
 from repro.tables.text import plural
 
 from .. import csv_files, json_lines, markdown, parquet_files
 from ..latex import LatexPaper
 from ..latex_report import PREAMBLE, TABLES, escaped_after, figure_file, table_file, text_list
-from ..paper.figures import FOLDER, draw
+from ..paper.figures import COLORS, FOLDER, SMALL, TALL, Drawing, draw, head_rows, left_out, shown_text
 from ..paper.latex_text import escaped
-from . import page
+from . import view
 from .brief import PublishedBrief, published_brief
-from .figures import published_figures
+from .charts import SPAN, batch_ticks
+from .contest_text import claim_figures
 from .tables import ORIGIN, own_folders, published_tables, write_own
+
+MARKERS = "osD^vPX*"
+
+
+def published_figures(imports: Sequence[Published]) -> list[Drawing]:
+    """Return all figures; none if no run has a time."""
+    scored = [item for item in imports if item.record.contest is None]
+    return [*_scores(scored), *_batches(imports), *claim_figures(imports)]
+
+
+def _scores(imports: Sequence[Published]) -> list[Drawing]:
+    """Draw the runs and score of every system, one figure for each benchmark and round, the shortest on top."""
+    drawn: list[Drawing] = []
+    for item in imports:
+        runs: dict[str, list[PublishedResult]] = {}
+        for result in item.results:
+            runs.setdefault(result.cell_id, []).append(result)
+        groups: dict[tuple[str, str], list[tuple[PublishedCell, list[float]]]] = {}
+        for cell in item.record.cells:
+            minutes = [run.seconds / 60 for run in runs.get(cell.cell_id, ()) if run.seconds is not None]
+            if minutes:
+                groups.setdefault((cell.factors["round"], cell.factors["benchmark"]), []).append((cell, minutes))
+        for (round_name, benchmark), cells in groups.items():
+            kept = sorted(cells, key=_by_score)[:TALL]
+            caption = (f"Minutes to target of {name(benchmark)}, {name(round_name)}: each point is a run with a "
+                       f"time, the vertical line a valid score. Figures: published by others."
+                       f"{left_out(kept, cells, 'system')}")
+            drawn.append(Drawing(f"published-scores-{len(drawn) + 1}", caption, 0.7 + 0.36 * len(kept),
+                                 partial(_draw_scores, kept)))
+    return drawn
+
+
+def _by_score(item: tuple[PublishedCell, list[float]]) -> tuple[bool, float, str]:
+    score = item[0].score
+    return not score.valid, float("inf") if score.minutes is None else score.minutes, item[0].cell_id
+
+
+def _draw_scores(cells: Sequence[tuple[PublishedCell, list[float]]], figure: Any) -> None:
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    pane = figure.subplots()
+    for place, (cell, minutes) in enumerate(cells):
+        color = COLORS[place % len(COLORS)]
+        pane.plot(minutes, [place + 0.12 * (index % 3 - 1) for index in range(len(minutes))], "o", markersize=2.5,
+                  color=color, alpha=0.7, linewidth=0)
+        if cell.score.valid and cell.score.minutes is not None:
+            pane.plot([cell.score.minutes], [place], "|", color=color, markersize=9, markeredgewidth=1.4)
+    head_rows(pane, [f"{name(cell.factors['org'])} {name(cell.factors['system'])}" for cell, _ in cells])
+    everything = [value for _, minutes in cells for value in minutes]
+    if min(everything) > 0 and max(everything) / min(everything) > SPAN:
+        pane.set_xscale("log")
+        pane.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))  # the default writes formulas
+        pane.xaxis.set_minor_formatter(NullFormatter())
+        pane.set_xlabel("minutes to target (logarithmic) [published]")
+    else:
+        pane.set_xlim(left=0)
+        pane.set_xlabel("minutes to target [published]")
+
+
+def _batches(imports: Sequence[Published]) -> list[Drawing]:
+    """Draw the cost of larger batches, one figure for each benchmark and unit over all rounds and imports."""
+    found: dict[tuple[str, str], dict[str, list[tuple[int, float]]]] = {}
+    for item in imports:
+        rounds = {result.result_id: result.round for result in item.results}
+        for costs in batch_costs(item.results).values():
+            unit = "epochs" if any(cost.epochs is not None for cost in costs) else "samples"
+            points = [(cost.global_batch_size, value) for cost in costs if (value := _cost(cost, unit)) is not None]
+            if points:
+                by_round = found.setdefault((costs[0].benchmark, unit), {})
+                by_round.setdefault(rounds[costs[0].result_id], []).extend(points)
+    drawn = []
+    for number, ((benchmark, unit), by_round) in enumerate(sorted(found.items()), 1):
+        count = sum(len(points) for points in by_round.values())
+        reference = sorted({(point.global_batch_size, sum(point.costs) / len(point.costs))
+                            for item in imports for point in item.record.references
+                            if (point.benchmark, point.unit) == (benchmark, unit)})
+        means = " Diamonds: mean of the reference's runs (RCP)." if reference else ""
+        caption = (f"{unit.capitalize()} to the target of {name(benchmark)} against the global batch: "
+                   f"{plural(count, 'run')} that reached it; lines join the medians of each batch in a round. "
+                   f"Batch, hyper-parameters and system change together.{means} Figures: published by others.")
+        drawn.append(Drawing(f"published-batch-{number}", caption, 3.0,
+                             partial(_draw_batches, unit, by_round, reference)))
+    return drawn
+
+
+def _cost(cost: BatchCost, unit: str) -> float | None:
+    return cost.epochs if unit == "epochs" else cost.samples
+
+
+def _draw_batches(
+    unit: str, by_round: dict[str, list[tuple[int, float]]], reference: Sequence[tuple[int, float]], figure: Any
+) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    pane = figure.subplots()
+    for index, (round_name, points) in enumerate(by_round.items()):
+        color = COLORS[index % len(COLORS)]
+        pane.plot([x for x, _ in points], [y for _, y in points], MARKERS[index % len(MARKERS)], markersize=4,
+                  color=color, alpha=0.7, linewidth=0, label=shown_text(round_name))
+        sizes = sorted({x for x, _ in points})
+        pane.plot(sizes, [median(y for x, y in points if x == size) for size in sizes], "--", color=color,
+                  linewidth=0.9)
+    if reference:
+        pane.plot([x for x, _ in reference], [y for _, y in reference], "D", markersize=4, color="#7f7f7f",
+                  markerfacecolor="none", linewidth=0, label="reference (RCP)")
+    pane.set_xscale("log", base=2)
+    pane.xaxis.set_major_locator(FixedLocator(batch_ticks(
+        [x for points in (*by_round.values(), reference) for x, _ in points])))
+    pane.xaxis.set_minor_locator(NullLocator())
+    pane.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    pane.set_ylim(bottom=0)
+    pane.set_xlabel("global batch, samples (logarithmic)")
+    pane.set_ylabel(f"{unit} to the target [published]")
+    figure.legend(loc="outside lower left", fontsize=SMALL)
+
 
 ROWS = 40
 """Most rows of a LaTeX table; the caption counts the others."""
@@ -30,7 +151,7 @@ Writer = Callable[[Reporter, Sequence[Published], Sequence[Record], Path], list[
 
 
 def _html(reporter: Reporter, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
-    return page.write(imports, own, out)
+    return view.write(imports, own, out)
 
 
 def _csv(reporter: Reporter, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
@@ -61,8 +182,8 @@ def _markdown(reporter: Reporter, imports: Sequence[Published], own: Sequence[Re
 def _latex(reporter: Reporter, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
     drawn = published_figures(imports)
     found = latex_files(published_brief(imports), [(item.name, item.caption) for item in drawn])
-    for name, text in found.items():
-        write_text(out / name, text)
+    for file, text in found.items():
+        write_text(out / file, text)
     runs = [place for number, (folder, record) in enumerate(zip(own_folders(own), own, strict=True), 1)
             for place in LatexPaper(prefix=spelled(number) if len(own) > 1 else "").write(record, out / folder)]
     return [*(str(out / name) for name in found), *draw(drawn, out), *runs]

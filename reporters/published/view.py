@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from markupsafe import Markup, escape
 
 from repro.compare import factors_of
 from repro.compare.findings import findings
+from repro.core.errors import visible
+from repro.core.files import write_text
 from repro.published.cells import batch_costs
 from repro.published.record import PublishedCell, PublishedResult, PublishedSystem, Refused
 from repro.published.store import Published
 from repro.record.folder.store import Record
 from repro.record.result.status import meaning
 from repro.suite.metrics import DEFAULT
-from repro.tables.text import Number, number, plural, shortened
+from repro.tables.text import Number, number, plural, shortened, shown
 
 from ..page.axis import Axis, from_zero
 from ..page.cells import COLORS, CellRow, origins
 from ..page.cells import rows as cell_rows
 from ..page.charts.curves import DASHES, Chart
+from ..page.document import page_scripts, rendered
 from ..page.view import LONG, PRINTED
 from .charts import SystemLine, batch_chart, budget, curves
 from .contest import ContestView, contest_view
@@ -335,3 +341,40 @@ def _own(index: int, record: Record) -> OwnRun:
             ("Global batch", ", ".join(sorted(batches))),
         ),
     )
+
+
+NAME = "published.html"
+
+
+def write(imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
+    """Write the page into `out`.
+
+    Raises:
+        OutputError: `out` cannot be written.
+    """
+    path = out / NAME
+    write_text(path, render(imports, own))
+    return [str(path)]
+
+
+def render(imports: Sequence[Published], own: Sequence[Record] = ()) -> str:
+    """Render the page: works offline, tables need no JavaScript, the same bytes for the same folders."""
+    values = view(imports, own)
+    charts = any(group.charts for item in values["imports"] for group in item.groups) or any(
+        item.overlays or item.contest for item in values["imports"])
+    return rendered("published.html.j2", values, page_scripts("published.js", charts),
+                    styles=("report.css", "published.css"), show=_shown, filters={"breaks": _breaks})
+
+
+def _breaks(text: str) -> Markup:
+    """Let lines break after slashes and underscores, and nowhere inside a word."""
+    found = escape(_shown(text))
+    for mark in "/_":
+        found = Markup(found.replace(mark, Markup(f"{mark}<wbr>")))
+    return found
+
+
+def _shown(value: object) -> object:
+    """Print a value as on every page; control and direction characters of foreign text become visible."""
+    found = shown(value)
+    return visible(found) if isinstance(found, str) and not isinstance(found, Markup) else found

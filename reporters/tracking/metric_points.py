@@ -16,8 +16,7 @@ from repro.compare import Bounds, Comparison, Summary
 from repro.record.folder.store import Record
 from repro.record.log.reading import Recorded
 from repro.record.log.schema import Evaluation, StepBlock, SystemSample, Updates
-from repro.record.result.metric_values import figures_of
-from repro.record.result.results import Result
+from repro.record.result.results import Result, figures_of
 from repro.record.result.status import meaning
 from repro.record.tuning import TunedContender
 from repro.suite.metrics import METRICS

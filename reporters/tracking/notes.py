@@ -14,8 +14,7 @@ from repro.compare.findings import findings
 from repro.compare.verdict.contest import claim_of
 from repro.core.markdown import escaped
 from repro.record.folder.store import Record
-from repro.record.result.metric_values import figure
-from repro.record.result.results import Result
+from repro.record.result.results import Result, figure
 from repro.record.result.status import meaning
 from repro.suite.planning.cell import Cell
 from repro.tables.layout import rounded

@@ -23,7 +23,7 @@ from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.record.result.status import STARTED, meaning
 from repro.seams.training import Workload
-from repro.suite.choices.choice import Choice
+from repro.suite.choice import Choice
 from repro.suite.kinds.kinds import AnyTrialConfig
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial

@@ -18,8 +18,7 @@ from statistics import fmean, median
 from repro.bench.outcome import BenchOutcome, outcome
 from repro.core.errors import TrialError
 from repro.core.frozen import Frozen
-from repro.program.watch_pipe import WatchPipe
-from repro.program.watch_reader import WatchReader
+from repro.program.watch_reader import WatchPipe, WatchReader
 
 STEP_MS = 10.0
 PAIRS = 2000

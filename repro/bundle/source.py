@@ -1,16 +1,24 @@
-"""The run folder behind a path, which may name a folder or a bundle."""
+"""The run folder behind a path, which may name a folder or a bundle.
+
+A bundle is a zip, written reproducibly and read as untrusted input.
+"""
 
 from __future__ import annotations
 
+import os
+import stat
+import struct
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
-from repro.bundle import archive
 from repro.core import door
 from repro.core.errors import OutputError, ReproError
+from repro.core.files import replacing
 
 
 @contextmanager
@@ -32,7 +40,7 @@ def open_record(path: Path, name: str = "") -> Iterator[Path]:
     if not is_foreign(path):
         yield path
         return
-    enter = door.copy_private if path.is_dir() else archive.unpack
+    enter = door.copy_private if path.is_dir() else unpack
     with tempfile.TemporaryDirectory(prefix="repro-bundle-") as place:
         folder = Path(place) / (name or folder_name(path))
         enter(path, folder)
@@ -78,3 +86,172 @@ def is_foreign(path: Path) -> bool:
 def is_bundle(path: Path) -> bool:
     """Return whether a path names a bundle, damaged or not, rather than a folder or another file."""
     return path.is_file() and (path.suffix == ".zip" or zipfile.is_zipfile(path))
+
+
+MAX_ARCHIVE_BYTES = 512 << 20
+MAX_TOTAL_BYTES = 512 << 20
+MAX_MEMBER_BYTES = 256 << 20
+MAX_RATIO = 300
+"""Unpacked over packed bytes of the whole archive, beyond a first MAX_FREE_BYTES; logs have 10 to 30."""
+MAX_FREE_BYTES = 8 << 20
+MAX_MEMBERS = 65_000
+MAX_DIRECTORY_BYTES = 12 << 20
+MAX_NAME = 400
+MAX_DEPTH = 8
+EPOCH = (1980, 1, 1, 0, 0, 0)
+"""The earliest time that a zip can hold; the times of the files are in the record."""
+PIECE = 1 << 18
+DAMAGE = (zipfile.BadZipFile, zlib.error, ValueError, NotImplementedError, RuntimeError, EOFError, struct.error,
+          OverflowError, IndexError)
+"""Errors that Python's reader raises for a damaged archive."""
+
+
+def pack(path: Path, files: Mapping[str, bytes]) -> None:
+    """Write `files` (name -> content) to a zip, sorted by name; the same files and zlib give the same bytes.
+
+    Raises:
+        OutputError: the archive cannot be written.
+    """
+    refuse_large(path, len(files), sum(map(len, files.values())))
+    try:
+        with replacing(path) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, False, 6) as archive:
+            for name, content in sorted(files.items()):
+                archive.writestr(_entry(name), content)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def refuse_large(path: Path, count: int, size: int) -> None:
+    """Refuse a record that `unpack` would refuse.
+
+    Args:
+        count: files.
+        size: bytes of all of them.
+
+    Raises:
+        OutputError: the record exceeds a limit of bundles.
+    """
+    if count > MAX_MEMBERS or size > MAX_TOTAL_BYTES:
+        raise OutputError(f"{path}: a bundle holds at most {MAX_MEMBERS:,} files and {MAX_TOTAL_BYTES >> 20} MiB; "
+                          f"this run has {count:,} and {size >> 20:,} MiB")
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name, EPOCH)
+    entry.create_system, entry.external_attr = 3, (stat.S_IFREG | 0o644) << 16
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    return entry
+
+
+def unpack(path: Path, to: Path) -> None:
+    """Write every member below `to`: nothing outside it, no links, bounded sizes.
+
+    Raises:
+        OutputError: the archive is none that `pack` writes, or exceeds a limit; the message names the member.
+    """
+    to.mkdir(exist_ok=True)
+    try:
+        with path.open("rb") as stream:
+            _check_end(path, stream)
+            with zipfile.ZipFile(stream) as archive:
+                entries = _checked(path, archive.infolist())
+                _write(path, archive, entries, to, most_bytes(os.fstat(stream.fileno()).st_size))
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except DAMAGE as error:
+        raise OutputError(f"{path}: a damaged zip: {_line(error)}; nothing was unpacked; request the bundle again"
+                          ) from error
+
+
+def most_bytes(size: int) -> int:
+    """Return the most bytes that an archive of `size` bytes may unpack to."""
+    return min(max(MAX_FREE_BYTES, MAX_RATIO * size), MAX_TOTAL_BYTES)
+
+
+def _check_end(path: Path, stream: BinaryIO) -> None:
+    """Check the size of the directory before Python's reader loads it: the reader trusts the stated size."""
+    size = stream.seek(0, os.SEEK_END)
+    if size > MAX_ARCHIVE_BYTES:
+        raise OutputError(f"{path}: larger than {MAX_ARCHIVE_BYTES >> 20} MiB, the limit of a bundle")
+    stream.seek(max(0, size - 42))
+    tail = stream.read(42)
+    end = tail[-22:]
+    if len(end) < 22 or end[:4] != b"PK\5\6" or end[-2:] != b"\0\0":
+        raise OutputError(f"{path}: not a bundle: not a zip, or truncated at {size:,} bytes")
+    _, count, directory = struct.unpack("<8xHHLxxxxxx", end)
+    if tail[:4] == b"PK\6\7" or (count >= 0xFFFF and directory >= 0xFFFFFFFF):
+        raise OutputError(f"{path}: not a bundle: a zip64 archive; bundles are plain zip")
+    if directory > MAX_DIRECTORY_BYTES:
+        raise OutputError(f"{path}: its directory is larger than {MAX_DIRECTORY_BYTES >> 20} MiB, the limit of a "
+                          "bundle")
+    stream.seek(0)
+
+
+def _checked(path: Path, entries: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
+    """Return the entries if every one of them may be unpacked."""
+    if len(entries) > MAX_MEMBERS:
+        raise OutputError(f"{path}: more than {MAX_MEMBERS:,} files, the limit of a bundle")
+    seen: set[str] = set()
+    for entry in entries:
+        if why := _unfit(entry):
+            raise OutputError(f"{path}: member {entry.filename[:120]!a}: {why}; nothing was unpacked")
+        if entry.filename in seen:
+            raise OutputError(f"{path}: member {entry.filename[:120]!a}: occurs twice; nothing was unpacked")
+        seen.add(entry.filename)
+    files = [name for name in seen if any(other in seen for other in _parents(name))]
+    if files:
+        raise OutputError(f"{path}: member {min(files)[:120]!a}: is below another file; nothing was unpacked")
+    stated = sum(entry.file_size for entry in entries)
+    if stated > MAX_TOTAL_BYTES:
+        raise OutputError(f"{path}: would unpack to {stated >> 20:,} MiB (limit {MAX_TOTAL_BYTES >> 20}); "
+                          "nothing was unpacked")
+    return entries
+
+
+def _parents(name: str) -> list[str]:
+    parts = name.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
+
+
+def _unfit(entry: zipfile.ZipInfo) -> str:
+    """Return why a member must not be unpacked, or ""."""
+    # `filename` ends at a NUL and has changed separators; `orig_filename` is what the archive holds.
+    name, parts = entry.orig_filename, entry.orig_filename.split("/")
+    kind = stat.S_IFMT(entry.external_attr >> 16)
+    if name != entry.filename or "\\" in name or any(ord(sign) < 32 or ord(sign) == 127 for sign in name):
+        return "its name holds a backslash or control character"
+    if name.startswith("/") or ":" in name or any(part in ("", ".", "..") for part in parts):
+        return "its name leads out of the folder, or names a folder"
+    if len(name.encode("utf-8", "surrogatepass")) > MAX_NAME or len(parts) > MAX_DEPTH:
+        return f"its name is longer than {MAX_NAME} bytes or {MAX_DEPTH} levels"
+    if kind not in (0, stat.S_IFREG):
+        return "a link or special file; links are not followed"
+    if entry.flag_bits & 0x1:
+        return "encrypted"
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        return "compressed by a method that bundles do not use"
+    return ""
+
+
+def _write(path: Path, archive: zipfile.ZipFile, entries: list[zipfile.ZipInfo], to: Path, allowed: int) -> None:
+    """Unpack piece by piece, counting bytes: the sizes in the directory may be wrong."""
+    written = 0
+    made = {to}
+    for entry in entries:
+        place = to.joinpath(*entry.filename.split("/"))
+        if place.parent not in made:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            made.add(place.parent)
+        size = 0
+        with archive.open(entry) as source, place.open("xb") as target:
+            while piece := source.read(PIECE):
+                size += len(piece)
+                written += len(piece)
+                if size > MAX_MEMBER_BYTES or written > allowed:
+                    raise OutputError(f"{path}: member {entry.filename[:120]!a}: unpacks to more than the limit of a "
+                                      f"bundle ({allowed >> 20} MiB in all); unpacking stopped")
+                target.write(piece)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -9,10 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from repro.bundle import crate
 from repro.bundle.source import open_record
-from repro.bundle.verification import Problem, Verification
 from repro.bundle.verify_files import (
+    CRATE,
+    Problem,
+    Verification,
     check_incidents,
     check_index,
     check_json,
@@ -22,12 +23,10 @@ from repro.bundle.verify_files import (
     verified_model,
     without_root,
 )
-from repro.bundle.verify_ledger import check_ledger, count_unfinished, unlisted_logs
-from repro.bundle.verify_looks import check_looks
-from repro.bundle.verify_plan import can_list_trials, check_plan, made_by
+from repro.bundle.verify_ledger import check_ledger, check_looks, count_unfinished, unlisted_logs
+from repro.bundle.verify_plan import can_list_trials, check_machine, check_plan, check_title, made_by
 from repro.bundle.verify_trials import check_pairing, verified_result
 from repro.bundle.verify_tuning import check_choice, has_tuning, wrong_bars
-from repro.bundle.verify_words import check_machine, check_title
 from repro.core import door
 from repro.core.errors import OutputError
 from repro.core.source_code import PLACE_DIGITS, stored_source
@@ -38,9 +37,9 @@ from repro.record.folder.store import RunFolder
 from repro.record.folder.stored_code import classes_from_files, programs_of
 from repro.record.result.results import Result
 from repro.record.tuning import FOLDER
-from repro.suite.choices.recorded import reading
 from repro.suite.planning.consent import carried_by
 from repro.suite.planning.plan import Plan
+from repro.suite.recorded import reading
 
 
 def verify(path: Path) -> Verification:
@@ -96,7 +95,7 @@ def _check_record(folder: RunFolder, found: Verification) -> Plan | None:
     """Check every file of the record, and what the files say of one another; return its plan if it can be read."""
     plan: Plan | None = verified_model(folder.plan, Plan, folder.root, found)
     environment: Environment | None = verified_model(folder.environment, Environment, folder.root, found)
-    for path in (folder.parity_verdict, folder.launchers, folder.root / crate.NAME):
+    for path in (folder.parity_verdict, folder.launchers, folder.root / CRATE):
         if path.exists():
             check_json(path, folder.root, found)
     attempts = verified_ledger(folder, found)

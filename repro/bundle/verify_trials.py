@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from repro.bundle.rederive import FieldDifference, conservation_problems, differences
-from repro.bundle.verification import Verification
-from repro.bundle.verify_files import verified_model, without_place
+from repro.bundle.verify_files import Verification, verified_model, without_place
 from repro.bundle.verify_plan import this_code
 from repro.compare import PAIRED_HASHES
 from repro.core.errors import OutputError
+from repro.core.events import complete_lines, parse_line
+from repro.core.frozen import canonical
+from repro.record.derive.derive import UNREAD, damaged_log, derive, with_energy
+from repro.record.folder import index
 from repro.record.folder.store import RunFolder
+from repro.record.log.event import LogEvent, count_packed
+from repro.record.log.reading import MalformedEvent, Recorded, interpret, log_damage
+from repro.record.log.schema import RunStop, TrialStated
+from repro.record.result.remarks import CONSERVATION_TOLERANCE
 from repro.record.result.results import Result
-from repro.suite.identity import canonical
+from repro.record.result.status import meaning
+from repro.seams.launching import LaunchResult, RankCause, RankEnd
 from repro.suite.model import Trial
 from repro.suite.planning.plan import Plan
 
@@ -97,3 +106,181 @@ def check_pairing(plan: Plan, results: Sequence[Result], found: Verification) ->
             if first != value:
                 found.add(f"trials/{result.trial_id}/result.json", f"{name.replace('_', ' ')} of seed {result.repeat} "
                           f"differ from those of {where}: the two are not a pair", "pairing")
+
+
+NOT_IN_THE_LOG = ("network", "energy")
+"""Fields that come from the end of the processes, which the log does not hold."""
+MEASURED_OUTSIDE = {"network": None, "energy": None}
+"""Fields measured outside the processes: a trial that failed before its log began has them too."""
+MAX_LOG_BYTES = index.MAX_FILE_BYTES
+"""The limit of an index and of a bundle; reached after about four million steps."""
+MAX_HELD_BYTES = 192 << 20
+"""Limit of the events of a log in memory, as `_size` estimates them: four million steps or 40,000 evaluations."""
+UNFIT = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
+"""Errors that a foreign log may cause while figures are read from it."""
+
+
+class FieldDifference(NamedTuple):
+    """A field in which a result differs from what its log gives."""
+
+    field: str
+    text: str
+
+
+def differences(trial: Trial, stored: Result, log: Path) -> list[FieldDifference]:
+    """Return the fields in which `stored` differs from what its log gives.
+
+    Raises:
+        OutputError: the log cannot be read, or gives no result.
+    """
+    if _has_no_figures(stored) and log_damage(log):
+        return []  # failed before its log began or because the log was damaged
+    again = rederived(trial, stored, log)
+    if stored.energy is not None:
+        again = with_energy(again, stored.energy)
+    texts = [item.model_dump_json(by_alias=True) for item in (stored, again)]
+    if texts[0] == texts[1]:
+        return []
+    before, after = map(json.loads, texts)
+    outside = NOT_IN_THE_LOG if meaning(stored.status).logged or stored.log_damaged else (*NOT_IN_THE_LOG, "reasons")
+    names = [name for name in before if name not in outside and not _equal(before[name], after[name])]
+    return [FieldDifference(name, _phrase(name, before[name], after[name])) for name in names]
+
+
+def _has_no_figures(stored: Result) -> bool:
+    """Return whether it is a failure without any figure from its log."""
+    if meaning(stored.status).logged:
+        return False
+    return stored.model_copy(update=MEASURED_OUTSIDE) == Result(**{
+        name: getattr(stored, name) for name in ("trial_id", "cell_id", "repeat", "attempt", "status", "reasons")})
+
+
+def rederived(trial: Trial, stored: Result, log: Path) -> Result:
+    """Derive the result from the log, for processes that ended as `stored` says.
+
+    Raises:
+        OutputError: as `differences`.
+    """
+    if stored.log_damaged and (damage := log_damage(log)):
+        return damaged_log(trial, stored.attempt, damage)
+    events = _events(log, not meaning(stored.status).logged)
+    if strange := _other_trial(trial, events):
+        raise OutputError(f"{log}: {strange}")
+    try:
+        stopped = any(isinstance(item.event, RunStop) for item in events)
+        return derive(trial, stored.attempt, events, _launch_result(stored, stopped))
+    except UNFIT as error:
+        # A foreign log may hold anything; every error means that it gives no result.
+        detail = " ".join(str(error).split())[:120]
+        raise OutputError(f"{log}: gives no result ({type(error).__name__}: {detail})") from error
+
+
+def _other_trial(trial: Trial, events: Sequence[Recorded]) -> str:
+    """Return how the log describes another trial than this one, or ""."""
+    described = next((item.event.value for item in events if isinstance(item.event, TrialStated)), None)
+    if described is None:
+        return ""
+    ours = trial.model_dump(mode="json", by_alias=True)
+    for name in ("suite_digest", "repeat", "master_seed", "choices"):
+        if name in described and described[name] != ours[name]:
+            return f"is the log of another trial: its {name.replace('_', ' ')} is {_short_field(described[name])}"
+    return ""
+
+
+def _short_field(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else "not this trial's"
+
+
+def _events(log: Path, failed: bool) -> list[Recorded]:
+    """Read the events of complete lines. A damaged line is an error unless the trial failed."""
+    try:
+        if log.is_symlink() or not log.is_file():
+            raise OutputError(f"{log}: is missing or not a regular file")
+        if (size := log.stat().st_size) > MAX_LOG_BYTES:
+            raise OutputError(f"{log}: {size >> 20:,} MiB exceed the limit of {MAX_LOG_BYTES >> 20} MiB; its result "
+                              "was not derived again")
+        return _compact(log, failed)
+    except OSError as error:
+        raise OutputError(f"{log}: cannot be read: {error.strerror}") from error
+
+
+def _compact(log: Path, failed: bool) -> list[Recorded]:
+    """Read the events up to MAX_HELD_BYTES."""
+    found: list[Recorded] = []
+    held = 0
+    for number, line in enumerate(complete_lines(log), 1):
+        if ":::MLLOG" not in line:
+            continue
+        event = parse_line(line)
+        try:
+            recorded = interpret(event) if event is not None else None
+            problem = "a damaged line"
+        except MalformedEvent as error:
+            recorded, problem = None, str(error)
+        if recorded is None:
+            if not failed:
+                raise OutputError(f"{log}:{number}: {problem}")
+            continue
+        if isinstance(recorded.event, UNREAD):
+            continue
+        held += _size(recorded.event, line)
+        if held > MAX_HELD_BYTES:
+            raise OutputError(f"{log}:{number}: holds more events than fit into {MAX_HELD_BYTES >> 20} MiB; its result "
+                              "was not derived again")
+        found.append(recorded)
+    return found
+
+
+def _size(event: object, line: str) -> int:
+    """Return the approximate size of an event in memory, bytes."""
+    if isinstance(event, LogEvent) and (numbers := count_packed(event)):
+        return 1024 + 8 * numbers
+    text = len(line) * (1 if line.isascii() else 4)
+    return 512 + text + 64 * sum(line.count(sign) for sign in ",:[{")
+
+
+def _launch_result(stored: Result, stopped: bool) -> LaunchResult | None:
+    """Return an end of the processes that gives this status; None if the log alone gives it."""
+    network = stored.network.model_dump(mode="json") if stored.network else None
+    if meaning(stored.status).limit:
+        return LaunchResult(
+            (), 0.0, timed_out=stored.status == "timed_out", hung=stored.status == "hung", network=network)
+    if stored.status in ("crashed", "out_of_memory"):
+        cause: RankCause = "out_of_memory" if stored.status == "out_of_memory" else "failed"
+        return LaunchResult((RankEnd(0, 1, cause=cause),), 0.0, network=network)
+    return LaunchResult((RankEnd(0, 0),), 0.0, network=network) if stopped else None
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Compare figures to their last digits but one: platforms may round a sum differently."""
+    if isinstance(one, bool) or isinstance(other, bool) or one is None or other is None:
+        return one is other
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return one == other or abs(one - other) <= 1e-12 * max(abs(one), abs(other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    return bool(one == other)
+
+
+def _phrase(name: str, stored: Any, again: Any) -> str:
+    if isinstance(stored, dict) and isinstance(again, dict):
+        key = next(key for key in {**stored, **again} if not _equal(stored.get(key), again.get(key)))
+        return f"{name}.{key} is {_short(stored.get(key))}, its log gives {_short(again.get(key))}"
+    return f"{name} is {_short(stored)}, its log gives {_short(again)}"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def conservation_problems(result: Result) -> list[str]:
+    """Return the violations of conservation (method.md 1.2), one sentence each."""
+    found = []
+    if result.conservation_error is not None and result.conservation_error > CONSERVATION_TOLERANCE:
+        found.append(f"the phases miss the wall clock by {result.conservation_error:.1%} "
+                     f"(limit {CONSERVATION_TOLERANCE:.0%})")
+    return [*found, *(fault.words for fault in result.log_faults)]

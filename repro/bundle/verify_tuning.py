@@ -8,25 +8,32 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from repro.bundle.verification import Problem, Verification
-from repro.bundle.verify_files import without_root
+from repro.bundle.verify_files import Problem, Verification, without_root
 from repro.core.errors import OutputError, ReproError
 from repro.core.files import read_bounded
 from repro.core.yaml_file import MAX_BYTES, YamlFile
 from repro.record.derive.trial_log import TrialLog
 from repro.record.folder.store import Record, read_record
-from repro.record.hopeless import Bar, HopelessRule
 from repro.record.log.reading import read_log
-from repro.record.log.schema import HopelessBar
+from repro.record.log.schema import Bar, HopelessBar
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
-from repro.record.tuning import DECLARED, FOLDER, FROZEN, Declared, Tuning, read_declared, read_tuning, tuning_sha256
-from repro.suite.choices.recorded import reading
+from repro.record.tuning import (
+    DECLARED,
+    FOLDER,
+    FROZEN,
+    Declared,
+    HopelessRule,
+    Tuning,
+    read_declared,
+    read_tuning,
+    tuning_sha256,
+)
+from repro.suite.contenders import contender_key, contender_label, tuning_suite
 from repro.suite.model import Suite
 from repro.suite.planning.plan import Plan
+from repro.suite.recorded import reading
 from repro.suite.tune import Tune
-from repro.suite.tuning.contenders import contender_key, contender_label
-from repro.suite.tuning.phases import tuning_suite
 
 UNREADABLE = (ReproError, OSError, ValidationError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError)
 """Errors that a foreign tuning may cause while it is ranked."""

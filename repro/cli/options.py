@@ -5,17 +5,62 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
+import stat
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from repro.cli.place import check_place
+from repro.core.errors import UsageError
 
 if TYPE_CHECKING:
     from repro.cli.workflows.tuning import Phases
     from repro.suite.file import SuiteFile
     from repro.suite.planning.plan import Plan
     from repro.suite.sequential import ChosenDesign
+
+
+LONGEST_PART = 255
+"""Bytes of one name; file systems accept no more."""
+LONGEST = 4095
+"""Bytes of a path."""
+
+
+class PlaceParam(click.Path):
+    """The path of a file or folder that exists or will be made: no pipe, socket or device, which would block."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        check_place(value)
+        return super().convert(value, param, ctx)
+
+
+def check_place(value: str | os.PathLike[str]) -> None:
+    """Check that a path can be one.
+
+    Raises:
+        UsageError: it is empty, too long, has characters that no path has, or names neither file nor folder.
+    """
+    text = os.fspath(value)
+    shown = text if len(text) <= 80 else f"{text[:40]}...{text[-20:]}"
+    try:
+        raw = os.fsencode(text)
+    except UnicodeEncodeError:
+        raise UsageError(f"{shown}: is not a path: it has a character that no file system can write") from None
+    if not raw or b"\0" in raw:
+        raise UsageError("a path is empty" if not raw else f"{shown}: is not a path: it has a NUL character")
+    if (longest := max(map(len, raw.split(b"/")))) > LONGEST_PART or len(raw) > LONGEST:
+        what = f"has a name of {longest:,} bytes; at most {LONGEST_PART}" if longest > LONGEST_PART else (
+            f"has {len(raw):,} bytes; at most {LONGEST}")
+        raise UsageError(f"{shown}: {what} are possible")
+    try:
+        mode = Path(text).stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise UsageError(f"{shown}: cannot be used: {error.strerror}") from None
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise UsageError(f"{shown}: is a pipe, socket or device, neither a file nor a folder")
 
 
 class SuiteParam(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on
@@ -116,10 +161,10 @@ def expand(source: SuiteFile, overrides: tuple[str, ...]) -> Plan:
         SuiteError: no cell can run here.
         UsageError: an option holds a credential, or the suite is to be tuned first.
     """
-    from repro.cli.entropy import fresh_seed
     from repro.core.machine import detect
+    from repro.core.random_streams import fresh_seed
+    from repro.suite.planning.consent import refuse_credentials
     from repro.suite.planning.plan import Drawn, make_plan
-    from repro.suite.planning.reaching import refuse_credentials
 
     if source.suite.tune is not None:
         raise source.problem("the settings of this suite are to be tuned first: use `repro run`, then the tuned.yaml "
@@ -148,3 +193,21 @@ def planned(source: SuiteFile, overrides: tuple[str, ...]) -> tuple[Plan, Phases
 def echo_json(data: object) -> None:
     """Print `data` as JSON on stdout."""
     click.echo(json.dumps(data, indent=1))
+
+
+SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0}
+_FORM = re.compile(r"(?:(\d{1,6}(?:\.\d+)?)h)?(?:(\d{1,6}(?:\.\d+)?)m)?(?:(\d{1,6}(?:\.\d+)?)s)?")
+
+
+class DurationParam(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on
+    """A positive duration; its value is in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = _FORM.fullmatch(str(value).strip())
+        seconds = sum(float(part) * unit for part, unit in zip(found.groups(), SECONDS.values(), strict=True) if part) \
+            if found else 0.0
+        if seconds <= 0:
+            self.fail(f"{str(value)[:40]!r} is not a duration; write 2h, 45m, 90s or 1h30m", param, ctx)
+        return seconds

@@ -1,7 +1,9 @@
-"""The base classes of all content of files: immutable, without unknown keys; with the number of the record format."""
+"""The base classes of all content of files: immutable, without unknown keys; the hash of one; the record format."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -66,3 +68,14 @@ class Formatted(Frozen):
             raise PydanticCustomError("format", "record format {given}; this version of repro reads format {known}",
                                       {"given": given, "known": FORMAT})
         return data
+
+
+def canonical(model: BaseModel, exclude: set[str] | None = None) -> str:
+    """Return the one JSON text of a model: every field but those of `exclude`, keys sorted, no spaces."""
+    data = model.model_dump(mode="json", by_alias=True, exclude=exclude)
+    return json.dumps(data, sort_keys=True, separators=(",", ":"))
+
+
+def digest(model: BaseModel) -> str:
+    """Return the sha256 of the canonical JSON, hex."""
+    return hashlib.sha256(canonical(model).encode()).hexdigest()

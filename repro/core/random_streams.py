@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from dataclasses import dataclass
 
@@ -33,3 +34,12 @@ class Streams:
     def seed(self, name: str, *keys: int) -> int:
         """Return a 63-bit integer, for libraries that take one number."""
         return int(self.sequence(name, *keys).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+FRESH_BYTES = 6
+"""Of a seed: no two runs share one by chance, and it stays exact in JavaScript, which has 53 bits."""
+
+
+def fresh_seed() -> int:
+    """Return a number that no earlier run had, from the entropy of the operating system."""
+    return int.from_bytes(os.urandom(FRESH_BYTES), "big")

@@ -11,8 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from repro.core.random_streams import Streams
 from repro.engines.torch_engines import started_group
 from repro.engines.zero.config import OWNED, deepspeed_config, misplaced_keys, owned_keys, zero_plus_plus
-from repro.seams.model_options import TORCH_OPTIONS
-from repro.seams.plugin import SAFE, Setting
+from repro.seams.plugin import SAFE, TORCH_OPTIONS, Setting
 from repro.seams.training import Engine, Job, Optimizer, Session, TrainingParts
 from repro.suite.field_problem import FieldProblem
 

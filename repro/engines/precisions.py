@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from repro.seams.loss_scaling import LossScaling
 from repro.seams.plugin import Setting
-from repro.seams.training import Precision
+from repro.seams.training import LossScaling, Precision
 
 
 class Fp32(Precision):

@@ -10,8 +10,7 @@ from pydantic import Field
 
 from repro.core import registry
 from repro.core.random_streams import Streams
-from repro.seams.model_options import TORCH_OPTIONS
-from repro.seams.plugin import Setting, TextOption
+from repro.seams.plugin import TORCH_OPTIONS, Setting, TextOption
 from repro.seams.training import Comm, Engine, Job, LayerShape, Session, TrainingParts
 
 PRELOAD = ("torch", "torch._dynamo")

@@ -11,20 +11,23 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 from repro.core import door
 from repro.core.errors import OutOfMemory, TrialError, visible
 from repro.core.events import EventLog
-from repro.program.observation import Line, Observation, OutputProblem
-from repro.program.process import DRAIN_SECONDS, Process
-from repro.program.sources import Source, open_source
+from repro.program.file_readers import CsvReader, TensorboardReader
+from repro.program.observation import Line, LineSplitter, Observation, OutputProblem, Reader
+from repro.program.output_readers import AirbenchReader, MllogReader, PatternReader
+from repro.program.process import DRAIN_SECONDS, Command, Process, changed_files, logs_of, make_command, working_folder
 from repro.program.statements import Statements
-from repro.program.trial_command import Command, changed_files, logs_of, make_command, working_folder
+from repro.program.watch_reader import WatchPipe, WatchReader
 from repro.record.environment.environment import settings
 from repro.record.folder.post_mortem import oom_kills
 from repro.record.log import schema
+from repro.suite.kinds.evaluation import Evaluation
 from repro.suite.kinds.program import ProgramConfig
 from repro.suite.model import Trial
 
@@ -38,6 +41,18 @@ TAIL = 3
 """Last lines of its output that a message shows."""
 RUN_DIR = "program"
 TRACEBACK = "Traceback (most recent call last)"
+
+
+READERS: Mapping[str, Callable[[Evaluation, Path], Reader]] = {
+    "watch": lambda stated, logs: WatchReader(stated.metric),
+    "mllog": lambda stated, logs: MllogReader(stated.key),
+    "airbench": lambda stated, logs: AirbenchReader(stated.metric),
+    "csv": lambda stated, logs: CsvReader(logs, stated.metric),
+    "tensorboard": lambda stated, logs: TensorboardReader(logs, stated.tag, stated.axis),
+    "pattern": lambda stated, logs: PatternReader(stated.patterns()),
+}
+"""Name of each form in which programs state their progress -> its reader; the path is that of a file which the program
+writes."""
 
 
 def main(folder: str, payload: Mapping[str, Any]) -> None:
@@ -61,24 +76,35 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
             base = Path(payload["base"]) if payload["base"] else None
             where = working_folder(choices, base, Path(payload["code"]), code)
             command = make_command(trial, choices, where, run_dir, os.environ, secrets.token_hex(16))
-            source = open_source(choices, logs_of(trial, choices, command), scratch, stack)
-            _Run(trial, choices, command, source, log, place).run(payload["launched_ns"])
+            reader = make_reader(choices.evaluation, logs_of(trial, choices, command))
+            pipe = stack.enter_context(WatchPipe(scratch)) if isinstance(reader, WatchReader) else None
+            _Run(trial, command, reader, pipe, log, place).run(payload["launched_ns"])
     finally:
         log.close()
+
+
+def make_reader(stated: Evaluation, logs: Path) -> Reader:
+    """Return the reader of one run.
+
+    Raises:
+        UsageError: a package that it needs is not installed.
+    """
+    form = stated.known.kind if stated.known is not None else stated.reader
+    return READERS[form if form in READERS else "pattern"](stated, logs)
 
 
 class _Run:
     """The steps of one run."""
 
     def __init__(
-        self, trial: Trial, choices: ProgramConfig, command: Command, source: Source, log: EventLog, place: Path
+        self, trial: Trial, command: Command, reader: Reader, pipe: WatchPipe | None, log: EventLog, place: Path
     ) -> None:
-        self.trial, self.choices, self.source, self.log, self.place = trial, choices, source, log, place
-        if source.pipe is not None:
-            environment = {**command.environment, **source.pipe.environment}
-            command = Command(command.arguments, environment, command.folder, command.run_dir)
-        self.command = command
-        self.splitter = source.splitter()
+        self.trial, self.reader, self.pipe, self.log, self.place = trial, reader, pipe, log, place
+        assert isinstance(trial.choices, ProgramConfig)
+        self.choices = trial.choices
+        self.command = command if pipe is None else replace(
+            command, environment={**command.environment, **pipe.environment})
+        self.splitter = LineSplitter(reader.longest_line)
         self.last: deque[str] = deque(maxlen=TAIL)
         self.problem = ""
         """Statements of the program that cannot be true."""
@@ -95,7 +121,7 @@ class _Run:
         self.log.write(schema.InitStart())
         with door.open_plain(self.place / "rank0.log", "ab") as printed, \
                 Process(self.command, self.choices.engine.terminal) as process:
-            statements = Statements(self.choices, self.log, process.started_ns, self.source.states_start)
+            statements = Statements(self.choices, self.log, process.started_ns, self.reader.states_start)
             ended_by_us = self._read(process, statements, printed)
             code = process.exit_code
         self._finish(statements, code, ended_by_us, kills)
@@ -118,8 +144,8 @@ class _Run:
         deadline: float | None = None
         with selectors.DefaultSelector() as selector:
             selector.register(process, selectors.EVENT_READ)
-            if self.source.pipe is not None:
-                selector.register(self.source.pipe, selectors.EVENT_READ)
+            if self.pipe is not None:
+                selector.register(self.pipe, selectors.EVENT_READ)
             is_open = True
             while is_open and (deadline is None or time.monotonic() < deadline):
                 ready = selector.select(WAKE_SECONDS)
@@ -137,7 +163,7 @@ class _Run:
         self._next_look = 0.0
         self._take(statements, self._elsewhere)
         if process.exit_code == 0:
-            self._take(statements, self.source.ended)
+            self._take(statements, self._ended)
         return False
 
     def _take_output(self, process: Process, statements: Statements, printed: IO[bytes]) -> bool:
@@ -165,15 +191,24 @@ class _Run:
         """Return what lines of the output state; the last ones are kept for messages."""
         self.last.extend(line.text for line in lines if line.text.strip())
         self.traceback = self.traceback or any(line.text.startswith(TRACEBACK) for line in lines)
-        return self.source.from_lines(lines)
+        return [] if self.pipe is not None else self._stated(lines)
+
+    def _stated(self, lines: list[Line]) -> list[Observation]:
+        return [seen for line in lines if (seen := self.reader.take(line)) is not None]
 
     def _elsewhere(self) -> list[Observation]:
         """Return what came by pipe or file."""
-        found = self.source.from_pipe()
-        if self.source.of_file is not None and time.monotonic() >= self._next_look:
+        found: list[Observation] = []
+        while self.pipe is not None and (lines := self.pipe.lines()):
+            found += self._stated(lines)
+        if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + FILE_SECONDS
-            found += self.source.of_file(time.monotonic_ns())
+            found += self.reader.poll(time.monotonic_ns())
         return found
+
+    def _ended(self) -> list[Observation]:
+        self.reader.close()
+        return []
 
     def _take(self, statements: Statements, read: Callable[[], list[Observation]]) -> None:
         """Take what `read` returns; after the first problem nothing more is believed."""
@@ -194,13 +229,13 @@ class _Run:
         elif not any(seen.seen == "evaluation" for seen in statements.seen):
             shown = " | ".join(visible(text)[:200] for text in self.last)
             ends = f"its output ends: {shown}" if shown else "it printed nothing"
-            statements.finding("no evaluation", f"no evaluation seen; {self.source.hint() or ends}", void=True)
+            statements.finding("no evaluation", f"no evaluation seen; {self.reader.hint() or ends}", void=True)
         if changed := changed_files(self.choices, self.command.folder):
             statements.finding("code", changed, void=True)
         if self.traceback:
             statements.finding("traceback", "its output holds a traceback, though it ended as if all were well",
                                void=False)
-        statements.judge_clocks(self.source.longest_delay)
+        statements.judge_clocks(self.reader.longest_delay)
         self.log.write(schema.Hashes(value={"program": self.choices.engine.sha256}))
         self.log.write(schema.EffectiveSettings(value={"reader": self.choices.evaluation.reader,
                                                        "ended": "at its target" if ended_by_us else "by itself"}))

@@ -1,15 +1,23 @@
-"""Read the lines that a program writes through `repro.watch`."""
+"""Read what a program reports through `repro.watch`: the named pipe, and the reader of its lines."""
 
 from __future__ import annotations
 
+import os
+import time
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from repro.core.errors import one_line
+from repro.core.errors import OutputError, one_line
 from repro.core.frozen import Frozen
-from repro.program.observation import Line, Observation, OutputProblem, Seen
+from repro.program.observation import Line, Observation, OutputProblem, Reader, Seen
 
+VARIABLE = "REPRO_WATCH"
+"""Environment variable with the path of the pipe."""
+LONGEST_LINE = 4096
+"""Bytes; longer than any line of `repro.watch`."""
+READ_SIZE = 65536
 SHOWN = 200
 """Longest part of a line that a message shows, characters."""
 MOST = 2 ** 63
@@ -17,6 +25,59 @@ MOST = 2 ** 63
 LATEST_SECONDS = 1.0
 """Starts, stops and evaluations are written when they happen: one that arrives later than this after its own time is
 not believed."""
+
+
+class WatchPipe:
+    """The reading end, which outlives the programs that write to it; as a context, it ends with the block."""
+
+    def __init__(self, folder: Path) -> None:
+        """Make the pipe in `folder`.
+
+        Raises:
+            OutputError: it cannot be made there.
+        """
+        self.path = folder / "watch.pipe"
+        try:
+            os.mkfifo(self.path, mode=0o600)
+            # With a writing end of its own the pipe never ends, whoever opens and closes it.
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_NONBLOCK)
+        except OSError as error:
+            raise OutputError(f"{self.path}: cannot make a named pipe: {error.strerror}") from error
+        self._reads = 0
+        self._rest = b""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the variables that a program needs in its environment."""
+        return {VARIABLE: str(self.path.absolute())}
+
+    def fileno(self) -> int:
+        """The descriptor, for `select`."""
+        return self._descriptor
+
+    def lines(self) -> list[Line]:
+        """Return the lines that have arrived, of one read, without waiting; there may be more."""
+        try:
+            data = os.read(self._descriptor, READ_SIZE)
+        except BlockingIOError:
+            return []
+        arrived = time.monotonic_ns()
+        self._reads += 1
+        *complete, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > LONGEST_LINE:
+            complete, self._rest = [*complete, self._rest], b""
+        return [Line(line.decode(errors="replace"), arrived, self._reads) for line in complete]
+
+    def close(self) -> None:
+        """Close and remove the pipe; programs that still write get a broken pipe."""
+        os.close(self._descriptor)
+        self.path.unlink(missing_ok=True)
+
+    def __enter__(self) -> WatchPipe:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 class _Message(Frozen):
@@ -32,8 +93,11 @@ class _Message(Frozen):
     value: float | None = None
 
 
-class WatchReader:
+class WatchReader(Reader):
     """Reads the lines of `repro.watch`; each has the program's own time."""
+
+    states_start = True
+    longest_delay = LATEST_SECONDS
 
     def __init__(self, metric: str | None = None) -> None:
         """
@@ -78,13 +142,11 @@ class WatchReader:
                            samples=message.samples, value=message.value, own_ns=message.ns)
 
     def close(self) -> None:
-        """Take the end of the program.
-
-        Raises:
-            OutputProblem: its training began and did not stop.
-        """
         if self._phase == "begun":
             raise OutputProblem(f"repro.watch: the program ended inside `watch.run()`, after step {self._step}")
+
+    def hint(self) -> str:
+        return f"it evaluated {', '.join(sorted(self.other_metrics))}" if self.other_metrics else ""
 
     def _problem(self, message: _Message, arrived_ns: int) -> str | None:
         """Return why this line cannot follow the ones before it; None if it can."""

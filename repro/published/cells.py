@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from repro.core.frozen import Frozen
 from repro.published.record import PublishedBracket, PublishedCell, PublishedResult, Score
-from repro.published.untrusted.text import plain
+from repro.published.untrusted.files import plain
 from repro.record.result.remarks import Stated, stated
 from repro.record.result.results import Bracket, Result
 

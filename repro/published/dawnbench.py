@@ -25,9 +25,7 @@ from repro.published.record import (
     Score,
     Setting,
 )
-from repro.published.untrusted.files import Found, read_small, walk
-from repro.published.untrusted.strict_json import parse
-from repro.published.untrusted.text import DamagedInput, number, plain
+from repro.published.untrusted.files import DamagedInput, Found, number, parse, plain, read_small, walk
 
 MAX_TSV = 4 << 20
 MAX_JSON = 1 << 20

@@ -20,8 +20,7 @@ from repro.core.files import parse_model, read_bounded, read_model, write_model,
 from repro.core.frozen import FORMAT
 from repro.published.contest_rules import MOST, MOST_SECONDS
 from repro.published.record import Imported, Program, PublishedRecord, PublishedResult, Refused
-from repro.published.untrusted.files import full
-from repro.published.untrusted.text import file_name, plain
+from repro.published.untrusted.files import file_name, full, plain
 
 Model = TypeVar("Model", bound=BaseModel)
 MAX_RESULTS_BYTES = 256 << 20

@@ -11,16 +11,14 @@ from typing import Any
 from repro.core.errors import ReproError, interrupter
 from repro.core.files import read_model, write_model
 from repro.record.derive.derive import damaged_log, derive, with_energy
-from repro.record.folder import post_mortem
 from repro.record.folder.checkpoint import Resumption
 from repro.record.folder.ledger import Attempt
-from repro.record.hopeless import HopelessRule
-from repro.record.log.reading import read_log
-from repro.record.result.energy import Energy
-from repro.record.result.reasons import OutOfTime, Reason
-from repro.record.result.remarks import stated
+from repro.record.log.reading import log_damage, read_log
+from repro.record.result.parts import Energy
+from repro.record.result.remarks import OutOfTime, Reason, stated
 from repro.record.result.results import Result
 from repro.record.result.status import INTERRUPTED, NOT_LAUNCHED, REFUSED, STARTED, meaning
+from repro.record.tuning import HopelessRule
 from repro.runner.checkpoints import TrialCheckpoints, spent_seconds
 from repro.runner.context import RunContext
 from repro.runner.energy_meter import EnergyMeter
@@ -174,7 +172,7 @@ def _out_of_time(point: Resumption, log: Path, spent: float) -> LaunchResult:
 
 def _result(start: Start, outcome: LaunchResult, log: Path) -> Result:
     trial = start.trial
-    if outcome.ok and (damage := post_mortem.log_damage(log)):
+    if outcome.ok and (damage := log_damage(log)):
         return damaged_log(trial, start.attempt, damage)
     result = derive(trial, start.attempt, read_log(log, skip_malformed=True), outcome)
     if outcome.timed_out and not outcome.ends:

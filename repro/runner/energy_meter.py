@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 import repro
 from repro.core.errors import UsageError
-from repro.record.result.energy import Energy
+from repro.record.result.parts import Energy
 from repro.runner.energy_process import PREFIX
 
 READY_SECONDS, ANSWER_SECONDS = 90.0, 20.0

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.errors import UsageError
+from repro.core.frozen import canonical
 from repro.record.folder import post_mortem
 from repro.seams.launching import Launcher, LaunchRequest, LaunchResult
 from repro.seams.training import Engine
-from repro.suite.identity import canonical
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial
 from repro.suite.planning.plan import Plan
@@ -58,7 +58,7 @@ class Launchers:
 
     @property
     def nodes(self) -> dict[str, Any]:
-        """Computers, links, a scheduler's job: the fields of `repro.record.environment.nodes.Nodes` with a value."""
+        """Computers, links, a scheduler's job: the fields of launchers.json (`Nodes`) with a value."""
         found: dict[str, Any] = {}
         for launcher in self._open.values():
             if launcher.other_nodes:

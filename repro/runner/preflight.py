@@ -11,6 +11,7 @@ from pathlib import Path
 
 from repro.core.errors import GuardError, UsageError
 from repro.core.files import read_model
+from repro.core.frozen import canonical
 from repro.core.machine import Machine
 from repro.core.random_streams import Streams
 from repro.core.throttle import others_on_gpus
@@ -24,7 +25,6 @@ from repro.record.folder.store import RunFolder
 from repro.runner.context import Options
 from repro.seams.launching import Launcher
 from repro.seams.training import Engine, Workload
-from repro.suite.identity import canonical
 from repro.suite.kinds.program import PLACEHOLDER, ProgramConfig
 from repro.suite.planning.cell import Cell
 from repro.suite.planning.plan import Plan

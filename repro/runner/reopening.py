@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from repro.core.files import write_model
 from repro.record.environment.differences import Difference, other_code
 from repro.record.environment.plugin_code import PluginCode, plugin_code
-from repro.record.folder import damaged
-from repro.record.folder.damaged import Damaged
+from repro.record.folder import resume
 from repro.record.folder.index import seal_again, unseal
 from repro.runner.context import RunContext
 from repro.runner.preflight import Preflight
@@ -27,19 +26,19 @@ class Findings:
 
 
 @contextmanager
-def unsealed(context: RunContext, damage: Sequence[Damaged]) -> Iterator[None]:
+def unsealed(context: RunContext, damage: Sequence[resume.Damaged]) -> Iterator[None]:
     """Open the folder for writing: repair it, remove the index that no longer holds; seal it at the end.
 
     Raises:
         OutputError: the folder cannot be written.
     """
     folder, plan = context.folder, context.plan
-    damaged.set_aside(folder, damage)
+    resume.set_aside(folder, damage)
     try:
         unseal(folder)
         folder.mend()
-        damaged.record_set_aside(folder, plan, damage)
-        damaged.complete_ledger(folder, plan)
+        resume.record_set_aside(folder, plan, damage)
+        resume.complete_ledger(folder, plan)
         for item in damage:
             context.watcher.stage(f"warning: {item.trial_id}: {item.why}; set aside, the trial runs again")
         yield

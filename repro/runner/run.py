@@ -12,14 +12,14 @@ from pathlib import Path
 from repro.core.errors import Exit
 from repro.core.files import write_json, write_model, write_text
 from repro.core.machine import Machine
-from repro.record.environment.nodes import Nodes, node_differences, slow_links, unfit_nodes
-from repro.record.folder import damaged
+from repro.record.environment.differences import Nodes, node_differences, slow_links, unfit_nodes
+from repro.record.folder import resume
 from repro.record.folder.resume import began_elsewhere, trials_to_run
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.folder.stored_code import copy_code, keep_code
-from repro.record.hopeless import HopelessRule
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
+from repro.record.tuning import HopelessRule
 from repro.runner import preflight
 from repro.runner.attempt import TrialStarter
 from repro.runner.checkpoints import remove_useless
@@ -72,7 +72,7 @@ class Run:
             self.watcher.stage("checking data and starting processes")
             meter = stack.enter_context(closing(EnergyMeter())) if self.options.energy else None
             checked = preflight.check(self.plan, self.machine, self.folder, self.options)
-            damage = damaged.find(self.folder, self.plan)
+            damage = resume.find(self.folder, self.plan)
             self.has_written = True
             stack.enter_context(unsealed(context, damage))
             record_start(context, findings or Findings(), checked)

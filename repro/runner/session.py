@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from repro.core.errors import OutputError, ReproError, interrupter
 from repro.record.environment.differences import Difference
-from repro.record.folder.damaged import require_unmodified
 from repro.record.folder.index import seal_again
 from repro.record.folder.lock import RunLock
-from repro.record.folder.resume import require_same
+from repro.record.folder.resume import require_same, require_unmodified
 from repro.record.folder.store import Record, RunFolder
 from repro.runner.context import Watcher
 from repro.runner.reopening import Findings

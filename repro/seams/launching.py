@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -11,12 +11,17 @@ from typing import Any, ClassVar, Literal
 from repro.seams.plugin import Plugin
 
 
+def entry_point(function: Callable[[str, Mapping[str, Any]], object]) -> str:
+    """Return a function of a module as a launcher names it to processes that do not exist yet."""
+    return f"{function.__module__}:{function.__qualname__}"
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
     """A request to start one entry point on all ranks."""
 
     entry: str
-    """ "module:function", called as function(rank_folder, payload) in every rank."""
+    """As `entry_point` returns it; called as function(rank_folder, payload) in every rank."""
     payload: Mapping[str, Any]
     processes: int
     device: str
@@ -148,12 +153,12 @@ class Launcher(Plugin):
 
     @property
     def allocation(self) -> Mapping[str, Any]:
-        """Return the scheduler's job (fields of `repro.record.environment.nodes.Allocation`); empty: none."""
+        """Return the scheduler's job (fields of `repro.record.environment.differences.Allocation`); empty: none."""
         return {}
 
     @property
     def links(self) -> Sequence[Mapping[str, Any]]:
-        """Return the measured links (fields of `repro.record.environment.nodes.Link`); empty before `open`."""
+        """Return the measured links (fields of `repro.record.environment.differences.Link`); empty before `open`."""
         return ()
 
     @property

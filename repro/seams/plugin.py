@@ -6,13 +6,50 @@ setting, which becomes a skipped trial with that reason in the plan.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from repro.seams.model_options import ModelOptions
+TORCH_OPTIONS = ("compile", "activation_checkpointing", "channels_last", "cudnn_benchmark")
+"""The fields of `ModelOptions`: what engines on torch carry out."""
+CacheState = Literal["cold", "warm"]
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """torch.compile as a trial requests it."""
+
+    mode: str = "default"
+    """`mode` of torch.compile."""
+    dynamic: bool | None = None
+    """True: shapes are symbols from the first; False: every shape is compiled; None: symbols from the second on."""
+    cache: CacheState = "cold"
+    """cold: the trial compiles everything; warm: it finds everything compiled by the same trial before."""
+
+    def __str__(self) -> str:
+        """Return it as sessions read it back."""
+        shapes = "auto" if self.dynamic is None else str(self.dynamic).lower()
+        return f"{self.mode}, dynamic {shapes}"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """The same choices for every engine; the names of its fields are those of a trial."""
+
+    compile: Compilation | None = None
+    activation_checkpointing: bool = False
+    """Activations inside a block are computed again in the backward pass instead of kept."""
+    channels_last: bool = False
+    """Images, and the weights of convolutions where the engine leaves them their shape, lie channel by channel."""
+    cudnn_benchmark: bool = False
+    """cuDNN times its kernels for every new shape and takes the fastest."""
+
+    def chosen(self) -> Iterator[str]:
+        """Yield the names of the options that differ from plain training."""
+        yield from (name for name in TORCH_OPTIONS if getattr(self, name))
+
 
 Rows = Literal["any", "backend", "none"]
 """any: with every communication algorithm; backend: by torch's operators on divided tensors, whose collectives only the
@@ -58,7 +95,7 @@ class Setting:
     """Type of products inside autocast (`Precision.autocast`); None: no autocast."""
     master_weights: bool = False
     """True: the optimizer updates a float32 copy of the weights (`Precision.master`)."""
-    model: ModelOptions = ModelOptions()  # noqa: RUF009  # frozen
+    model: ModelOptions = ModelOptions()  # frozen
     whole_tensors: bool = False
     """True: the optimizer's rule looks at whole tensors (`Optimizer.whole_tensors`)."""
     on_rows: Rows = "any"

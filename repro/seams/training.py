@@ -17,11 +17,8 @@ from repro.core.errors import CheckpointError
 from repro.core.events import EventLog
 from repro.core.random_streams import Streams
 from repro.seams.comm import BACKEND, Comm, CommRan
-from repro.seams.loss_scaling import LossScaling
-from repro.seams.model_options import ModelOptions
-from repro.seams.plugin import Plugin, Rows
+from repro.seams.plugin import ModelOptions, Plugin, Rows
 from repro.seams.preconditioner import Preconditioner
-from repro.seams.server_work import ServerWork
 from repro.seams.workload import (
     Batch,
     DataIdentity,
@@ -40,11 +37,44 @@ if TYPE_CHECKING:
     import torch
 
 
+@dataclass(frozen=True, slots=True)
+class ServerWork:
+    """The work of one run."""
+
+    tickets: int
+    """Units of work of the whole run."""
+    rate_of: Callable[[int], float]
+    """Learning rate after that many updates."""
+    grid: tuple[int, ...]
+    """Versions of which a snapshot will be requested, ascending."""
+    now: Callable[[], int]
+    """Nanoseconds of the log's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossScaling:
+    """Dynamic scaling of the loss, as in `torch.amp.GradScaler`; DeepSpeed's scaler has no other factors."""
+
+    GROWTH_FACTOR: ClassVar[float] = 2.0
+    """Factor of the scale after `growth_interval` steps without overflow."""
+    BACKOFF_FACTOR: ClassVar[float] = 0.5
+    """Factor of the scale after an overflow."""
+    initial_scale_power: int = 16
+    """The initial scale is 2 to this power: 65536."""
+    growth_interval: int = 2000
+    """Steps without overflow until the scale grows."""
+
+    @property
+    def initial_scale(self) -> float:
+        return float(2 ** self.initial_scale_power)
+
+
 __all__ = [
     "BACKEND", "Batch", "Comm", "CommRan", "DataIdentity", "Direction", "Engine", "Fed", "Job", "LayerShape",
     "Optimizer", "Precision", "Preconditioner", "Read", "SampleReader", "Session", "TokenKind", "TrainingParts",
     "Workload",
 ]
+
 
 class Precision(Plugin):
     """A numeric format as data: the types of computation, weights and optimizer. Engines carry it out."""
@@ -256,7 +286,7 @@ class Session(ABC):
         return 0
 
     def compilation(self) -> dict[str, Any]:
-        """Return what was compiled since the last call (JSON-like, `engines.plain.compiler`); empty if nothing can be.
+        """Return what was compiled since the last call (JSON-like, `engines.plain.modules`); empty if nothing can be.
         """
         return {}
 
@@ -392,8 +422,6 @@ class Engine(Plugin):
     def clock(self, job: Job, streams: Streams) -> Callable[[], int] | None:
         """Return a monotonic clock in nanoseconds that replaces the machine's; None: the machine's."""
         return None
-
-
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Plug-ins import these names from `repro.seams.training`, which has all classes o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
+
 Direction = Literal["higher", "lower"]
 TokenKind = Literal["token", "byte"]
 Batch = tuple[Any, Any]
 """Inputs and targets of one micro-batch; `len(targets)` is the number of samples. Inputs are a tensor, or a tuple or
-dict of tensors: the model is called with positional or keyword arguments then (`repro.seams.batches.call_model`)."""
+dict of tensors: the model is called with positional or keyword arguments then (`repro.seams.workload.call_model`)."""
 
 Fed = tuple["np.ndarray", "np.ndarray | None"]
 """One consumed micro-batch: sample indices [n] int64, and the augmentation's draws [n] int64 (None: nothing drawn)."""
@@ -232,3 +233,43 @@ class Workload(Plugin):
             streams: draw initial weights from stream `init` only and augmentation from stream `augmentation` only.
             device: "cpu" or "cuda:<index>".
         """
+
+
+def call_model(model: Callable[..., Any], inputs: Any) -> Any:
+    """Call the model: a dict is passed by keyword, a tuple or list by position, anything else as the one argument."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    if isinstance(inputs, tuple | list):
+        return model(*inputs)
+    return model(inputs)
+
+
+def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return `value` with every tensor in it replaced by `change(tensor)`; what else it holds stays."""
+    if isinstance(value, Mapping):
+        return {key: map_tensors(item, change) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        items = [map_tensors(item, change) for item in value]
+        # A named tuple takes its fields one by one.
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return change(value) if hasattr(value, "untyped_storage") else value
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield every tensor in `value`, dicts in the order of their keys as text."""
+    if isinstance(value, Mapping):
+        for key in sorted(value, key=str):
+            yield from tensors_in(value[key])
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from tensors_in(item)
+    elif hasattr(value, "untyped_storage"):
+        yield value
+
+
+def to_device(batch: Any, device: str) -> Any:
+    """Return the batch on `device`; on CUDA by way of pinned memory, from which a copy does not hold up the host."""
+    if device == "cpu":
+        return batch
+    return map_tensors(batch, lambda tensor: (tensor if tensor.is_cuda else tensor.pin_memory()).to(
+        device, non_blocking=True))

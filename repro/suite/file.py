@@ -16,8 +16,8 @@ from repro.core.errors import SuiteError, nearest
 from repro.core.redact import masked
 from repro.core.source_code import SourceCode
 from repro.core.yaml_file import FieldPath, YamlFile, dotted, read_yaml
-from repro.suite.choices.file_classes import MEANT, Base, FileClasses
 from repro.suite.field_problem import FieldProblem, describe_error, known_keys
+from repro.suite.file_classes import MEANT, Base, FileClasses
 from repro.suite.kinds.kinds import PROGRAM, config_class
 from repro.suite.model import Suite
 from repro.suite.sequential import ANYTIME, ChosenDesign

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from repro.core import pattern
-from repro.core.frozen import Frozen
+from repro.core.frozen import Frozen, digest
 from repro.core.redact import without_users
-from repro.suite.contest import with_defaults
 from repro.suite.design import DEFAULT_METRICS, JUDGES, Design, SequentialDesign, judges_of_all
 from repro.suite.field_problem import FieldProblem, SuitePart, reject_booleans
-from repro.suite.identity import METHOD, digest
 from repro.suite.kinds.kinds import AnyTrialConfig, default_metric
 from repro.suite.kinds.training import TrainingConfig
-from repro.suite.metrics import DEFAULT, METRICS
+from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, METRICS
 from repro.suite.sequential import Sequential, check_design, with_last_look
 from repro.suite.tune import MOST_SETTINGS, Setting, Tune, Tuned
 
+METHOD: Final = "2.0"
+"""Version of the measuring method (docs/method.md). Records of another one are refused."""
 SEEDS_BELOW = 1 << 63
 VERSION = r"^\d+(\.\d+){0,2}$"
 MOST_SEEDS = 1000
 MARGIN = 0.05
 """Relative difference below which two cells count as the same, if a suite says nothing else."""
+CONTEST_MARGIN = 0.005
+"""The same of a contest: records improve by 1 to 2 %, which 5 % would call the same."""
 Combine = Literal["all", "one_at_a_time"]
 Side = Literal["", "A", "B"]
 """Side in a calibration, which runs every cell twice: A the cell itself, B its twin; "" in any other plan."""
@@ -177,7 +179,7 @@ class Suite(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _numbers(cls, data: Any) -> Any:
-        return reject_booleans(cls, _with_own_metric(with_defaults(with_last_look(data))))
+        return reject_booleans(cls, _with_defaults(with_last_look(data)))
 
     @model_validator(mode="after")
     def _one_phase(self) -> Suite:
@@ -239,10 +241,21 @@ class Suite(Frozen):
         return value
 
 
-def _with_own_metric(data: Any) -> Any:
-    """Return raw data of a suite in which a declared contrast without a metric has that of the trials' kind."""
-    if not isinstance(data, Mapping) or not isinstance(trial := data.get("trial"), Mapping):
+def _is_contest(suite: Mapping[str, Any]) -> bool:
+    """Return True if the raw data of a suite name the design for some cell."""
+    trial, matrix = suite.get("trial"), suite.get("matrix")
+    found = [pattern.get(trial, "stop.design")] if isinstance(trial, Mapping) else []
+    levels = matrix.get("stop.design") if isinstance(matrix, Mapping) else None
+    return "contest" in (*found, *(levels if isinstance(levels, list | tuple) else ()))
+
+
+def _with_defaults(data: Any) -> Any:
+    """Return raw data of a suite with a contest's own margin, and the metric that a contrast leaves out."""
+    if not isinstance(data, Mapping):
         return data
-    if not isinstance(primary := data.get("primary"), Mapping) or not (own := default_metric(trial)):
-        return data
-    return {**data, "primary": {"metric": own, **primary}}
+    trial, contest = data.get("trial"), _is_contest(data)
+    found = {"margin": CONTEST_MARGIN, **data} if contest else dict(data)
+    own = DEFAULT_OF_A_CONTEST if contest else default_metric(trial) if isinstance(trial, Mapping) else ""
+    if own and isinstance(primary := found.get("primary"), Mapping):
+        found["primary"] = {"metric": own, **primary}
+    return found

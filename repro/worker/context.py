@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from repro.core.events import EventLog
-from repro.record.hopeless import Bar
+from repro.record.log.schema import Bar
 from repro.seams.training import Job, Session, TrainingParts, Workload
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial

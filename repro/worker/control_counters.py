@@ -14,7 +14,7 @@ import struct
 from pathlib import Path
 
 from repro.record.log.schema import ControllerReading
-from repro.record.result.controller import Frames
+from repro.record.result.parts import Frames
 
 INTERFACES = {"control": "REPRO_CONTROL_INTERFACE", "data": "REPRO_DATA_INTERFACE"}
 """Name in the log, and the variable with the interface's name."""

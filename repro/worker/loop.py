@@ -10,7 +10,7 @@ from typing import Any
 from repro.core.random_streams import Streams
 from repro.record.folder.checkpoint import Resumption
 from repro.record.log.schema import CheckpointWritten, ControllerReading, Hashes, Phases, ResumedFrom, RunStart, RunStop
-from repro.record.result.warned import Resumed
+from repro.record.result.remarks import Resumed
 from repro.worker.checkpoints.checkpoint_writer import CheckpointWriter
 from repro.worker.checkpoints.checkpointing import read_own_state, refuse_foreign_state, save_checkpoint
 from repro.worker.context import TrialContext

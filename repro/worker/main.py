@@ -15,8 +15,8 @@ from repro.core.random_streams import Streams
 from repro.record.environment.environment import settings
 from repro.record.folder.checkpoint import Resumption
 from repro.record.folder.stored_code import allow_code_of_trial
-from repro.record.hopeless import Bar
 from repro.record.log import schema
+from repro.record.log.schema import Bar
 from repro.seams.training import Engine, Job, RankLoop, Session, Workload
 from repro.suite.model import Trial
 from repro.worker.checkpoints.checkpoint_writer import CheckpointWriter, from_payload

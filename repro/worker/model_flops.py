@@ -10,8 +10,8 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 from repro.core.errors import one_line
-from repro.seams.batches import call_model, map_tensors
 from repro.seams.training import TrainingParts
+from repro.seams.workload import call_model, map_tensors
 
 if TYPE_CHECKING:
     import torch

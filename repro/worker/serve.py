@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from repro.core.random_streams import Streams
-from repro.seams.server_work import ServerWork
-from repro.seams.training import Engine, TrainingParts
+from repro.seams.training import Engine, ServerWork, TrainingParts
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial
 from repro.worker.clock import make_clock

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from repro.record.hopeless import Bar
-from repro.record.log.schema import TrialOutcome
+from repro.record.log.schema import Bar, TrialOutcome
 from repro.suite.kinds.stop import Stop
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from repro.seams.batches import to_device
 from repro.seams.training import Batch, Fed, SampleReader
+from repro.seams.workload import to_device
 
 
 class InProcess:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from repro.reporters.published import page as published_page
+from repro.reporters.published import view
 
 from repro.compare.runs.runs import compare_runs
 from repro.core import registry
@@ -210,7 +210,7 @@ def published(tmp_path_factory: pytest.TempPathFactory, run: Path) -> Path:
         pytest.skip(f"no published results at {data}")
     root = tmp_path_factory.mktemp("published")
     imports = [import_published(program, data / program, root / program) for program in ("mlperf", "dawnbench")]
-    return Path(published_page.write(imports, [read_record(run)], root / "page")[0])
+    return Path(view.write(imports, [read_record(run)], root / "page")[0])
 
 
 @pytest.fixture

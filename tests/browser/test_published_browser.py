@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from repro.reporters.published import page as published_page
+from repro.reporters.published import view
 
 from repro.published.importing import import_results
 from repro.published.store import Published, read_published
@@ -29,7 +29,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
 
 @pytest.fixture(scope="module")
 def page_file(published: Published, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Path(published_page.write([published], [], tmp_path_factory.mktemp("page"))[0])
+    return Path(view.write([published], [], tmp_path_factory.mktemp("page"))[0])
 
 
 def test_opens_sorts_filters_and_draws(browser: object, page_file: Path, published: Published) -> None:
@@ -90,7 +90,7 @@ def contest_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
             arm(root / "in" / f"2025-0{month}-01_A_record_with_a_long_name" / name,
                 runs(times=scaled(factor * 0.9**month), program=f"record {month}\n"))
     import_results("speedrun", root / "in", root / "out")
-    return Path(published_page.write([read_published(root / "out")], [], root)[0])
+    return Path(view.write([read_published(root / "out")], [], root)[0])
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])

@@ -14,11 +14,11 @@ import psutil
 import pytest
 
 from repro.bundle.verify import verify
-from repro.cli.workflows.run import reporter
+from repro.cli.workflows.report import reporter
 from repro.core import registry
 from repro.launchers.netns.probe import ability
 from repro.record.folder.store import Record, read_record
-from repro.record.result.protocol import Protocol
+from repro.record.result.parts import Protocol
 from repro.record.result.results import Result
 from tests.tracking_server import serving
 

@@ -15,9 +15,9 @@ import pytest
 import repro
 from repro.core.events import read_events
 from repro.record.folder.store import Record, read_record
-from repro.record.result.protocol import Protocol
+from repro.record.result.parts import Protocol
+from repro.record.result.remarks import WorkersLost
 from repro.record.result.results import Result
-from repro.record.result.warned import WorkersLost
 
 pytest.importorskip("torch")
 

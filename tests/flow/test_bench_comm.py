@@ -19,7 +19,7 @@ from repro.comm.algorithms.ring import Ring
 from repro.comm.schedule import Transfer
 from repro.core.errors import TrialError, UsageError
 from repro.launchers.local import Local
-from repro.suite.choices.choice import Choice
+from repro.suite.choice import Choice
 
 SIZES = "1k,12,64k"
 

@@ -26,8 +26,8 @@ from repro.record.environment import environment
 from repro.record.folder.checkpoint import Checkpoints
 from repro.record.folder.index import file_sha256
 from repro.record.folder.store import Record
+from repro.record.result.remarks import CheckpointsSkipped
 from repro.record.result.results import Result
-from repro.record.result.warned import CheckpointsSkipped
 from repro.runner import preflight
 from repro.runner.context import Options
 from repro.runner.run import Run, prepare

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from repro.bundle.verify import verify
-from repro.cli.workflows.run import reporter
+from repro.cli.workflows.report import reporter
 from repro.core.events import read_events
 from repro.launchers.netns.probe import ability
 from repro.record.folder.store import Record, read_record

@@ -24,7 +24,7 @@ from repro.launchers.local import Local
 from repro.launchers.netns.network_process import NetworkProcess
 from repro.launchers.netns.probe import ability
 from repro.record.folder.store import read_record
-from repro.record.result.results import Network
+from repro.record.result.parts import Network
 from repro.runner.doctor import end_orphans
 from repro.seams.launching import LaunchRequest, LaunchResult
 from repro.worker.control_counters import read_controller

@@ -16,7 +16,7 @@ from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.engines.precisions import Bf16Autocast, Bf16Master, Fp16Autocast
 from repro.engines.torch_engines import Ddp, Single
 from repro.papers.kfac.kfac import Kfac
-from repro.seams.model_options import ModelOptions
+from repro.seams.plugin import ModelOptions
 from tests.engine_ranks import ADAMW, Case, Run, check_warm_up, furthest, ranks, same_bytes, thorough
 
 pytest.importorskip("torch")

@@ -8,7 +8,7 @@ import pytest
 
 from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.engines.torch_engines import Ddp, Fsdp, Single
-from repro.seams.model_options import Compilation, ModelOptions
+from repro.seams.plugin import Compilation, ModelOptions
 from tests.engine_ranks import SCATTERED, Case, Run, furthest, ranks, same_bytes
 
 pytest.importorskip("torch")

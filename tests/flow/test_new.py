@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from repro.cli.main import cli
 from repro.core.errors import OutputError, UsageError
-from repro.program.pattern import PatternReader
-from repro.suite.kinds.output_patterns import OutputPatterns
+from repro.program.output_readers import PatternReader
+from repro.suite.kinds.evaluation import OutputPatterns
 from tests.unit.program.printed import evaluations, printed, seen
 
 
@@ -103,7 +103,7 @@ def test_the_suite_runs(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("_here")
 def test_the_workload_passes_its_gate_and_runs(tmp_path: Path) -> None:
-    pytest.importorskip("repro.suite.choices.file_classes", reason="no classes from files yet")
+    pytest.importorskip("repro.suite.file_classes", reason="no classes from files yet")
     new("workload", "my-spirals")
     assert "all checks passed" in repro(tmp_path, "gate", "my-spirals.yaml")
     output = repro(tmp_path, "run", "my-spirals.yaml", "--seeds", "2", "--no-mlflow")

@@ -18,11 +18,11 @@ import pytest
 
 from repro.core.machine import Machine
 from repro.launchers.inline import Inline
-from repro.program.trial_command import seed_of
+from repro.program.process import seed_of
 from repro.record.derive.derive import derive
 from repro.record.folder import post_mortem
 from repro.record.folder.store import read_record
-from repro.record.log.reading import read_log
+from repro.record.log.reading import log_damage, read_log
 from repro.record.result.results import Result
 from repro.seams.launching import LaunchRequest
 from repro.suite.file import read_suite
@@ -86,7 +86,7 @@ def launched(folder: Path) -> Result:
     before = post_mortem.take_snapshot(folder)
     outcome = post_mortem.explain(Inline().launch(request), replace(before, folder=folder / "run"))
     if outcome.ok:
-        assert not post_mortem.log_damage(folder / "run" / "result_1.txt")
+        assert not log_damage(folder / "run" / "result_1.txt")
     return derive(trial, 1, read_log(folder / "run" / "result_1.txt"), outcome)
 
 

@@ -9,7 +9,7 @@ import pytest
 from repro.comm.algorithms.backend import Backend
 from repro.comm.algorithms.ring import Ring
 from repro.core.random_streams import Streams
-from repro.papers.tensor3d.grid import Dimension, why_no_grid
+from repro.papers.tensor3d.layout import Dimension, why_no_grid
 from repro.papers.tensor3d.tensor_layer import TensorLayer
 from repro.seams.measurement import Counted, Post
 from repro.seams.training import Comm

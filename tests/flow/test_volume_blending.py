@@ -10,11 +10,10 @@ import pytest
 import zarr
 
 from repro.papers.chunkflow.grid import Grid
-from repro.papers.chunkflow.net import net
-from repro.papers.chunkflow.operators import Blend, Infer, Piece, Read, Write, checked
-from repro.papers.chunkflow.queue_address import open_queue
+from repro.papers.chunkflow.operators import Blend, Infer, Piece, Read, Write, checked, net
+from repro.papers.chunkflow.queues import open_queue
 from repro.papers.chunkflow.store import Output
-from repro.papers.chunkflow.worker import work
+from repro.papers.chunkflow.volume_workers import work
 from tests.unit.volumes.test_grid_and_mask import SETTINGS, random_grid
 
 

@@ -16,7 +16,7 @@ import pytest
 import zarr
 
 from repro.papers.chunkflow.grid import Grid
-from repro.papers.chunkflow.queue_address import open_queue
+from repro.papers.chunkflow.queues import open_queue
 from repro.papers.chunkflow.store import Output, open_volume
 from repro.papers.chunkflow.task_queue import Counts
 from tests.redis_server import needs_redis, redis_server

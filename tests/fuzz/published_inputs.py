@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
-from repro.reporters.published.page import write
+from repro.reporters.published.view import write
 
 from repro.audit.audit import audit
 from repro.core.errors import ReproError

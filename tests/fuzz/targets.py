@@ -24,8 +24,8 @@ from repro.bundle.source import open_record
 from repro.bundle.verify import verify
 from repro.cli.text.outcome import cell_lines, comparison_sentence
 from repro.cli.text.suite import plan_text, suite_text
+from repro.cli.workflows.report import reporter
 from repro.cli.workflows.reproduce import choose_trials, reduce_plan
-from repro.cli.workflows.run import reporter
 from repro.cli.workflows.tuning import plan_phases
 from repro.compare.design.calibration import calibration_of
 from repro.compare.runs.merge import sections
@@ -36,8 +36,7 @@ from repro.record.folder import index as record_index
 from repro.record.folder.resume import plan_differences, trials_to_run
 from repro.record.folder.store import read_record
 from repro.suite.file import bundled, read_suite
-from repro.suite.planning.cost import estimate
-from repro.suite.planning.plan import make_plan
+from repro.suite.planning.plan import estimate, make_plan
 from tests.fuzz.mutations import ENDINGS, Mutator, archive, in_file, lines, raw, rows_of_json, text_or, tree, yaml_tree
 from tests.fuzz.published_inputs import (
     _curve,
@@ -139,7 +138,7 @@ def _patterns(folder: Path) -> list[bytes]:
 
 def _pattern(data: bytes, folder: Path) -> None:
     from repro.compare.verdict.condition import parse
-    from repro.published.comparison.selection import read_factors
+    from repro.published.comparison.contrast import read_factors
 
     text = data.decode("utf-8", "replace")
     for read in (read_pattern, parse, lambda item: read_factors(item, "--baseline")):

@@ -17,8 +17,7 @@ from repro.core.machine import detect
 from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.engines.precisions import Bf16Autocast, Bf16Master, Fp16Autocast, Fp16Master, Fp32, Tf32
 from repro.engines.torch_engines import Ddp, Fsdp, Single
-from repro.seams.model_options import Compilation, ModelOptions
-from repro.seams.plugin import Setting
+from repro.seams.plugin import Compilation, ModelOptions, Setting
 from repro.seams.training import Comm, Engine, Precision
 from tests.engine_ranks import ADAMW, ON_GPU, SCATTERED, SGD, Case, Ranks, furthest, same_bytes
 

@@ -43,7 +43,7 @@ CALLS = {
     "xml.etree.ElementTree.parse",
 }
 METHODS = {"extractall", "extract"}
-"""Of zipfile and tarfile: they follow what the archive says; `repro.bundle.archive` unpacks by itself."""
+"""Of zipfile and tarfile: they follow what the archive says; `repro.bundle.source` unpacks by itself."""
 ALLOWED: dict[tuple[str, str], str] = {
     ("repro/engines/plain/tensor_files.py", "pickle"): "base class of an unpickler for an index's classes only",
     ("repro/workloads/images/cifar10_form.py", "tarfile.open"): "reads named members of known size; extracts nothing",

@@ -18,11 +18,10 @@ from reporters.paper.brief import shown_of
 from reporters.tracking.metric_points import cell_metrics, cell_points, result_points
 from repro.cli.commands.compare import compare
 from repro.cli.main import cli
-from repro.cli.workflows.run import reporter
+from repro.cli.workflows.report import reporter
 from repro.compare import summarize
 from repro.record.folder.store import Record
-from repro.record.result.metric_values import figures_of, read
-from repro.record.result.results import Result
+from repro.record.result.results import Result, figures_of, read
 from repro.suite.metrics import METRICS, MetricSpec
 from repro.suite.model import Trial
 from repro.tables.tables import tables

@@ -14,12 +14,11 @@ from repro.bundle.source import open_record
 from repro.bundle.verify import verify
 from repro.compare import compare
 from repro.core.files import write_model
-from repro.record.folder import damaged, index
+from repro.record.folder import index, resume
 from repro.record.folder.resume import trials_to_run
 from repro.record.folder.store import read_record
-from repro.record.result.remarks import Stated, Worded
+from repro.record.result.remarks import SlowLogging, Stated, Worded
 from repro.record.result.status import meaning
-from repro.record.result.warned import SlowLogging
 
 RECORDS = Path(__file__).parents[2] / "docs" / "gallery" / "records"
 OTHER_WORDS = "Lorem ipsum: crashed, missed 0.5 %"
@@ -35,7 +34,7 @@ def decided(path: Path) -> dict[str, Any]:
         return {
             "verify": (checked.sound, checked.checked, len(checked.problems)),
             "resume": [trial.trial_id for trial in trials_to_run(record, again=True)],
-            "damaged": damaged.find(record.folder, record.plan),
+            "damaged": resume.find(record.folder, record.plan),
             "compare": [item.model_dump(exclude=SENTENCES) for item in compare(record.plan, record.results)],
             "audit": [(item.id, item.verdict) for item in audit(str(root)).findings],
             "board": (entry.standing, entry.arms, [item.verdict for item in entry.answers]),

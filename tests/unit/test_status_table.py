@@ -13,8 +13,7 @@ from reporters.tracking.metric_points import result_points
 from repro.compare.evidence.observation import observe
 from repro.compare.evidence.pairing import cell_trials
 from repro.core.errors import Exit
-from repro.record.result.metric_values import figure
-from repro.record.result.results import Result
+from repro.record.result.results import Result, figure
 from repro.record.result.status import (
     INTERRUPTED,
     LOST,

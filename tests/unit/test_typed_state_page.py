@@ -14,7 +14,7 @@ from repro.compare.findings import findings
 from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.engines.torch_engines import Ddp, Single
 from repro.seams.plugin import Setting
-from repro.suite.choices.choice import parse_choice
+from repro.suite.choice import parse_choice
 from repro.suite.planning.plan import Plan
 from tests.plans import planned
 from tests.records import SUITE, make_record

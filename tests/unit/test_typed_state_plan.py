@@ -15,12 +15,12 @@ from repro.compare.runs.merge import sections
 from repro.core import registry
 from repro.core.errors import SuiteError
 from repro.core.files import read_model, write_model
+from repro.core.frozen import canonical
 from repro.core.machine import Machine
 from repro.record.derive.effective import mismatches
 from repro.record.folder.index import seal
 from repro.record.folder.store import Record, read_record
 from repro.suite.file import read_suite
-from repro.suite.identity import canonical
 from repro.suite.kinds.kinds import KINDS
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial

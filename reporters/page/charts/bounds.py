@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from repro.core.frozen import canonical
 from repro.record.folder.store import Record
-from repro.record.result.results import Formula, Result
+from repro.record.result.parts import Formula
+from repro.record.result.results import Result
 from repro.record.result.status import meaning
-from repro.suite.identity import canonical
 from repro.suite.planning.cell import Cell
 
 from ..traffic import NEGLIGIBLE, steps_of

@@ -9,7 +9,8 @@ from statistics import median
 from repro.compare import METRICS, Bounds, Comparison, Metric, contrast
 from repro.compare.findings import findings
 from repro.record.folder.store import Record
-from repro.record.result.results import Result, Traffic
+from repro.record.result.parts import Traffic
+from repro.record.result.results import Result
 from repro.suite.planning.cell import Cell
 from repro.tables.text import Number, number, ratios, seconds, shortened, without_paths
 

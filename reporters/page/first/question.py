@@ -10,7 +10,7 @@ from repro.compare import METRICS
 from repro.compare.evidence.observation import observe
 from repro.compare.findings import Findings
 from repro.record.folder.store import Record
-from repro.record.result.metric_values import figure
+from repro.record.result.results import figure
 from repro.record.result.status import meaning
 from repro.tables.text import number
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from repro.record.folder.store import Record
-from repro.record.result.energy import Energy
+from repro.record.result.parts import Energy
+from repro.record.result.remarks import OBSERVER_LIMIT
 from repro.record.result.results import Result
-from repro.record.result.warned import OBSERVER_LIMIT
 from repro.tables.text import Number, number, share
 
 from ..cells import CellMark, marks

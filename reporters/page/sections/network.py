@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from repro.record.folder.store import Record
-from repro.record.result.results import Link, Network
+from repro.record.result.parts import Link, Network
 from repro.tables.text import Number, number
 
 from ..cells import marks

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from repro.record.derive.effective import requested
-from repro.record.environment.nodes import NodeRecord
+from repro.record.environment.differences import NodeRecord
 from repro.record.environment.plugin_code import PROGRAM, PluginCode
 from repro.record.folder.store import Record
 from repro.record.result.results import Result

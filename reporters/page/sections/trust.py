@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from repro.compare import PAIRED_HASHES
 from repro.record.folder.store import Record
+from repro.record.result.remarks import CONSERVATION_TOLERANCE, LOGGING_LIMIT, OTHER_SHARE
 from repro.record.result.results import Result
-from repro.record.result.warned import CONSERVATION_TOLERANCE, LOGGING_LIMIT, OTHER_SHARE
 from repro.tables.text import Number, share
 
 from ..cells import CellMark, marks

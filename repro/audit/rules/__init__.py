@@ -5,12 +5,12 @@ with its evidence. A rule says "cannot tell" instead of guessing.
 
 To add a rule: write its function in the file of its source (or in a new file, listed below), add one `Rule` to `RULES`
 there, and add one line to the table in docs/checklists.md; a test compares the two. A rule that needs a new fact adds a
-field to `Facts` and fills it where facts are read (`from_record`, `published_facts`, `mlflow_facts`).
+field to `Facts` and fills it where facts are read (`from_record`, `published/audit_facts`, `mlflow_facts`).
 """
 
 from __future__ import annotations
 
-from repro.audit.rules import acm, algoperf, firecaffe, hoefler_belli, mlperf, neurips
+from repro.audit.rules import checklists, firecaffe, hoefler_belli, mlperf
 from repro.audit.rules.facts import Facts
 from repro.audit.rules.from_record import record_facts
 from repro.audit.rules.rule import Finding, Rule, Verdict
@@ -18,8 +18,7 @@ from repro.record.folder.store import Record
 
 __all__ = ["ORDER", "RULES", "Facts", "Finding", "Rule", "Verdict", "check", "check_facts", "failing_first"]
 
-RULES: tuple[Rule, ...] = (*firecaffe.RULES, *hoefler_belli.RULES, *mlperf.RULES, *neurips.RULES, *acm.RULES,
-                           *algoperf.RULES)
+RULES: tuple[Rule, ...] = (*firecaffe.RULES, *hoefler_belli.RULES, *mlperf.RULES, *checklists.RULES)
 ORDER: tuple[Verdict, ...] = ("fail", "cannot tell", "pass", "not applicable")
 
 

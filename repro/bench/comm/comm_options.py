@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from repro.bench.comm.result import BASELINE
-from repro.bench.comm.world import tunes
+from repro.bench.comm.result import BASELINE, tunes
 from repro.core import registry
 from repro.core.errors import UsageError
 from repro.core.frozen import Frozen
 from repro.seams.launching import Launcher
-from repro.suite.choices.choice import Choice, parse_choice
+from repro.suite.choice import Choice, parse_choice
 from repro.suite.field_problem import FieldProblem
 
 UNITS = {"": 1, "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 << 20, "g": 1 << 30, "gib": 1 << 30}

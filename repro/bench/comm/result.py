@@ -1,18 +1,23 @@
-"""Result of `repro bench comm`: every raw time, and the figures computed from them."""
+"""Result of `repro bench comm`: every raw time as the ranks wrote it, and the figures computed from them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any, Literal
 
 from pydantic import Field
 
 from repro import stats
+from repro.comm.algorithm import Algorithm
 from repro.core.frozen import Frozen
+from repro.seams.plugin import Plugin
 
 BASELINE = "backend"
+ITEMSIZE = 4
+RankLine = Mapping[str, Any]
+"""A line that rank 0 wrote (`repro.bench.comm.rank`)."""
 GIGA = 1e9
 FAR_OFF = 0.1
 """A link whose measured rate differs from its stated one by more than this share is named."""
@@ -183,6 +188,16 @@ class WorldResult(Frozen):
         return max(found, default=None)
 
 
+class MpiResult(Frozen):
+    """Times of Open MPI's MPI_Allreduce over TCP on the same ranks, or the problem."""
+
+    world: int
+    version: str = ""
+    seconds: dict[int, tuple[float, ...]] = Field(default_factory=dict)
+    """Size -> seconds per call on the slowest rank, by repetition."""
+    problem: str = ""
+
+
 class CommOutcome(Frozen):
     """Result of one run of the benchmark."""
 
@@ -217,16 +232,6 @@ class CommOutcome(Frozen):
         return data
 
 
-class MpiResult(Frozen):
-    """Times of Open MPI's MPI_Allreduce over TCP on the same ranks, or the problem."""
-
-    world: int
-    version: str = ""
-    seconds: dict[int, tuple[float, ...]] = Field(default_factory=dict)
-    """Size -> seconds per call on the slowest rank, by repetition."""
-    problem: str = ""
-
-
 def figures(point: CommPoint, world: int) -> dict[str, float | None]:
     """Compute the derived figures of a point."""
     return {
@@ -256,4 +261,56 @@ def _over_sizes(points: Iterable[CommPoint]) -> list[float]:
     return [math.exp(sum(map(math.log, row)) / len(row)) for row in rows]
 
 
-CommOutcome.model_rebuild()
+def tunes(plugin: Plugin) -> bool:
+    """Return True if an algorithm measures its links at its start."""
+    return isinstance(plugin, Algorithm) and type(plugin).start is not Algorithm.start
+
+
+def world_result(
+    world: int, lines: Sequence[RankLine], skipped: Iterable[RankLine], network: Mapping[str, Any] | None
+) -> WorldResult:
+    """Assemble the result.
+
+    Args:
+        lines: lines written by rank 0.
+        skipped: algorithms that were not started, with their reason.
+    """
+    measured = next(line for line in lines if line["kind"] == "links")
+    links = read_links(measured["links"])
+    rate = min(link.bytes_per_second for link in links)
+    timed = [line for line in lines if line["kind"] == "point"]
+    baseline = {line["size"]: line["seconds"] for line in timed if line["algorithm"] == BASELINE}
+    missing = [*skipped, *(line for line in lines if line["kind"] == "skipped")]
+    return WorldResult(
+        world=world, bytes_per_second=rate, links=links, model=FittedModel.model_validate(measured["model"]),
+        points=tuple(_point(line, world, rate, baseline.get(line["size"])) for line in timed),
+        skipped=tuple(NotMeasured(algorithm=item["algorithm"], size=item["size"], reason=item["reason"])
+                      for item in missing),
+        effective={line["algorithm"]: line["text"] for line in lines if line["kind"] == "effective"},
+        network=dict(network) if network is not None else None,
+    )
+
+
+def read_links(transfers: Sequence[RankLine]) -> tuple[BenchLink, ...]:
+    """Compute every link: latency from the smallest message, rate from the largest."""
+    by_link: dict[tuple[int, int], list[RankLine]] = {}
+    for item in transfers:
+        by_link.setdefault((item["sender"], item["receiver"]), []).append(item)
+    return tuple(_link(*ends, items) for ends, items in sorted(by_link.items()))
+
+
+def _link(sender: int, receiver: int, items: Sequence[RankLine]) -> BenchLink:
+    small, size = min(items, key=lambda item: item["size"]), max(item["size"] for item in items)
+    best = min(seconds for item in items if item["size"] == size for seconds in item["seconds"])
+    return BenchLink(sender=sender, receiver=receiver, latency_seconds=small["median"], bytes_per_second=size / best)
+
+
+def _point(line: RankLine, world: int, rate: float, baseline: Sequence[float] | None) -> CommPoint:
+    size, path = int(line["size"]), line["path_bytes"]
+    return CommPoint(
+        algorithm=line["algorithm"], size=size, seconds=tuple(line["seconds"]), calls=line["calls"],
+        sent_bytes=line["sent_bytes"], formula_bytes=line["formula_bytes"],
+        bound_seconds=bus_factor(world) * size / rate, own_seconds=None if path is None else path / rate,
+        model_seconds=line["model_seconds"],
+        ratio=None if baseline is None or line["algorithm"] == BASELINE else paired(line["seconds"], baseline),
+    )

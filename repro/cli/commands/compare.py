@@ -1,4 +1,4 @@
-"""`repro compare`."""
+"""`repro compare`, `scores`, `audit`: what records show."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from repro.cli.options import echo_json, json_option
-from repro.cli.place import PlaceParam
+from repro.cli.options import FiniteRange, PlaceParam, echo_json, json_option
 from repro.core.errors import UsageError
 from repro.suite.metrics import METRICS
 
@@ -74,7 +73,7 @@ def compare(
         found = compare_runs(folders[before:], against=folders[:before], **request)
     found = replace(found, runs=tuple(map(str, named)))
     if markdown is not None:
-        from repro.cli.text.comment import comment
+        from repro.cli.text.compare import comment
         from repro.core.files import write_text
 
         write_text(markdown, comment(found, request["fail_if"]))
@@ -82,4 +81,71 @@ def compare(
         echo_json(found.as_json())
     else:
         print_compared(found)
+    sys.exit(found.exit_code)
+
+
+TO_TARGET = [name for name, spec in METRICS.items() if spec.to_target]
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN|BUNDLE ...", type=PlaceParam(path_type=Path))
+@click.option("--metric", type=click.Choice(TO_TARGET),
+              help="Metric of the scores.  [default: that of the primary contrast, else tta_wall]")
+@click.option("--by", multiple=True, metavar="FACTOR", help="A factor that names a contender; may be repeated. All "
+              "others distinguish workloads.  [default: the factors that vary on one workload]")
+@click.option("--baseline", metavar="KEY=VALUE[,...]", help="The contender that the ratios are relative to.  "
+              "[default: the suite's baseline]")
+@click.option("--tau-max", type=FiniteRange(1, min_open=True), default=4.0,
+              help="End of the area under a profile, as a factor of the best time.")
+@json_option
+def scores(
+    runs: tuple[Path, ...], metric: str | None, by: tuple[str, ...], baseline: str | None, tau_max: float, as_json: bool
+) -> None:
+    """Score contenders over several workloads: performance profiles and geometric means, with bands over seeds.
+
+    A contender's time on a workload is the median over its seeds. If at most half of the seeds reach the target of a
+    workload, its time counts as infinite, and the contender has no geometric mean.
+
+    Runs of one experiment count as one; runs of other suites add their workloads, if made on the same machine.
+
+    \b
+    Example: repro scores runs/optimizers --by optimizer
+    Example: repro scores runs/digits runs/text --by optimizer.kind --metric samples
+    """
+    from repro.bundle.source import open_records
+    from repro.cli.text.compare import print_scored
+    from repro.compare.ranking.score_runs import score_runs
+
+    with open_records(runs) as folders:
+        found = score_runs(folders, metric, by, baseline, tau_max)
+    if as_json:
+        echo_json(found.as_json() | {"runs": [str(run) for run in runs]})
+    else:
+        print_scored(found)
+
+
+@click.command()
+@click.argument("source", metavar="RUN|BUNDLE|FOLDER|EXPERIMENT", type=PlaceParam())
+@click.option("--map", "mapping", type=PlaceParam(dir_okay=False, path_type=Path), metavar="YAML",
+              help="For an MLflow experiment (MLFLOW_TRACKING_URI): the file that says what its metrics, parameters "
+              "and tags mean.")
+@json_option
+def audit(source: str, mapping: Path | None, as_json: bool) -> None:
+    """Check a record against best practices.
+
+    The record is a run folder, a bundle, a folder of published results, or an MLflow experiment.
+
+    The rules come from FireCaffe, Hoefler & Belli, MLPerf, NeurIPS and ACM. Exit code 3 if a required rule fails.
+
+    \b
+    Example: repro audit runs/quickstart-20260101-120000
+    """
+    from repro.audit.audit import audit as audit_source
+    from repro.cli.text.compare import print_audit
+
+    found = audit_source(source, mapping)
+    if as_json:
+        echo_json(found.as_json())
+    else:
+        print_audit(found)
     sys.exit(found.exit_code)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from repro.cli.options import echo_json, json_option
-from repro.cli.place import PlaceParam
+from repro.cli.options import PlaceParam, echo_json, json_option
 from repro.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def _progress() -> Iterator[Progress]:
     """Show how far a preparation is, as a bar on a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from repro.cli.console import Console
+    from repro.cli.terminal import Console
 
     console = Console(stderr=True, highlight=False)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

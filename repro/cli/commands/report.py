@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from repro.cli.place import PlaceParam
+from repro.cli.options import PlaceParam
 from repro.cli.terminal import say
 from repro.core.registry import BUILT_IN
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from repro.cli.duration import DurationParam
 from repro.cli.options import (
+    DurationParam,
+    PlaceParam,
     SuiteParam,
     allow_code_option,
     allow_option,
@@ -24,12 +25,11 @@ from repro.cli.options import (
     seeds_option,
     until_settled_option,
 )
-from repro.cli.place import PlaceParam
 from repro.cli.terminal import say
 from repro.core.errors import visible
 
 if TYPE_CHECKING:
-    from repro.suite.planning.plan import Plan
+    pass
 
 
 @click.command()
@@ -80,10 +80,11 @@ def run(
              repro run engines --launcher '{kind: slurm, nodes: 4}' -- --partition gpu
     """
     from repro.cli.text.outcome import ended_text
-    from repro.cli.workflows.run import resume_suite, run_phases, run_suite
-    from repro.cli.workflows.same_data import refuse_same_data
+    from repro.cli.workflows.run import refuse_same_data, resume_suite, run_phases, run_suite, submitted
+    from repro.runner.context import Options
 
     overrides = (*overrides, *([f"launcher={launcher}"] if launcher else []))
+    options = Options(force, again, strict, energy, budget)
     if resume is not None:
         if scheduler:
             raise click.UsageError("--resume RUN submits nothing; leave out what follows --")
@@ -92,7 +93,7 @@ def run(
                                    "--seeds, --master-seed and --out")
         if until_settled or anytime:
             raise click.UsageError("--resume RUN keeps the design of RUN; leave out --until-settled and --anytime")
-        ended = resume_suite(resume, track, force, again, strict, energy, allowed, budget, code)
+        ended = resume_suite(resume, track, options, allowed, code)
     elif suite is None:
         raise click.UsageError("Missing argument 'SUITE' (or --resume RUN).")
     elif force or again or allowed or code:
@@ -103,9 +104,13 @@ def run(
         plan, phases = planned(source, overrides)
         if stated:
             refuse_same_data(phases.tuning if phases else plan, Path("runs"))
-        _submit(plan, scheduler, out, track, strict, energy)
-        ended = run_phases(phases, source.text, out, track, strict, energy, budget) if phases else \
-            run_suite(plan, source.text, out, track, strict, energy, budget)
+        flags = [flag for flag, given in (("--no-mlflow", not track), ("--strict", strict), ("--energy", energy))
+                 if given]
+        if job := submitted(plan, scheduler, sys.argv[1:], out, flags):
+            say(job)
+            return
+        ended = run_phases(phases, source.text, out, track, options) if phases else \
+            run_suite(plan, source.text, out, track, options)
     if as_json:
         echo_json(ended.as_json())
     else:
@@ -113,21 +118,6 @@ def run(
     if ended.warning():
         say(visible(f"warning: {ended.warning()}"), err=True)
     sys.exit(ended.exit_code)
-
-
-def _submit(
-    plan: Plan, scheduler: tuple[str, ...], out: Path | None, track: bool, strict: bool, energy: bool
-) -> None:
-    """Submit a job for a plan that needs one, say so and end; return if this process is where the plan runs."""
-    from repro.cli.workflows.submit import needs_job, submit_plan
-
-    if not needs_job(plan):
-        if scheduler:
-            raise click.UsageError(f"{scheduler[0]}: only launcher slurm outside a job takes options after --")
-        return
-    flags = [flag for flag, given in (("--no-mlflow", not track), ("--strict", strict), ("--energy", energy)) if given]
-    say(submit_plan(plan, scheduler, sys.argv[1:], out, flags))
-    sys.exit(0)
 
 
 @click.command(hidden=True)

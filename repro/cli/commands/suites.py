@@ -1,15 +1,18 @@
-"""`repro list`, `show`, `plan`, `schema`: what can be run, without running it."""
+"""`repro list`, `show`, `plan`, `schema`, `calibrate`, `gate`: what can be run, and checks of it before a run."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
 from repro.cli.options import (
+    PlaceParam,
     anytime_option,
     design_of,
     echo_json,
+    expand,
     json_option,
     master_seed_option,
     override_option,
@@ -19,7 +22,6 @@ from repro.cli.options import (
     suite_argument,
     until_settled_option,
 )
-from repro.cli.place import PlaceParam
 from repro.cli.terminal import say
 from repro.core import registry
 from repro.core.errors import ReproError
@@ -121,7 +123,7 @@ def plan(
     from repro.record.folder import limits
     from repro.record.folder.store import read_record
     from repro.runner.preflight import absent_data
-    from repro.suite.planning.cost import estimate, over_time_limits
+    from repro.suite.planning.plan import estimate, over_time_limits
 
     source = read_source(suite, overrides, seeds, master_seed, design_of(until_settled, anytime))
     found, phases = planned(source, overrides)
@@ -163,3 +165,71 @@ def schema(what: str) -> None:
     from repro.suite.schema import suite_schema
 
     echo_json(suite_schema() if what == "suite" else record_schema())
+
+
+@click.command()
+@suite_argument
+@override_option
+@click.option("--from", "stored", type=PlaceParam(path_type=Path), metavar="RUN|BUNDLE",
+              help="Use a stored run instead of running anything: the repeats of each cell are split into two sides.")
+@click.option("--cell", metavar="KEY=VALUE[,...]", help="Cells to run against themselves.  [default: the baseline of "
+              "the primary contrast; with --from every cell]")
+@click.option("--pairs", type=click.IntRange(min=1), help="Pairs of each comparison, at least 6.  "
+              "[default: the suite's repeats]")
+@click.option("--nulls", type=click.IntRange(min=1), default=1, help="Comparisons of each cell; more of them make the "
+              "rate more precise.")
+@click.option("--keep", is_flag=True, help="Keep the run folder.")
+@click.option("--to", type=PlaceParam(dir_okay=False, path_type=Path), help="File of the calibration.  [default: in "
+              "the user's data folder; with --from in the run folder; a bundle requires it]")
+@json_option
+def calibrate(
+    suite: str, overrides: tuple[str, ...], stored: Path | None, cell: str | None, pairs: int | None, nulls: int,
+    keep: bool, to: Path | None, as_json: bool,
+) -> None:
+    """Measure the false-positive rate of SUITE.
+
+    Compares cells with themselves and counts how often the verdict is a difference.
+
+    \b
+    Example: repro calibrate quickstart --nulls 5
+    """
+    from repro.cli.workflows import calibrate as calibration
+    from repro.compare.runs.runs import read_pattern
+
+    source = read_source(suite, overrides)
+    plan, wanted = expand(source, overrides), read_pattern(cell, "--cell") if cell is not None else None
+    found = calibration.replay(stored, plan, wanted, pairs, to) if stored is not None else \
+        calibration.calibrate(plan, source.text, wanted, pairs, nulls, keep, to)
+    if as_json:
+        echo_json(found.as_json())
+    else:
+        say(found.text())
+
+
+@click.command()
+@suite_argument
+@override_option
+@click.option("--only", multiple=True, metavar="CELL", help="Compare only these cells, by label, id or pattern "
+              "(engine=ddp,processes=2); may be repeated.")
+@json_option
+def gate(suite: str, overrides: tuple[str, ...], only: tuple[str, ...], as_json: bool) -> None:
+    """Run only the parity gate of SUITE, for authors of plug-ins.
+
+    Every cell takes the gate's steps and is compared with a plain loop in one process. Nothing is timed or kept.
+    Exits with 1 if a check fails.
+
+    \b
+    Example: repro gate engines --only engine=ddp
+    """
+    from dataclasses import asdict
+
+    from repro.cli.workflows.gate import gate_text, run_gate
+
+    source = read_source(suite, overrides)
+    plan, _ = planned(source, overrides)
+    found = run_gate(plan, source.text, only)
+    if as_json:
+        echo_json([asdict(row) for row in found.rows])
+    else:
+        say(gate_text(found))
+    sys.exit(found.exit_code)

@@ -1,25 +1,53 @@
-"""Comparisons as tables and sentences for a terminal."""
+"""Comparisons, scores and audits as tables and sentences for a terminal, and a comparison as a comment in Markdown."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from repro.cli.console import Console, line, stdout
-from repro.cli.text.contest import quality_lines
-from repro.cli.text.table import print_table
+from repro.audit.audit import Audit
+from repro.cli.terminal import Console, line, stdout, table_of
 from repro.compare import METRICS, Comparison
 from repro.compare.design.effect import FEW, HEADING, MainEffect
+from repro.compare.figures import DECIDED, Claim
+from repro.core.errors import visible
+from repro.core.markdown import escaped
+from repro.core.redact import Scrubber
 from repro.tables.cell_tables import group_tables, spread_table
-from repro.tables.claims import claim_table
-from repro.tables.effects import effect_table
-from repro.tables.verdicts import FOOTNOTE, comparison_table
+from repro.tables.layout import TextTable, as_markdown, compact
+from repro.tables.scores import score_table, score_time_table
+from repro.tables.verdicts import ALONE, FOOTNOTE, claim_table, comparison_table, effect_table
 
 if TYPE_CHECKING:
     from repro.compare.design.calibration import Calibration
+    from repro.compare.ranking.score_runs import Scored
     from repro.compare.runs.runs import Compared
     from repro.compare.verdict.convergence import Convergence
+
+
+COLORS = {"faster": "green", "higher": "green", "slower": "red", "lower": "red", "same": "cyan",
+          "fail": "red", "cannot tell": "yellow", "pass": "green", "not applicable": "dim"}
+"""Words of a cell that have a colour: verdicts."""
+
+
+def print_table(table: TextTable, console: Console, numbered: bool = False) -> None:
+    """Print a table under its title, in which stands what every row repeats; nothing without rows.
+
+    Args:
+        numbered: the first column counts the rows.
+    """
+    if not table.rows:
+        return
+    short, said = compact(table)
+    title = f"{short.title}. {said}" if short.title and said else short.title or said
+    console.lines(*([title] if title else []))
+    shown = table_of(*(("", True),) * numbered, *zip(short.headers, short.numeric, strict=True))
+    for number, row in enumerate(short.rows, 1):
+        shown.add_row(*([str(number)] if numbered else []), *(line(text, style=COLORS.get(text, "")) for text in row))
+    console.print(shown)
+
 
 DIGITS = 4
 """Of ratios."""
@@ -29,10 +57,7 @@ def print_compared(found: Compared, console: Console | None = None) -> None:
     """Print the cells, the comparisons and their reasons; colours only on a terminal."""
     console = console or stdout(200)
 
-    def say(*texts: str) -> None:
-        for text in texts:
-            console.print(line(text), soft_wrap=True)
-
+    say = console.lines
     say(f"{found.suite}, digest {found.digest[:16]}, method {found.method}: {METRICS[found.metric].noun}")
     print_table(spread_table(found.summaries, found.origins), console)
     for table in group_tables([item.label for item in found.summaries], found.figures):
@@ -52,9 +77,7 @@ def print_compared(found: Compared, console: Console | None = None) -> None:
         say(*_reasons(found.comparisons))
     if not leading:
         print_effects(found.effects, found.origin, console)
-    say(*(f"caution: {text}{_where(found.comparisons, text)}"
-          for text in dict.fromkeys(text for item in found.comparisons for text in item.cautions)),
-        f"errors: {found.error_budget}", *(f"note: {text}" for text in found.notes),
+    say(*cautions_of(found.comparisons), f"errors: {found.error_budget}", *(f"note: {text}" for text in found.notes),
         *(f"warning: {text}" for text in found.warnings), *_convergences(found.convergence, short=short),
         calibration_text(found.calibration), *(f"failed: {text}" for text in found.failures))
 
@@ -63,7 +86,7 @@ def print_effects(found: Sequence[MainEffect], origin: str, console: Console) ->
     """Print the main effects with their reasons and the factors that they depend on; nothing without any."""
     if not found:
         return
-    console.print(line(f"{HEADING}: ratio of {METRICS[found[0].pooled.metric].noun}"), soft_wrap=True)
+    console.lines(f"{HEADING}: ratio of {METRICS[found[0].pooled.metric].noun}")
     print_table(effect_table(found, origin, DIGITS), console, numbered=True)
     for number, item in enumerate(found, 1):
         settles = f"; {item.pooled.settles}" if item.pooled.settles else ""
@@ -71,10 +94,21 @@ def print_effects(found: Sequence[MainEffect], origin: str, console: Console) ->
                            *([item.scope] if item.incomplete or item.failed else []),
                            *([item.pooled.also] if item.pooled.also else []),
                            *(f"caution: it {other.words}" for other in item.flagged)]
-        for text in (first, *(f"   {text}" for text in details)):
-            console.print(line(text), soft_wrap=True)
-    for text in dict.fromkeys(text for item in found for text in item.pooled.cautions):
-        console.print(line(f"caution: {text}"), soft_wrap=True)
+        console.lines(first, *(f"   {text}" for text in details))
+    console.lines(*dict.fromkeys(f"caution: {text}" for item in found for text in item.pooled.cautions))
+
+
+def comparison_sentence(found: Comparison) -> str:
+    """Return a comparison as one sentence."""
+    versus = f"{found.candidate_label} against {found.baseline_label} ({found.metric})"
+    settles = f"; {found.settles}" if found.settles else ""
+    if found.ratio is None:
+        return f"{versus}: {found.verdict}; {found.because}{settles}"
+    counted = f"{found.n} pairs" if found.paired else f"{found.n} trials or more a side, not paired"
+    ends = found.interval
+    limits = f"{found.coverage} interval {ends.low:.3f} to {ends.high:.3f}, " if ends else ""
+    return (f"{versus}: {found.verdict}, {found.ratio:.3f} x {METRICS[found.metric].times} ({limits}{counted}); "
+            f"{found.because}{settles}")
 
 
 def effect_lines(item: MainEffect) -> Iterator[str]:
@@ -139,7 +173,115 @@ def _convergence(row: Convergence) -> str:
             f"{row.global_batch}, {row.precision}): {row.verdict}{size}; {row.because}")
 
 
-def _where(found: Sequence[Comparison], text: str) -> str:
-    """Return the numbers of the comparisons that a caution applies to, unless it applies to all."""
-    numbers = [str(number) for number, item in enumerate(found, 1) if text in item.cautions]
-    return "" if len(numbers) == len(found) else f" ({', '.join(numbers)})"
+def cautions_of(found: Sequence[Comparison]) -> list[str]:
+    """Return each caution once, with the numbers of the comparisons that it applies to unless it applies to all."""
+    where: dict[str, list[str]] = {}
+    for number, item in enumerate(found, 1):
+        for text in item.cautions:
+            where.setdefault(text, []).append(str(number))
+    return [f"caution: {text}" + ("" if len(numbers) == len(found) else f" ({', '.join(numbers)})")
+            for text, numbers in where.items()]
+
+
+def quality_lines(claims: Sequence[Claim]) -> list[str]:
+    """Return a line for each claim with its figures, and its cautions."""
+    return [text for item in claims
+            for text in (f"quality of {item.sentence}", *(f"caution: {item.label}: {note}" for note in item.cautions))]
+
+
+def print_scored(scored: Scored, console: Console | None = None) -> None:
+    """Print medians, scores and what they rest on."""
+    console = console or stdout(200)
+    found = scored.found
+    console.lines(
+        *(f"{name}, digest {digest[:16]}, method {method}: {METRICS[found.metric].noun}"
+          for name, digest, method in scored.suites),
+        f"{len(found.workloads)} workloads, {len(found.contenders)} contenders by {', '.join(found.by)}; ratios to "
+        f"{found.reference}; {' and '.join(found.origins)} on {scored.machine}")
+    print_table(score_time_table(found, digits=4), console)
+    print_table(score_table(found, digits=4).without(("Withheld",)), console)
+    console.lines(*(f"withheld: {item.name}: {item.withheld}" for item in found.contenders if item.withheld),
+                  *(f"left out: {name}: {reason}" for name, reason in found.left_out),
+                  *(f"caution: {text}" for text in found.cautions),
+                  *(f"note: {text}" for text in (*found.notes, *scored.notes)))
+
+
+ORIGINS = {"record": "a run of this harness", "mlperf": "MLPerf results", "dawnbench": "DAWNBench entries",
+           "speedrun": "records of a speed-run", "mlflow": "an MLflow experiment"}
+
+
+def print_audit(found: Audit, console: Console | None = None) -> None:
+    """Print every rule with its verdict and evidence; colours only on a terminal."""
+    console = console or stdout(160)
+    heads = ("Verdict", "Rule", "", "Title", "Evidence")
+    print_table(TextTable(
+        f"{found.title}: {ORIGINS[found.origin]}, {found.cells} cells, {found.runs} runs", heads, (False,) * len(heads),
+        tuple((item.verdict, item.id, "required" if item.required else "", item.title, item.evidence)
+              for item in found.findings)), console)
+    counts = ", ".join(f"{number} {verdict}" for verdict, number in found.counts.items())
+    unmet = ", ".join(item.id for item in found.failed)
+    console.lines(f"{len(found.findings)} rules: {counts}", *([f"required and not met: {unmet}"] if unmet else []))
+
+
+ROWS, NOTES, SENTENCES = 6, 6, 3
+"""Most rows of each table, most cautions, and most verdicts in full."""
+LONGEST = 700
+"""Most characters of one sentence."""
+
+
+def comment(found: Compared, conditions: Sequence[str] = ()) -> str:
+    """Return the document: whether it passes, the verdicts, tables of ratios and cells, cautions.
+
+    Args:
+        conditions: those of --fail-if that `found.failures` were judged by.
+    """
+    scrubber = Scrubber.here(os.environ, {})
+
+    def safe(text: str) -> str:
+        text = visible(scrubber.text(text))
+        return escaped(text if len(text) <= LONGEST else f"{text[:LONGEST]}...")
+
+    lines = [f"### {safe(found.suite)}: {safe(_headline(found, conditions))}", ""]
+    lines += [f"- **failed** {safe(text)}" for text in found.failures[:SENTENCES]]
+    lines += [f"- {safe(comparison_sentence(item))}" for item in _spoken(found)[:SENTENCES]]
+    lines += [f"- {safe(text)}" for text in quality_lines(found.claims)[:ROWS]]
+    ratios = comparison_table(found.comparisons, found.origins, DIGITS).without((ALONE,))
+    cells = spread_table(found.summaries, found.origins).without(("CV", "Other ends"))
+    lines += [*_table(ratios, safe), *_table(cells, safe)]
+    lines += ["", *(f"- {safe(text)}" for text in (FOOTNOTE, *_noted(found)))]
+    lines += ["", f"suite digest {found.digest[:16]}, method {safe(found.method)}, {safe(METRICS[found.metric].noun)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _headline(found: Compared, conditions: Sequence[str]) -> str:
+    if conditions:
+        return f"{'failed' if found.failures else 'passed'} (fail if {', '.join(conditions)})"
+    words = [item.verdict for item in found.comparisons if item.primary] or [item.verdict for item in found.comparisons]
+    return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words)) if len(words) > 1 else words[0]
+
+
+def _spoken(found: Compared) -> list[Comparison]:
+    """Return the comparisons to be written in full: those declared, else those decided, else all."""
+    return ([item for item in found.comparisons if item.primary]
+            or [item for item in found.comparisons if item.verdict in DECIDED] or found.comparisons)
+
+
+def _noted(found: Compared) -> list[str]:
+    """Return what a reader must know beside the figures; the last lines say what is left out here."""
+    cautions = dict.fromkeys(text for item in found.comparisons for text in item.cautions)
+    also = dict.fromkeys(item.also for item in found.comparisons if item.also)
+    notes = [*also, *(f"caution: {text}" for text in cautions), *(f"warning: {text}" for text in found.warnings),
+             *(f"note: {text}" for text in found.notes)]
+    return [*notes[:NOTES], *_left_out("note", len(notes) - NOTES), f"errors: {found.error_budget}",
+            calibration_text(found.calibration)]
+
+
+def _table(table: TextTable, safe: Callable[[str], str]) -> Iterator[str]:
+    short, said = compact(table)
+    yield from ("", safe(f"{short.title}. {said}".rstrip()), "", as_markdown(short.first(ROWS), safe))
+    if left := _left_out("row", len(table.rows) - ROWS):
+        yield from ("", *left)
+
+
+def _left_out(noun: str, number: int) -> list[str]:
+    return [f"{number} more {noun}{'s' if number > 1 else ''} by repro compare"] if number > 0 else []

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repro.cli.terminal import command
-from repro.cli.text.compare import calibration_text, effect_lines
-from repro.cli.text.contest import quality_lines
-from repro.cli.text.tuning import tuning_lines
+from repro.cli.text.compare import calibration_text, comparison_sentence, effect_lines, quality_lines
+from repro.cli.text.suite import tuning_lines
 from repro.cli.workflows.run import Ended
-from repro.compare import METRICS, Comparison, Summary
+from repro.compare import METRICS, Summary
 from repro.compare.findings import Findings
 from repro.core.errors import visible
-from repro.tables.amounts import amount_text
+from repro.tables.cell_tables import amount_text
 
 
 def ended_text(ended: Ended) -> str:
@@ -57,16 +56,3 @@ def _median(item: Summary) -> str:
     if item.median is None:
         return "not reached" if METRICS[item.metric].to_target else "none"
     return amount_text(item.median, item.metric, 3)
-
-
-def comparison_sentence(found: Comparison) -> str:
-    """Return a comparison as one sentence."""
-    versus = f"{found.candidate_label} against {found.baseline_label} ({found.metric})"
-    settles = f"; {found.settles}" if found.settles else ""
-    if found.ratio is None:
-        return f"{versus}: {found.verdict}; {found.because}{settles}"
-    counted = f"{found.n} pairs" if found.paired else f"{found.n} trials or more a side, not paired"
-    ends = found.interval
-    limits = f"{found.coverage} interval {ends.low:.3f} to {ends.high:.3f}, " if ends else ""
-    return (f"{versus}: {found.verdict}, {found.ratio:.3f} x {METRICS[found.metric].times} ({limits}{counted}); "
-            f"{found.because}{settles}")

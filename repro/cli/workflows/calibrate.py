@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,8 @@ from shlex import quote
 from typing import Any
 
 from repro.bundle.source import is_bundle, open_record
-from repro.cli.workflows import headless
+from repro.cli.workflows.run import execute
+from repro.cli.workflows.tuning import dated
 from repro.compare import factors_of
 from repro.compare.cells import CellIndex, primary_pair
 from repro.compare.design.calibration import FILE, Calibration, add, calibrated, nulls_of, place_for, twin_plan
@@ -86,9 +86,9 @@ def calibrate(
     """
     twins = twin_plan(plan, choose_cells(plan, wanted), pairs or max(plan.design.common, 6), nulls)
     limits.check_size(twins)
-    folder = prepare(twins, suite_text, Path("runs") / f"{plan.suite.suite}-calibrate-{time.strftime('%Y%m%d-%H%M%S')}")
+    folder = prepare(twins, suite_text, dated(f"{plan.suite.suite}-calibrate"))
     with discarded_if_unstarted(folder):
-        record = headless.execute(
+        record = execute(
             twins, folder, kept=f"no null is kept; completed trials stay in {folder.root}",
             next_step=f"for their nulls repeat the command with --from {quote(str(folder.root))}")
     found = _store(record, twins.cells, plan.suite.metric, pairs or max(plan.design.common, 6), plan.suite,

@@ -8,7 +8,7 @@ from types import TracebackType
 
 from rich.progress import BarColumn, Progress, TextColumn
 
-from repro.cli.console import Console, line
+from repro.cli.terminal import Console, line
 from repro.compare.figures import Comparison
 from repro.record.folder.ledger import Look
 from repro.record.result.results import Result
@@ -118,7 +118,6 @@ class TerminalWatcher:
             return ""
         seconds = sum(self._spent) / len(self._spent) * remaining
         return f", about {duration(seconds)} left"
-
 
     def _most_left(self, epochs: float) -> str:
         """Return the time left before any trial has ended: the others like this one, each with its whole budget."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,20 +13,20 @@ from typing import Any
 from repro.bundle.judge import Reproduction, judge
 from repro.bundle.source import open_record
 from repro.bundle.verify import verify
-from repro.cli.entropy import fresh_seed
 from repro.cli.terminal import command
-from repro.cli.workflows import headless
+from repro.cli.workflows.run import execute
+from repro.cli.workflows.tuning import dated
 from repro.core.errors import Exit, OutputError, RecordModified, UsageError, nearest
 from repro.core.files import read_bounded, write_json
 from repro.core.machine import Machine, detect
+from repro.core.random_streams import fresh_seed
 from repro.record.folder.limits import check_size
 from repro.record.folder.resume import reopen
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.folder.stored_code import allow_code_of, classes_from_files
 from repro.runner.run import prepare
-from repro.suite.planning.consent import code_permission, require_code
+from repro.suite.planning.consent import code_permission, permissions, require_allowed, require_code
 from repro.suite.planning.plan import Plan, planned_order
-from repro.suite.planning.reaching import permissions, require_allowed
 
 FILE = "reproduction.json"
 
@@ -93,14 +92,14 @@ def reproduce(
             require_allowed(str(source), first.plan.cells, allowed)
             plan = reduce_plan(first.plan, choose_trials(first, trials), detect(), fresh_seed())
             check_size(plan)
-            folder = prepare(plan, _suite_text(first), out or Path("runs") / (
-                f"{plan.suite.suite}-reproduce-{time.strftime('%Y%m%d-%H%M%S')}"), brought=first.folder.code)
+            folder = prepare(plan, _suite_text(first), out or dated(f"{plan.suite.suite}-reproduce"),
+                             brought=first.folder.code)
         chosen = [(plan.cells[index].cell_id, repeat) for index, repeat in plan.order]
         origin = {"source": source.name, "identity": checked.identity, "of": figures_sha256(first)}
         write_json(folder.root / FILE, {**origin, "answer": None})  # a running reproduction has no answer yet
         on = command(f"reproduce {quote(str(source))} --resume {quote(str(folder.root))}"
                      f"{permissions(first.plan.cells)}{code_permission(first.plan.cells)}")
-        second = headless.execute(plan, folder, kept="nothing is judged; completed trials are kept",
+        second = execute(plan, folder, kept="nothing is judged; completed trials are kept",
                                   next_step=f"resume with: {on}", force=force)
         found = judge(first, second, chosen)
     write_json(folder.root / FILE, {**origin, **found.as_json()})

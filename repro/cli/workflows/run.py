@@ -1,29 +1,40 @@
-"""Runs from start to report: execute a plan or resume it, write the report, finish the replay to MLflow."""
+"""Runs from start to report: execute a plan, resume it or submit it, write the report, finish the replay to MLflow."""
 
 from __future__ import annotations
 
-import re
+import json
 import shlex
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from repro.cli.terminal import command
 from repro.cli.workflows.progress import TerminalWatcher
-from repro.cli.workflows.tuning import Phases, begin, refuse_tuning_alone, tune, waits_for_choice
+from repro.cli.workflows.report import reporter
+from repro.cli.workflows.tuning import (
+    BETWEEN_SECONDS,
+    Phases,
+    begin,
+    choose,
+    dated,
+    planned_tuning,
+    refuse_tuning_alone,
+    waits_for_choice,
+)
 from repro.compare.design.calibration import keep_calibration
 from repro.compare.findings import Findings, findings
-from repro.core import registry
-from repro.core.errors import Exit, UsageError
+from repro.core.errors import Exit, OutputError, UsageError
+from repro.core.files import read_bounded
 from repro.core.machine import detect
+from repro.launchers.slurm import Slurm, in_job, submit
 from repro.record.folder import limits
 from repro.record.folder.index import seal, unseal
 from repro.record.folder.resume import plan_differences, reopen
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.folder.stored_code import allow_code_of, classes_from_files
-from repro.record.tuning import FOLDER, Tuning, read_tuning
+from repro.record.tuning import FOLDER, FROZEN, Tuning, read_tuning, tuning_of
 from repro.reporting import Reporter
 from repro.runner.context import Options, Watcher
 from repro.runner.energy_meter import EnergyMeter
@@ -31,11 +42,11 @@ from repro.runner.run import Run, discarded_if_unstarted, exit_code, has_begun, 
 from repro.runner.session import Messages, RunSession, open_session
 from repro.runner.signals import Interrupts
 from repro.runner.tracking import Tracker, TrackingEnd
-from repro.suite.planning.consent import code_permission, require_code
-from repro.suite.planning.cost import over_time_limits
-from repro.suite.planning.plan import Plan
-from repro.suite.planning.reaching import permissions, require_allowed
+from repro.seams.launching import Launcher
+from repro.suite.planning.consent import code_permission, permissions, require_allowed, require_code
+from repro.suite.planning.plan import Plan, over_time_limits
 
+DEFAULTS = Options()
 FINISH_SECONDS = 60.0
 """Longest wait at the end of a run for a tracking server that answers; the record is complete without it."""
 
@@ -81,72 +92,41 @@ class Ended:
         return f"mlflow: {left}{problem}; nothing is lost, to replay: {again}"
 
 
-def run_suite(
-    plan: Plan, suite_text: str, out: Path | None, track: bool, strict: bool = False, energy: bool = False,
-    budget_seconds: float | None = None,
-) -> Ended:
+def run_suite(plan: Plan, suite_text: str, out: Path | None, track: bool, options: Options = DEFAULTS) -> Ended:
     """Run a plan to its end, or to Ctrl-C; then report the completed trials.
 
-    Args:
-        energy: measure it with CodeCarbon in a separate process.
-        budget_seconds: end a sequential run at the last look that this time reaches.
-
     Raises:
-        UsageError: the plan is larger than one run can be.
+        UsageError: the plan is larger than one run can be, or cannot have these options.
         ReproError: the run could not be started, or the parity gate stopped it.
     """
-    _check_options(plan, energy, budget_seconds)
+    _check_options(plan, options)
     limits.check_size(plan)
-    folder = prepare(plan, suite_text, out or Path("runs") / f"{plan.suite.suite}-{time.strftime('%Y%m%d-%H%M%S')}")
-    with discarded_if_unstarted(folder), TerminalWatcher() as watcher, \
-            open_session(folder, watcher, _messages(folder, plan)) as session:
-        for text in (*limits.warnings(plan), *over_time_limits(plan)):
-            watcher.stage(f"warning: {text}")
-        run = Run(plan, folder, detect(), watcher, Options(strict=strict, energy=energy, budget_seconds=budget_seconds))
+    folder = prepare(plan, suite_text, out or dated(plan.suite.suite))
+    with discarded_if_unstarted(folder), _opened(folder, plan, options, messages(folder.root, plan)) as (run, session):
         return _carry_out(run, session, track)
 
 
-def run_phases(
-    phases: Phases, suite_text: str, out: Path | None, track: bool, strict: bool = False, energy: bool = False,
-    budget_seconds: float | None = None,
-) -> Ended:
-    """Tune the contenders of a suite, then score them with the chosen settings; the arguments are those of `run_suite`.
+def run_phases(phases: Phases, suite_text: str, out: Path | None, track: bool, options: Options) -> Ended:
+    """Tune the contenders of a suite, then score them with the chosen settings.
 
     Raises:
-        UsageError: a phase is larger than one run can be.
+        UsageError: a phase is larger than one run can be, or cannot have these options.
         ReproError: a phase could not be run, or nothing could be chosen.
         KeyboardInterrupt: a signal ended the tuning.
     """
-    _check_options(phases.draft, energy, budget_seconds)
+    _check_options(phases.draft, options)
     root = begin(phases, suite_text, out)
-    options = Options(strict=strict, energy=energy)
     with discarded_if_unstarted(RunFolder(root), RunFolder(root / FOLDER)):
-        tune(root, phases.tuning, options, track, new=True)
-    return _score(root, track, replace(options, budget_seconds=budget_seconds), new=True)
-
-
-def _score(root: Path, track: bool, options: Options, new: bool) -> Ended:
-    """Execute the plan of a run folder, from its beginning or from where it was cut."""
-    folder, plan = reopen(root)
-    machine = detect()
-    with TerminalWatcher() as watcher, open_session(folder, watcher, _messages(folder, plan), options.force) as session:
-        if new:
-            for text in (*limits.warnings(plan), *over_time_limits(plan)):
-                watcher.stage(f"warning: {text}")
-        else:
-            session.accept(plan, plan_differences(plan, machine), options.force)
-        return _carry_out(Run(plan, folder, machine, watcher, options), session, track)
+        _tune(root, phases.tuning, options, track)
+    return _score(root, track, options)
 
 
 def resume_suite(
-    root: Path, track: bool, force: bool = False, again: bool = False, strict: bool = False, energy: bool = False,
-    allowed: Sequence[str] = (), budget_seconds: float | None = None, code: str | None = None,
+    root: Path, track: bool, options: Options = DEFAULTS, allowed: Sequence[str] = (), code: str | None = None
 ) -> Ended:
     """Resume a run under the plan that it began with: completed trials are kept, missing ones run.
 
     Args:
-        force: also if machine, code, plan or record have changed.
-        again: also start trials again that crashed or hung.
         allowed: values of options that may lead out of the run, `SEAM.OPTION=VALUE`.
         code: hash of the code that the run folder brings and may run; None: none may.
 
@@ -154,20 +134,64 @@ def resume_suite(
         UsageError: failed runs of a contest would be started again.
         ReproError: it cannot be resumed: no run folder, another writer, another machine.
     """
-    options = Options(force=force, again=again, strict=strict, energy=energy)
     if waits_for_choice(root):
-        if again:
+        if options.again:
             raise UsageError("--rerun-failed: a tuning ranks settings by all their trials as they ended; leave it out")
-        tune(root, _consented(root / FOLDER, allowed, code), options, track, new=False)
-        return _score(root, track, replace(options, budget_seconds=budget_seconds), new=True)
+        _tune(root, _consented(root / FOLDER, allowed, code), options, track, new=False)
+        return _score(root, track, options)
     _, written = reopen(root)
     refuse_tuning_alone(root, written)
-    if again and written.design.is_contest:
+    if options.again and written.design.is_contest:
         raise UsageError("--rerun-failed: a contest counts every declared run once, also one that failed; make a new "
                          "run")
-    plan = _consented(root, allowed, code)
-    _check_budget(plan, budget_seconds)
-    return _score(root, track, replace(options, budget_seconds=budget_seconds), new=False)
+    _check_options(_consented(root, allowed, code), options)
+    return _score(root, track, options, new=False)
+
+
+def _tune(root: Path, plan: Plan, options: Options, track: bool, new: bool = True) -> None:
+    """Run the trials of a tuning that are missing, choose, and write the plan of the scored run.
+
+    Raises:
+        KeyboardInterrupt: a signal ended it; completed trials are kept.
+        TrialError: trials are missing, because the suite stops after a failure.
+        OutputError: no trial of any contender could be judged.
+        ReproError: it could not be run.
+    """
+    told = messages(root, plan, "completed tuning trials are kept", "the settings are being chosen")
+    with _opened(RunFolder(root / FOLDER), plan, replace(options, budget_seconds=None), told, new) as (run, session):
+        run.watcher.stage(f"phase 1 of 2: {planned_tuning(plan)}")
+        run.tracking = tracker = Tracker(run.folder.root) if track else None
+        ended = session.execute(run)
+        if tracker is not None:
+            tracker.finish(BETWEEN_SECONDS if ended.record is not None else 0.0)
+        found = tuning_of(ended.completed())
+        choose(root, found, run.machine)
+        for item in found.lost:
+            run.watcher.stage(f"warning: {item.label} is not scored: no trial of its tuning could be judged "
+                              f"({item.ends})")
+        run.watcher.stage(f"phase 2 of 2: scoring, with the settings in {root / FROZEN}")
+
+
+def _score(root: Path, track: bool, options: Options, new: bool = True) -> Ended:
+    """Execute the plan of a run folder, from its beginning or from where it was cut."""
+    folder, plan = reopen(root)
+    with _opened(folder, plan, options, messages(root, plan), new) as (run, session):
+        return _carry_out(run, session, track)
+
+
+@contextmanager
+def _opened(
+    folder: RunFolder, plan: Plan, options: Options, told: Messages, new: bool = True
+) -> Iterator[tuple[Run, RunSession]]:
+    """Open the session of a run that begins, with warnings about its plan, or goes on where it was cut."""
+    machine = detect()
+    with TerminalWatcher() as watcher, open_session(folder, watcher, told, options.force) as session:
+        if new:
+            for text in (*limits.warnings(plan), *over_time_limits(plan)):
+                watcher.stage(f"warning: {text}")
+        else:
+            session.accept(plan, plan_differences(plan, machine), options.force)
+        yield Run(plan, folder, machine, watcher, options), session
 
 
 def _consented(root: Path, allowed: Sequence[str], code: str | None) -> Plan:
@@ -189,26 +213,24 @@ def _consented(root: Path, allowed: Sequence[str], code: str | None) -> Plan:
     return plan
 
 
-def _check_options(plan: Plan, energy: bool, budget_seconds: float | None) -> None:
-    """Check options before a folder is made.
+def _check_options(plan: Plan, options: Options) -> None:
+    """Check options before anything is written.
 
     Raises:
         UsageError: the plan cannot have them.
     """
-    if energy:
+    if options.energy:
         EnergyMeter.needed()
-    _check_budget(plan, budget_seconds)
-
-
-def _check_budget(plan: Plan, budget_seconds: float | None) -> None:
-    if budget_seconds is not None and not plan.design.looks:
+    if options.budget_seconds is not None and not plan.design.looks:
         raise UsageError("--budget ends a sequential run at a look; a fixed number of pairs has none: add "
                          "--until-settled")
 
 
-def _messages(folder: RunFolder, plan: Plan) -> Messages:
-    return Messages(kept="reporting the completed trials", closing="the report is being written",
-                    next_step=f"resume with: {_resume_command(folder.root, plan)}")
+def messages(
+    root: Path, plan: Plan, kept: str = "reporting the completed trials", closing: str = "the report is being written"
+) -> Messages:
+    """Return what a user who interrupts a run is told."""
+    return Messages(kept, f"resume with: {_resume_command(root, plan)}", closing)
 
 
 def _resume_command(root: Path, plan: Plan) -> str:
@@ -284,41 +306,80 @@ def _summarize(record: Record, code: Exit, paths: list[str], tracking: TrackingE
     )
 
 
-def write_reports(
-    run: Path, targets: list[str], out: Path | None, only: str | None = None, prefix: str = ""
-) -> list[str]:
-    """Write the record of `run` with each of the reporters `targets`; return the paths and URLs written.
+def execute(plan: Plan, folder: RunFolder, kept: str, next_step: str, force: bool = False) -> Record:
+    """Run the trials of the plan that have no result yet.
 
     Args:
-        only: option of reporters that narrow.
-        prefix: letters for reporters with an option `prefix`, which keep the names of several records apart.
+        kept: what becomes of completed trials if a signal ends the run; shown to the user.
+        next_step: how to continue after that; shown to the user.
+        force: also if machine, code or record differ from those that the run began with.
 
     Raises:
-        UnknownName: there is no such reporter.
-        OutputError: `run` is no run folder, or `out` cannot be written.
-        TrackingError: a tracking server rejected the record.
+        KeyboardInterrupt: a signal ended it; completed trials are kept.
+        ReproError: it could not be completed.
     """
-    reporters = [reporter(name.strip(), only, prefix) for name in targets if name.strip()]
-    if not reporters:
-        raise UsageError("--to names no reporter; see `repro list reporters`")
-    record = read_record(run)
-    tuning = read_tuning(record.folder.root)
-    before = [tuning.record] if tuning is not None else []
-    return [place for item in reporters for part in (*(before if item.of_each_phase else ()), record)
-            for place in item.write(part, out or part.folder.reports)]
+    messages = Messages(kept, next_step, closing="the record is being closed")
+    with TerminalWatcher() as watcher, open_session(folder, watcher, messages, force) as session:
+        session.accept(plan, (), force)
+        return session.execute(Run(plan, folder, detect(), watcher, Options(force=force))).completed()
 
 
-def reporter(name: str, only: str | None = None, prefix: str = "") -> Reporter:
-    """Load a reporter with its default options, and with `only` and `prefix` if it knows them.
+LATEST = 200
+"""Runs that are looked at, the latest first: a suite that states its master seed repeats its last run."""
+
+
+def refuse_same_data(plan: Plan, runs: Path) -> None:
+    """Refuse a plan whose experiment has a run with the same master seed in the folder `runs`; the plan of a tuning is
+    compared with tunings.
 
     Raises:
-        UsageError: the prefix has other characters than letters.
+        UsageError: there is one; says which, and how to draw new data.
     """
-    if prefix and not re.fullmatch("[A-Za-z]+", prefix):
-        raise UsageError(f"--prefix {prefix}: names of macros have letters only, as in --prefix Large")
-    kind: Any = registry.load("reporter", name)
-    options = {"only": only} if only and kind.narrows else {}
-    options |= {"prefix": prefix} if prefix and "prefix" in kind.model_fields else {}
-    found = kind(**options)
-    assert isinstance(found, Reporter)
-    return found
+    below = f"{FOLDER}/" if plan.kind == "tuning" else ""
+    earlier = sorted((path for path in runs.glob("*") if (path / f"{below}plan.json").is_file()),
+                     key=lambda path: path.name[-15:], reverse=True)[:LATEST]
+    if same := next((path for path in earlier if _has_data_of(path / f"{below}plan.json", plan)), None):
+        raise UsageError(
+            f"{same}: is a run of {plan.suite.suite!r} with master seed {plan.master_seed}, which the suite states: a "
+            f"run now would draw the same data again; for new data: --master-seed with another number, or no "
+            f"master_seed in the suite; to repeat it on purpose: --master-seed {plan.master_seed}")
+
+
+def _has_data_of(path: Path, plan: Plan) -> bool:
+    """Return whether a stored plan draws the same random numbers for the same experiment."""
+    try:
+        found = json.loads(read_bounded(path))
+        return (found["kind"], found["digest"], found["suite"]["master_seed"]) == (
+            plan.kind, plan.digest, plan.master_seed)
+    except (OutputError, ValueError, LookupError, TypeError, RecursionError):
+        return False  # no plan, or a damaged one, which `repro verify` reports
+
+
+def submitted(
+    plan: Plan, options: Sequence[str], arguments: Sequence[str], out: Path | None, flags: Sequence[str]
+) -> str:
+    """Submit a plan of launcher slurm, one job for all its trials; return the message for the user.
+
+    Args:
+        options: of sbatch.
+        arguments: of this command.
+        flags: those of them that a resumed run needs as well.
+
+    Returns:
+        "" if this process is where the plan runs.
+
+    Raises:
+        UsageError: Slurm refuses, or `options` are given to a plan that needs no job.
+    """
+    found = (cell.choices.launcher.get(Launcher) for cell in plan.cells)
+    nodes = [each.nodes for each in found if isinstance(each, Slurm)]
+    if not nodes or in_job():
+        if options:
+            raise UsageError(f"{options[0]}: only launcher slurm outside a job takes options after --")
+        return ""
+    place = out or dated(plan.suite.suite)
+    first = list(arguments[: arguments.index("--")]) if "--" in arguments else list(arguments)
+    first += [] if out else ["--out", str(place)]
+    job = submit(plan.suite.suite, max(nodes), first, ["run", "--resume", str(place), *flags], place, options)
+    return (f"job {job} is submitted; its output: {place}.slurm.log, the run: {place}\n"
+            f"next: squeue --job {job}; scancel {job} ends it, and what has run stays")

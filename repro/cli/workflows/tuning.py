@@ -17,32 +17,25 @@ from typing import Any
 
 import yaml
 
-from repro.cli.entropy import fresh_seed
 from repro.cli.terminal import command
-from repro.cli.workflows.progress import TerminalWatcher, duration
+from repro.cli.workflows.progress import duration
 from repro.core.errors import TrialError, UsageError
 from repro.core.files import write_model, write_text
 from repro.core.machine import Machine, detect
+from repro.core.random_streams import fresh_seed
 from repro.record.folder import limits
-from repro.record.folder.resume import plan_differences
 from repro.record.folder.store import RunFolder
-from repro.record.tuning import DECLARED, FOLDER, FROZEN, RULE, Declared, Tuning, read_declared, tuning_of
-from repro.runner.context import Options
-from repro.runner.run import Run, fill, prepare
-from repro.runner.session import Messages, RunSession, open_session
-from repro.runner.tracking import Tracker
+from repro.record.tuning import DECLARED, FOLDER, FROZEN, RULE, Declared, Tuning, read_declared
+from repro.runner.run import fill, prepare
+from repro.suite.contenders import Contender, check_spaces, contenders, drafted, scored_suite, tuning_suite
 from repro.suite.field_problem import Problem, as_text
 from repro.suite.file import SuiteFile
 from repro.suite.model import Suite
-from repro.suite.planning.consent import code_permission
-from repro.suite.planning.cost import estimate, over_time_limits
+from repro.suite.planning.consent import refuse_credentials
 from repro.suite.planning.matrix import tried_cells, written_kinds
-from repro.suite.planning.plan import Drawn, Plan, make_plan
-from repro.suite.planning.reaching import permissions, refuse_credentials
-from repro.suite.tuning.contenders import Contender, check_spaces, contenders
-from repro.suite.tuning.phases import drafted, scored_suite, tuning_suite
+from repro.suite.planning.plan import Drawn, Plan, estimate, make_plan
 
-FINISH_SECONDS = 20.0
+BETWEEN_SECONDS = 20.0
 """Longest wait for a tracking server between the phases; the scored run does not depend on it."""
 DRAFT = ("the tuning chooses the settings: this plan and its cost have the first setting of every contender in place "
          "of the chosen one")
@@ -124,8 +117,7 @@ def begin(phases: Phases, suite_text: str, out: Path | None) -> Path:
     """
     for plan in (phases.tuning, phases.draft):
         limits.check_size(plan)
-    name = f"{phases.draft.suite.suite}-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder = RunFolder.create(out or Path("runs") / name)
+    folder = RunFolder.create(out or dated(phases.draft.suite.suite))
     write_text(folder.suite, suite_text)
     write_model(folder.root / DECLARED, phases.declared)
     prepare(phases.tuning, suite_text, folder.root / FOLDER)
@@ -148,43 +140,15 @@ def refuse_tuning_alone(root: Path, plan: Plan) -> None:
                          f"{command(f'run --resume {shlex.quote(str(root.parent))}')}")
 
 
-def tune(root: Path, plan: Plan, options: Options, track: bool, new: bool) -> None:
-    """Run the trials of a tuning that are missing, choose, and write the plan of the scored run.
-
-    Args:
-        plan: of the tuning.
-        new: the folder was made by this command, and is removed if nothing of it runs.
-
-    Raises:
-        KeyboardInterrupt: a signal ended it; completed trials are kept.
-        TrialError: trials are missing, because the suite stops after a failure.
-        OutputError: no trial of any contender could be judged.
-        ReproError: it could not be run.
-    """
-    folder, machine = RunFolder(root / FOLDER), detect()
-    with TerminalWatcher() as watcher, open_session(folder, watcher, _messages(root, plan), options.force) as session:
-        if new:
-            for text in (*limits.warnings(plan), *over_time_limits(plan)):
-                watcher.stage(f"warning: {text}")
-        else:
-            session.accept(plan, plan_differences(plan, machine), options.force)
-        seconds = duration(estimate(plan).full_budget_seconds)
-        watcher.stage(f"phase 1 of 2: tuning, {len(plan.order)} trials of {len(plan.cells)} settings, about {seconds} "
-                      "if every trial uses its whole budget (modelled)")
-        found = _execute(Run(plan, folder, machine, watcher, options), session, track)
-        choose(root, found, machine)
-        for item in found.lost:
-            watcher.stage(f"warning: {item.label} is not scored: no trial of its tuning could be judged ({item.ends})")
-        watcher.stage(f"phase 2 of 2: scoring, with the settings in {root / FROZEN}")
+def planned_tuning(plan: Plan) -> str:
+    """Return what a tuning is about to do, and how long it may take."""
+    return (f"tuning, {len(plan.order)} trials of {len(plan.cells)} settings, about "
+            f"{duration(estimate(plan).full_budget_seconds)} if every trial uses its whole budget (modelled)")
 
 
-def _execute(run: Run, session: RunSession, track: bool) -> Tuning:
-    """Run the tuning to its end; return it."""
-    run.tracking = tracker = Tracker(run.folder.root) if track else None
-    ended = session.execute(run)
-    if tracker is not None:
-        tracker.finish(FINISH_SECONDS if ended.record is not None else 0.0)
-    return tuning_of(ended.completed())
+def dated(name: str) -> Path:
+    """Return the folder of a run that is made now."""
+    return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def choose(root: Path, tuning: Tuning, machine: Machine) -> Plan:
@@ -223,10 +187,3 @@ def frozen_text(suite: Suite, tuning: Tuning) -> str:
             f"settings. Of every contender {RULE}. `settings` is the choice; `tuned` says where it comes from.")
     head = textwrap.fill(text, 100, initial_indent="# ", subsequent_indent="# ")
     return f"{head}\n{yaml.safe_dump(first, sort_keys=False, allow_unicode=True, width=110)}"
-
-
-def _messages(root: Path, plan: Plan) -> Messages:
-    again = command(f"run --resume {shlex.quote(str(root))}{permissions(plan.cells)}"
-                    f"{code_permission(plan.cells, plan.base)}")
-    return Messages(kept="completed tuning trials are kept", next_step=f"resume with: {again}",
-                    closing="the settings are being chosen")

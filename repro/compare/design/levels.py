@@ -8,7 +8,7 @@ from typing import Any
 
 from repro.compare.cells import hashable
 from repro.core import pattern
-from repro.suite.choices.choice import Choice
+from repro.suite.choice import Choice
 from repro.suite.model import Suite
 from repro.suite.planning.cell import Cell
 

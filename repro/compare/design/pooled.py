@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from repro.compare.evidence.observation import Observed
-from repro.record.result.metric_values import read
-from repro.record.result.results import Bracket, Point
-from repro.record.result.warned import Resumed
+from repro.record.result.remarks import Resumed
+from repro.record.result.results import Bracket, Point, read
 from repro.suite.metrics import METRICS
 
 

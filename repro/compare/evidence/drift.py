@@ -20,8 +20,7 @@ from typing import Literal
 import numpy as np
 
 from repro import stats
-from repro.record.result.metric_values import figure
-from repro.record.result.results import Result
+from repro.record.result.results import Result, figure
 from repro.stats.interval import from_log
 from repro.suite.metrics import DEFAULT, METRICS
 from repro.suite.planning.plan import Plan

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from repro.core.numbers import plain_sum
-from repro.record.result.metric_values import Measured, figure
-from repro.record.result.results import Bracket, Point
+from repro.record.result.remarks import Resumed
+from repro.record.result.results import Bracket, Measured, Point, figure
 from repro.record.result.status import meaning
-from repro.record.result.warned import Resumed
 from repro.suite.metrics import MetricSpec
 
 OFF_TRAINING_CLOCK = ("eval", "checkpoint", "logging")

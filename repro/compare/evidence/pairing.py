@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from repro.compare.evidence.observation import Observed, is_meaningless
 from repro.compare.figures import Pair
-from repro.record.result.metric_values import figure
+from repro.record.result.results import figure
 from repro.record.result.status import meaning
 from repro.suite.metrics import MetricSpec
 

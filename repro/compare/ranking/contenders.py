@@ -15,8 +15,8 @@ from repro.compare.ranking.tuning_check import tuned_levels
 from repro.core import pattern
 from repro.core.errors import UsageError
 from repro.record.folder.store import Record
+from repro.suite.contenders import contender_label
 from repro.suite.planning.cell import Cell, label_of, shown_factors
-from repro.suite.tuning.contenders import contender_label
 
 TASK = ("workload", "stop")
 """Fields of a trial that say what is to be solved, not who solves it."""

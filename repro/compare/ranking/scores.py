@@ -21,7 +21,7 @@ from repro.core import pattern
 from repro.core.errors import UsageError
 from repro.core.random_streams import Streams
 from repro.record.folder.store import Record
-from repro.record.result.metric_values import figure
+from repro.record.result.results import figure
 from repro.record.result.status import meaning
 from repro.suite.metrics import DEFAULT, METRICS, MetricSpec
 from repro.suite.model import Metric

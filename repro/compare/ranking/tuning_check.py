@@ -19,10 +19,10 @@ from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.record.tuning import TunedContender, Tuning, read_tuning, tuning_of, tuning_sha256
-from repro.suite.choices.recorded import reading
+from repro.suite.contenders import Contender, contender_label, contenders
 from repro.suite.planning.matrix import levels_of_cells, written_kinds
+from repro.suite.recorded import reading
 from repro.suite.tune import Axis, Space, Tune
-from repro.suite.tuning.contenders import Contender, contender_label, contenders
 
 OPTIMIZERS = ("optimizer", "preconditioner")
 """Factors that say how an update is made."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from repro.record.folder.store import Record
+from repro.record.result.remarks import Warned
 from repro.record.result.results import Result
-from repro.record.result.warned import Warned
 
 BUSY = 0.25
 """Load per core (1 min, before the run) above which a reader is warned: one other process on four cores."""

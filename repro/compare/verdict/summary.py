@@ -13,8 +13,7 @@ from repro.compare.evidence.missed import censored, common_horizon, cut
 from repro.compare.evidence.observation import is_meaningless, observe, watched_until
 from repro.compare.figures import Bounds, Estimate, bounds
 from repro.core.frozen import Frozen
-from repro.record.result.metric_values import figure
-from repro.record.result.results import Result
+from repro.record.result.results import Result, figure
 from repro.record.result.status import counted, meaning
 from repro.suite.design import JUDGES
 from repro.suite.kinds.program import ProgramConfig

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from repro.core.errors import TrialError
-from repro.seams.model_options import Compilation
+from repro.seams.plugin import Compilation
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 """Modules without a forward pass; their children stand for them."""

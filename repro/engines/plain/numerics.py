@@ -11,9 +11,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from repro.seams.batches import map_tensors
-from repro.seams.loss_scaling import LossScaling
-from repro.seams.training import Precision
+from repro.seams.training import LossScaling, Precision
+from repro.seams.workload import map_tensors
 
 
 class Numerics:

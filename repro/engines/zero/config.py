@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from repro.core.errors import nearest
-from repro.seams.loss_scaling import LossScaling
-from repro.seams.training import Job
+from repro.seams.training import Job, LossScaling
 
 _PRECISION = "the trial's `precision`"
 _CLOCK = "the harness: only the step's own work is timed, and DeepSpeed prints nothing"

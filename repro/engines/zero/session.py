@@ -30,8 +30,8 @@ from repro.engines.plain.session import as_array
 from repro.engines.plain.state import GroupNumbers, class_of, options_of
 from repro.engines.zero import extension
 from repro.engines.zero.checkpoint_files import TAG, SafeFiles, refuse_unreadable
-from repro.seams.batches import call_model
 from repro.seams.training import Batch, Held, Job, TrainingParts
+from repro.seams.workload import call_model
 
 
 class DeepSpeedSession(EvenPasses):

@@ -1,17 +1,39 @@
-"""The exchange of gradients in a step, read from the traffic of a trial: how many all-reduces of how many bytes."""
+"""The exchange of gradients in a step, read from the traffic of a trial; a figure with its interval."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from repro import stats
 from repro.comm.algorithm import Algorithm
 from repro.comm.algorithms.ring import Ring
 from repro.comm.schedule import ScheduleCost
 from repro.core.errors import UsageError
-from repro.record.result.results import Moved, RankTraffic, Result
+from repro.core.frozen import Frozen
+from repro.record.result.parts import Moved, RankTraffic
+from repro.record.result.results import Result
 from repro.seams.training import Comm, Engine
 from repro.suite.planning.cell import Cell
+
+
+class Estimated(Frozen):
+    """A figure by seed of a run, in the middle and with the 95 % t interval of its logarithm over the seeds."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+def estimated(values: Sequence[float]) -> Estimated:
+    """Return the geometric mean of `values` with its interval; without one for a single or always equal value."""
+    logs = [math.log(value) for value in values]
+    if len(logs) < 2 or len(set(logs)) == 1:
+        return Estimated(value=values[0], low=None, high=None)
+    found = stats.mean_interval(logs)
+    return Estimated(value=math.exp(sum(logs) / len(logs)), low=math.exp(found.low), high=math.exp(found.high))
+
 
 ALL_REDUCE = ("ddp",)
 """Engines that send gradients by all-reduce alone, beside DeepSpeed's stage 0."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,17 +11,63 @@ from typing import Any
 import yaml
 
 from repro.bundle.source import open_record
-from repro.cli.entropy import fresh_seed
-from repro.cli.workflows import headless
+from repro.cli.workflows.run import execute
+from repro.cli.workflows.tuning import dated
 from repro.core.errors import UsageError
+from repro.core.frozen import Frozen
 from repro.core.machine import detect
-from repro.papers.advise.checked import CheckRow, check
+from repro.core.random_streams import fresh_seed
+from repro.papers.advise.exchange import Estimated, estimated
 from repro.papers.advise.pilot import check_suite, pilot_suite
-from repro.papers.advise.predict import Advice, advise, families_of, unfit
+from repro.papers.advise.predict import Advice, advise, families_of, family_of, step_of, unfit
 from repro.record.folder.store import Record, read_record
+from repro.record.result.status import meaning
 from repro.runner.run import discarded_if_unstarted, prepare
 from repro.suite.model import Suite
+from repro.suite.planning.cell import Cell
 from repro.suite.planning.plan import Drawn, Plan, make_plan
+
+
+class CheckRow(Frozen):
+    """One family with one number of workers."""
+
+    family: str
+    workers: int
+    predicted: Estimated
+    measured: Estimated | None
+    """By seed of the check, over one worker of the same seed; None: `why`."""
+    ratio: float | None
+    """Predicted over measured."""
+    why: str = ""
+
+
+def check(advice: Advice, record: Record) -> tuple[CheckRow, ...]:
+    """Return all predictions whose workers the record ran, or should have run."""
+    families: dict[str, dict[int, Cell]] = {}
+    for cell in record.plan.cells:
+        families.setdefault(family_of(cell), {})[cell.choices.processes] = cell
+    rows = []
+    for item in advice.families:
+        cells = families.get(item.family, {})
+        for row in item.workers:
+            if row.workers in cells:
+                measured = _speed_ups(record, cells, row.workers) if 1 in cells else []
+                found = estimated(measured) if measured else None
+                rows.append(CheckRow(
+                    family=item.family, workers=row.workers, predicted=row.speed_up, measured=found,
+                    ratio=row.speed_up.value / found.value if found else None,
+                    why="" if found else "no seed has a completed trial with this number of workers and with one"))
+    return tuple(rows)
+
+
+def _speed_ups(record: Record, cells: dict[int, Cell], workers: int) -> Sequence[float]:
+    def steps(count: int) -> dict[int, float]:
+        return {item.repeat: step_of(item) for item in record.of_cell(cells[count].cell_id)
+                if meaning(item.status).completed and item.steps}
+
+    alone, together = steps(1), steps(workers)
+    return [workers * alone[repeat] / seconds for repeat, seconds in together.items() if repeat in alone]
+
 
 MOST_CELLS = 40
 """Of a pilot or a check: more take longer than what they are to save."""
@@ -59,7 +104,7 @@ def advise_suite(
         ReproError: a run could not be completed, or the suite can have no advice.
     """
     wanted = pilot_suite(plan, steps)
-    folder = out or Path("runs") / f"{wanted.suite}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = out or dated(wanted.suite)
     if pilot is None:
         found = advise(_run(wanted, folder, "the advice"), str(folder), efficiency, available_mib, workers)
     else:
@@ -84,7 +129,7 @@ def _run(suite: Suite, place: Path, what: str) -> Record:
     text = yaml.safe_dump(suite.model_dump(mode="json", by_alias=True, exclude_unset=True), sort_keys=False)
     folder = prepare(plan, text, place)
     with discarded_if_unstarted(folder):
-        return headless.execute(plan, folder, kept=f"{what} needs all trials; completed ones stay in {folder.root}",
+        return execute(plan, folder, kept=f"{what} needs all trials; completed ones stay in {folder.root}",
                                 next_step=f"complete it with repro run --resume {quote(str(folder.root))}")
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from repro.cli.options import FiniteRange, echo_json, json_option
-from repro.cli.place import PlaceParam
+from repro.cli.options import FiniteRange, PlaceParam, echo_json, json_option
 from repro.cli.terminal import say
 from repro.core.errors import Exit, UnknownName, UsageError
 
@@ -73,7 +72,7 @@ def create_tasks(source: str, out: str, chunk: Any, overlap: Any, dtype: str | N
     """
     from repro.core.redact import masked
     from repro.papers.chunkflow.grid import Grid
-    from repro.papers.chunkflow.queue_address import open_queue
+    from repro.papers.chunkflow.queues import open_queue
     from repro.papers.chunkflow.store import Output, open_volume
 
     given = open_volume(source)
@@ -96,7 +95,7 @@ def status(address: str, as_json: bool) -> None:
     \b
     Example: repro volume status --queue sqlite:tasks.db
     """
-    from repro.papers.chunkflow.queue_address import open_queue
+    from repro.papers.chunkflow.queues import open_queue
 
     queue = open_queue(address)
     found, dead = queue.counts(), [task.rpartition("/")[2] for task in queue.dead()]
@@ -188,8 +187,8 @@ def write(path: str) -> Operator:
 def work_on(made: list[Callable[[], Operator]], address: str, visibility: float, most_receives: int) -> None:
     """Work with the chain until the queue is empty."""
     from repro.papers.chunkflow.operators import checked
-    from repro.papers.chunkflow.queue_address import open_queue
-    from repro.papers.chunkflow.worker import work
+    from repro.papers.chunkflow.queues import open_queue
+    from repro.papers.chunkflow.volume_workers import work
 
     queue = open_queue(address, visibility, most_receives)
     chain, output = checked([each() for each in made])

@@ -74,7 +74,7 @@ class VolumeInference(Measurement):
         if problem or self.queue == "sqlite":
             return problem
         from repro.core.errors import UsageError
-        from repro.papers.chunkflow.queue_address import open_queue
+        from repro.papers.chunkflow.queues import open_queue
 
         try:
             open_queue(self.address("plan", Path()), make=True).remove()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -14,15 +16,58 @@ import torch
 import torch.distributed as dist
 import zarr
 
-from repro.core.errors import TrialError
+from repro.core.errors import ReproError, TrialError
 from repro.papers.chunkflow.grid import Grid
-from repro.papers.chunkflow.net import RADIUS, net
-from repro.papers.chunkflow.operators import Blend, Delay, Infer, Read, Write
-from repro.papers.chunkflow.queue_address import open_queue
+from repro.papers.chunkflow.operators import RADIUS, Blend, Delay, Infer, Operator, Piece, Read, Write, net
+from repro.papers.chunkflow.queues import open_queue
 from repro.papers.chunkflow.store import Output
 from repro.papers.chunkflow.task_queue import TaskQueue
-from repro.papers.chunkflow.worker import Tally, work
 from repro.seams.measurement import Check, Counted, Findings, Measuring, Post
+
+POLL_SECONDS = 0.02
+
+
+@dataclass(slots=True)
+class Tally:
+    """Tasks that one worker did."""
+
+    done: int = 0
+    failed: int = 0
+    late: int = 0
+    """Done, but after the visibility timeout, when another worker had the task too."""
+
+
+def work(queue: TaskQueue, chain: Sequence[Operator], output: Output, tell: Callable[[str], None]) -> Tally:
+    """Work until the queue has no open task, also none in another worker's hands.
+
+    A task that fails stays in the queue, is received again after the visibility timeout and ends as a dead letter;
+    `tell` is given one line. What concerns every task (a full disk, a lost queue) ends the worker.
+
+    Raises:
+        ReproError: the output cannot be written, the queue cannot be reached, or its tasks are for another output.
+    """
+    tally = Tally()
+    while True:
+        message = queue.receive()
+        if message is None:
+            if not queue.counts().open:
+                return tally
+            time.sleep(POLL_SECONDS)
+            continue
+        piece = Piece(output.chunk_of(message.body))
+        try:
+            for operator in chain:
+                piece = operator.apply(piece, output.grid)
+        except ReproError:
+            raise
+        except Exception as error:  # a damaged input chunk, for example: other tasks may be well
+            tally.failed += 1
+            tell(f"chunk {piece.index} failed ({message.receives} receives): "
+                 f"{type(error).__name__}: {error}")
+            continue
+        tally.done += 1
+        tally.late += not queue.delete(message)
+
 
 CONV_LIMIT = 1e-5
 """Largest difference to inference of the whole volume where no chunk lacks neighbours: float32 sums in other orders."""

@@ -15,10 +15,64 @@ from numpy.typing import NDArray
 from repro.core.errors import TrialError
 from repro.core.files import write_bytes
 from repro.core.random_streams import Streams
-from repro.papers.dedup import hashes
-from repro.papers.extra import require
+from repro.papers.extra import imported, require
 from repro.workloads.data.form import store
-from repro.workloads.selected_data import Dedup, Images, Selected, rows_sha256
+from repro.workloads.selected_data import Dedup, HashKind, Images, Selected, rows_sha256
+
+Words = NDArray[np.uint64]
+"""[n, words]: one hash a row, its bits packed into 64-bit words, filled up with zeros."""
+BLOCK = 512
+"""Hashes that are compared with all others at once."""
+
+
+def hash_images(images: NDArray[np.uint8], kind: HashKind, size: int) -> Words:
+    """Return the hashes of grey [n, side, side] or colour [n, side, side, 3] images."""
+    from PIL import Image
+
+    imagehash = imported("ImageHash", "imagehash")
+
+    make = {"ahash": imagehash.average_hash, "dhash": imagehash.dhash, "phash": imagehash.phash,
+            "whash": imagehash.whash}[kind]
+    bits = np.stack([make(Image.fromarray(image), hash_size=size).hash.ravel() for image in images])
+    packed = np.packbits(bits, axis=1)
+    return np.pad(packed, ((0, 0), (0, -packed.shape[1] % 8))).view("<u8").astype(np.uint64)
+
+
+def distances(some: Words, others: Words) -> NDArray[np.uint16]:
+    """Return the Hamming distances [len(some), len(others)]."""
+    total = np.zeros((len(some), len(others)), np.uint16)
+    for word in range(some.shape[1]):
+        total += np.bitwise_count(some[:, word, None] ^ others[None, :, word])
+    return total
+
+
+def keep_first(hashes: Words, threshold: int) -> NDArray[np.int64]:
+    """Return the rows that stay, ascending: a row is left out if an earlier one that stays is within `threshold`.
+
+    So no two rows that stay are near, and every row left out is near one that stays; a chain of small steps does not
+    pull far images together.
+    """
+    kept = np.zeros(len(hashes), dtype=bool)
+    for start in range(0, len(hashes), BLOCK):
+        block = hashes[start : start + BLOCK]
+        free = ~near(block, hashes[:start][kept[:start]], threshold)
+        within = distances(block, block) <= threshold
+        for row in range(len(block)):
+            if free[row]:
+                kept[start + row] = True
+                free[row + 1 :] &= ~within[row, row + 1 :]
+    return np.flatnonzero(kept)
+
+
+def near(some: Words, others: Words, threshold: int) -> NDArray[np.bool_]:
+    """Return for each of `some` whether one of `others` is within `threshold` bits [len(some)]."""
+    found = np.zeros(len(some), dtype=bool)
+    for start in range(0, len(some), BLOCK):
+        for place in range(0, len(others), 16 * BLOCK):
+            part = distances(some[start : start + BLOCK], others[place : place + 16 * BLOCK])
+            found[start : start + BLOCK] |= (part <= threshold).any(axis=1)
+    return found
+
 
 FOLDER = "duplicates"
 
@@ -31,7 +85,7 @@ def select(dedup: Dedup, images: Images) -> Selected:
     first_copy = len(images.train) - images.planted
     return Selected(
         samples=len(images.train), kept=len(chosen), sha256=rows_sha256(chosen),
-        leaked=int(hashes.near(sides[1], sides[0][chosen], dedup.threshold).sum()), evaluation=len(images.evaluation),
+        leaked=int(near(sides[1], sides[0][chosen], dedup.threshold).sum()), evaluation=len(images.evaluation),
         planted=images.planted, planted_removed=images.planted - int((chosen >= first_copy).sum()),
     )
 
@@ -51,19 +105,19 @@ def rows(dedup: Dedup, images: Images, planned: Selected) -> NDArray[np.int64]:
     return chosen
 
 
-def _hashes(dedup: Dedup, images: Images) -> tuple[hashes.Words, hashes.Words]:
+def _hashes(dedup: Dedup, images: Images) -> tuple[Words, Words]:
     """Return the hashes of training and evaluation images."""
     def found() -> np.ndarray:
-        both = (hashes.hash_images(part, dedup.hash, dedup.size) for part in (images.train, images.evaluation))
+        both = (hash_images(part, dedup.hash, dedup.size) for part in (images.train, images.evaluation))
         return np.concatenate(list(both))
 
     both = _stored(f"hashes {images.sha256} {dedup.hash} {dedup.size}", found)
     return both[: len(images.train)], both[len(images.train) :]
 
 
-def _first(dedup: Dedup, images: Images, sides: tuple[hashes.Words, hashes.Words] | None) -> NDArray[np.int64]:
+def _first(dedup: Dedup, images: Images, sides: tuple[Words, Words] | None) -> NDArray[np.int64]:
     return _stored(f"rows {images.sha256} {dedup.hash} {dedup.size} {dedup.threshold}",
-                   lambda: hashes.keep_first((sides or _hashes(dedup, images))[0], dedup.threshold))
+                   lambda: keep_first((sides or _hashes(dedup, images))[0], dedup.threshold))
 
 
 def _drawn(samples: int, kept: int) -> NDArray[np.int64]:

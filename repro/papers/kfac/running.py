@@ -1,22 +1,132 @@
-"""K-FAC on one rank: hooks that observe the layers, and the preconditioning of a step."""
+"""K-FAC on one rank: its messages, inverses, the hooks that observe layers, and the preconditioning of a step."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar
 
 import torch
+import torch.distributed as dist
 
 from repro.core.errors import TrialError
-from repro.papers.kfac.exchange import Exchange
-from repro.papers.kfac.factors import Factors
-from repro.papers.kfac.inverses import INVERSES
-from repro.papers.kfac.layers import find_layers
-from repro.papers.kfac.options import KfacOptions
-from repro.papers.kfac.placement import assign
+from repro.papers.kfac.factors import Factors, find_layers
+from repro.papers.kfac.options import Grid, KfacOptions, assign
 from repro.seams.preconditioner import Place, Preconditioning
+
+
+class Inverse(ABC):
+    """Decomposition kept of a factor, and its product with a gradient."""
+
+    def __init__(self, damping: float) -> None:
+        self.damping = damping
+
+    @abstractmethod
+    def numbers(self, rows: int) -> int:
+        """Return how many numbers are kept of a factor."""
+
+    @abstractmethod
+    def decompose(self, factor: torch.Tensor, kept: torch.Tensor) -> None:
+        """Write what is kept of `factor` [n, n] into `kept` [numbers(n)]."""
+
+    @abstractmethod
+    def product(self, a: torch.Tensor, g: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        """Return the preconditioned gradient [outputs, inputs].
+
+        Args:
+            a: what is kept of A [inputs, inputs].
+            g: what is kept of G [outputs, outputs].
+        """
+
+
+class Eigen(Inverse):
+    """(G (x) A + damping I)^-1 dW = Q_G ((Q_G^T dW Q_A) / (l_G l_A^T + damping)) Q_A^T."""
+
+    def numbers(self, rows: int) -> int:
+        return rows**2 + rows
+
+    def decompose(self, factor: torch.Tensor, kept: torch.Tensor) -> None:
+        values, vectors = torch.linalg.eigh(factor)
+        kept[:-len(factor)].copy_(vectors.reshape(-1))
+        # Rounding makes eigenvalues of a singular matrix negative.
+        kept[-len(factor):].copy_(values.clamp_(min=0))
+
+    def product(self, a: torch.Tensor, g: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        outputs, inputs = gradient.shape
+        q_a, q_g = a[:-inputs].view(inputs, inputs), g[:-outputs].view(outputs, outputs)
+        rotated = q_g.T @ gradient @ q_a
+        rotated /= torch.outer(g[-outputs:], a[-inputs:]) + self.damping
+        return q_g @ rotated @ q_a.T
+
+
+class Direct(Inverse):
+    """(G + damping I)^-1 dW (A + damping I)^-1."""
+
+    def numbers(self, rows: int) -> int:
+        return rows**2
+
+    def decompose(self, factor: torch.Tensor, kept: torch.Tensor) -> None:
+        damped = factor + self.damping * torch.eye(len(factor), device=factor.device)
+        kept.copy_(torch.linalg.inv(damped).reshape(-1))
+
+    def product(self, a: torch.Tensor, g: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        outputs, inputs = gradient.shape
+        return g.view(outputs, outputs) @ gradient @ a.view(inputs, inputs)
+
+
+INVERSES: dict[str, type[Inverse]] = {"eigen": Eigen, "direct": Direct}
+
+
+class Exchange:
+    """The groups of one rank. Groups of all ranks are the default group; others are made here, by all ranks."""
+
+    def __init__(self, grid: Grid, rank: int) -> None:
+        self.grid, self.rank = grid, rank
+        rows = [grid.row_of(place) for place in range(grid.workers)]
+        columns = [grid.column(column) for column in range(grid.columns)]
+        self.column = self._join(columns)
+        """Ranks that precondition the same layers."""
+        self.row = self._join(rows)
+        """One rank of each column."""
+
+    def _join(self, groups: Sequence[Sequence[int]]) -> Any:
+        """Return this rank's group of several; None: it is alone in it."""
+        found = None
+        for ranks in groups:
+            if len(ranks) == 1:
+                continue
+            group = dist.group.WORLD if len(ranks) == self.grid.world else dist.new_group(list(ranks))
+            found = group if self.rank in ranks else found
+        return found
+
+    def average(self, flat: torch.Tensor) -> None:
+        """Replace `flat` by its mean over all ranks."""
+        if self.grid.world > 1:
+            dist.all_reduce(flat)
+            flat.div_(self.grid.world)
+
+    def share_in_column(self, pieces: Mapping[int, torch.Tensor]) -> None:
+        """Copy to all ranks of this column what each of them owns.
+
+        Args:
+            pieces: by owner, the same on all ranks of the column.
+        """
+        if self.column is not None:
+            for owner, piece in pieces.items():
+                dist.broadcast(piece, src=owner, group=self.column)
+
+    def share_in_row(self, pieces: Mapping[int, torch.Tensor]) -> None:
+        """Copy to all ranks of this row what each column computed.
+
+        Args:
+            pieces: by column.
+        """
+        if self.row is not None:
+            ranks = self.grid.row_of(self.rank)
+            for column, piece in pieces.items():
+                dist.broadcast(piece, src=ranks[column], group=self.row)
 
 
 def kl_factor(

@@ -11,7 +11,7 @@ from repro.seams.launching import Launcher
 from repro.seams.measurement import Measurement
 from repro.seams.plugin import Setting
 from repro.seams.training import Comm
-from repro.suite.choices.choice import CommChoice, LauncherChoice, MeasurementChoice
+from repro.suite.choice import CommChoice, LauncherChoice, MeasurementChoice
 from repro.suite.kinds.stop import Repeats
 from repro.suite.kinds.training import LAUNCH_SECONDS
 from repro.suite.kinds.trial_config import LogSize, TrialConfig

@@ -7,15 +7,13 @@ from typing import Any
 import numpy as np
 
 from repro.papers.measurement.config import MeasurementConfig
-from repro.record.derive.traffic import read_traffic
-from repro.record.derive.training_figures import MIB, memory_figures
+from repro.record.derive.training_figures import MIB, memory_figures, read_traffic
 from repro.record.derive.trial_log import TrialLog, read_init_seconds, read_status
 from repro.record.log import schema
-from repro.record.result.operation import Operation
-from repro.record.result.reasons import CheckFailed, OtherOperations, Reason, Unlike
-from repro.record.result.results import Result, Traffic
+from repro.record.result.parts import Operation, Traffic
+from repro.record.result.remarks import CheckFailed, LongInitialisation, OtherOperations, Reason, Unlike, init_excess
+from repro.record.result.results import Result
 from repro.record.result.status import meaning
-from repro.record.result.warned import LongInitialisation, init_excess
 from repro.seams.launching import LaunchResult
 from repro.seams.training import BACKEND, Comm
 from repro.suite.model import Trial

@@ -22,7 +22,7 @@ from repro.papers.measurement.config import MeasurementConfig
 from repro.record.environment.environment import settings
 from repro.record.folder.stored_code import allow_code_of_trial
 from repro.record.log import schema
-from repro.record.result.operation import Checked, Figured
+from repro.record.result.parts import Checked, Figured
 from repro.seams.measurement import Counted, FigureKind, Findings, Measurement, Measuring, Post
 from repro.seams.training import Comm
 from repro.suite.model import Trial

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from repro.cli.options import echo_json, json_option
-from repro.cli.place import PlaceParam
+from repro.cli.options import PlaceParam, echo_json, json_option
 
 MOST = 1 << 16
 

@@ -1,11 +1,76 @@
-"""Content of a scale model: every prediction with the parts it is made of, and every assumption."""
+"""Content of a scale model: every prediction with its parts, every assumption, and the words for them."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 from repro.core.frozen import Frozen
-from repro.papers.advise.estimate import Estimated
+from repro.papers.advise.exchange import Estimated
+
+HEAD = (
+    "processes", "batch", "step s", "95 % interval", "measured s", "modelled / measured", "computation s",
+    "communication s", "input s", "speed-up", "efficiency", "to target s", "95 % interval", "measured s",
+    "cores in use", "bytes sent", "counted",
+)
+
+
+def cells(row: ScaleRow) -> tuple[str, ...]:
+    """Return one row of the table, with the columns of `HEAD`."""
+    return (
+        f"{row.processes}{' (fitted)' if row.fitted else ''}", str(row.batch), _value(row.step), interval(row.step),
+        _value(row.measured), _known(row.ratio, ".3f"), _known(row.compute), _known(row.communication),
+        _known(row.input, ".2g"), _value(row.speed_up, ".3g"),
+        "" if row.efficiency is None else f"{100 * row.efficiency:.0f} %", _value(row.to_target),
+        interval(row.to_target), _value(row.measured_target),
+        "" if row.busy is None else f"{100 * row.busy:.0f} %",
+        "" if row.formula_bytes is None else str(row.formula_bytes),
+        "" if row.sent_bytes is None else str(row.sent_bytes),
+    )
+
+
+def line_text(item: ScaleLine) -> str:
+    """Describe what a line was fitted to."""
+    links = "; ".join(_links(link) for link in item.links)
+    return (f"{item.algorithm}, {item.seeds} seed{'s' if item.seeds > 1 else ''}, computation from {item.steps} steps "
+            f"of {item.smallest} process{'es' if item.smallest > 1 else ''}; fitted: {links}; fitted steps within "
+            f"{100 * item.fit_error:.2g} %")
+
+
+def notes(item: ScaleLine) -> list[str]:
+    """Return the assumptions of a line, the source of its epochs, and why figures are missing."""
+    sources = dict.fromkeys(f"{row.processes} processes, batch {row.batch}: samples to the target: {row.epochs}"
+                            for row in item.rows if row.epochs and row.epochs != "measured")
+    missing = [f"{row.processes} processes: {row.why}" for row in item.rows if row.why]
+    return [*item.assumptions, *sources, *missing]
+
+
+def check_text(model: ScaleModel) -> str:
+    """Describe how far predictions are from what the record measured without being fitted; "" if nothing was."""
+    errors = sorted(abs(row.ratio - 1) for row in model.checked if row.ratio is not None)
+    if not errors:
+        return ""
+    middle = (errors[(len(errors) - 1) // 2] + errors[len(errors) // 2]) / 2
+    return (f"{len(errors)} measured steps that were not fitted: median error {100 * middle:.2g} %, largest "
+            f"{100 * errors[-1]:.2g} %")
+
+
+def interval(item: Estimated | None) -> str:
+    """Format the ends of an interval; "" without one."""
+    return "" if item is None or item.low is None or item.high is None else f"{item.low:.4g} to {item.high:.4g}"
+
+
+def _links(item: LinkFit) -> str:
+    rate = f"{8e-6 / item.beta:.4g} Mbit/s" if item.beta else "no cost of bytes"
+    return f"{item.links} alpha {1e6 * item.alpha:.3g} us a round, {rate}"
+
+
+def _value(item: Estimated | None, form: str = ".4g") -> str:
+    return "" if item is None else format(item.value, form)
+
+
+def _known(value: float | None, form: str = ".4g") -> str:
+    return "" if value is None else format(value, form)
+
 
 Scaling = Literal["strong", "weak"]
 """strong: the global batch stays; weak: the samples of a worker in a step stay."""

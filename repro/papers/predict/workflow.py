@@ -1,4 +1,4 @@
-"""The scale model of a run or bundle, and its page."""
+"""The scale model of a run or bundle, its page and its tables."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from repro.bundle.source import open_record
-from repro.cli.console import Console, line, stdout, table_of
+from repro.cli.terminal import Console, line, stdout, table_of
 from repro.core.errors import OutputError
-from repro.papers.predict import words
-from repro.papers.predict.epochs import read_epochs
+from repro.papers.predict import prediction
+from repro.papers.predict.formula import read_epochs
 from repro.papers.predict.predict import predict
 from repro.papers.predict.prediction import ScaleModel, Scaling
 from repro.record.folder.store import read_record
@@ -57,18 +57,18 @@ def print_predicted(found: ScaleModel, console: Console | None = None) -> None:
     for item in found.lines:
         console.print(line(""))
         console.print(line(item.label, style="bold"), soft_wrap=True)
-        console.print(line(words.line_text(item)), soft_wrap=True)
-        used = [at for at in range(SHOWN) if at == 0 or any(words.cells(row)[at] for row in item.rows)]
-        table = table_of(*((words.HEAD[at], True) for at in used))
+        console.print(line(prediction.line_text(item)), soft_wrap=True)
+        used = [at for at in range(SHOWN) if at == 0 or any(prediction.cells(row)[at] for row in item.rows)]
+        table = table_of(*((prediction.HEAD[at], True) for at in used))
         for row in item.rows:
-            table.add_row(*(line(words.cells(row)[at]) for at in used))
+            table.add_row(*(line(prediction.cells(row)[at]) for at in used))
         console.print(table)
-        for text in words.notes(item):
+        for text in prediction.notes(item):
             console.print(line(f"  {text}"), soft_wrap=True)
     console.print(line(""))
     for text in found.assumptions:
         console.print(line(f"assumed: {text}"), soft_wrap=True)
     for text in found.left_out:
         console.print(line(f"left out: {text}"), soft_wrap=True)
-    if check := words.check_text(found):
+    if check := prediction.check_text(found):
         console.print(line(check, style="bold"), soft_wrap=True)

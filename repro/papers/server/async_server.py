@@ -11,8 +11,7 @@ from repro.core.random_streams import Streams
 from repro.engines.torch_engines import started_group
 from repro.papers.server.rules import Rules
 from repro.seams.plugin import Setting
-from repro.seams.server_work import ServerWork
-from repro.seams.training import Engine, Job, Optimizer, RankLoop, Session, TrainingParts
+from repro.seams.training import Engine, Job, Optimizer, RankLoop, ServerWork, Session, TrainingParts
 
 
 class AsyncServer(Engine):
@@ -143,6 +142,6 @@ class AsyncServer(Engine):
             return ServerSession(parts, job, self.rules(job.world), self.homes(job.world), self.divide_by_staleness)
 
     def serve(self, parts: TrainingParts, job: Job, work_of: Callable[[int], ServerWork] | None) -> None:
-        from repro.papers.server.apart import serve_apart
+        from repro.papers.server.session import serve_apart
 
         serve_apart(parts, job, self.rules(job.world), self.homes(job.world), self.divide_by_staleness, work_of)

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from repro.seams.server_work import ServerWork
-from repro.seams.training import Session
+from repro.seams.training import ServerWork, Session
 
 
 class Update(NamedTuple):

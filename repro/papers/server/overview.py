@@ -16,8 +16,7 @@ import torch
 
 from repro.core.errors import TrialError
 from repro.papers.server.asynchronous import Update
-from repro.papers.server.links import PART, SNAPSHOT, LinkLost, Links, header
-from repro.papers.server.service import Service
+from repro.papers.server.service import PART, SNAPSHOT, LinkLost, Links, Service, header
 
 COPY, UPDATES, STOP, REPORT, END = range(5)
 """Kinds of a request: weights at a version, updates between two versions, deal no more, sums of the run, the last."""

@@ -10,8 +10,7 @@ import torch
 
 from repro.papers.server.asynchronous import Update
 from repro.papers.server.rules import DONE, Clocks, Dealer, Rules
-from repro.seams.server_work import ServerWork
-from repro.seams.training import Optimizer
+from repro.seams.training import Optimizer, ServerWork
 
 Named = Sequence[tuple[str, torch.Tensor]]
 

@@ -19,8 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from repro.papers.tensor3d.grid import Dimension, Grid
-from repro.papers.tensor3d.layout import shares
+from repro.papers.tensor3d.layout import Dimension, Grid, shares
 
 
 @dataclass(frozen=True, slots=True)

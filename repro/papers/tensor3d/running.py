@@ -8,10 +8,8 @@ import torch
 from torch.distributed._tools.mem_tracker import MemTracker
 
 from repro.papers.tensor3d import formula
-from repro.papers.tensor3d.blocks import Shape, dense, parallel
-from repro.papers.tensor3d.grid import Dimension, grid_of
-from repro.papers.tensor3d.groups import make_lines
-from repro.papers.tensor3d.layout import Share, shares
+from repro.papers.tensor3d.blocks import Shape, dense, make_lines, parallel
+from repro.papers.tensor3d.layout import Dimension, Share, grid_of, shares
 from repro.seams.measurement import Check, Counted, Findings, Measuring, Post
 
 LIMITS = {torch.float64: 1e-10, torch.float32: 1e-3}

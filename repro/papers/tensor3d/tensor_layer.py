@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from repro.papers.tensor3d import formula
-from repro.papers.tensor3d.grid import Dimension, Grid, grid_of, why_no_grid
-from repro.papers.tensor3d.layout import column_parts, row_parts
+from repro.papers.tensor3d.layout import Dimension, Grid, column_parts, grid_of, row_parts, why_no_grid
 from repro.seams.measurement import FigureKind, Measurement, Measuring, Post
 from repro.seams.plugin import Setting
 
@@ -95,4 +94,3 @@ class TensorLayer(Measurement):
             "sent_at_64": sent, "stored_at_64": formula.stored_numbers(self.dimension, grid, sizes) * itemsize,
             "seconds_at_64": sent * 8 / (self.model_mbit * 1e6) + rounds * self.model_latency_us * 1e-6,
         }
-

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from repro.engines.torch_engines import Ddp
-from repro.record.result.layer_cost import LayerCost
+from repro.record.result.parts import LayerCost
 from repro.seams.plugin import Setting
 from repro.seams.training import Comm
 from repro.seams.workload import LayerShape

@@ -9,8 +9,15 @@ from typing import Any
 
 from repro.compare.verdict.condition import Condition, parse
 from repro.core.errors import Exit, UsageError, nearest
-from repro.published.comparison.contrast import PUBLISHED_METRICS, PublishedContrast, contrast_all
-from repro.published.comparison.selection import Entry, contrasts, entries, read_factors
+from repro.published.comparison.contrast import (
+    PUBLISHED_METRICS,
+    Entry,
+    PublishedContrast,
+    contrast_all,
+    contrasts,
+    entries,
+    read_factors,
+)
 from repro.published.store import RECORD, Published, read_published
 from repro.suite.metrics import DEFAULT
 from repro.suite.model import Metric

@@ -14,11 +14,9 @@ from typing import Any
 
 from repro.published.cells import CellKey, make_cell, result_id
 from repro.published.mlperf import rules
-from repro.published.mlperf.compliance import why_not_compliant
 from repro.published.mlperf.log import MlperfLog
-from repro.published.mlperf.references import FILE_NAME, read_references
-from repro.published.mlperf.rules import Version
-from repro.published.mlperf.run import AGREE, STRUCTURE, LogFacts, RunOutcome, judge_run, read_facts
+from repro.published.mlperf.rules import FILE_NAME, Version, read_references
+from repro.published.mlperf.run import AGREE, STRUCTURE, LogFacts, RunOutcome, judge_run, read_facts, why_not_compliant
 from repro.published.mlperf.system_description import MAX_BYTES, read_system
 from repro.published.record import (
     Imported,
@@ -29,9 +27,7 @@ from repro.published.record import (
     Refused,
     Setting,
 )
-from repro.published.untrusted.files import Found, read_small, walk
-from repro.published.untrusted.strict_json import parse
-from repro.published.untrusted.text import DamagedInput, number, plain
+from repro.published.untrusted.files import DamagedInput, Found, number, parse, plain, read_small, walk
 
 LOG_NAME = re.compile(r"result_(.*)\.txt", re.DOTALL)
 ROUND_NAME = re.compile(r"(?:(training|hpc)_)?(?:results_)?v?(\d{1,2})\.(\d{1,2})(?:\.\d+)?")

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from repro.published.record import PublishedSystem
-from repro.published.untrusted.strict_json import parse
-from repro.published.untrusted.text import DamagedInput, plain
+from repro.published.untrusted.files import DamagedInput, parse, plain
 
 MAX_BYTES = 1 << 20
 MAX_OTHER = 200

@@ -14,12 +14,10 @@ from repro.core.errors import UsageError
 from repro.published.cells import CellKey, make_cell, result_id
 from repro.published.contest_rules import MOST, Contest, StatedMean
 from repro.published.record import Imported, PublishedResult, PublishedStatus, Refused, Score
+from repro.published.speedrun.claims import judge_quality
 from repro.published.speedrun.log import SpeedrunLog, read_log
-from repro.published.speedrun.place import Place
-from repro.published.speedrun.quality import judge_quality
-from repro.published.speedrun.statements import stated_means
-from repro.published.untrusted.files import Found, read_small, walk
-from repro.published.untrusted.text import DamagedInput, plain
+from repro.published.speedrun.place import Place, stated_means
+from repro.published.untrusted.files import DamagedInput, Found, plain, read_small, walk
 
 TARGETS = {"short": 3.28, "medium": 2.92}
 """Validation loss on FineWeb by track: GPT-2 small and GPT-2 medium (the contest's own rules)."""

@@ -18,8 +18,7 @@ from pathlib import Path
 
 from repro.published.contest_rules import MOST_SECONDS
 from repro.published.record import PublishedPoint, Setting
-from repro.published.untrusted.files import open_plain
-from repro.published.untrusted.text import DamagedInput, plain
+from repro.published.untrusted.files import DamagedInput, open_plain, plain
 
 RUNNING = re.compile(rb"Running (Python|PyTorch|Triton)(?: version)? (\S+)", re.IGNORECASE)
 DRIVER = re.compile(rb"Driver Version: *([\w.]+)")

@@ -2,15 +2,92 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from repro.core import door
-from repro.core.errors import UsageError
-from repro.published.untrusted.text import DamagedInput, file_name
+from repro.core.errors import ReproError, UsageError
+
+MAX_DEPTH = 32
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise DamagedInput(f"the key {plain(twice, 40)!r} occurs twice in one object")
+    return found
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+
+
+def parse(text: bytes) -> Any:
+    """Parse a JSON text. NaN and Infinity become floats, which `untrusted.text.number` rejects.
+
+    Raises:
+        DamagedInput: not UTF-8, not JSON, a key twice in one object, nested deeper than MAX_DEPTH.
+    """
+    try:
+        # strict UTF-8: latin-1 would accept any bytes and change names
+        value = _DECODER.decode(text.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise DamagedInput(f"not UTF-8 (byte {error.start + 1})") from None
+    except RecursionError:
+        raise DamagedInput(f"JSON nested deeper than {MAX_DEPTH} levels") from None
+    except json.JSONDecodeError as error:
+        raise DamagedInput(f"not JSON: {error.msg} at character {error.pos + 1}") from None
+    except ValueError:  # a number of more digits than Python converts
+        raise DamagedInput("a number in it is too long") from None
+    _check_depth(value)
+    return value
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [inner for item in level if isinstance(item, dict | list)
+                 for inner in (item.values() if isinstance(item, dict) else item)]
+        if not level:
+            return
+    raise DamagedInput(f"JSON nested deeper than {MAX_DEPTH} levels")
+
+
+MAX_NAME = 200
+"""Most characters of a name or a note."""
+
+
+class DamagedInput(ReproError):
+    """A damaged or malformed file of others; the message is the reason shown to readers."""
+
+
+def plain(value: Any, limit: int = MAX_NAME) -> str:
+    """Return `value` as encodable text: no lone surrogates, at most `limit` characters, `…` marks a cut."""
+    text = value if isinstance(value, str) else str(value)
+    text = text[: limit + 1].encode("utf-8", "backslashreplace").decode("utf-8")
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def file_name(name: str) -> str:
+    """Return the name or relative path of a file as text; bytes that are not UTF-8 become escapes."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def number(value: Any) -> float | None:
+    """Return `value` as a finite float; None for text, booleans, NaN, infinities and integers above 2^63."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if isinstance(value, int) and abs(value) > 1 << 63:
+        return None
+    found = float(value)
+    return found if math.isfinite(found) else None
+
 
 SKIPPED_FOLDERS = {".git", ".svn", ".hg"}
 

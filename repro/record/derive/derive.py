@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from repro.core import registry
-from repro.record.derive.program import derive_program
 from repro.record.derive.training import derive_training
-from repro.record.derive.trial_log import TrialLog
+from repro.record.derive.trial_log import (
+    TrialLog,
+    find_stop,
+    read_clocks,
+    read_curve,
+    read_init_seconds,
+    read_status,
+    why_no_success,
+)
+from repro.record.log import schema
 from repro.record.log.reading import Recorded
 from repro.record.log.schema import BlockStart, BlockStop, EvalStart, EvalStop
-from repro.record.result.energy import Energy
-from repro.record.result.reasons import LogDamaged
-from repro.record.result.results import Result
-from repro.record.result.warned import OBSERVER_LIMIT, BusyTracker, EnergyOfLastAttempt
+from repro.record.result.parts import Energy
+from repro.record.result.remarks import OBSERVER_LIMIT, BusyTracker, EnergyOfLastAttempt, LogDamaged, Silent, Stated
+from repro.record.result.results import Point, Result
+from repro.record.result.status import meaning
 from repro.seams.launching import LaunchResult
 from repro.suite.kinds.program import ProgramConfig
 from repro.suite.model import Trial
@@ -54,3 +63,67 @@ def with_energy(result: Result, energy: Energy) -> Result:
     if result.resumed:
         warnings = (*warnings, EnergyOfLastAttempt())
     return result.model_copy(update={"energy": energy, "warnings": warnings})
+
+
+def derive_program(
+    trial: Trial, choices: ProgramConfig, attempt: int, log: TrialLog, outcome: LaunchResult | None
+) -> Result:
+    """Return the result of one attempt.
+
+    Its wall clock is ours: the arrival of what the program states. Its training clock is the program's own, if it has
+    one. Phases, weights and data of a program are unknown.
+    """
+    base: dict[str, Any] = {
+        "trial_id": trial.trial_id, "cell_id": trial.cell_id, "repeat": trial.repeat, "attempt": attempt,
+        "hashes": log.mapping(schema.Hashes), "effective": log.mapping(schema.EffectiveSettings),
+        "settings": log.mapping(schema.Settings),
+    }
+    status, reasons = read_status(log, outcome)
+    if status == "hung":
+        reasons = (Silent(seconds=choices.stall_seconds),)
+    if meaning(status).logged and (wrong := _findings(log, void=True)):
+        status, reasons = "invalid", wrong
+    warnings = _findings(log, void=False)
+    if log.run_start is None:
+        return Result(**base, status=status, reasons=reasons, warnings=warnings)
+    points = read_curve(log)
+    crossing = find_stop(points, choices.stop)
+    clocks = read_clocks(log, points, choices.stop, crossing) if status == "ok" and crossing is not None else {}
+    if status == "ok" and crossing is None:
+        status, reasons = "invalid", (why_no_success(choices.stop),)
+    if clocks and crossing is not None and not _own_clock_counts(log, crossing[1]):
+        clocks["tta_train"] = None
+    if "epochs_to_target" in clocks and not any(event.epochs_known for event in log.all(schema.Evaluation)):
+        clocks["epochs_to_target"] = None
+    return Result(**base, **_measured(choices, log, points), **clocks, status=status, reasons=reasons, curve=points,
+                  warnings=warnings)
+
+
+def _findings(log: TrialLog, void: bool) -> tuple[Stated, ...]:
+    """Return the findings of the supervisor: those that make the trial invalid, or the rest."""
+    return tuple(Stated(text=event.text) for event in log.all(schema.ProgramFinding) if event.void == void)
+
+
+def _own_clock_counts(log: TrialLog, at: int) -> bool:
+    """Return whether the program's own clock gives the time of an evaluation: it states one there, and it could be
+    compared with ours, which takes two statements."""
+    compared = log.last(schema.ClocksCompared)
+    return (log.all(schema.Evaluation)[at].own_seconds is not None and compared is not None
+            and compared.own_share is not None)
+
+
+def _measured(choices: ProgramConfig, log: TrialLog, points: Sequence[Point]) -> dict[str, Any]:
+    """Return the figures that need no target."""
+    found: dict[str, Any] = {"init_seconds": read_init_seconds(log)}
+    values = [point.value for point in points if point.value is not None]
+    if values:
+        lower = choices.stop.direction == "lower"
+        found |= {"final": points[-1].value, "best": min(values) if lower else max(values)}
+    if log.run_stop is None or log.run_start is None:
+        return found
+    wall = (log.run_stop - log.run_start) / 1e9
+    samples = points[-1].samples if points else None
+    found |= {"run_seconds": wall, "samples": samples}
+    if samples and wall > 0 and choices.batch is not None:
+        found["samples_per_second"] = samples / wall
+    return found

@@ -7,11 +7,21 @@ from itertools import pairwise
 from typing import Any
 
 from repro.core.numbers import plain_sum
-from repro.record.derive.controller import derive_controller
-from repro.record.derive.effective import mismatches
-from repro.record.derive.final_facts import block_gap, covers_every_rank, find_failures, slow_evaluation, unchecked
-from repro.record.derive.traffic import read_traffic
-from repro.record.derive.training_figures import samples_per_second, step_times, training_figures
+from repro.record.derive.effective import (
+    block_gap,
+    covers_every_rank,
+    find_failures,
+    mismatches,
+    slow_evaluation,
+    unchecked,
+)
+from repro.record.derive.training_figures import (
+    derive_controller,
+    read_traffic,
+    samples_per_second,
+    step_times,
+    training_figures,
+)
 from repro.record.derive.trial_log import (
     TrialLog,
     find_stop,
@@ -22,11 +32,8 @@ from repro.record.derive.trial_log import (
     why_no_success,
 )
 from repro.record.log import schema
-from repro.record.result.protocol import Protocol
-from repro.record.result.reasons import OtherData, Reason, ShortEvaluation
-from repro.record.result.results import LOST, PHASES, Point, Result
-from repro.record.result.status import Status, meaning
-from repro.record.result.warned import (
+from repro.record.result.parts import Protocol
+from repro.record.result.remarks import (
     CONSERVATION_TOLERANCE,
     LOGGING_LIMIT,
     OTHER_SHARE,
@@ -34,6 +41,9 @@ from repro.record.result.warned import (
     ClockBackwards,
     CompiledLate,
     LongInitialisation,
+    OtherData,
+    Reason,
+    ShortEvaluation,
     SlowLogging,
     StepsMissing,
     Unassigned,
@@ -42,6 +52,8 @@ from repro.record.result.warned import (
     WorkersLost,
     init_excess,
 )
+from repro.record.result.results import LOST, PHASES, Point, Result
+from repro.record.result.status import Status, meaning
 from repro.seams.launching import LaunchResult
 from repro.seams.training import Workload
 from repro.suite.model import Trial

@@ -1,17 +1,29 @@
-"""Figures of training alone: step time, throughput, memory, arithmetic; without evaluation, data opening, checkpoints.
+"""Figures from the log of a trial: step time, throughput, memory, arithmetic, communication, traffic of the controller.
 
-Steps that design fixed_steps declares as warm-up are in none of them but the memory.
+Steps that design fixed_steps declares as warm-up are in none of the figures of steps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from repro.core.numbers import plain_sum
 from repro.record.derive.trial_log import TrialLog
-from repro.record.log.schema import MemoryPeaks, ModelStated, RankSteps, StepBlock
+from repro.record.log.schema import (
+    ControllerCounted,
+    ControllerReading,
+    ControllerReadings,
+    FormulaTraffic,
+    MemoryPeaks,
+    ModelStated,
+    RankSteps,
+    StepBlock,
+    TrafficCounted,
+)
+from repro.record.result.parts import Controller, Exchange, Frames, RankTraffic, Spent, Traffic
 from repro.record.result.results import Steps
 from repro.suite.model import Trial
 
@@ -91,3 +103,68 @@ def memory_figures(log: TrialLog) -> dict[str, Any]:
         return {}
     return {"memory": event.kind, "init_peak_mib": max(init, default=None),
             "training_peak_mib": max(training), "training_peak_mib_sum": plain_sum(training)}
+
+
+def read_traffic(log: TrialLog) -> Traffic | None:
+    """Return the communication of all ranks; None: nothing was counted."""
+    event, formula = log.last(TrafficCounted), log.last(FormulaTraffic)
+    if event is None:
+        return None
+    ranks = tuple(rank for rank in event.value if rank)
+    sent = [rank.sent_bytes for rank in ranks]
+    means = {part: plain_sum(getattr(rank, part) for rank in ranks) / len(ranks)
+             for part in ("exposed_seconds", "overlapped_seconds", "busy_seconds")}
+    return Traffic(
+        ranks=ranks, busiest_rank=sent.index(max(sent)), busiest_sent_bytes=max(sent),
+        busiest_received_bytes=max(rank.received_bytes for rank in ranks),
+        collectives=max(sum(line.collectives for line in rank.lines) for rank in ranks), **means,
+        uncounted=tuple(sorted({line.operation for rank in ranks for line in rank.lines if line.sent_bytes is None})),
+        training=_training(ranks), formula=formula.value if formula else None,
+    )
+
+
+def _training(ranks: Sequence[RankTraffic]) -> Spent:
+    return Spent(**{name: plain_sum(getattr(rank.training, name) for rank in ranks) / len(ranks)
+                    for name in Spent.model_fields})
+
+
+def derive_controller(log: TrialLog, node_of_rank: Sequence[int]) -> Controller | None:
+    """Return the traffic through the controller; None if a rank did not count it, or the trial was resumed.
+
+    Args:
+        node_of_rank: node of each rank; ranks of one node share its interfaces. Empty: the launcher makes no network.
+    """
+    event = log.last(ControllerCounted)
+    if event is None or log.run_start is None:
+        return None
+    ranks = event.value
+    startup = _exchange([rank.start for rank in ranks])
+    first = dict(reversed(list(zip(node_of_rank, ranks, strict=False))))
+    before, after = (sum(reading.log_bytes for reading in found)
+                     for found in ([rank.start for rank in ranks], [rank.stop for rank in ranks]))
+    return Controller(
+        ranks=len(ranks), startup=startup, training=_difference(startup, _exchange([rank.stop for rank in ranks])),
+        control_frames=_frames(list(first.values()), "control"), data_frames=_frames(list(first.values()), "data"),
+        log_startup_bytes=before, log_training_bytes=after - before,
+    )
+
+
+def _exchange(readings: Sequence[ControllerReading]) -> Exchange:
+    return Exchange(
+        sent_bytes=sum(reading.sent_bytes for reading in readings),
+        received_bytes=sum(reading.received_bytes for reading in readings),
+        sent_messages=sum(reading.sent_segments for reading in readings),
+        received_messages=sum(reading.received_segments for reading in readings),
+    )
+
+
+def _difference(before: Exchange, after: Exchange) -> Exchange:
+    return Exchange(**{name: getattr(after, name) - getattr(before, name) for name in Exchange.model_fields})
+
+
+def _frames(nodes: Sequence[ControllerReadings], network: str) -> Frames | None:
+    if not nodes or not all(network in moment.interfaces for node in nodes for moment in (node.start, node.stop)):
+        return None
+    return Frames(**{name: sum(getattr(node.stop.interfaces[network], name)
+                               - getattr(node.start.interfaces[network], name) for node in nodes)
+                     for name in Frames.model_fields})

@@ -10,11 +10,9 @@ from repro.core.numbers import plain_sum
 from repro.record.log import schema
 from repro.record.log.event import LogEvent
 from repro.record.log.reading import Recorded
-from repro.record.result.reasons import NoStop, NoSuccess, OutOfTime, RankFailed, Reason, Silent
-from repro.record.result.remarks import stated
+from repro.record.result.remarks import NoStop, NoSuccess, OutOfTime, RankFailed, Reason, Silent, init_excess, stated
 from repro.record.result.results import Bracket, Point
 from repro.record.result.status import Status
-from repro.record.result.warned import init_excess
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.design import Judges
 

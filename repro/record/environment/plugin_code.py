@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from repro.core import registry
 from repro.core.frozen import Frozen
 from repro.core.source_code import allowed, ask_git
-from repro.suite.choices.choice import Choice
+from repro.suite.choice import Choice
 from repro.suite.field_problem import FieldProblem
 from repro.suite.kinds import program_files
 from repro.suite.kinds.program import Program, ProgramConfig

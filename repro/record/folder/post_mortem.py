@@ -9,11 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from repro.core.events import TOKEN, Event, complete_lines, parse_line
 from repro.core.redact import HIDDEN, masked, secrets
-from repro.record.log.reading import MalformedEvent, interpret
-from repro.record.log.schema import CacheClear, EffectiveSettings
-from repro.record.result.reasons import LogDamaged
 from repro.seams.launching import LaunchResult, RankEnd
 
 LINES = 3
@@ -108,44 +104,3 @@ def _mask(path: Path, values: Sequence[bytes]) -> None:
                     line = line.replace(value, HIDDEN.encode())
                 target.write(line)
     aside.replace(path)
-
-
-def log_damage(log: Path) -> LogDamaged | None:
-    """Return the damage of the log of a trial whose ranks all ended with success; None if it is complete.
-
-    A line that does not start with the token or cannot be parsed was modified after it was written. With an evaluation
-    missing from its log, a trial would get a later time to the target than it took. The fields of an event are checked
-    against its model.
-    """
-    first = last = ""
-    malformed: LogDamaged | None = None
-    lines = bad = 0
-    try:
-        with log.open("rb") as stream:
-            size = stream.seek(0, os.SEEK_END)
-            stream.seek(max(0, size - 1))
-            if stream.read(1) != b"\n":
-                return LogDamaged(problem="torn")
-        for line in complete_lines(log):
-            lines += 1
-            event = parse_line(line) if line.startswith(TOKEN) else None
-            bad += event is None
-            last = event.key if event else ""
-            first = first or last
-            if event is not None and malformed is None:
-                malformed = _malformed(event, lines)
-    except OSError as error:
-        return LogDamaged(problem="unreadable", error=str(error.strerror))
-    if bad:
-        return LogDamaged(problem="lines", bad=bad, lines=lines)
-    if first != CacheClear.key or last != EffectiveSettings.key:
-        return LogDamaged(problem="incomplete")
-    return malformed
-
-
-def _malformed(event: Event, line: int) -> LogDamaged | None:
-    try:
-        interpret(event)
-    except MalformedEvent as error:
-        return LogDamaged(problem="malformed", lines=line, error=str(error))
-    return None

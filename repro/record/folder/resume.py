@@ -1,18 +1,27 @@
-"""Resuming an interrupted run: the trials that are missing, and the refusal if machine, code or plan differ."""
+"""Resuming an interrupted run: the trials to run, refusal if machine, code, plan or record differ, damaged results.
+
+Neither the figures of a damaged result (truncated, modified, missing, or without its log) nor their absence may count
+as the trial's. The result is set aside, ledger and incidents record it, and the trial runs again as the next attempt.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from repro.core import door
 from repro.core.errors import OutputError, ReproError, UsageError
+from repro.core.files import read_model
 from repro.core.machine import Machine
 from repro.record.environment.differences import Difference
-from repro.record.folder.ledger import end_of
+from repro.record.folder import index as record_index
+from repro.record.folder.ledger import Attempt, end_of, read_attempts
 from repro.record.folder.store import Record, RunFolder, read_plan
+from repro.record.log.reading import log_damage
+from repro.record.result.remarks import stated
 from repro.record.result.results import Result
-from repro.record.result.status import meaning
+from repro.record.result.status import LOST, STARTED, meaning
 from repro.suite.model import Trial
 from repro.suite.planning.plan import Plan, expand_again, planned_order, wrong_order
 
@@ -108,3 +117,209 @@ def may_run_again(plan: Plan, failed: int) -> bool:
 def began_elsewhere(record: Record) -> bool:
     """Return True if machine, code or record differed between two starts of this run."""
     return any(item.kind == "difference" for item in record.incidents)
+
+
+MISSING, MODIFIED = "is missing", "was modified since the run ended"
+INCIDENTS = "incidents.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A trial that had ended and whose result is damaged: it has to run again."""
+
+    trial_id: str
+    attempt: int
+    why: str
+    """The damage, with the file's name."""
+
+
+def find(folder: RunFolder, plan: Plan) -> list[Damaged]:
+    """List trials whose result is damaged, in the plan's order; reads only.
+
+    Raises:
+        OutputError: the ledger or the index itself is damaged.
+    """
+    path = folder.root / record_index.NAME
+    index = record_index.read_sums(path) if path.exists() else {}
+    attempts = read_attempts(folder.ledger)
+    return [found for trial in plan.trials() if (found := _look(folder, trial, index, attempts)) is not None]
+
+
+def _look(folder: RunFolder, trial: Trial, index: Mapping[str, str], attempts: Sequence[Attempt]) -> Damaged | None:
+    path = folder.result(trial.trial_id)
+    mine = [item for item in attempts if item.trial_id == trial.trial_id]
+    ended = max((item.attempt for item in mine if meaning(item.status).stands), default=None)
+    if not path.exists():
+        return None if ended is None else Damaged(trial.trial_id, ended, f"{path.name} is missing")
+    try:
+        result = read_model(path, Result)
+    except OutputError:
+        number = ended if ended is not None else max((item.attempt for item in mine), default=1)
+        return Damaged(trial.trial_id, number, f"{path.name} is truncated or damaged")
+    why = _modified(folder, result, index) or _of_another(result, trial)
+    if not why and meaning(result.status).completed:
+        log = folder.log(trial.trial_id, result.attempt)
+        why = f"{log.name}: {found.damage}" if (found := log_damage(log)) else ""
+    return Damaged(trial.trial_id, result.attempt, why) if why else None
+
+
+def _modified(folder: RunFolder, result: Result, index: Mapping[str, str]) -> str:
+    """Name the first file of a result that was modified since the run ended; "" if none was."""
+    files = (folder.result(result.trial_id), folder.log(result.trial_id, result.attempt))
+    for path in files:
+        known = index.get(path.relative_to(folder.root).as_posix())
+        if known is None:
+            continue
+        if not path.is_file():
+            return f"{path.name} {MISSING}"
+        if record_index.file_sha256(path) != known:
+            return f"{path.name} {MODIFIED}"
+    return ""
+
+
+def _of_another(result: Result, trial: Trial) -> str:
+    same = (result.trial_id, result.cell_id, result.repeat) == (trial.trial_id, trial.cell_id, trial.repeat)
+    return "" if same else "result.json is the result of another trial"
+
+
+def modifications(folder: RunFolder, plan: Plan) -> list[Difference]:
+    """List the files of the record that were modified, added or removed since the run ended; reads only.
+
+    The whole index is compared with the whole record: a modified file in a new index would pass for measured.
+    Not listed is the damage for which a trial runs again, because an incident records it: its result, the log of that
+    result, and its missing files.
+
+    Raises:
+        OutputError: the index or one of the files cannot be read.
+    """
+    if not (folder.root / record_index.NAME).exists():
+        return []
+    index = record_index.read_sums(folder.root / record_index.NAME)
+    found = dict(_modified_files(folder.root, index))
+    for item in _run_again(folder, plan, index) if found else ():
+        own = {path.relative_to(folder.root).as_posix() for path in (
+            folder.result(item.trial_id), folder.log(item.trial_id, item.attempt), aside_path(folder, item))}
+        below = f"trials/{item.trial_id}/"
+        found = {name: how for name, how in found.items()
+                 if name not in own and not (how == MISSING and name.startswith(below))}
+    return [Difference("record", f"{name if name.isprintable() else ascii(name)[1:-1]} {how}")
+            for name, how in sorted(found.items())]
+
+
+def _modified_files(root: Path, index: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield (name, modification) of every file on which the index and the record disagree."""
+    present = {item.name: item for item in record_index.members(root)}
+    for name, known in index.items():
+        member = present.get(name)
+        path = member.path if member else root / name
+        if member is None and ("/" in name or not path.is_file()):
+            yield name, MISSING
+        elif (member and member.refusal) or record_index.file_sha256(path) != known:
+            yield name, MODIFIED
+    for name in present.keys() - index.keys():
+        # `verify` names files that cannot be in an index, sealed again or not; an old index does not list incidents.
+        if not present[name].refusal and name != INCIDENTS:
+            yield name, "was added since the run ended"
+
+
+def _run_again(folder: RunFolder, plan: Plan, index: Mapping[str, str]) -> list[Damaged]:
+    """List what `find` names, and what a killed start had set aside before it removed the index."""
+    try:
+        found = find(folder, plan)
+    except OutputError:  # the ledger is damaged: every modified file is listed
+        return []
+    for trial in plan.trials():
+        for path in _set_aside(folder, trial):
+            if path.relative_to(folder.root).as_posix() not in index and (number := _number(path)):
+                found.append(Damaged(trial.trial_id, number, "was set aside"))
+    return found
+
+
+def _set_aside(folder: RunFolder, trial: Trial) -> list[Path]:
+    return sorted(folder.trial(trial.trial_id).glob("lost_*.json"))
+
+
+def _number(path: Path) -> int:
+    """Return the attempt whose result was set aside as `path`; 0 if the name has none."""
+    return int(path.stem[5:]) if path.stem[5:].isdecimal() else 0
+
+
+def require_unmodified(folder: RunFolder, plan: Plan, force: bool) -> list[Difference]:
+    """Refuse a record that was modified since the run ended, unless `--force` is given; list the modifications.
+
+    Raises:
+        UsageError: a file was modified, and `force` is False.
+        OutputError: the index or one of the files cannot be read.
+    """
+    found = modifications(folder, plan)
+    require_same(folder.root, found, force, hint=" (`repro verify` lists all)")
+    return found
+
+
+def set_aside(folder: RunFolder, found: Sequence[Damaged]) -> None:
+    """Rename damaged results, so that they no longer count; nothing is deleted.
+
+    A start that is killed in between leaves a state that the next start can finish, see `record_set_aside`.
+
+    Raises:
+        OutputError: the folder cannot be written.
+    """
+    for item in found:
+        path, aside = folder.result(item.trial_id), aside_path(folder, item)
+        try:
+            if path.exists():
+                path.replace(aside)
+            else:
+                aside.parent.mkdir(parents=True, exist_ok=True)  # it may have been deleted as a whole
+                aside.touch()
+        except OSError as error:
+            raise OutputError(f"{aside}: cannot be written: {error.strerror}") from error
+
+
+def aside_path(folder: RunFolder, item: Damaged) -> Path:
+    """Return the file that a damaged result is renamed to."""
+    return folder.trial(item.trial_id) / f"lost_{item.attempt}.json"
+
+
+def record_set_aside(folder: RunFolder, plan: Plan, found: Sequence[Damaged]) -> None:
+    """Append a ledger line and an incident for every result that was set aside, now or by a start that was killed.
+
+    Raises:
+        OutputError: the folder cannot be written.
+    """
+    why = {(item.trial_id, item.attempt): item.why for item in found}
+    known = {(item.trial_id, item.attempt): item for item in read_attempts(folder.ledger)}
+    for trial in plan.trials():
+        for path in _set_aside(folder, trial):
+            number = _number(path)
+            line = known.get((trial.trial_id, number))
+            if not number or (line is not None and line.status == LOST):
+                continue
+            text = why.get((trial.trial_id, number), "its result was damaged")
+            if line is None:
+                entry = Attempt(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=number,
+                                started_ms=0, seconds=0, status=LOST, reasons=stated(text))
+            else:
+                reasons = stated(f"{text}; it had ended as {line.status}")
+                entry = line.model_copy(update={"status": LOST, "reasons": reasons})
+            folder.append_incident(LOST, f"attempt {number}: {entry.reason}; the trial was run again",
+                                   trial.trial_id)
+            folder.append_attempt(entry)
+
+
+def complete_ledger(folder: RunFolder, plan: Plan) -> None:
+    """Append the ledger line of every result that a killed run had written without its line.
+
+    Raises:
+        OutputError: the folder cannot be written.
+    """
+    known = {(item.trial_id, item.attempt): item for item in read_attempts(folder.ledger)}
+    for trial in plan.trials():
+        path = folder.result(trial.trial_id)
+        result = read_model(path, Result) if path.is_file() else None
+        line = known.get((trial.trial_id, result.attempt)) if result else None
+        if result is None or line is None or line.status != STARTED:
+            continue
+        seconds = max(0.0, round(path.stat().st_mtime - line.started_ms / 1e3, 3))
+        folder.append_attempt(line.model_copy(update={"status": result.status, "reasons": result.reasons,
+                                                      "seconds": seconds}))

@@ -16,9 +16,8 @@ from repro.core import door
 from repro.core.errors import OutputError
 from repro.core.files import read_bounded, read_model, refuse_crowded
 from repro.core.frozen import Frozen
-from repro.record.environment.differences import DifferenceKind
+from repro.record.environment.differences import DifferenceKind, Nodes
 from repro.record.environment.environment import Environment
-from repro.record.environment.nodes import Nodes
 from repro.record.folder.ledger import (
     Attempt,
     Incident,

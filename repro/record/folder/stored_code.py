@@ -9,7 +9,7 @@ from typing import Any
 from repro.core.errors import TrialError, UsageError
 from repro.core.files import write_bytes
 from repro.core.source_code import SourceCode, allow, allowed, import_class, is_file_kind, stored_source
-from repro.suite.choices.choice import Choice
+from repro.suite.choice import Choice
 from repro.suite.kinds import program_files
 from repro.suite.kinds.program import ProgramConfig
 from repro.suite.planning.plan import Plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,10 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from repro.core.errors import OutputError, one_line
-from repro.core.events import Event, follow
+from repro.core.events import TOKEN, Event, complete_lines, follow, parse_line
 from repro.record.log.event import LogEvent
-from repro.record.log.schema import KINDS
+from repro.record.log.schema import KINDS, CacheClear, EffectiveSettings
+from repro.record.result.remarks import LogDamaged
 
 
 class MalformedEvent(ValueError):
@@ -76,3 +78,44 @@ def read_log(path: Path, skip_malformed: bool = False) -> list[Recorded]:
             if not skip_malformed:
                 raise OutputError(f"{path}:{number}: {error}") from None
     return found
+
+
+def log_damage(log: Path) -> LogDamaged | None:
+    """Return the damage of the log of a trial whose ranks all ended with success; None if it is complete.
+
+    A line that does not start with the token or cannot be parsed was modified after it was written. With an evaluation
+    missing from its log, a trial would get a later time to the target than it took. The fields of an event are checked
+    against its model.
+    """
+    first = last = ""
+    malformed: LogDamaged | None = None
+    lines = bad = 0
+    try:
+        with log.open("rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, size - 1))
+            if stream.read(1) != b"\n":
+                return LogDamaged(problem="torn")
+        for line in complete_lines(log):
+            lines += 1
+            event = parse_line(line) if line.startswith(TOKEN) else None
+            bad += event is None
+            last = event.key if event else ""
+            first = first or last
+            if event is not None and malformed is None:
+                malformed = _malformed(event, lines)
+    except OSError as error:
+        return LogDamaged(problem="unreadable", error=str(error.strerror))
+    if bad:
+        return LogDamaged(problem="lines", bad=bad, lines=lines)
+    if first != CacheClear.key or last != EffectiveSettings.key:
+        return LogDamaged(problem="incomplete")
+    return malformed
+
+
+def _malformed(event: Event, line: int) -> LogDamaged | None:
+    try:
+        interpret(event)
+    except MalformedEvent as error:
+        return LogDamaged(problem="malformed", lines=line, error=str(error))
+    return None

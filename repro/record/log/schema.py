@@ -7,10 +7,658 @@ ranks together unless a docstring says otherwise; times are of rank 0's clock.
 
 from __future__ import annotations
 
-from repro.record.log.beginning import *  # noqa: F403
-from repro.record.log.course import *  # noqa: F403
-from repro.record.log.event import LogEvent
-from repro.record.log.final_report import *  # noqa: F403
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from repro.core.frozen import Frozen
+from repro.record.log.event import LogEvent, Series, Start, Stop, ValueEvent
+from repro.record.result.parts import Checked, Figured, Formula, Frames, LayerCost, Model, Protocol, RankTraffic
+from repro.record.result.remarks import Resumed
+
+
+class Bar(Frozen):
+    """Least value with which a trial goes on: judged once, at the first evaluation from `samples` on."""
+
+    samples: int
+    value: float
+    """A trial whose metric is worse there is abandoned; an equal one goes on."""
+    direction: str
+    """higher or lower: which values of the metric are better."""
+    of: tuple[str, ...]
+    """The trials whose median the value is."""
+
+    def hopeless(self, value: float) -> bool:
+        """Return whether a trial with this value is abandoned."""
+        return value < self.value if self.direction == "higher" else value > self.value
+
+# ---- the trial, as requested
+
+
+class CacheClear(ValueEvent):
+    """The first event of a log; true: the processes started without cached data."""
+
+    key = "cache_clear"
+    value: bool
+
+
+class Launched(ValueEvent):
+    """Request of the launch, monotonic nanoseconds of the log's clock."""
+
+    key = "x_launch_ns"
+    value: int
+
+
+class SubmissionBenchmark(ValueEvent):
+    """The task: workload, measurement or task of a program."""
+
+    key = "submission_benchmark"
+    value: str
+
+
+class SubmissionDivision(ValueEvent):
+    """MLPerf's division."""
+
+    key = "submission_division"
+    value: str
+
+
+class SubmissionOrg(ValueEvent):
+    """The submitter."""
+
+    key = "submission_org"
+    value: str
+
+
+class SubmissionPlatform(ValueEvent):
+    """The kind of device."""
+
+    key = "submission_platform"
+    value: str
+
+
+class SubmissionStatus(ValueEvent):
+    """MLPerf's status of the system."""
+
+    key = "submission_status"
+    value: str
+
+
+class Seed(ValueEvent):
+    """Number of the repeat, and the run's seed from which all streams are drawn."""
+
+    key = "seed"
+    value: int
+    master_seed: int
+
+
+class GlobalBatchSize(ValueEvent):
+    """Samples of an optimizer step on all ranks."""
+
+    key = "global_batch_size"
+    value: int
+
+
+class AccumulationSteps(ValueEvent):
+    """Micro-batches of a step on one rank."""
+
+    key = "gradient_accumulation_steps"
+    value: int
+
+
+class TrainSamples(ValueEvent):
+    """Samples of an epoch."""
+
+    key = "train_samples"
+    value: int
+
+
+class EvalSamples(ValueEvent):
+    """Samples of an evaluation."""
+
+    key = "eval_samples"
+    value: int
+
+
+class OptName(ValueEvent):
+    """The optimizer's name in the registry."""
+
+    key = "opt_name"
+    value: str
+
+
+class OptBaseLearningRate(ValueEvent):
+    """The learning rate after scaling to the batch, before the schedule."""
+
+    key = "opt_base_learning_rate"
+    value: float
+
+
+class OptWarmupEpochs(ValueEvent):
+    """Epochs in which the learning rate rises."""
+
+    key = "opt_learning_rate_warmup_epochs"
+    value: float
+
+
+class OptWeightDecay(ValueEvent):
+    """The optimizer's weight decay."""
+
+    key = "opt_weight_decay"
+    value: float
+
+
+class OptMomentum(ValueEvent):
+    """The optimizer's momentum."""
+
+    key = "opt_momentum"
+    value: float
+
+
+class TrialStated(ValueEvent):
+    """The content of trial.json: kept as text, because its plug-ins need not be installed where the log is read."""
+
+    key = "x_trial"
+    value: dict[str, Any]
+
+
+class EngineStated(ValueEvent):
+    """The engine's name in the registry, and the library that it runs."""
+
+    key = "x_engine"
+    value: str
+    library: str | None = None
+
+
+class Target(ValueEvent):
+    """Target of the metric, and the direction in which it improves."""
+
+    key = "x_target"
+    value: float
+    metric: str
+    direction: str
+
+
+class HopelessBar(ValueEvent):
+    """The bar of a tuning trial that may be abandoned."""
+
+    key = "x_hopeless"
+    value: Bar
+
+
+class MeasurementStated(LogEvent):
+    """What an operation of a measurement processes."""
+
+    key = "x_measurement"
+    items: str
+    """Plural noun."""
+    items_each: int
+    """Items of one operation of all ranks."""
+
+
+# ---- the surroundings, as found
+
+
+class Hashes(ValueEvent):
+    """sha256 by subject: init_weights, final_weights, weights_step_N, data, data_order, augmentation, program."""
+
+    key = "x_hashes"
+    value: dict[str, str]
+
+
+class Settings(ValueEvent):
+    """Environment variables that affect training, as rank 0 read them."""
+
+    key = "x_settings"
+    value: dict[str, str]
+
+
+class Build(ValueEvent):
+    """Build of the library that trains, as rank 0 read it."""
+
+    key = "x_build"
+    value: dict[str, str]
+
+
+class GradientPlan(ValueEvent):
+    """How each layer's gradient travels."""
+
+    key = "x_gradient_plan"
+    value: tuple[LayerCost, ...]
+
+
+class Compiled(Frozen):
+    """What one rank compiled in a part of its trial."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    seconds: float
+    graphs: int
+    graph_breaks: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    uncached: int = 0
+
+
+class Compilation(LogEvent):
+    """Compilation in the warm-up."""
+
+    key = "x_compile"
+    filling_seconds: float
+    """Spent to fill a cache that should have been warm: on no clock."""
+    ranks: tuple[Compiled, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the slowest rank."""
+        return max(rank.seconds for rank in self.ranks)
+
+
+class CompiledLate(ValueEvent):
+    """Compilation after the warm-up, by rank."""
+
+    key = "x_compiled_late"
+    value: tuple[Compiled, ...]
+
+
+TrialOutcome = Literal["success", "missed", "diverged", "abandoned"]
+"""How the loop of a trial ended it; abandoned: by the declared rule of a tuning."""
+
+
+class InitStart(Start):
+    """Initialisation begins."""
+
+    key = "init_start"
+
+
+class InitStop(Stop):
+    """Initialisation ends."""
+
+    key = "init_stop"
+
+
+class RunStart(Start):
+    """The clock of the trial starts; from here on training data may be touched."""
+
+    key = "run_start"
+
+
+class RunStop(Stop):
+    """The clock stops. A trial without this event has failed."""
+
+    key = "run_stop"
+    status: Literal["success", "aborted"]
+    """In the words of MLPerf."""
+    outcome: TrialOutcome
+    reason: str
+    samples_count: int
+    """Training samples so far; of a measurement its operations."""
+
+
+class BlockStart(Start):
+    """The steps up to the next evaluation begin."""
+
+    key = "block_start"
+    first_step: int
+    steps: int
+
+
+class BlockStop(Stop):
+    """They end; training samples so far."""
+
+    key = "block_stop"
+    samples_count: int
+
+
+class EvalStart(Start):
+    """An evaluation begins; training samples and epochs so far."""
+
+    key = "eval_start"
+    epoch_num: float
+    samples_count: int
+
+
+class EvalStop(Stop):
+    """It ends."""
+
+    key = "eval_stop"
+    epoch_num: float
+    samples_count: int
+
+
+class Evaluation(ValueEvent):
+    """Base of the two events with the quality of an evaluation."""
+
+    value: float | None
+    """None: it was not finite, or the loss of a rank."""
+    samples_count: int
+    """Training samples so far."""
+    epoch_num: float
+    metric: str = ""
+    train_loss: float | None = None
+    """Mean over ranks and steps since the last evaluation."""
+    phases: dict[str, float] = Field(default_factory=dict)
+    """Seconds so far, by phase."""
+    eval_stop_ns: int | None = None
+    """End of the evaluation, monotonic nanoseconds; None: the time of this event."""
+    evaluated: float | None = None
+    """Evaluated samples, if they are not as many as declared."""
+    step: int | None = None
+    """The step that a program states."""
+    own_seconds: float | None = None
+    """A program's own clock."""
+    read: int | None = None
+    """Number of the read in which a program's statement arrived."""
+    epochs_known: bool = False
+    """`epoch_num` follows from what a program states."""
+
+
+class EvalAccuracy(Evaluation):
+    """Quality that improves upwards."""
+
+    key = "eval_accuracy"
+
+
+class EvalError(Evaluation):
+    """Quality that improves downwards."""
+
+    key = "eval_error"
+
+
+class StepBlock(LogEvent):
+    """Steps of rank 0, up to `worker.step_log.STEPS_A_LINE` of them; written when the last of them has ended."""
+
+    key = "x_steps"
+    first: int
+    """Number of the first, from 0."""
+    seconds: Series
+    """Without input."""
+    input_seconds: Series
+    loss: Series
+
+
+class Phases(LogEvent):
+    """Seconds between `run_start` and `run_stop`, by phase."""
+
+    key = "x_phases"
+    train: float = 0.0
+    eval: float = 0.0
+    checkpoint: float = 0.0
+    logging: float = 0.0
+    other: float = 0.0
+    lost: float | None = None
+    """From a checkpoint to the point of resumption; None: the trial was not resumed."""
+
+
+class CheckpointWritten(LogEvent):
+    """A checkpoint after `step` steps, or why there is none."""
+
+    key = "x_checkpoint"
+    step: int
+    seconds: float
+    bytes: int | None = None
+    """Of all ranks; None: it was skipped."""
+    skipped: str = ""
+    """The reason."""
+
+
+class ResumedFrom(ValueEvent):
+    """Resumption from a checkpoint of an earlier attempt."""
+
+    key = "x_resumed"
+    value: Resumed
+
+
+class Updates(LogEvent):
+    """Updates of weights that servers hold, since the last block; one item an update."""
+
+    key = "x_updates"
+    first: int
+    """Number of the first update, from 0."""
+    worker: tuple[int, ...]
+    """The rank that computed it."""
+    read: tuple[int, ...]
+    """Version of the weights that its gradient was computed with."""
+    applied: tuple[int, ...]
+    """Version that it was applied to."""
+    staleness: tuple[int, ...]
+    """The difference of the two."""
+    ahead: tuple[int, ...]
+    """Clocks that its worker was ahead of the slowest."""
+    rate: tuple[float, ...]
+
+
+class Operated(ValueEvent):
+    """Operations of a measurement so far; written now and then to say that it goes on."""
+
+    key = "x_operated"
+    value: int
+
+
+class Progress(LogEvent):
+    """A program has stated something or printed; its last step and samples."""
+
+    key = "x_progress"
+    step: int | None = None
+    samples: int | None = None
+
+
+class ProgramFinding(LogEvent):
+    """Something wrong with a program's run."""
+
+    key = "x_finding"
+    kind: str
+    text: str
+    void: bool
+    """It makes the trial invalid."""
+
+
+class SystemSample(LogEvent):
+    """Load of the machine over the last second, in the names of MLflow."""
+
+    key = "x_system"
+    cpu_utilization_percentage: float
+    system_memory_usage_megabytes: float
+    system_memory_usage_percentage: float
+
+
+class RankSteps(LogEvent):
+    """Seconds of the slowest and of the fastest rank, by step."""
+
+    key = "x_rank_steps"
+    slowest_seconds: Series
+    """Without input, as is the next."""
+    fastest_seconds: Series
+    whole_seconds: Series
+    """Of the slowest rank, with input."""
+
+
+class Operations(LogEvent):
+    """Seconds of the slowest and of the fastest rank, by operation of a measurement."""
+
+    key = "x_operations"
+    slowest_seconds: Series
+    fastest_seconds: Series
+
+
+class InputWaits(ValueEvent):
+    """Seconds that a rank's timed steps waited for input, and those of the steps themselves; by rank."""
+
+    key = "x_input"
+    value: tuple[tuple[float, float], ...]
+
+
+class TrafficCounted(ValueEvent):
+    """Communication between `run_start` and `run_stop`, by rank; None: the rank counted none."""
+
+    key = "x_traffic"
+    value: tuple[RankTraffic | None, ...]
+
+
+class FormulaTraffic(ValueEvent):
+    """What the algorithm's schedules require for the collectives that ran."""
+
+    key = "x_formula"
+    value: Formula
+
+
+class ControllerReading(Frozen):
+    """One rank's counters at one moment: TCP payload and segments of its connections to the store, and its log."""
+
+    connections: int
+    sent_bytes: int
+    received_bytes: int
+    sent_segments: int
+    received_segments: int
+    log_bytes: int
+    interfaces: dict[str, Frames]
+    """Frames by network, control or data."""
+
+
+class ControllerReadings(Frozen):
+    """One rank's counters at `run_start` and at `run_stop`."""
+
+    start: ControllerReading
+    stop: ControllerReading
+
+
+class ControllerCounted(ValueEvent):
+    """Exchange with the controller, by rank."""
+
+    key = "x_controller"
+    value: tuple[ControllerReadings, ...]
+
+
+class MemoryPeaks(LogEvent):
+    """Largest memory of every rank, bytes; None: unknown."""
+
+    key = "x_memory"
+    kind: Literal["resident", "allocated"]
+    init: tuple[int | None, ...]
+    """Until `run_start`."""
+    training: tuple[int | None, ...]
+    """From then on; of a measurement in its operations."""
+
+
+class StateMemory(ValueEvent):
+    """Modelled bytes of the model's states on one rank: weights, gradients, masters, optimizer and their `total`."""
+
+    key = "x_state_memory"
+    value: dict[str, int]
+
+
+class ServerProtocol(ValueEvent):
+    """What servers of the weights did."""
+
+    key = "x_protocol"
+    value: Protocol
+
+
+class RankWeights(Frozen):
+    """Hashes of the weights that one rank holds at the end (`worker.rank_weights`)."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    parts: str
+    """Of which numbers it holds: ranks with equal parts must have equal values."""
+    sha256: str
+    """Of their values."""
+    different: int
+    """Values that differ from the trial's weights."""
+    first: str
+    """The first such tensor."""
+
+
+class OwnEvaluation(Frozen):
+    """One evaluation that the harness repeated."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    number: int
+    samples: int
+    reported: float | None
+    """The engine's value; None: not finite, as below."""
+    own: float | None
+    problem: str = ""
+    """Why it could not be repeated."""
+
+
+class FinalFacts(Frozen):
+    """Facts about a finished trial that no engine states."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    ranks: tuple[RankWeights | None, ...] = ()
+    """None: the rank's own weights cannot be read."""
+    wide_share: float = 1.0
+    """Share of the master weights with more digits than the narrow type, 0 to 1."""
+    moved_by_evaluation: tuple[int, ...] = ()
+    """Evaluations that changed the weights."""
+    evaluations: tuple[OwnEvaluation, ...] = ()
+    optimizer: dict[str, str] = Field(default_factory=dict)
+    """The requested optimizer, in the words of `effective`."""
+    problem: str = ""
+    """Why the model could not be built a second time."""
+
+
+class FactsGathered(ValueEvent):
+    """The facts, judged by `record.derive.final_facts`."""
+
+    key = "x_checked"
+    value: FinalFacts
+
+
+class Seeded(Frozen):
+    """Whether what a trial consumed follows its seed."""
+
+    data_order: bool
+    augmentation: bool = True
+    """True also without augmentation."""
+
+
+class Fed(LogEvent):
+    """Tallies of the consumed samples and of the drawn augmentation (hexadecimal)."""
+
+    key = "x_fed"
+    samples: int
+    order: str
+    augmentation: str
+    as_seeded: Seeded
+
+
+class ModelStated(ValueEvent):
+    """Size and arithmetic of the model."""
+
+    key = "x_model"
+    value: Model
+
+
+class MeasurementFindings(LogEvent):
+    """What a measurement found, over ranks."""
+
+    key = "x_findings"
+    checks: tuple[Checked, ...]
+    figures: tuple[Figured, ...]
+
+
+class ClocksCompared(LogEvent):
+    """A program's clock against ours; None: nothing could be compared."""
+
+    key = "x_clocks"
+    own_share: float | None
+    """Its seconds over ours."""
+    steps_share: float | None
+    """The same over stretches of steps alone."""
+    judged_seconds: float
+    """Our seconds of these stretches."""
+
+
+class EffectiveSettings(ValueEvent):
+    """The settings that ran, read back from the running objects; the last event of a log."""
+
+    key = "x_effective"
+    value: dict[str, str]
+
 
 KINDS: dict[str, type[LogEvent]] = {
     kind.key: kind for kind in list(globals().values())

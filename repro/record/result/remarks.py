@@ -6,9 +6,12 @@ Records hold kinds and values, and all code decides by them. `words` is for read
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from repro.core.frozen import Frozen
+from repro.core.numbers import percent_above
 
 
 class Worded(Frozen):
@@ -41,3 +44,414 @@ def stated(text: str) -> tuple[Stated, ...]:
 def joined(found: Iterable[Worded]) -> str:
     """Return the words of all, for a reader; "" for none."""
     return "; ".join(item.words for item in found)
+
+
+class OutOfTime(Worded):
+    """A trial that its time limit ended, after seconds in all; with the limit: nothing was left of it at its start."""
+
+    kind: Literal["out_of_time"] = "out_of_time"
+    seconds: float
+    limit_seconds: float | None = None
+
+    def _words(self) -> str:
+        if self.limit_seconds is None:
+            return f"ended at its time limit, after {self.seconds:.0f} s"
+        return (f"nothing was left of its time limit of {self.limit_seconds:g} s when it was resumed: "
+                f"{self.seconds:.0f} s had passed since its first start")
+
+
+class Silent(Worded):
+    """A trial without an event, or a program without output, for longer than the limit in seconds."""
+
+    kind: Literal["silent"] = "silent"
+    seconds: float | None = None
+
+    def _words(self) -> str:
+        return "no event for longer than stall_seconds" if self.seconds is None else f"no output for {self.seconds:g} s"
+
+
+class RankFailed(Worded):
+    """The rank that failed first: its own account if it gave one, and the last lines that it printed."""
+
+    kind: Literal["rank_failed"] = "rank_failed"
+    rank: int
+    exit_code: int
+    """Negative: killed by that signal."""
+    said: str = ""
+    tail: str = ""
+    after_stop: bool = False
+    """The log had reached `run_stop`."""
+
+    def _words(self) -> str:
+        code = f"killed by signal {-self.exit_code}" if self.exit_code < 0 else f"exit code {self.exit_code}"
+        return (f"{'after run_stop: ' if self.after_stop else ''}rank {self.rank}: {self.said or code}"
+                f"{f'; its log ends: {self.tail}' if self.tail else ''}")
+
+
+class NoStop(Worded):
+    """A log without its last event, of processes that ended well."""
+
+    kind: Literal["no_stop"] = "no_stop"
+
+    def _words(self) -> str:
+        return "ended without run_stop in its log"
+
+
+class LogDamaged(Worded):
+    """A log that another process modified, of a trial whose ranks all ended well: the rest of it may be wrong, too."""
+
+    kind: Literal["log_damaged"] = "log_damaged"
+    problem: Literal["torn", "unreadable", "lines", "incomplete", "malformed"]
+    bad: int = 0
+    lines: int = 0
+    """Of the log; of a malformed event the number of its line."""
+    error: str = ""
+
+    @property
+    def damage(self) -> str:
+        """What is wrong with the log."""
+        return {"torn": "its log ends in the middle of a line", "unreadable": f"its log cannot be read: {self.error}",
+                "lines": f"{self.bad} of {self.lines} lines of its log are damaged",
+                "incomplete": "its log does not go from its first event to its last",
+                "malformed": f"line {self.lines} of its log is damaged: {self.error}"}[self.problem]
+
+    def _words(self) -> str:
+        return f"{self.damage}, though every rank ended well"
+
+
+class Unlike(Worded):
+    """A setting that ran otherwise than it was requested; of a value that is only on or off, `wanted` says which."""
+
+    kind: Literal["unlike"] = "unlike"
+    name: str
+    wanted: str | bool
+    ran: str | None
+
+    def _words(self) -> str:
+        wanted = f"{self.name} {self.wanted}"
+        if isinstance(self.wanted, bool):
+            wanted = f"{'a' if self.wanted else 'no'} {self.name}"
+        return f"{wanted} was asked for, {self.ran} ran"
+
+
+class OtherData(Worded):
+    """Consumed samples or augmentation that are not those of the seed."""
+
+    kind: Literal["other_data"] = "other_data"
+    what: str
+
+    def _words(self) -> str:
+        names = {"data_order": "the consumed samples or their order", "augmentation": "the consumed augmentation"}
+        return f"{names.get(self.what, self.what)} differed from the seed's"
+
+
+class ShortEvaluation(Worded):
+    """The first evaluation that lost or repeated samples, by the training samples before it."""
+
+    kind: Literal["short_evaluation"] = "short_evaluation"
+    samples: int
+    evaluated: float
+    wanted: int
+
+    def _words(self) -> str:
+        return (f"the evaluation after {self.samples} samples covered {self.evaluated:g} of {self.wanted} evaluation "
+                "samples")
+
+
+class RankWeightsDiffer(Worded):
+    """A rank whose weights at the end are those neither of another rank (`than`) nor of the trial (`different`)."""
+
+    kind: Literal["rank_weights_differ"] = "rank_weights_differ"
+    rank: int
+    than: int | None = None
+    different: int = 0
+    first: str = ""
+
+    def _words(self) -> str:
+        if self.than is not None:
+            return f"rank {self.rank} ended with other weights than rank {self.than}"
+        return (f"{self.different} of rank {self.rank}'s own weights differ from the trial's, the first in "
+                f"{self.first!r}")
+
+
+class NarrowMasters(Worded):
+    """Master weights that were rounded: the share with more digits than the narrow type."""
+
+    kind: Literal["narrow_masters"] = "narrow_masters"
+    share: float
+    dtype: str
+
+    def _words(self) -> str:
+        return f"only {self.share:.1%} of the master weights have more digits than {self.dtype}: they were rounded"
+
+
+class MovedByEvaluation(Worded):
+    """The first evaluation that changed the weights."""
+
+    kind: Literal["moved_by_evaluation"] = "moved_by_evaluation"
+    evaluation: int
+
+    def _words(self) -> str:
+        return f"evaluation {self.evaluation} changed the weights: training was left to it"
+
+
+class OtherEvaluation(Worded):
+    """An evaluation of which the harness found another value with the same weights."""
+
+    kind: Literal["other_evaluation"] = "other_evaluation"
+    evaluation: int
+    metric: str
+    reported: float
+    own: float
+
+    def _words(self) -> str:
+        return (f"evaluation {self.evaluation} found {self.metric} {self.reported:.6g}, and the harness {self.own:.6g} "
+                "with the same weights")
+
+
+class NoSuccess(Worded):
+    """A log that ends in success although its curve does not; of a contest the last evaluation has no quality."""
+
+    kind: Literal["no_success"] = "no_success"
+    contest: bool
+
+    def _words(self) -> str:
+        why = "its last evaluation has no finite quality" if self.contest else "no evaluation establishes the target"
+        return f"the log ends in success but {why}"
+
+
+class CheckFailed(Worded):
+    """A check of a measurement whose error is above its limit; None: not finite. Without a name: nothing was checked.
+    """
+
+    kind: Literal["check_failed"] = "check_failed"
+    name: str = ""
+    error: float | None = None
+    limit: float = 0.0
+
+    def _words(self) -> str:
+        found = "not finite" if self.error is None else f"{self.error:.3g}"
+        return f"{self.name}: the error is {found}, the limit {self.limit:g}" if self.name else "nothing was checked"
+
+
+class OtherOperations(Worded):
+    """Another number of timed operations than declared; None: the log has no operations, or no findings."""
+
+    kind: Literal["other_operations"] = "other_operations"
+    timed: int | None = None
+    wanted: int
+
+    def _words(self) -> str:
+        if self.timed is None:
+            return "its log has no operations, or no findings"
+        return f"{self.timed} operations were timed, not {self.wanted}"
+
+
+Reason = Annotated[
+    Stated | OutOfTime | Silent | RankFailed | NoStop | LogDamaged | Unlike | OtherData | ShortEvaluation
+    | RankWeightsDiffer | NarrowMasters | MovedByEvaluation | OtherEvaluation | NoSuccess | CheckFailed
+    | OtherOperations, Field(discriminator="kind")]
+"""A reason why a trial ended as it did."""
+
+
+OTHER_SHARE = 0.1
+"""Largest share of the wall clock that may go to neither training, evaluation, checkpoints nor logging."""
+CONSERVATION_TOLERANCE = 0.01
+"""Largest share of the wall clock that the phases may leave unexplained (method.md 1.2)."""
+LOGGING_LIMIT = 0.005
+"""Share of the run that logging may take without a warning."""
+OBSERVER_LIMIT = 0.005
+"""Share of one core that the energy tracker may use during the trial without a warning (as for logging)."""
+GAP_SHARE = 0.05
+"""Largest share of the wall clock that blocks of steps may last longer than their steps, without a warning."""
+INIT_SECONDS = 1800.0
+"""Initialisation time off the clock; the excess is charged to the time to the target (MLPerf)."""
+
+
+class Unexplained(Worded):
+    """Phases that do not add up to the wall clock."""
+
+    kind: Literal["unexplained"] = "unexplained"
+    share: float
+
+    def _words(self) -> str:
+        return f"phases explain the wall clock only to {self.share:.1%} (limit {CONSERVATION_TOLERANCE:.0%})"
+
+
+class SlowLogging(Worded):
+    """Logging that took too large a share of the run."""
+
+    kind: Literal["slow_logging"] = "slow_logging"
+    share: float
+
+    def _words(self) -> str:
+        return f"logging took {percent_above(self.share, LOGGING_LIMIT)} of the run (limit {100 * LOGGING_LIMIT:.1f} %)"
+
+
+class BusyTracker(Worded):
+    """Energy tracking that took too large a share of a core."""
+
+    kind: Literal["busy_tracker"] = "busy_tracker"
+    share: float
+
+    def _words(self) -> str:
+        share = percent_above(self.share, OBSERVER_LIMIT)
+        return f"energy tracking took {share} of a core (limit {100 * OBSERVER_LIMIT:.1f} %)"
+
+
+class EnergyOfLastAttempt(Worded):
+    """Energy of a resumed trial, which was tracked from its last start on."""
+
+    kind: Literal["energy_of_last_attempt"] = "energy_of_last_attempt"
+
+    def _words(self) -> str:
+        return "its energy covers the last attempt only; that of earlier attempts is not included"
+
+
+class StepsMissing(Worded):
+    """Step records that do not cover the samples of the evaluations or, without these, of the run."""
+
+    kind: Literal["steps_missing"] = "steps_missing"
+    counted: int
+    wanted: int
+
+    def _words(self) -> str:
+        return f"step records cover {self.counted} samples, evaluations {self.wanted}"
+
+
+class ClockBackwards(Worded):
+    """An evaluation that is dated before its predecessor."""
+
+    kind: Literal["clock_backwards"] = "clock_backwards"
+
+    def _words(self) -> str:
+        return "the clock went backwards between evaluations"
+
+
+class LongInitialisation(Worded):
+    """Seconds of initialisation beyond `INIT_SECONDS`."""
+
+    kind: Literal["long_initialisation"] = "long_initialisation"
+    excess_seconds: float
+
+    def _words(self) -> str:
+        return (f"initialisation took {self.excess_seconds:.0f} s more than its {INIT_SECONDS:.0f} s; they are charged "
+                "to the time to the target")
+
+
+class Resumed(Worded):
+    """Resumption of a trial from a checkpoint of an earlier attempt."""
+
+    kind: Literal["resumed"] = "resumed"
+    attempt: int
+    """The one that wrote it."""
+    step: int
+    samples: int
+    lost_seconds: float
+    """From the checkpoint to the point of resumption: lost computation, the failure, the new start. On every
+    clock."""
+    clock: Literal["monotonic", "wall"]
+    """The clock that measured the loss: the wall clock if the machine was restarted in between."""
+
+    def _words(self) -> str:
+        by = "" if self.clock == "monotonic" else ", measured by the wall clock because the machine was rebooted"
+        return (f"resumed from the checkpoint of attempt {self.attempt} at step {self.step}; the "
+                f"{self.lost_seconds:.1f} s since the checkpoint are on all its clocks{by}")
+
+
+class CheckpointsSkipped(Worded):
+    """Checkpoints that were not written; the step and the problem are of the first."""
+
+    kind: Literal["checkpoints_skipped"] = "checkpoints_skipped"
+    count: int
+    step: int
+    problem: str
+
+    def _words(self) -> str:
+        return f"{self.count} checkpoint(s) were not written, the first at step {self.step}: {self.problem}"
+
+
+class Unassigned(Worded):
+    """Share of the wall clock in no phase."""
+
+    kind: Literal["unassigned"] = "unassigned"
+    share: float
+
+    def _words(self) -> str:
+        return (f"{self.share:.0%} of the wall clock went to neither training, evaluation, checkpoints nor logging "
+                f"(limit {OTHER_SHARE:.0%})")
+
+
+class CompiledLate(Worded):
+    """Graphs that were compiled after the warm-up, on the clock."""
+
+    kind: Literal["compiled_late"] = "compiled_late"
+    graphs: int
+    seconds: float
+
+    def _words(self) -> str:
+        return (f"{self.graphs} graph(s) were compiled after the warm-up, which put {self.seconds:.1f} s on its "
+                "clocks: a shape came that the warm-up has not shown")
+
+
+class WorkersLost(Worded):
+    """Workers that ended during the run, and how many were left."""
+
+    kind: Literal["workers_lost"] = "workers_lost"
+    ranks: tuple[int, ...]
+    left: int
+
+    def _words(self) -> str:
+        return (f"went on without rank {', '.join(map(str, self.ranks))}, which ended during the run: its work was "
+                f"dealt to the other {self.left}")
+
+
+class NotChecked(Worded):
+    """Facts that the harness could not gather at the end; with a number: an evaluation that it could not repeat."""
+
+    kind: Literal["not_checked"] = "not_checked"
+    evaluation: int | None = None
+    problem: str
+
+    def _words(self) -> str:
+        if self.evaluation is None:
+            return self.problem
+        return f"the harness could not repeat evaluation {self.evaluation}: {self.problem}"
+
+
+class SlowEvaluation(Worded):
+    """Evaluations that take longer than evaluating can take: seconds of a sample there over those in training."""
+
+    kind: Literal["slow_evaluation"] = "slow_evaluation"
+    ratio: float
+    limit: float
+
+    def _words(self) -> str:
+        return (f"a sample took {self.ratio:.1f} times as long in an evaluation as in training (limit {self.limit:g}): "
+                "an engine may have left training to it")
+
+
+class BlockGap(Worded):
+    """Blocks of steps whose steps do not explain their time; the share of the wall clock, below 0: shorter."""
+
+    kind: Literal["block_gap"] = "block_gap"
+    share: float
+
+    def _words(self) -> str:
+        than = "longer" if self.share > 0 else "shorter"
+        return (f"blocks of steps took {abs(self.share):.0%} of the wall clock {than} than their steps "
+                f"(limit {GAP_SHARE:.0%})")
+
+
+Warned = Annotated[
+    Stated | Unexplained | SlowLogging | BusyTracker | EnergyOfLastAttempt | StepsMissing | ClockBackwards
+    | LongInitialisation | Resumed | CheckpointsSkipped | Unassigned | CompiledLate | WorkersLost | NotChecked
+    | SlowEvaluation | BlockGap, Field(discriminator="kind")]
+"""A warning about a result."""
+FAULTS = (StepsMissing, ClockBackwards)
+"""Warnings that an unmodified log never causes."""
+
+
+def init_excess(init_seconds: float | None) -> float:
+    """Return the seconds of initialisation that are charged to the time to the target."""
+    return max(0.0, (init_seconds or 0.0) - INIT_SECONDS)

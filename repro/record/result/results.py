@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+import typing
 from functools import reduce
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from repro.core.frozen import Frozen
-from repro.record.result.controller import Controller
-from repro.record.result.energy import Energy
-from repro.record.result.layer_cost import LayerCost
-from repro.record.result.operation import Operation
-from repro.record.result.protocol import Protocol
-from repro.record.result.reasons import LogDamaged, Reason
-from repro.record.result.remarks import joined
-from repro.record.result.status import Status
-from repro.record.result.warned import FAULTS, Resumed, Warned
+from repro.record.result.parts import Controller, Energy, LayerCost, Model, Network, Operation, Protocol, Traffic
+from repro.record.result.remarks import FAULTS, LogDamaged, Reason, Resumed, Warned, joined
+from repro.record.result.status import Status, meaning
+from repro.suite.metrics import METRICS, MetricSpec
 
 PHASES = ("train", "eval", "checkpoint", "logging", "other")
 LOST = "lost"
@@ -65,153 +61,6 @@ class Steps(Frozen):
     p95_seconds: float
     straggler_seconds: float
     """Sum over steps of slowest minus fastest rank."""
-
-
-class Moved(Frozen):
-    """Collectives of one operation and type on one rank."""
-
-    operation: str
-    dtype: str
-    collectives: int
-    payload_bytes: int
-    sent_bytes: int | None
-    """None: done by the inner group, which does not count bytes."""
-    received_bytes: int | None
-
-
-class Spent(Frozen):
-    """Seconds of communication, as in `RankTraffic`."""
-
-    busy_seconds: float
-    exposed_seconds: float
-    overlapped_seconds: float
-
-
-class RankTraffic(Frozen):
-    """The communication of one rank between `run_start` and `run_stop`."""
-
-    lines: tuple[Moved, ...]
-    busy_seconds: float
-    """Time with collectives running."""
-    exposed_seconds: float
-    """Time in which training waited for them."""
-    overlapped_seconds: float
-    """Time in which they ran during training."""
-    training: Spent
-    """The part in training steps, without evaluations and barriers."""
-
-    @property
-    def sent_bytes(self) -> int:
-        return sum(line.sent_bytes or 0 for line in self.lines)
-
-    @property
-    def received_bytes(self) -> int:
-        return sum(line.received_bytes or 0 for line in self.lines)
-
-
-class Formula(Frozen):
-    """The traffic that the algorithm's schedules require for the collectives that ran
-    (`repro.worker.report.expected_traffic`)."""
-
-    sent_bytes: int
-    """Bytes of the rank that sends most."""
-    received_bytes: int
-    rounds: int
-    path_bytes: int
-    """Sum over rounds of the largest amount that one rank sends or receives."""
-    reduced_bytes: int
-    assumed: tuple[str, ...] = ()
-    """Operations and types whose messages were assumed to be of equal size."""
-
-
-class Link(Frozen):
-    """A transfer from one node to another before the first trial; bits per second."""
-
-    sender: int
-    receiver: int
-    stated_bits_per_second: float
-    """The lower of the rates of both ends."""
-    measured_bits_per_second: float
-    """Payload of one TCP stream."""
-
-
-class Network(Frozen):
-    """The network that a launcher set up for a trial; further details stay in the launcher's own file."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    origin: str
-    """emulated or measured."""
-    frame_bytes: int | None = None
-    congestion_control: str | None = None
-    """Of TCP, as the kernel says."""
-    node_of_rank: tuple[int, ...]
-    stated_bits_per_second: tuple[float, ...]
-    """By node."""
-    sent_bytes: tuple[int, ...] = ()
-    """By node, from the start of the processes to their end, headers included."""
-    received_bytes: tuple[int, ...] = ()
-    control_sent_bytes: tuple[int, ...] = ()
-    """The same of the control network, as are the three below; empty: it has none."""
-    control_received_bytes: tuple[int, ...] = ()
-    control_sent_frames: tuple[int, ...] = ()
-    control_received_frames: tuple[int, ...] = ()
-    links: tuple[Link, ...] = ()
-
-    @property
-    def slowest(self) -> float:
-        """Bits per second of the slowest link in use: measured if known, else as stated."""
-        nodes = set(self.node_of_rank)
-        measured = [link.measured_bits_per_second for link in self.links if {link.sender, link.receiver} <= nodes]
-        return min(measured or [self.stated_bits_per_second[node] for node in nodes])
-
-
-class Traffic(Frozen):
-    """Communication of a trial; only bytes of the algorithm's own collectives are counted."""
-
-    ranks: tuple[RankTraffic, ...]
-    busiest_rank: int
-    """The rank that sent most."""
-    busiest_sent_bytes: int
-    busiest_received_bytes: int
-    collectives: int
-    """Of one rank; all ranks do the same."""
-    exposed_seconds: float
-    """Mean over ranks, as are the two below."""
-    overlapped_seconds: float
-    busy_seconds: float
-    uncounted: tuple[str, ...]
-    """Operations that passed through to the inner group."""
-    training: Spent
-    """Of training steps only, mean over ranks."""
-    formula: Formula | None = None
-    """None: the backend's own collectives."""
-
-    @property
-    def uncounted_share(self) -> float:
-        """Share of one rank's payload in operations without counted bytes, 0 to 1."""
-        lines = self.ranks[self.busiest_rank].lines
-        unknown = sum(line.payload_bytes for line in lines if line.sent_bytes is None)
-        return unknown / total if (total := sum(line.payload_bytes for line in lines)) else 0.0
-
-
-class Model(Frozen):
-    """Size and arithmetic of a trial's model (event `x_model`)."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    parameters: int
-    forward_flops: float | None
-    """Floating-point operations of the forward pass of one sample; None: they could not be counted."""
-    tokens_per_sample: int | None
-    """None: its samples have no tokens."""
-    device: str
-    """Name of the device that every rank ran on."""
-    peak_flops: float | None
-    """Stated peak of one device in the format of the trial's matrix products; None: unknown."""
-    peak_source: str
-    why: str
-    """Reason for a missing MFU; "" if there is one."""
 
 
 class Result(Frozen):
@@ -379,3 +228,44 @@ class Result(Frozen):
     def energy_joules_modelled(self) -> float | None:
         """None also if all of it is measured: the two are separate figures."""
         return self.energy.joules if self.energy and self.energy.provenance == "modelled" else None
+
+
+FIGURES = (
+    "tta_wall", "tta_train", "tta_cold", "run_seconds", "init_seconds", "samples_to_target", "epochs_to_target",
+    "samples", "samples_per_second", "train_samples_per_second", "input_wait_seconds", "input_wait_share",
+    "conservation_error", "observer_effect",
+    "step_seconds", "step_seconds_mean", "tokens_per_second", "peak_bytes", "training_peak_mib",
+    "training_peak_mib_sum", "init_peak_mib", "mfu", "joules_per_sample", "bytes_sent",
+    "final", "best", "energy_joules_measured", "energy_joules_modelled", "version_lag", "clock_lag",
+)
+"""Fields of a result that tables and tracking stores show, in this order; metrics that are not among them follow."""
+
+
+class Measured(typing.Protocol):
+    """What has metrics: a result, or a mean of several."""
+
+    @property
+    def status(self) -> str: ...
+
+    def at(self, path: str) -> Any:
+        """Return the value at a metric's path; None if it is missing."""
+
+
+def read(result: Measured, spec: MetricSpec) -> Any:
+    """Return the value at the metric's path; None if any part of it is missing."""
+    return result.at(spec.path)
+
+
+def figure(result: Measured, spec: MetricSpec) -> float | None:
+    """Return the metric of one trial; None if the trial has none, or its end says nothing of the cell."""
+    end = meaning(result.status)
+    if not end.counts or (spec.to_target and not end.reached):
+        return None
+    value = read(result, spec)
+    return None if value is None else float(value)
+
+
+def figures_of(result: Result) -> dict[str, Any]:
+    """Return all figures of a result by name, for tables and tracking stores."""
+    found = {name: getattr(result, name) for name in FIGURES}
+    return found | {spec.column: read(result, spec) for spec in METRICS.values() if spec.column not in found}

@@ -16,12 +16,12 @@ from repro.core.machine import Machine
 from repro.core.redact import SECRET
 from repro.core.source_code import PLACE_DIGITS
 from repro.seams.plugin import Setting
-from repro.suite.choices.choice import LauncherChoice
-from repro.suite.contest import ALPHA, check_stop
+from repro.suite.choice import LauncherChoice
 from repro.suite.design import JUDGES, Judges, claim_text
 from repro.suite.field_problem import FieldProblem, SuitePart
-from repro.suite.kinds.program_evaluation import Evaluation
+from repro.suite.kinds.evaluation import Evaluation
 from repro.suite.kinds.program_files import ProgramFiles
+from repro.suite.kinds.stop import ALPHA, check_stop
 from repro.suite.kinds.trial_config import CarriedCode, LogSize, TrialConfig
 from repro.suite.quality import Quality
 

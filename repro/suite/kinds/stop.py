@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from repro.seams.training import Direction
-from repro.suite.contest import ALPHA, check_stop
 from repro.suite.design import JUDGES, Judges, claim_text
 from repro.suite.field_problem import FieldProblem, SuitePart
 
@@ -21,7 +20,21 @@ OF_A_CONTEST = ("alpha",)
 NO_TARGET = ("design fixed_steps asks for throughput and memory, not for a quality: it has no {name}; remove it, or "
              "use design stop_at_target or fixed_budget")
 
+ALPHA = 0.01
+"""Level of the claim of quality, if a suite says nothing else."""
 MOST_OPERATIONS = 100_000
+
+
+def check_stop(design: str, alpha: float, confirm_evals: int) -> None:
+    """Check the fields of a stop rule that depend on whether it is a contest's.
+
+    Raises:
+        FieldProblem: a level without a contest, or confirming evaluations with one.
+    """
+    if design != "contest" and alpha != ALPHA:
+        raise FieldProblem(f"only design contest tests a mean, not {design}; remove it", ("alpha",))
+    if design == "contest" and confirm_evals != 1:
+        raise FieldProblem("a contest judges the last evaluation of a run alone; remove it", ("confirm_evals",))
 
 
 class Repeats(SuitePart):

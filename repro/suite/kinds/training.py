@@ -11,11 +11,10 @@ from pydantic import Field, field_validator, model_validator
 from repro.core.errors import nearest
 from repro.core.machine import Machine
 from repro.seams.launching import Launcher
-from repro.seams.model_options import ModelOptions
-from repro.seams.plugin import Setting
+from repro.seams.plugin import ModelOptions, Setting
 from repro.seams.preconditioner import Preconditioner, Work
 from repro.seams.training import Comm, Engine, Optimizer, Precision, Workload
-from repro.suite.choices.choice import (
+from repro.suite.choice import (
     CommChoice,
     EngineChoice,
     LauncherChoice,
@@ -25,9 +24,18 @@ from repro.suite.choices.choice import (
     WorkloadChoice,
 )
 from repro.suite.field_problem import FieldProblem, SuitePart
-from repro.suite.kinds.schedule import Constant, Scaling, Schedule
 from repro.suite.kinds.stop import Stop, stop_phrase
-from repro.suite.kinds.training_options import AHEAD, Compile, GateOptions, Input, compile_phrase, why_unsupported
+from repro.suite.kinds.training_options import (
+    AHEAD,
+    Compile,
+    Constant,
+    GateOptions,
+    Input,
+    Scaling,
+    Schedule,
+    compile_phrase,
+    why_unsupported,
+)
 from repro.suite.kinds.trial_config import LogSize, TrialConfig
 from repro.suite.quality import Quality, quality_of
 

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import Self
 
+from repro.core.frozen import digest
 from repro.core.machine import Machine
 from repro.core.source_code import PLACE_DIGITS
 from repro.seams.plugin import Setting
-from repro.suite.choices.choice import Choice
+from repro.suite.choice import Choice
 from repro.suite.field_problem import SuitePart
-from repro.suite.identity import digest
 from repro.suite.kinds.program_files import ProgramFiles
 from repro.suite.quality import Quality
 

@@ -11,12 +11,11 @@ from pydantic import AfterValidator
 from repro.core import pattern
 from repro.core.errors import visible
 from repro.core.frozen import Frozen
-from repro.suite.choices.choice import Choice
-from repro.suite.choices.labels import is_text_of
-from repro.suite.choices.stand_in import StandIn
+from repro.suite.choice import Choice
 from repro.suite.kinds.kinds import AnyTrialConfig
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Side, cell_name
+from repro.suite.recorded import StandIn, is_text_of
 
 FEW_ABSENT = 100
 """Cells of absent plug-ins whose own labels are compared with each other; with more, none is used."""

@@ -12,16 +12,10 @@ from pydantic import ValidationError
 
 from repro.core import pattern, registry
 from repro.core.errors import SuiteError
+from repro.core.frozen import canonical
 from repro.core.yaml_file import FieldPath
-from repro.suite.choices.choice import Choice, describe, parse_choice
-from repro.suite.choices.recorded import RecordedPlugin
-from repro.suite.field_problem import FieldProblem, Problem, describe_error
-from repro.suite.identity import canonical
-from repro.suite.kinds.kinds import AnyTrialConfig, config_class
-from repro.suite.kinds.program_files import ProgramFiles
-from repro.suite.model import Suite
-from repro.suite.planning.cell import Cell, differing, label_of, shown_factors
-from repro.suite.tuning.contenders import (
+from repro.suite.choice import Choice, describe, parse_choice
+from repro.suite.contenders import (
     Contender,
     Levels,
     check_metric,
@@ -31,6 +25,12 @@ from repro.suite.tuning.contenders import (
     contenders,
     every_combination,
 )
+from repro.suite.field_problem import FieldProblem, Problem, describe_error
+from repro.suite.kinds.kinds import AnyTrialConfig, config_class
+from repro.suite.kinds.program_files import ProgramFiles
+from repro.suite.model import Suite
+from repro.suite.planning.cell import Cell, differing, label_of, shown_factors
+from repro.suite.recorded import RecordedPlugin
 
 MAX_CELLS = 5_000
 """Combinations of a matrix: each takes half a millisecond to check, and years to run."""

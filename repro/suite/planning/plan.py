@@ -1,4 +1,4 @@
-"""Suite -> Plan: the cells that run, unsupported combinations with their reason, the order of execution."""
+"""Suite -> Plan: the cells that run, unsupported ones with their reason, the order of execution, the modelled cost."""
 
 from __future__ import annotations
 
@@ -17,22 +17,20 @@ from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from repro.core import pattern
 from repro.core.errors import SuiteError
-from repro.core.frozen import FORMAT, Formatted
+from repro.core.frozen import FORMAT, Formatted, Frozen, canonical
 from repro.core.machine import Machine
+from repro.core.numbers import plain_sum
 from repro.core.random_streams import Streams
 from repro.core.yaml_file import FieldPath
-from repro.suite.choices.recorded import RecordedPlugin, reading
-from repro.suite.choices.stand_in import StandIn
 from repro.suite.design import Design, PlanKind
 from repro.suite.field_problem import Problem
-from repro.suite.identity import METHOD, canonical
 from repro.suite.kinds.program_files import ProgramFiles
 from repro.suite.kinds.training import TrainingConfig
-from repro.suite.model import SEEDS_BELOW, Suite, Trial
+from repro.suite.model import METHOD, SEEDS_BELOW, Suite, Trial
 from repro.suite.planning.cell import Cell, Skipped
-from repro.suite.planning.designs import check_designs
+from repro.suite.planning.designs import check_designs, lost_design, planned_design, without_primary
 from repro.suite.planning.matrix import describe_plugins, expand_matrix, setting_notes
-from repro.suite.planning.repeats import lost_design, planned_design, without_primary
+from repro.suite.recorded import RecordedPlugin, StandIn, reading
 
 LEAST_SEEDS = 5
 """Repeats that a result needs (method.md section 3); fewer make a smoke test."""
@@ -361,3 +359,40 @@ def _why_not(suite: Suite, name: str, able: Iterable[str], kept: Iterable[str]) 
     one_level = f"factor {name!r} has one level, so it has no effect"
     what = one_level if name in suite.matrix else f"{name!r} is not a factor"
     return f"{what}; factors of this suite with several levels: {', '.join(able) or 'none'}"
+
+
+SETUP_SECONDS = 15.0
+"""Fork server, parity gate, report, once a run, roughly."""
+
+
+class Cost(Frozen):
+    """Seconds that a plan takes if every trial uses its whole budget, roughly."""
+
+    trials: int
+    full_budget_seconds: float
+    label: str = "modelled from rough rates of one CPU core; a busy machine or a slow engine takes longer"
+
+
+def over_time_limits(plan: Plan) -> list[str]:
+    """Return a warning if trials that use their whole budget would be ended by `timeout_seconds`, and count as missed.
+
+    Only for CPUs: no rate of a GPU is known before it runs.
+    """
+    cells = [cell for cell in plan.cells if cell.choices.device == "cpu"]
+    late = [(seconds, cell) for cell in cells
+            if (seconds := cell.choices.full_budget_seconds(plan.cores)) > cell.choices.timeout_seconds]
+    if not late:
+        return []
+    seconds, cell = max(late, key=lambda item: item[0])
+    more = f" (and {len(late) - 1} other cells)" if len(late) > 1 else ""
+    ended = "as one that missed" if plan.design.judges == "trial" else "before its end"
+    return [f"{cell.label}{more}: the whole budget takes about {seconds:,.0f} s (modelled), more than timeout_seconds: "
+            f"{cell.choices.timeout_seconds:g}, which would end the trial {ended}; set timeout_seconds higher or the "
+            "budget lower"]
+
+
+def estimate(plan: Plan) -> Cost:
+    """Return a plan's time if every trial uses its whole budget."""
+    per_cell = [cell.choices.full_budget_seconds(plan.cores) for cell in plan.cells]
+    total = plain_sum(per_cell[index] for index, _ in plan.order)
+    return Cost(trials=len(plan.order), full_budget_seconds=round(total + SETUP_SECONDS, 1))

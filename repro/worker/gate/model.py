@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from repro.core.errors import TrialError
-from repro.seams.batches import call_model
 from repro.seams.training import TrainingParts
+from repro.seams.workload import call_model
 
 RANDOM = 1e-3
 """Relative difference of two losses that no order of sums explains: a generator that torch does not know was used."""

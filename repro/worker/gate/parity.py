@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from repro.core.frozen import canonical
 from repro.seams.training import Comm, Engine, Preconditioner
-from repro.suite.choices.choice import parse_choice
-from repro.suite.identity import canonical
+from repro.suite.choice import parse_choice
 from repro.suite.kinds.training import Batch, TrainingConfig
 from repro.suite.model import Trial
 from repro.suite.planning.cell import Cell

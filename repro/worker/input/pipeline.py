@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from repro.core.errors import TrialError
 from repro.core.random_streams import Streams
-from repro.seams.batches import tensors_in, to_device
 from repro.seams.training import Batch, Fed, SampleReader
+from repro.seams.workload import tensors_in, to_device
 from repro.worker.context import TrialContext
 from repro.worker.evaluation import ShareBatches, share_indices
 from repro.worker.input.data_order import DataOrder

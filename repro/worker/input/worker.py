@@ -13,8 +13,8 @@ import numpy as np
 from repro.core import orphans
 from repro.core.errors import TrialError
 from repro.core.events import EventLog
-from repro.seams.batches import map_tensors
 from repro.seams.training import Fed, SampleReader
+from repro.seams.workload import map_tensors
 
 
 class Wanted(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any
 from repro.comm.algorithm import OPERATIONS, Algorithm
 from repro.comm.cost_model import collective_cost
 from repro.comm.schedule import cut
-from repro.record.result.results import Formula
+from repro.record.result.parts import Formula
 from repro.seams.training import Comm
 
 ITEMSIZES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2}

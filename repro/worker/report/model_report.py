@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from repro.record.environment.device_peaks import stated_peak
-from repro.record.result.results import Model
+from repro.record.environment.gpus import stated_peak
+from repro.record.result.parts import Model
 from repro.worker.context import TrialContext
 from repro.worker.model_flops import forward_flops
 

@@ -17,7 +17,7 @@ from repro.cli.main import cli
 from repro.core import registry
 from repro.core.errors import TrialError, UsageError
 from repro.core.random_streams import Streams
-from repro.program.watch_pipe import WatchPipe
+from repro.program.watch_reader import WatchPipe
 
 
 def test_the_bare_script_trains_the_workload_s_network() -> None:

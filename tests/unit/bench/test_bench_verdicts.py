@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.verdicts.experiment import Experiment, simulated
-from benchmarks.verdicts.made_plans import places_of
-from benchmarks.verdicts.measure import measure, simulate
-from benchmarks.verdicts.rows import VerdictErrors, allowed
+from benchmarks.verdicts.experiment import Experiment, places_of, simulated
+from benchmarks.verdicts.measure import VerdictErrors, allowed, measure, simulate
 from benchmarks.verdicts.scenario import Judged, Scenario, single_run
 from benchmarks.verdicts.scenarios import SCENARIOS
 from benchmarks.verdicts.screen import DISAGREE, is_open, paired_p

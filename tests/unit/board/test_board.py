@@ -144,7 +144,7 @@ def test_a_build_that_was_interrupted_is_resumed(
     shutil.copy(records / "several-1.zip", folder)
     build = ["board", str(folder), "--out", str(site)]
     with monkeypatch.context() as patched:
-        patched.setattr("repro.cli.workflows.board.without_copies", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr("repro.board.entry.without_copies", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
         assert CliRunner().invoke(cli, build).exit_code != 0
     assert len(list((site / "pages").iterdir())) == 1 and not (site / "index.html").exists()
     assert CliRunner().invoke(cli, build).exit_code == 0
@@ -234,7 +234,7 @@ def test_facts_that_other_code_read_are_not_used(tmp_path: Path, monkeypatch: py
 
     first = built()
     assert built() == first
-    monkeypatch.setattr("repro.cli.workflows.board.code_digest", lambda: "other code")
+    monkeypatch.setattr("repro.board.build.code_digest", lambda: "other code")
     second = built()
     assert second > first
     (known,) = (tmp_path / "out/read").iterdir()

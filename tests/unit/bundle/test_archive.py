@@ -15,9 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from repro.bundle import archive
-from repro.bundle.archive import pack, unpack
-from repro.bundle.source import open_record
+from repro.bundle import source
+from repro.bundle.source import open_record, pack, unpack
 from repro.core.errors import OutputError
 
 
@@ -134,7 +133,7 @@ def test_a_file_that_is_no_archive_is_named(tmp_path: Path, content: bytes) -> N
 def test_a_run_too_large_for_a_bundle_is_refused_when_it_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive, "MAX_MEMBERS", 2)
+    monkeypatch.setattr(source, "MAX_MEMBERS", 2)
     with pytest.raises(OutputError, match="this run has 3 and 0 MiB"):
         pack(tmp_path / "x.zip", {"a": b"", "b": b"", "c": b""})
     assert os.listdir(tmp_path) == []  # noqa: PTH208  # names

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.bundle import archive
+from repro.bundle import source
 from repro.bundle.contents import make_bundle
 from repro.bundle.source import open_record
 from repro.bundle.verify import verify
@@ -18,7 +18,7 @@ from repro.core.errors import OutputError
 from repro.core.files import read_model, write_model
 from repro.record.folder import index
 from repro.record.folder.store import RunFolder
-from repro.record.result.reasons import LogDamaged
+from repro.record.result.remarks import LogDamaged
 from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult
 from tests.records import SUITE, make_record
@@ -89,24 +89,24 @@ def test_an_added_file_is_found_anywhere_in_the_record(run: Path) -> None:
 
 
 def test_a_bit_in_any_file_of_a_bundle_is_seen_and_the_file_named(packed: Path, tmp_path: Path) -> None:
-    with zipfile.ZipFile(packed) as source:
-        files = {item.filename: source.read(item) for item in source.infolist()}
+    with zipfile.ZipFile(packed) as archive:
+        files = {item.filename: archive.read(item) for item in archive.infolist()}
     first = next(name for name in files if name.endswith("result.json")).rpartition("/")[0]
     for name in [name for name in files if "/" not in name or name.startswith((first, "parity/"))]:
         if name != index.NAME:
-            archive.pack(tmp_path / "y.zip", {**files, name: flipped(files[name], len(files[name]) // 2)})
+            source.pack(tmp_path / "y.zip", {**files, name: flipped(files[name], len(files[name]) // 2)})
             assert name in {item.place for item in verify(tmp_path / "y.zip").problems}, name
-        archive.pack(tmp_path / "y.zip", {other: text for other, text in files.items() if other != name})
+        source.pack(tmp_path / "y.zip", {other: text for other, text in files.items() if other != name})
         assert name in {item.place for item in verify(tmp_path / "y.zip").problems}, name
-    archive.pack(tmp_path / "y.zip", {**files, index.NAME: flipped(files[index.NAME], 3)})
+    source.pack(tmp_path / "y.zip", {**files, index.NAME: flipped(files[index.NAME], 3)})
     assert not verify(tmp_path / "y.zip").sound
 
 
 def test_no_changed_byte_of_an_archive_changes_its_content(packed: Path, tmp_path: Path) -> None:
     """A bit of the zip itself: refused, or found, or one that does not reach any file (a date, an attribute)."""
     raw, rng = packed.read_bytes(), random.Random(5)
-    with zipfile.ZipFile(packed) as source:
-        before = {item.filename: source.read(item) for item in source.infolist()}
+    with zipfile.ZipFile(packed) as archive:
+        before = {item.filename: archive.read(item) for item in archive.infolist()}
     refused = unsound = 0
     for place in [*range(30), *(rng.randrange(len(raw)) for _ in range(20)), *range(len(raw) - 30, len(raw))]:
         (tmp_path / "y.zip").write_bytes(flipped(raw, place))
@@ -127,10 +127,10 @@ def test_no_changed_byte_of_an_archive_changes_its_content(packed: Path, tmp_pat
 def test_a_bundle_is_the_same_bytes_twice_and_holds_no_absolute_path(original: Path, packed: Path) -> None:
     again = make_bundle(original, original.parent / "y.zip", "CC0-1.0")
     assert again.path.read_bytes() == packed.read_bytes()
-    with zipfile.ZipFile(packed) as source:
-        for name in source.namelist():
+    with zipfile.ZipFile(packed) as archive:
+        for name in archive.namelist():
             for place in (str(original), str(original.parent), str(Path.home()) + "/", "/tmp/"):
-                assert place.encode() not in source.read(name), (name, place)
+                assert place.encode() not in archive.read(name), (name, place)
             assert not name.startswith("/") and ".." not in name
 
 

@@ -19,8 +19,8 @@ from repro.core.errors import UsageError
 from repro.core.files import read_model, write_model
 from repro.core.machine import Machine
 from repro.record.folder.store import Record, RunFolder, read_record
+from repro.record.result.remarks import Resumed
 from repro.record.result.results import Result
-from repro.record.result.warned import Resumed
 from repro.suite.planning.plan import planned_order
 from tests.records import Course, make_record, sample_environment
 

@@ -15,17 +15,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from repro.bundle import archive, contents, rederive
+from repro.bundle import contents, source, verify_trials
 from repro.bundle.contents import make_bundle, write_bundle
 from repro.bundle.verify import verify
+from repro.bundle.verify_trials import rederived
 from repro.core.errors import OutputError, RecordModified
 from repro.core.files import read_model, write_model
 from repro.record.derive.derive import derive
 from repro.record.folder import index
 from repro.record.folder.store import RunFolder, read_record
 from repro.record.log.reading import read_log
-from repro.record.result.reasons import RankFailed
-from repro.record.result.results import Network, Result
+from repro.record.result.parts import Network
+from repro.record.result.remarks import RankFailed
+from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult, RankEnd
 from tests.records import SUITE, make_record
 
@@ -118,7 +120,6 @@ def test_time_that_is_not_conserved_is_found_if_log_and_result_agree(run: Path) 
     folder = RunFolder(run)
     record = read_record(run)
     trial = next(item for item in record.plan.trials() if item.trial_id == trial_of(run).name)
-    from repro.bundle.rederive import rederived
 
     stored = read_model(folder.result(trial.trial_id), Result)
     write_model(folder.result(trial.trial_id), rederived(trial, stored, log))
@@ -253,7 +254,7 @@ def test_a_run_larger_than_a_bundle_is_refused_before_it_is_read(
 ) -> None:
     with (trial_of(run) / "rank0.log").open("wb") as stream:
         stream.truncate(240 << 20)  # a hole: it takes no room, and would be read as zeros
-    monkeypatch.setattr(archive, "MAX_TOTAL_BYTES", 200 << 20)
+    monkeypatch.setattr(source, "MAX_TOTAL_BYTES", 200 << 20)
     monkeypatch.setattr(contents, "_read", lambda path: pytest.fail(f"{path} was read"))
     with pytest.raises(OutputError, match=r"this run has \d+ and 240 MiB"):
         contents.write_bundle(run, tmp_path / "x.zip")
@@ -349,7 +350,7 @@ def test_a_long_log_is_derived_again_in_a_fraction_of_its_size(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = long_log(run, 300_000)
-    monkeypatch.setattr(rederive, "MAX_HELD_BYTES", 8 << 20)
+    monkeypatch.setattr(verify_trials, "MAX_HELD_BYTES", 8 << 20)
     assert log.stat().st_size > 7e6, "as lists it would be 30 MB"
     assert kinds(run) == {"conservation"}, "the figures are derived from it, and are what they were"
 
@@ -361,7 +362,7 @@ def test_a_file_too_large_to_be_read_is_reported_and_not_called_modified(
     cases = (("MAX_HELD_BYTES", 4096, "more events than fit into"), ("MAX_LOG_BYTES", 4096, "0 MiB exceed"))
     for name, limit, said in cases:
         with monkeypatch.context() as patch:
-            patch.setattr(rederive, name, limit)
+            patch.setattr(verify_trials, name, limit)
             told = [item.text() for item in verify(run).problems]
         assert any(said in text and "was not derived again" in text for text in told), told
         assert all(text.count(log.name) < 2 for text in told)

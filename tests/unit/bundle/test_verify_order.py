@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from repro.bundle.verification import Verification
 from repro.bundle.verify import verify
+from repro.bundle.verify_files import Verification
 from repro.bundle.verify_plan import check_plan
 from repro.cli.workflows.reproduce import reduce_plan
 from repro.compare.design.calibration import twin_plan

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import repro
-from repro.bundle.verification import Verification
 from repro.bundle.verify import verify
+from repro.bundle.verify_files import Verification
 from repro.bundle.verify_plan import check_plan, this_code
 from repro.cli.workflows.reproduce import reduce_plan
 from repro.compare.design.calibration import twin_plan
@@ -23,9 +23,9 @@ from repro.core.machine import Machine
 from repro.record.environment.environment import commit
 from repro.record.folder import index
 from repro.record.folder.store import RunFolder, read_plan, read_record
-from repro.suite.choices.labels import is_label, is_text_of
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import Drawn, make_plan
+from repro.suite.recorded import is_label, is_text_of
 from tests.records import SUITE, make_record
 
 Change = Callable[[Any], Any]

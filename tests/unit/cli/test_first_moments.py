@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import repro.cli.main as command
-from repro.cli.place import check_place
+from repro.cli.options import check_place
 from repro.core.errors import TrialError, UsageError
 from repro.record.folder.store import RunFolder
 from repro.runner.run import discarded_if_unstarted

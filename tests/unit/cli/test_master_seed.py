@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from repro.cli.main import cli
-from repro.cli.workflows.same_data import refuse_same_data
+from repro.cli.workflows.run import refuse_same_data
 from repro.core.errors import UsageError
 from repro.core.files import write_json
 from repro.suite.planning.plan import Plan

@@ -30,8 +30,7 @@ from repro.core.files import write_model
 from repro.core.machine import Machine
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
-from repro.suite.identity import METHOD
-from repro.suite.model import Trial
+from repro.suite.model import METHOD, Trial
 from repro.suite.planning.plan import Plan
 from tests.plans import planned
 from tests.records import SUITE, Course, make_record, sample_environment

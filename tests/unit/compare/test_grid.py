@@ -13,8 +13,7 @@ from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.evidence.grid import Grid, span_of, unlike_grids
 from repro.compare.evidence.stage import Stage
 from repro.compare.verdict.verdict import judged
-from repro.record.result.metric_values import figure
-from repro.record.result.results import Bracket, Point, Result
+from repro.record.result.results import Bracket, Point, Result, figure
 from repro.suite.metrics import METRICS
 from tests.made_cells import BASELINE, CANDIDATE, MadeCell, result
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from repro.compare.design.pooled import pool
-from repro.record.result.controller import Controller, Exchange
-from repro.record.result.metric_values import read
-from repro.record.result.results import Result
+from repro.record.result.parts import Controller, Exchange
+from repro.record.result.results import Result, read
 from repro.suite.metrics import METRICS
 
 

@@ -12,7 +12,7 @@ from repro.papers.server.async_server import AsyncServer
 from repro.papers.server.rules import DONE, Clocks, Dealer, Rules
 from repro.papers.server.shard import divide
 from repro.seams.plugin import Setting
-from repro.suite.choices.choice import parse_choice
+from repro.suite.choice import parse_choice
 from repro.suite.field_problem import FieldProblem
 
 ASYNC = AsyncServer(mode="async")

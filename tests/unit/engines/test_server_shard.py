@@ -8,7 +8,7 @@ import pytest
 
 from repro.optimizers.rules import Sgd
 from repro.papers.server.async_server import AsyncServer
-from repro.seams.server_work import ServerWork
+from repro.seams.training import ServerWork
 
 torch = pytest.importorskip("torch")
 

@@ -22,7 +22,7 @@ from repro.launchers.netns.placement import node_of
 from repro.launchers.netns.probe import Ability
 from repro.runner import doctor
 from repro.seams.plugin import Setting
-from repro.suite.choices.choice import parse_choice
+from repro.suite.choice import parse_choice
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import make_plan
 from tests.records import SUITE, make_record

@@ -13,7 +13,8 @@ from repro.launchers.processes import hang, rank
 from repro.launchers.processes.hang import STOPPED, FileGrowth
 from repro.launchers.processes.rank_processes import hung_ends
 from repro.record.folder import post_mortem
-from repro.record.result.reasons import LogDamaged
+from repro.record.log.reading import log_damage
+from repro.record.result.remarks import LogDamaged
 from repro.seams.launching import LaunchResult, RankEnd
 from tests.waiting import until
 
@@ -131,12 +132,12 @@ WHOLE = "".join((FIRST, EVENT.format("x_foreign", 1), EVENT.format("x_other", 1)
 def test_a_log_that_was_touched_is_damaged(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "result_1.txt"
     path.write_text(text)
-    found = post_mortem.log_damage(path)
+    found = log_damage(path)
     assert said == found.damage if found else not said
 
 
 def test_a_log_that_is_gone_is_damaged(tmp_path: Path) -> None:
-    assert post_mortem.log_damage(tmp_path / "none") == LogDamaged(
+    assert log_damage(tmp_path / "none") == LogDamaged(
         problem="unreadable", error="No such file or directory")
 
 

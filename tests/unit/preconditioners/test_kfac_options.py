@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from repro.core.errors import SuiteError
+from repro.core.frozen import canonical
 from repro.core.machine import Machine
 from repro.papers.kfac.kfac import Kfac
 from repro.seams.training import Preconditioner
-from repro.suite.identity import canonical
 from repro.suite.planning.plan import Plan
 from repro.worker.gate import parity
 from tests.plans import planned

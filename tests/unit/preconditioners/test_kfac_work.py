@@ -11,13 +11,16 @@ torch = pytest.importorskip("torch")
 from repro.cli.text.suite import plan_text  # noqa: E402
 from repro.core.machine import Machine  # noqa: E402
 from repro.core.random_streams import Streams  # noqa: E402
+from repro.papers.kfac.factors import find_layers  # noqa: E402
 from repro.papers.kfac.kfac import Kfac  # noqa: E402
-from repro.papers.kfac.layers import find_layers  # noqa: E402
-from repro.seams.batches import call_model  # noqa: E402
 from repro.seams.training import Workload  # noqa: E402
+from repro.seams.workload import call_model  # noqa: E402
 from repro.suite.file import read_suite  # noqa: E402
-from repro.suite.planning.cost import estimate  # noqa: E402
-from repro.suite.planning.plan import Plan, make_plan  # noqa: E402
+from repro.suite.planning.plan import (  # noqa: E402
+    Plan,
+    estimate,
+    make_plan,
+)
 from repro.workloads.digits import Digits  # noqa: E402
 from repro.workloads.digits_mlp import DigitsMlp  # noqa: E402
 from repro.workloads.gpt_synthetic import GptSynthetic  # noqa: E402

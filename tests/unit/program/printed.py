@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
-from repro.program.lines import LineSplitter
-from repro.program.observation import Line, Observation
+from repro.program.observation import Line, LineSplitter, Observation
 
 OUTPUTS = Path(__file__).parent / "outputs"
 SECOND = 1_000_000_000

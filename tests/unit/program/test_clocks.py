@@ -16,10 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repro.program.clocks import LATENESS, Agreement, Finding, compare
-from repro.program.lines import LineSplitter
-from repro.program.observation import Observation, Seen
-from repro.program.pattern import PatternReader
-from repro.suite.kinds.output_patterns import OutputPatterns
+from repro.program.observation import LineSplitter, Observation, Seen
+from repro.program.output_readers import PatternReader
+from repro.suite.kinds.evaluation import OutputPatterns
 from tests.unit.program.printed import seen
 
 STARTED = 5_000_000_000_000

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.program.csv_reader import CsvReader
+from repro.program.file_readers import CsvReader
 from repro.program.observation import OutputProblem
 from tests.unit.program.printed import OUTPUTS
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.program.lines import LONGEST, LineSplitter
-from repro.program.observation import Line
+from repro.program.observation import LONGEST, Line, LineSplitter
 
 PIECES = st.lists(st.sampled_from([
     b"\n", b"\r", b"\r\n", b"\b", b"\b\b\b", b"abc", b"step 7", "\u2501".encode(), b"\xff\xe2", b"\x1b[1m", b"\x1b[K",

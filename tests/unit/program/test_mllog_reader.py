@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from repro.core.events import Event, parse_line
-from repro.program.lines import LineSplitter
-from repro.program.mllog_reader import LONGEST, MllogReader
-from repro.program.observation import OutputProblem
+from repro.program.observation import LineSplitter, OutputProblem
+from repro.program.output_readers import LONGEST_EVENT, MllogReader
 from tests.unit.program.printed import evaluations, printed, seen
 
 LOGS = Path(os.environ.get("REPRO_SHARED_DATA", Path(__file__).parents[3].parent / "shared" / "data")) / "mlperf"
@@ -26,7 +25,7 @@ def test_every_published_log_is_read_as_its_submitter_wrote_it() -> None:
     logs = sorted((LOGS / "training_v4.0").rglob("result_*.txt"))
     assert len(logs) > 20
     for log in logs:
-        found = seen(MllogReader(), LineSplitter(LONGEST).feed(log.read_bytes(), 0))
+        found = seen(MllogReader(), LineSplitter(LONGEST_EVENT).feed(log.read_bytes(), 0))
         events = [event for text in log.read_text(errors="replace").splitlines() if (event := parse_line(text))]
         told = [(event.value, event.metadata.get("epoch_num"), event.metadata.get("samples_count"))
                 for event in events if event.key == "eval_accuracy"]

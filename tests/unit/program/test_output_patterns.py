@@ -10,8 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from repro.suite.field_problem import FieldProblem
-from repro.suite.kinds.output_patterns import OutputPatterns, compile_pattern
-from repro.suite.kinds.ready_patterns import READY, is_name, ready
+from repro.suite.kinds.evaluation import READY, OutputPatterns, compile_pattern, is_name, ready
 
 GOOD = r"val_loss:(?P<value>\S+)"
 

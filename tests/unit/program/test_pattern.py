@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repro.program.observation import Observation, OutputProblem
-from repro.program.pattern import PatternReader
-from repro.suite.kinds.output_patterns import OutputPatterns
+from repro.program.output_readers import PatternReader
+from repro.suite.kinds.evaluation import OutputPatterns
 from tests.unit.program.printed import SECOND, evaluations, printed, seen
 
 EVALUATION = r"step (?P<step>\S+) loss (?P<value>\S+)(?: after (?P<train_ms>\S+) ms)?"

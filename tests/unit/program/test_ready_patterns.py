@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from repro.program.airbench import AirbenchReader
-from repro.program.lines import LineSplitter
-from repro.program.observation import Observation, OutputProblem
-from repro.program.pattern import PatternReader
-from repro.suite.kinds.ready_patterns import ready
+from repro.program.observation import LineSplitter, Observation, OutputProblem
+from repro.program.output_readers import AirbenchReader, PatternReader
+from repro.suite.kinds.evaluation import ready
 from tests.unit.program.printed import evaluations, output, printed, seen
 
 SPEEDRUN = Path(os.environ.get("REPRO_SHARED_DATA", Path(__file__).parents[3].parent / "shared" / "data")) / "speedrun"

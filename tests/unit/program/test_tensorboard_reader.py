@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from repro.core.errors import UsageError
+from repro.program.file_readers import TensorboardReader
 from repro.program.observation import OutputProblem
-from repro.program.tensorboard_reader import TensorboardReader
 
 TAG = "val/loss"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from repro.program.observation import Observation
-from repro.program.watch_pipe import WatchPipe
+from repro.program.watch_reader import WatchPipe
 from tests import watched
 from tests.waiting import LONG_SECONDS, until
 from tests.watched import program

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from repro.core.errors import OutputError
 from repro.program.observation import Line, OutputProblem
-from repro.program.watch_pipe import WatchPipe
-from repro.program.watch_reader import WatchReader
+from repro.program.watch_reader import WatchPipe, WatchReader
 
 SECOND = 10**9
 

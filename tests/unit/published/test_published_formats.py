@@ -16,11 +16,9 @@ from click.testing import CliRunner
 from repro.reporters.paper.figures import rendered_figure
 from repro.reporters.published.brief import REFUSED_UP_TO, published_brief
 from repro.reporters.published.charts import batch_ticks
-from repro.reporters.published.figures import published_figures
-from repro.reporters.published.formats import render_markdown
-from repro.reporters.published.page import render
+from repro.reporters.published.formats import published_figures, render_markdown
 from repro.reporters.published.tables import published_tables
-from repro.reporters.published.view import NO_BATCH
+from repro.reporters.published.view import NO_BATCH, render
 
 from repro.cli.main import cli
 from repro.published.importing import import_results

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from repro.published.mlperf.event_lines import MAX_LINE, EventLines
 from repro.published.mlperf.folder import import_folder
-from repro.published.mlperf.log import TOKEN
+from repro.published.mlperf.log import MAX_LINE, TOKEN, EventLines
 from repro.published.record import PublishedResult
 from tests.unit.published.made_logs import log_lines, mllog, repository, v05_log, v06_log
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from repro.reporters.published.charts import LEAST, POINTS_A_RUN, budget, thinned
-from repro.reporters.published.page import render
+from repro.reporters.published.view import render
 
 from repro.cli.main import cli
 from repro.core.errors import OutputError, UsageError

@@ -141,7 +141,7 @@ def test_ratios_of_scores_are_the_summarizers(summary: list[dict[str, str]], tmp
 def test_the_page_of_both_rounds_and_of_dawnbench_holds_every_file(tmp_path: Path) -> None:
     from html import unescape
 
-    from repro.reporters.published.page import render
+    from repro.reporters.published.view import render
 
     from repro.published.importing import import_results
     from repro.published.store import read_published

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from repro.reporters.paper.figures import rendered_figure
-from repro.reporters.published.figures import published_figures
-from repro.reporters.published.page import render
+from repro.reporters.published.formats import published_figures
 from repro.reporters.published.tables import published_tables
+from repro.reporters.published.view import render
 
 from repro.published.importing import import_results
 from repro.published.mlperf.folder import import_folder

@@ -8,7 +8,7 @@ import pytest
 
 import repro.published.speedrun.log as reader
 from repro.published.speedrun.log import SpeedrunLog, read_log
-from repro.published.untrusted.text import DamagedInput
+from repro.published.untrusted.files import DamagedInput
 from tests.unit.published.made_speedruns import PROGRAM, Box, Run
 
 

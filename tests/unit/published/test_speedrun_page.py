@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from repro.reporters.published.page import render
+from repro.reporters.published.view import render
 
 from repro.audit.audit import audit
 from repro.cli.main import cli

@@ -7,7 +7,7 @@ from pathlib import Path
 from repro.core.events import EventLog
 from repro.record.derive.derive import derive
 from repro.record.log.schema import Compilation, Compiled, CompiledLate
-from repro.record.result import warned
+from repro.record.result import remarks
 from tests.unit.record.test_results import FINE, Script, make_trial, play
 
 
@@ -22,11 +22,11 @@ def test_the_slowest_rank_counts_and_filling_a_cache_does_not(tmp_path: Path) ->
 
 
 def test_a_graph_compiled_on_the_clock_is_a_warning(tmp_path: Path) -> None:
-    def warnings(*late: Compiled) -> list[warned.CompiledLate]:
+    def warnings(*late: Compiled) -> list[remarks.CompiledLate]:
         script = Script(after=lambda log: log.write(CompiledLate(value=late)))
         found = derive(make_trial(), 1, play(tmp_path / "log", script), FINE)
-        return [item for item in found.warnings if isinstance(item, warned.CompiledLate)]
+        return [item for item in found.warnings if isinstance(item, remarks.CompiledLate)]
 
     assert warnings() == warnings(*[Compiled(seconds=0.0, graphs=0)] * 2) == []
     assert warnings(Compiled(seconds=0.0, graphs=0), Compiled(seconds=4.0, graphs=3)) == [
-        warned.CompiledLate(graphs=3, seconds=4.0)]
+        remarks.CompiledLate(graphs=3, seconds=4.0)]

@@ -15,7 +15,7 @@ from repro.papers.measurement.rank import combine, findings_data
 from repro.record.derive.derive import derive
 from repro.record.log import schema
 from repro.record.log.reading import read_log
-from repro.record.result.operation import Checked
+from repro.record.result.parts import Checked
 from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.seams.measurement import Check, FigureKind, Findings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from repro.record.environment.device_peaks import RATES, stated_peak
+from repro.record.environment.gpus import RATES, stated_peak
 
 
 @pytest.mark.parametrize(("device", "number_format", "tera"), [

@@ -16,9 +16,9 @@ from repro.core.files import read_model, write_model
 from repro.record.derive.derive import with_energy
 from repro.record.folder import index
 from repro.record.folder.store import read_record
-from repro.record.result.energy import Energy, Part
+from repro.record.result.parts import Energy, Part
+from repro.record.result.remarks import EnergyOfLastAttempt, Resumed
 from repro.record.result.results import Result
-from repro.record.result.warned import EnergyOfLastAttempt, Resumed
 from repro.runner import energy_meter, energy_process
 from repro.runner.energy_meter import EnergyMeter
 from tests.records import make_record

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from repro.record.derive.final_facts import (
+from repro.record.derive.effective import (
     block_gap,
     covers_every_rank,
     find_failures,
@@ -14,15 +14,16 @@ from repro.record.derive.final_facts import (
     unchecked,
 )
 from repro.record.log.schema import FinalFacts
-from repro.record.result.reasons import (
+from repro.record.result.remarks import (
+    BlockGap,
     MovedByEvaluation,
     NarrowMasters,
+    NotChecked,
     OtherEvaluation,
     RankWeightsDiffer,
     Reason,
     Unlike,
 )
-from repro.record.result.warned import BlockGap, NotChecked
 from repro.suite.kinds.training import TrainingConfig
 
 CHOICES: dict[str, Any] = {

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.bundle import archive, rederive
-from repro.cli.workflows import headless
+from repro.bundle import source, verify_trials
 from repro.cli.workflows.calibrate import calibrate
 from repro.cli.workflows.reproduce import reproduce
 from repro.cli.workflows.run import run_suite
@@ -67,7 +66,8 @@ def test_a_cell_of_a_narrow_format_is_started_twice_by_the_parity_gate(tmp_path:
 
 
 def test_a_record_larger_than_one_run_is_not_reproduced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(headless, "execute", lambda *_, **__: pytest.fail("2,155,500 steps were started"))
+    monkeypatch.setattr("repro.cli.workflows.reproduce.execute",
+                        lambda *_, **__: pytest.fail("2,155,500 steps were started"))
     text = SUITE.format(seeds=2, epochs=12_000, every=SAMPLES, design="fixed_budget")
     make_record(tmp_path / "source", text.replace("[1, 8]", "[1, 2]"), only=1)
     with pytest.raises(UsageError, match="is 2,155,500 steps; a record can show at most 2,000,000 of a trial"):
@@ -120,7 +120,7 @@ def test_more_trials_or_files_than_a_record_can_be_are_refused(
 
 
 def test_planned_sizes_fit_the_readers_limits() -> None:
-    assert PLANNED_FILES < archive.MAX_MEMBERS <= index.MAX_FILES
-    assert PLANNED_FILES < MAX_TRIALS and BUNDLE_BYTES == archive.MAX_TOTAL_BYTES
+    assert PLANNED_FILES < source.MAX_MEMBERS <= index.MAX_FILES
+    assert PLANNED_FILES < MAX_TRIALS and BUNDLE_BYTES == source.MAX_TOTAL_BYTES
     # A log line of an evaluation, and the line of its block of steps, as `rederive` counts them.
-    assert 5_000 * MAX_EVALUATIONS + 40 * MAX_STEPS < rederive.MAX_HELD_BYTES
+    assert 5_000 * MAX_EVALUATIONS + 40 * MAX_STEPS < verify_trials.MAX_HELD_BYTES

@@ -10,10 +10,9 @@ import pytest
 
 from repro.core.errors import OutputError
 from repro.core.events import Event, EventLog, parse_line
-from repro.record.folder.post_mortem import log_damage
 from repro.record.log import schema
 from repro.record.log.event import LogEvent
-from repro.record.log.reading import MalformedEvent, interpret, read_log
+from repro.record.log.reading import MalformedEvent, interpret, log_damage, read_log
 from tests.unit.test_house import ROOT
 
 STEPS: dict[str, Any] = {"first": 0, "seconds": [0.5], "input_seconds": [0.0], "loss": [None]}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from repro.core.machine import Machine
+from repro.record.environment.differences import Link, NodeRecord, node_differences, slow_links, unfit_nodes
 from repro.record.environment.environment import Environment, take
-from repro.record.environment.nodes import Link, NodeRecord, node_differences, slow_links, unfit_nodes
 
 HERE = take(Machine("cpu", 0, 4), ()).model_copy(update={"load_1min": 0.1})
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from jsonschema import Draft202012Validator
 
-from repro.bundle.archive import unpack
+from repro.bundle.source import unpack
 from repro.cli.main import cli
 from repro.record.record_schema import LOG, MODELS, record_schema
 from tests.records import make_record

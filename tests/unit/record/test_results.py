@@ -13,9 +13,8 @@ from repro.core.events import EventLog
 from repro.record.derive.derive import derive
 from repro.record.log import schema
 from repro.record.log.reading import Recorded, read_log
-from repro.record.result.remarks import joined
+from repro.record.result.remarks import LongInitialisation, StepsMissing, Unassigned, Unexplained, joined
 from repro.record.result.results import Bracket, Result
-from repro.record.result.warned import LongInitialisation, StepsMissing, Unassigned, Unexplained
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.model import Trial
 from repro.worker.stop_rule import Ending, Progress, decide

@@ -16,7 +16,6 @@ from repro.cli.workflows import run as cli_run
 from repro.core.errors import GuardError, OutputError, UsageError
 from repro.core.files import read_model, write_model
 from repro.record.environment.environment import Environment
-from repro.record.folder import damaged as record_damaged
 from repro.record.folder import index as record_index
 from repro.record.folder import resume
 from repro.record.folder.ledger import read_attempts
@@ -43,7 +42,7 @@ def test_a_start_that_fails_while_it_reopens_leaves_an_index(
     def damaged(*_: Any) -> None:
         raise OutputError("ledger.jsonl: damage was found")
 
-    monkeypatch.setattr(RunFolder if where == "mend" else record_damaged, where, damaged)
+    monkeypatch.setattr(RunFolder if where == "mend" else resume, where, damaged)
     run = Scripted(half.plan, half.folder)
     with pytest.raises(OutputError, match="damage was found"):
         run.execute()
@@ -64,7 +63,7 @@ def test_a_start_that_is_refused_makes_no_index(
     def damaged(*_: Any) -> None:
         raise OutputError("damage was found")
 
-    monkeypatch.setattr(record_damaged, where, damaged)
+    monkeypatch.setattr(resume, where, damaged)
     with pytest.raises(OutputError, match="damage was found"):
         go_on(half)
     assert {path: path.read_bytes() for path in half.folder.root.rglob("*") if path.is_file()} == before
@@ -121,8 +120,8 @@ def edit(path: Path) -> None:
 
 def test_killed_between_setting_aside_and_writing_it_down(half: Scripted) -> None:
     (name,) = results(half.folder)
-    found = [record_damaged.Damaged(name, 1, "told before the end")]
-    record_damaged.set_aside(half.folder, found)
+    found = [resume.Damaged(name, 1, "told before the end")]
+    resume.set_aside(half.folder, found)
     record = go_on(half)
     assert [(item.attempt, item.status, item.reason) for item in record.attempts if item.trial_id == name] == [
         (1, "lost", "result.json is missing; it had ended as ok"), (2, "ok", "")]
@@ -244,14 +243,14 @@ def test_a_run_that_is_refused_leaves_its_folder_as_it_is(half: Scripted) -> Non
 def test_a_modified_record_gets_no_new_index(
     half: Scripted, hand: Callable[[Path, Path], object], said: str
 ) -> None:
-    assert record_damaged.require_unmodified(half.folder, half.plan, force=False) == []
+    assert resume.require_unmodified(half.folder, half.plan, force=False) == []
     (name,) = results(half.folder)
     hand(half.folder.root, half.folder.trial(name))
     said = said.format(trial=f"trials/{name}")
     with pytest.raises(UsageError, match=f"as the same run: .*{re.escape(said)}.*: --force") as caught:
-        record_damaged.require_unmodified(half.folder, half.plan, force=False)
+        resume.require_unmodified(half.folder, half.plan, force=False)
     assert "\n" not in str(caught.value)
-    assert said in texts(record_damaged.require_unmodified(half.folder, half.plan, force=True))
+    assert said in texts(resume.require_unmodified(half.folder, half.plan, force=True))
 
 
 def test_many_modified_files_are_one_line(half: Scripted) -> None:
@@ -259,7 +258,7 @@ def test_many_modified_files_are_one_line(half: Scripted) -> None:
         (half.folder.trials / f"{number}\x1b.json").write_text("{}")
         (half.folder.trials / f"{number}.json").write_text("{}")
     with pytest.raises(UsageError, match=r"trials/0\.json was added since the run ended; .* \(and 5 more\)"):
-        record_damaged.require_unmodified(half.folder, half.plan, force=False)
+        resume.require_unmodified(half.folder, half.plan, force=False)
 
 
 def test_only_files_of_trials_that_run_again_are_not_refused(half: Scripted) -> None:
@@ -267,12 +266,12 @@ def test_only_files_of_trials_that_run_again_are_not_refused(half: Scripted) -> 
     cut(half.folder.result(name))
     cut(half.folder.log(name, 1))
     half.folder.trial_file(name).unlink()
-    assert record_damaged.require_unmodified(half.folder, half.plan, force=False) == []
-    found = record_damaged.find(half.folder, half.plan)
-    record_damaged.set_aside(half.folder, found)  # killed here, the index still exists
-    assert record_damaged.require_unmodified(half.folder, half.plan, force=False) == []
+    assert resume.require_unmodified(half.folder, half.plan, force=False) == []
+    found = resume.find(half.folder, half.plan)
+    resume.set_aside(half.folder, found)  # killed here, the index still exists
+    assert resume.require_unmodified(half.folder, half.plan, force=False) == []
     append(half.folder.log(name, 2))
-    assert texts(record_damaged.require_unmodified(half.folder, half.plan, force=True)) == [
+    assert texts(resume.require_unmodified(half.folder, half.plan, force=True)) == [
         f"trials/{name}/result_2.txt was added since the run ended"]
 
 
@@ -280,16 +279,16 @@ def test_a_failed_trial_whose_result_was_set_aside_by_a_killed_start(begin: Call
     run = begin("", "crash")
     name = next(item.trial_id for item in run.execute().results if item.status == "crashed")
     cut(run.folder.result(name))
-    record_damaged.set_aside(run.folder, record_damaged.find(run.folder, run.plan))
-    assert record_damaged.require_unmodified(run.folder, run.plan, force=False) == []
-    assert record_damaged.find(run.folder, run.plan) == []
+    resume.set_aside(run.folder, resume.find(run.folder, run.plan))
+    assert resume.require_unmodified(run.folder, run.plan, force=False) == []
+    assert resume.find(run.folder, run.plan) == []
 
 
 def test_incomplete_or_earlier_records_are_not_refused(half: Scripted) -> None:
     (half.folder.trials / ".x.tmp").write_text("")
     (half.folder.root / ".plan.json.tmp").write_text("")
     half.folder.append_incident("machine", "a word")
-    assert record_damaged.require_unmodified(half.folder, half.plan, force=False) == []
+    assert resume.require_unmodified(half.folder, half.plan, force=False) == []
 
 
 def test_the_command_refuses_a_modified_complete_run(
@@ -303,7 +302,7 @@ def test_the_command_refuses_a_modified_complete_run(
     with pytest.raises(UsageError, match=r"added\.json was added since the run ended"):
         cli_run.resume_suite(run.folder.root, track=False)
     assert (run.folder.root / record_index.NAME).read_bytes() == index
-    cli_run.resume_suite(run.folder.root, track=False, force=True)
+    cli_run.resume_suite(run.folder.root, False, Options(force=True))
     told = [(item.kind, item.text) for item in read_record(run.folder.root).incidents]
     assert len(told) == 1 and told[0][0] == "difference" and "added.json was added" in told[0][1]
 

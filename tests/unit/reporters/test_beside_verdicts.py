@@ -11,7 +11,8 @@ from repro.reporters.tracking.run_view import cell_view
 
 from repro.cli.main import cli
 from repro.cli.text.outcome import ended_text
-from repro.cli.workflows.run import _summarize, reporter
+from repro.cli.workflows.report import reporter
+from repro.cli.workflows.run import _summarize
 from repro.compare import compare
 from repro.core.errors import Exit
 from repro.record.folder.store import Record, read_record

@@ -22,8 +22,7 @@ from repro.core import registry
 from repro.core.files import write_model
 from repro.record.folder.store import Record
 from repro.record.result.results import Bracket, Point
-from repro.suite.identity import METHOD
-from repro.suite.model import Trial
+from repro.suite.model import METHOD, Trial
 from tests.records import SUITE, Course, make_record
 
 ROOT = Path(__file__).parents[3]

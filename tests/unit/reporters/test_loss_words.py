@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.cli.console import Console
+from repro.cli.terminal import Console
 from repro.cli.workflows.progress import TerminalWatcher
 from repro.core import registry
 from repro.record.folder.store import Record

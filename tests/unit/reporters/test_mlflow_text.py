@@ -23,10 +23,10 @@ from repro.reporters.tracking.table_view import NOTE, VIEW_TAG, experiment_tags
 from repro.compare import compare, summarize
 from repro.record.folder.store import Record
 from repro.record.log.reading import read_log
-from repro.record.result.metric_values import figures_of
-from repro.suite.choices.choice import parse_choice
-from repro.suite.choices.recorded import reading
+from repro.record.result.results import figures_of
+from repro.suite.choice import parse_choice
 from repro.suite.planning.cell import Cell
+from repro.suite.recorded import reading
 from tests.records import SUITE, Course, make_record
 
 LINKS = Links("7", "abc", "def")

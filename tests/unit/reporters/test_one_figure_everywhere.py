@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from repro.cli.main import cli
-from repro.cli.workflows.run import _summarize, reporter
+from repro.cli.workflows.report import reporter
+from repro.cli.workflows.run import _summarize
 from repro.core.errors import Exit
 from repro.record.folder.store import Record
 from repro.suite.model import Trial

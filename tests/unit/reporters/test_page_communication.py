@@ -13,12 +13,13 @@ import pytest
 
 from repro.compare import contrast
 from repro.core import registry
-from repro.record.derive.traffic import read_traffic
+from repro.record.derive.training_figures import read_traffic
 from repro.record.derive.trial_log import TrialLog
 from repro.record.folder.store import Record
 from repro.record.log.reading import Recorded
 from repro.record.log.schema import TrafficCounted
-from repro.record.result.results import Network, Result
+from repro.record.result.parts import Network
+from repro.record.result.results import Result
 from repro.suite.model import Trial
 from tests.records import SCALING, SUITE, WEIGHTS, Course, Moved, make_record, sample_network, scaling_course
 

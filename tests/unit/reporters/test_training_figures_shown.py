@@ -12,15 +12,15 @@ from reporters import markdown
 from reporters.latex_report import latex_files
 from reporters.paper.brief import brief, shown_of
 from reporters.tracking.metric_points import cell_metrics, cell_points, result_points
-from repro.cli.console import Console
-from repro.cli.text.table import print_table
-from repro.cli.workflows.run import reporter
+from repro.cli.terminal import Console
+from repro.cli.text.compare import print_table
+from repro.cli.workflows.report import reporter
 from repro.compare import summarize
 from repro.compare.cell_figures import cell_figures, notes
 from repro.compare.findings import findings
 from repro.record.folder.store import Record
-from repro.record.result.energy import Energy
-from repro.record.result.results import Model, Result
+from repro.record.result.parts import Energy, Model
+from repro.record.result.results import Result
 from repro.tables.cell_tables import group_tables
 from repro.tables.tables import tables
 from tests.records import make_record

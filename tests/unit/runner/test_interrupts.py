@@ -14,7 +14,7 @@ import pytest
 
 from repro.bundle.contents import make_bundle
 from repro.bundle.verify import verify
-from repro.cli.workflows import calibrate, headless, reproduce
+from repro.cli.workflows import calibrate, reproduce
 from repro.cli.workflows import run as cli_run
 from repro.cli.workflows.progress import TerminalWatcher
 from repro.cli.workflows.run import Ended, resume_suite, run_suite
@@ -63,7 +63,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None) -> Begin:
     """Run a suite of four trials into the folder `run`, as `repro run` does."""
-    for place in (cli_run, reproduce, headless):
+    for place in (cli_run, reproduce):
         monkeypatch.setattr(place, "detect", lambda: MACHINE)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setattr(cli_run, "reporter", lambda _: Page())
@@ -187,7 +187,7 @@ def test_a_signal_before_the_first_trial_names_the_command_to_resume(
     said = " ".join(capsys.readouterr().err.split())
     assert "interrupted by SIGTERM; nothing has run yet; resume with: " in said
     monkeypatch.undo()
-    for place in (cli_run, reproduce, headless):
+    for place in (cli_run, reproduce):
         monkeypatch.setattr(place, "detect", lambda: MACHINE)
     monkeypatch.setattr(cli_run, "reporter", lambda _: Page())
     assert resume_suite(tmp_path / "run", track=False).trials == {"ok": 4}
@@ -297,7 +297,7 @@ def test_a_reproduction_resumed_elsewhere_lists_the_differences(
 def test_an_interrupted_calibration_keeps_completed_trials_and_no_null(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], quick: None
 ) -> None:
-    monkeypatch.setattr(headless, "detect", lambda: MACHINE)
+    monkeypatch.setattr(cli_run, "detect", lambda: MACHINE)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "suite.yaml").write_text(SUITE.format(more=""))
     source = read_suite(str(tmp_path / "suite.yaml"), ())

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from repro.cli.console import Console
+from repro.cli.terminal import Console
 from repro.cli.text.outcome import ended_text
 from repro.cli.workflows import progress
 from repro.cli.workflows.progress import TerminalWatcher

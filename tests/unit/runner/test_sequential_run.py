@@ -11,12 +11,12 @@ from typing import Any, cast
 
 import pytest
 
-from repro.bundle.verification import Verification
 from repro.bundle.verify import verify
-from repro.bundle.verify_looks import check_looks
+from repro.bundle.verify_files import Verification
+from repro.bundle.verify_ledger import check_looks
 from repro.cli.workflows.progress import look_line
+from repro.cli.workflows.report import reporter
 from repro.cli.workflows.reproduce import choose_trials, reduce_plan
-from repro.cli.workflows.run import reporter
 from repro.compare import compare
 from repro.compare.design.sequential import stages
 from repro.core.files import read_model

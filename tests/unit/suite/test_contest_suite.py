@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from repro.core.errors import SuiteError
+from repro.core.frozen import canonical
 from repro.core.machine import Machine
 from repro.suite.file import read_suite
-from repro.suite.identity import canonical
 from repro.suite.planning.plan import Plan, make_plan
 from repro.suite.sequential import UNTIL_SETTLED, ChosenDesign
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from repro.suite.identity import digest
+from repro.core.frozen import digest
 from repro.suite.kinds.training import TrainingConfig
 
 CELL: dict[str, Any] = {

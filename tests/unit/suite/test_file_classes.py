@@ -11,9 +11,8 @@ import yaml
 from repro.core.errors import ReproError, SuiteError
 from repro.core.machine import Machine
 from repro.suite.file import read_suite
-from repro.suite.planning.consent import carried_by, code_sha256, require_code
+from repro.suite.planning.consent import carried_by, code_sha256, refuse_credentials, require_code
 from repro.suite.planning.plan import Plan, expand_again, make_plan
-from repro.suite.planning.reaching import refuse_credentials
 from repro.suite.schema import suite_schema
 from tests.file_classes import LOUD, SUITE, imports, write_suite
 

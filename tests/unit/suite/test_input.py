@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from repro.core import registry
 from repro.record.derive.effective import mismatches, requested
-from repro.record.result.reasons import Unlike
+from repro.record.result.remarks import Unlike
 from repro.suite.kinds.training import TrainingConfig
 from repro.workloads.digits_mlp import DigitsMlp
 

@@ -11,8 +11,7 @@ from repro.core.errors import SuiteError
 from repro.core.machine import Machine
 from repro.papers.measurement.config import MeasurementConfig
 from repro.suite.file import read_suite
-from repro.suite.planning.cost import estimate
-from repro.suite.planning.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan, estimate, make_plan
 from repro.suite.schema import suite_schema
 from tests.plans import planned
 

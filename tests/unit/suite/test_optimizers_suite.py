@@ -8,7 +8,7 @@ import pytest
 
 from repro.cli.workflows.tuning import Phases, plan_phases
 from repro.suite.file import read_suite
-from repro.suite.planning.cost import estimate
+from repro.suite.planning.plan import estimate
 
 SHORT = ("tune.trials=1", "stop.max_epochs=0.05")
 

@@ -6,9 +6,8 @@ import math
 
 import pytest
 
-from repro.suite.choices.facts import WorkloadFacts
-from repro.suite.choices.stand_in import stand_in
 from repro.suite.quality import PLAIN, common_noun, quality_of
+from repro.suite.recorded import WorkloadFacts, stand_in
 from repro.workloads.digits import Digits
 from repro.workloads.gpt_synthetic import GptSynthetic
 from repro.workloads.text import Text
@@ -46,7 +45,7 @@ def test_an_accuracy_stays_one() -> None:
 
 
 def test_a_record_describes_it_without_the_plug_in() -> None:
-    from repro.suite.choices.facts import facts_of
+    from repro.suite.recorded import facts_of
 
     facts = facts_of("workload", Text())
     assert isinstance(facts, WorkloadFacts)

@@ -17,7 +17,7 @@ from repro.core import registry
 from repro.core.errors import ReproError, UsageError
 from repro.engines.fake import Fake
 from repro.seams.plugin import SAFE, CommandOption, HostOption, PathOption, Plugin, TextOption
-from repro.suite.planning import reaching
+from repro.suite.planning import consent
 from tests.hostile_records import SUITE
 
 
@@ -55,7 +55,7 @@ class Everything(Plugin):
 
 def found(**options: Any) -> list[tuple[str, str, str]]:
     return [(item.option, item.value, item.what)
-            for item in reaching._of_model(Everything.model_validate(options), "workload")]
+            for item in consent._of_model(Everything.model_validate(options), "workload")]
 
 
 @pytest.mark.parametrize(("options", "expected"), [
@@ -130,12 +130,12 @@ def test_a_record_may_not_choose_a_path_unless_that_very_value_is_allowed(run: P
 
 
 def test_the_line_that_tells_how_to_resume_has_the_permission(run: Path) -> None:
-    from repro.cli.workflows.run import _messages
+    from repro.cli.workflows.run import messages
     from repro.record.folder.store import read_record
 
     with plugged():
         record = read_record(run)
-        assert _messages(record.folder, record.plan).next_step.endswith(
+        assert messages(record.folder.root, record.plan).next_step.endswith(
             f"run --resume {run} --allow engine.folder=/data")
 
 
@@ -151,6 +151,6 @@ def test_no_option_of_the_harness_itself_is_free_text() -> None:
         for name in registry.BUILT_IN[seam]:
             cls = registry.load(seam, name)
             for key, field in cls.model_fields.items():
-                kinds, mark = reaching._unfold(field.annotation)
+                kinds, mark = consent._unfold(field.annotation)
                 free = {str, Any, dict[str, Any], dict[str, str], list[str]} & set(kinds)
                 assert not free or SAFE in (mark, *field.metadata), f"{seam} {name}: {key}"

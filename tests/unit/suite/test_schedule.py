@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from repro.suite.kinds.schedule import Constant, Cosine, Polynomial, Scaling, Schedule, Step
+from repro.suite.kinds.training_options import Constant, Cosine, Polynomial, Scaling, Schedule, Step
 
 CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 

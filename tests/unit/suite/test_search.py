@@ -10,8 +10,7 @@ import pytest
 from scipy.stats import qmc
 
 from repro.suite.field_problem import FieldProblem
-from repro.suite.tune import Axis, Search
-from repro.suite.tuning.search import Settings, draw_settings, grid_values, space_size
+from repro.suite.tune import Axis, Search, Settings, draw_settings, grid_values, space_size
 
 SPACE = {"optimizer.lr": Axis(log=(1e-4, 1.0)), "optimizer.momentum": Axis(linear=(0.5, 0.99)),
          "batch.global": Axis.model_validate([32, 64, 128]), "epochs": Axis.model_validate({"int": [1, 9]})}

@@ -11,10 +11,9 @@ import pytest
 from repro.cli.workflows.tuning import plan_phases
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
-from repro.suite.choices.choice import parse_choice
+from repro.suite.choice import parse_choice
 from repro.suite.file import bundled, read_suite
-from repro.suite.planning.cost import over_time_limits
-from repro.suite.planning.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan, make_plan, over_time_limits
 
 TEXT = """\
 suite: sample

@@ -6,7 +6,7 @@ import pytest
 
 from repro.core.frozen import Frozen
 from repro.engines.fake import Fake
-from repro.suite.choices.choice import Choice
+from repro.suite.choice import Choice
 
 
 class Interrupted(Fake):

@@ -9,8 +9,7 @@ import pytest
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
 from repro.papers.tensor3d import formula
-from repro.papers.tensor3d.grid import Dimension, Grid, grid_of
-from repro.papers.tensor3d.layout import Share, shares
+from repro.papers.tensor3d.layout import Dimension, Grid, Share, grid_of, shares
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import Plan, make_plan
 from tests.plans import planned

@@ -11,10 +11,10 @@ import yaml
 from repro.cli.workflows.tuning import Phases, plan_phases
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
+from repro.suite.contenders import scored_suite, tuning_seed, tuning_suite
 from repro.suite.file import read_suite
 from repro.suite.planning.matrix import tried_cells
 from repro.suite.planning.plan import Drawn, make_plan
-from repro.suite.tuning.phases import scored_suite, tuning_seed, tuning_suite
 from tests.made_tuned import TUNED
 
 TEXT = """\
@@ -290,7 +290,6 @@ def test_a_contender_of_which_settings_cannot_be_tried_is_refused(tmp_path: Path
     with pytest.raises(SuiteError, match=re.escape(
             "adamw, digits: 1 of its 5 settings cannot be tried, the first with optimizer.lr=0.0003 (excluded)")):
         plan_phases(read_suite(str(tmp_path / "own.yaml")), ())
-
 
 
 def test_a_frozen_setting_that_was_not_drawn_is_a_note() -> None:

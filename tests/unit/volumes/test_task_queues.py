@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from repro.core.errors import UsageError
-from repro.papers.chunkflow.queue_address import open_queue
+from repro.papers.chunkflow.queues import open_queue
 from repro.papers.chunkflow.task_queue import Counts, Message, TaskQueue
 from tests.redis_server import needs_redis, redis_server
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from repro.core.random_streams import Streams
-from repro.record.environment.device_peaks import stated_peak
+from repro.record.environment.gpus import stated_peak
 from repro.suite.model import Trial
 from repro.worker.context import TrialContext
 from repro.worker.model_flops import meta_twin

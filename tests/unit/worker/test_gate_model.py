@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch")
 
 from repro.core.errors import TrialError  # noqa: E402
 from repro.core.random_streams import Streams  # noqa: E402
-from repro.seams.batches import call_model  # noqa: E402
 from repro.seams.training import TrainingParts  # noqa: E402
+from repro.seams.workload import call_model  # noqa: E402
 from repro.worker.gate.model import prepare  # noqa: E402
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from repro.core.frozen import digest
 from repro.record.derive.effective import mismatches
-from repro.suite.identity import digest
 from repro.suite.kinds.training import TrainingConfig
 from repro.worker.evaluation import share_batches
 

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from repro.bundle.rederive import differences
+from repro.bundle.verify_trials import differences
 from repro.core.events import MAX_LINE, EventLog, read_events
 from repro.record.derive.derive import derive
-from repro.record.folder.post_mortem import log_damage
 from repro.record.log import schema
-from repro.record.log.reading import interpret, read_log
+from repro.record.log.reading import interpret, log_damage, read_log
 from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.model import Trial

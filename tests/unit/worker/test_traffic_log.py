@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from repro.record.result.results import RankTraffic
+from repro.record.result.parts import RankTraffic
 from repro.worker.traffic_log import TrafficLog
 
 

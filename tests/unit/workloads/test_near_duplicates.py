@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from repro.core.errors import TrialError
 from repro.core.random_streams import Streams
-from repro.papers.dedup import hashes
+from repro.papers.dedup import selection
 from repro.papers.dedup.selection import select
 from repro.workloads import digits_data
 from repro.workloads.digits_mlp import DigitsMlp
@@ -33,14 +33,14 @@ def bits(words: np.ndarray, count: int) -> np.ndarray:
 def test_ahash_of_an_image_of_the_hash_s_size_is_pixels_above_the_mean() -> None:
     images = np.random.default_rng(0).integers(0, 256, (20, 8, 8), dtype=np.uint8)
     wanted = images > images.mean(axis=(1, 2), keepdims=True)
-    assert (bits(hashes.hash_images(images, "ahash", 8), 64) == wanted.reshape(20, 64)).all()
+    assert (bits(selection.hash_images(images, "ahash", 8), 64) == wanted.reshape(20, 64)).all()
 
 
 def test_distances_are_differing_bits() -> None:
     draw = np.random.default_rng(1)
     some, others = (draw.integers(0, 2**63, (count, 4)).astype(np.uint64) for count in (7, 9))
     wanted = (bits(some, 256)[:, None] != bits(others, 256)[None]).sum(axis=2)
-    assert (hashes.distances(some, others) == wanted).all()
+    assert (selection.distances(some, others) == wanted).all()
 
 
 @pytest.mark.parametrize("threshold", [0, 3, 9])
@@ -49,8 +49,8 @@ def test_what_stays_is_apart_and_what_goes_has_a_neighbour_that_stays(threshold:
     centres = draw.integers(0, 2**63, 40).astype(np.uint64)
     flips = np.uint64(1) << draw.integers(0, 64, (1500, 5)).astype(np.uint64)
     words = centres[draw.integers(0, 40, 1500)] ^ np.bitwise_xor.reduce(flips, axis=1)
-    kept = hashes.keep_first(words[:, None], threshold)
-    far = hashes.distances(words[:, None], words[kept][:, None])
+    kept = selection.keep_first(words[:, None], threshold)
+    far = selection.distances(words[:, None], words[kept][:, None])
     assert (far <= threshold).any(axis=1).all(), "every image is near one that stays"
     assert ((far[kept] <= threshold).sum(axis=1) == 1).all(), "no two that stay are near"
     by_hand: list[int] = []
@@ -96,7 +96,7 @@ def test_a_workload_trains_on_what_stays_and_says_so() -> None:
     assert len(targets) == workload.train_samples == workload.selection.kept < 1437 + 431
     data = digits_data.verified(SHA, 0.3)
     greys = ((inputs[:, 0].numpy() + 1) * 8).round().astype(np.uint8)
-    assert (hashes.keep_first(hashes.hash_images(greys * 15, "phash", 8), 6) == np.arange(len(greys))).all()
+    assert (selection.keep_first(selection.hash_images(greys * 15, "phash", 8), 6) == np.arange(len(greys))).all()
     assert len(data.train.images) == 1868 and data.evaluation is digits_data.load().evaluation
 
 
@@ -130,4 +130,4 @@ def test_bad_options_are_told(options: dict[str, object], words: str) -> None:
 def test_sixty_thousand_images_are_hashed_and_compared() -> None:
     images = np.random.default_rng(4).integers(0, 256, (60_000, 32, 32, 3), dtype=np.uint8)
     for kind in ("ahash", "dhash", "phash", "whash"):
-        assert len(hashes.keep_first(hashes.hash_images(images, kind, 8), 4)) > 59_000  # type: ignore[arg-type]
+        assert len(selection.keep_first(selection.hash_images(images, kind, 8), 4)) > 59_000  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from repro.cli.main import cli
 from repro.core.errors import TrialError, UsageError
 from repro.core.random_streams import Streams
-from repro.suite.choices.choice import parse_choice
+from repro.suite.choice import parse_choice
 from repro.workloads.data import prepare
 from repro.workloads.gpt import Gpt, TokenData
 from repro.workloads.tokens import shards, text_files

@@ -1,0 +1,267 @@
+"""The contenders of a suite that is tuned, the settings that are tried for each, and the suites of the two phases."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from repro.core import pattern
+from repro.core.random_streams import Streams
+from repro.suite.field_problem import FieldProblem, Problem, as_text
+from repro.suite.metrics import METRICS
+from repro.suite.model import Combine, Suite
+from repro.suite.tune import MOST_SETTINGS, Setting, Settings, Space, Tune, Tuned, draw_settings
+
+Levels = dict[str, tuple[int, Any]]
+"""Factor -> (index of its level, the level) of one combination."""
+Kinds = Callable[[dict[str, Any]], dict[str, Any]]
+"""Returns a trial as written, with plug-ins given by name as mappings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One competitor: the levels that single it out, its space, and its settings in the order of drawing."""
+
+    levels: dict[str, Any]
+    """Factor -> level, as the matrix has it."""
+    space: Space
+    place: int
+    """Index of the space among those of the suite."""
+    settings: tuple[Settings, ...]
+    combination: Levels
+    """The cell in which it is tuned, by all factors."""
+
+    @property
+    def label(self) -> str:
+        """The contender in reports."""
+        return contender_label(self.levels, self.space.space)
+
+
+def contender_key(levels: Mapping[str, Any]) -> str:
+    """Return the text that identifies a contender by its factors and levels."""
+    return json.dumps(levels, sort_keys=True, separators=(",", ":"))
+
+
+def contender_label(levels: Mapping[str, Any], tuned: Iterable[str] = ()) -> str:
+    """Return the name of a contender in reports: its levels, without the values that its tuning replaces.
+
+    Args:
+        tuned: fields that are tuned, as dotted paths.
+    """
+    replaced = set(tuned)
+    kept = ({key: value for key, value in level.items() if f"{factor}.{key}" not in replaced}
+            if isinstance(level, dict) else level for factor, level in levels.items())
+    return ", ".join(map(level_text, kept)) or "the suite's only cell"
+
+
+def level_text(level: Any) -> str:
+    """Return a level of a factor as people read it."""
+    if isinstance(level, dict) and isinstance(level.get("kind"), str):
+        rest = ", ".join(f"{key}={as_text(value)}" for key, value in level.items() if key not in ("kind", "code"))
+        return f"{level['kind']} ({rest})" if rest else str(level["kind"])
+    return as_text(level)
+
+
+def combine(trial: dict[str, Any], levels: Levels, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the trial of one combination of factors, as written, with the settings put on top."""
+    data: dict[str, Any] = copy.deepcopy(trial)
+    for key, value in (*((key, level) for key, (_, level) in levels.items()), *settings.items()):
+        pattern.put(data, key, copy.deepcopy(value))
+    return data
+
+
+def every_combination(suite: Suite) -> Iterator[Levels]:
+    """Yield the levels of every combination of factors that the suite asks for."""
+    for combination in _combinations([list(enumerate(levels)) for levels in suite.matrix.values()], suite.combine):
+        yield dict(zip(suite.matrix, combination, strict=True))
+
+
+def _combinations(factors: list[list[tuple[int, Any]]], combine: Combine) -> Iterator[tuple[tuple[int, Any], ...]]:
+    if combine == "all":
+        yield from itertools.product(*factors)
+        return
+    reference = tuple(levels[0] for levels in factors)
+    yield reference
+    for place, levels in enumerate(factors):
+        yield from ((*reference[:place], level, *reference[place + 1:]) for level in levels[1:])
+
+
+def contenders(suite: Suite, problem: Problem, kinds: Kinds) -> list[Contender]:
+    """Return the contenders of a suite with `tune`, each with its settings.
+
+    Args:
+        suite: its master seed is that of the tuning.
+
+    Raises:
+        SuiteError: a contender without a space or with several cells to be tuned in, more trials than a space
+            has settings.
+    """
+    tune = suite.tune
+    assert tune is not None and suite.master_seed is not None
+    groups = _grouped(suite, tune, problem, kinds)
+    spaces = {levels: _space_of(tune, levels, cells, suite, problem, kinds) for levels, cells in groups.items()}
+    count = sum(tune.trials_of(tune.spaces[place]) for place in spaces.values())
+    if count > MOST_SETTINGS:  # before any is drawn
+        raise problem(f"its contenders have {count} settings in all; at most {MOST_SETTINGS} are allowed",
+                      ("tune", "trials"))
+    found: list[Contender] = []
+    for levels, cells in groups.items():
+        named, place = json.loads(levels), spaces[levels]
+        space = tune.spaces[place]
+        try:
+            settings = draw_settings(space.space, tune.search, tune.trials_of(space), suite.master_seed, levels)
+        except FieldProblem as error:
+            whole = error.path == ("trials",) and space.trials is None
+            raise problem(f"{contender_label(named)}: {error}",
+                          ("tune", "trials") if whole else ("tune", "spaces", place, *error.path)) from error
+        found.append(Contender(named, space, place, settings, cells[0]))
+    return found
+
+
+def check_spaces(tune: Tune, found: list[Contender], problem: Problem) -> None:
+    """Refuse a space that is no contender's.
+
+    Raises:
+        SuiteError: there is one.
+    """
+    idle = next((place for place in range(len(tune.spaces)) if place not in {item.place for item in found}), None)
+    if idle is not None:
+        raise problem("matches no contender that an earlier space has not: "
+                      f"{'; '.join(item.label for item in found[:8])}", ("tune", "spaces", idle, "for"))
+
+
+def _grouped(suite: Suite, tune: Tune, problem: Problem, kinds: Kinds) -> dict[str, list[Levels]]:
+    """Return contender -> the combinations in which it may be tuned; every contender of the matrix is in it.
+
+    Raises:
+        SuiteError: `contenders` names no factor, or no cell of a contender matches `at`.
+    """
+    names = tune.contenders if tune.contenders is not None else tuple(suite.matrix)
+    for place, name in enumerate(names):
+        if name not in suite.matrix:
+            known = ", ".join(suite.matrix) or "none"
+            raise problem(f"{name!r} is not a factor; factors of this suite: {known}", ("tune", "contenders", place))
+    groups: dict[str, list[Levels]] = {}
+    for levels in every_combination(suite):
+        data = kinds(combine(suite.trial, levels, {}))
+        if any(pattern.matches(data, item) for item in suite.exclude):
+            continue
+        key = contender_key({name: levels[name][1] for name in names})
+        group = groups.setdefault(key, [])
+        if pattern.matches(data, tune.at):
+            group.append(levels)
+    if not groups:
+        raise problem("every combination is excluded", ("exclude",))
+    lost = next((key for key, cells in groups.items() if not cells), None)
+    if lost is not None:
+        raise problem(f"no cell of the contender {contender_label(json.loads(lost))!r} matches {json.dumps(tune.at)}",
+                      ("tune", "at"))
+    return groups
+
+
+def _space_of(
+    tune: Tune, key: str, cells: list[Levels], suite: Suite, problem: Problem, kinds: Kinds
+) -> int:
+    """Return the index of the first space that matches a contender.
+
+    Raises:
+        SuiteError: none does, or the contender has several cells in which it could be tuned.
+    """
+    label = contender_label(json.loads(key))
+    data = kinds(combine(suite.trial, cells[0], {}))
+    place = next((place for place, space in enumerate(tune.spaces) if pattern.matches(data, space.for_)), None)
+    if place is None:
+        raise problem(f"the contender {label!r} has no space", ("tune", "spaces"))
+    if len(cells) > 1:
+        raise problem(f"the contender {label!r} has {len(cells)} cells; name the one in which it is tuned, for example "
+                      f"at: {_example(cells)}", ("tune", "at"))
+    return place
+
+
+def _example(cells: list[Levels]) -> str:
+    """Return a pattern that singles the first of several cells out."""
+    differing = {key: level for key, (_, level) in cells[0].items() if any(cell[key][1] != level for cell in cells[1:])}
+    return json.dumps(differing)
+
+
+def check_metric(suite: Suite, designs: set[str], kinds: set[str], problem: Problem) -> None:
+    """Refuse a metric or rule of the tuning that trials of these designs and kinds do not have.
+
+    Raises:
+        SuiteError: a metric of a target or end that the design has not; trials that run outside of the harness, which
+            cannot abandon them.
+    """
+    tune, place = suite.tune, ("tune", "metric")
+    assert tune is not None
+    if "measurement" in kinds:
+        raise problem("a measurement trains nothing that could be tuned; remove it, or list the values in the matrix",
+                      ("tune",))
+    spec = METRICS[tune.metric]
+    if tune.hopeless is not None and kinds != {"training"}:
+        raise problem("only trials of kind training can be abandoned: a program ends by itself; remove it",
+                      ("tune", "hopeless"))
+    if "fixed_steps" in designs:
+        if not spec.without_target:
+            able = ", ".join(item.name for item in METRICS.values() if item.without_target)
+            raise problem(f"{tune.metric} is not a figure that design fixed_steps has; use one of: {able}", place)
+        if tune.hopeless is not None:
+            raise problem("design fixed_steps evaluates nothing by which a trial could be judged; remove it",
+                          ("tune", "hopeless"))
+        return
+    if spec.at_end and "contest" not in designs:
+        raise problem(f"{tune.metric} is a time to the end of a fixed budget, which only design contest has; use "
+                      "samples or tta_wall", place)
+    if spec.to_target and "contest" in designs:
+        raise problem(f"{tune.metric} ends at a target, and the runs of a contest go on to their end; use accuracy",
+                      place)
+
+
+def tuning_seed(suite: Suite) -> int:
+    """Return the master seed of the tuning trials: as declared, else from a stream of that of the scored trials.
+
+    No two master seeds share a stream, so no tuning trial has the weights or data of a scored one.
+    """
+    assert suite.tune is not None and suite.master_seed is not None
+    if suite.tune.master_seed is not None:
+        return suite.tune.master_seed
+    return Streams(suite.master_seed, 0).seed("tuning-master-seed")
+
+
+def tuning_suite(suite: Suite) -> Suite:
+    """Return the suite whose trials tune the contenders of `suite`: it asks for no comparison.
+
+    Args:
+        suite: as declared, with the master seed of the scored trials.
+    """
+    assert suite.tune is not None
+    return suite.model_copy(update={
+        "master_seed": tuning_seed(suite), "seeds": suite.tune.seeds, "baseline": {}, "primary": None,
+        "contrasts": (), "sequential": None, "horizon": None,
+        "tune": suite.tune.model_copy(update={"master_seed": None}),  # the suite's own now
+    })
+
+
+def scored_suite(
+    suite: Suite, chosen: Sequence[tuple[dict[str, Any], dict[str, Any] | None]], record: str = ""
+) -> Suite:
+    """Return the suite that scores every contender with the setting chosen for it.
+
+    Args:
+        suite: as declared, with the master seed of the scored trials.
+        chosen: (levels, setting) of every contender; without a setting it is not scored.
+        record: sha256 of the tuning that chose them; "": they are a draft, for a plan.
+    """
+    assert suite.tune is not None and suite.master_seed is not None
+    tuned = Tuned(tune=suite.tune, master_seed=tuning_seed(suite), scored_seed=suite.master_seed, record=record) \
+        if record else None
+    settings = tuple(Setting(where=levels, set=setting) for levels, setting in chosen)  # type: ignore[call-arg]
+    return suite.model_copy(update={"tune": None, "settings": settings, "tuned": tuned})
+
+
+def drafted(found: Sequence[Contender]) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
+    """Return the first setting of every contender: which will be chosen is not known before the tuning."""
+    return [(item.levels, item.settings[0]) for item in found]

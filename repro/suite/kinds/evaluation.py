@@ -1,0 +1,298 @@
+"""How a suite says what a program states of its quality: fields, regular expressions of lines, ready ones by name."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import re2
+from pydantic import Field, model_validator
+
+from repro.core.errors import nearest
+from repro.suite.field_problem import FieldProblem, SuitePart
+
+POSITIONS = ("step", "samples", "epoch")
+"""Counters of progress: optimizer steps, training samples, epochs so far."""
+CLOCKS = ("train_ms", "train_s", "train_time")
+"""The program's own clock, training time so far: milliseconds, seconds, or a number with its unit (ms, s, min, h)."""
+LONGEST = 1000
+"""Longest pattern, in characters."""
+MEMORY = 8 << 20
+"""Most bytes that a compiled pattern may take while it matches."""
+GROUPS: dict[str, tuple[str, ...]] = {
+    "evaluation": ("value", *POSITIONS, *CLOCKS), "progress": (*POSITIONS, *CLOCKS), "context": POSITIONS,
+    "start": (), "stop": (),
+}
+"""Named groups that each pattern may have."""
+
+
+class Pattern:
+    """A compiled pattern.
+
+    RE2 matches in time linear in the line: no pattern can stall the harness, whatever a program prints.
+    """
+
+    def __init__(self, expression: Any) -> None:
+        """Args:
+            expression: compiled by `re2`.
+        """
+        self._search = expression.search
+        self._groups = tuple(expression.groupindex.items())
+
+    def find(self, line: bytes) -> dict[str, str] | None:
+        """Return the named groups that took part in the first match in a line of UTF-8; None if nothing matches."""
+        match = self._search(line)
+        if match is None:
+            return None
+        return {name: found.decode(errors="replace")  # \C matches a part of a character
+                for name, index in self._groups if (found := match[index]) is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPatterns:
+    """Patterns of a program's lines. Each is searched anywhere in a line."""
+
+    evaluation: str
+    """A statement of the quality: group `value`, and where it has them a position and a clock."""
+    progress: str | None = None
+    """A statement of position or clock without a quality."""
+    context: str | None = None
+    """A line whose position holds for the evaluations after it that state none."""
+    start: str | None = None
+    """The training begins; the first such line counts."""
+    stop: str | None = None
+    """The training ended; lines after it mean nothing."""
+
+    def given(self) -> Iterator[tuple[str, str]]:
+        """Yield the name and the text of each pattern."""
+        for field in fields(self):
+            text = getattr(self, field.name)
+            if text is not None:
+                yield field.name, text
+
+    def compiled(self) -> dict[str, Pattern]:
+        """Return the compiled patterns by name.
+
+        Raises:
+            FieldProblem: a pattern is no regular expression, has a group that means nothing, or lacks one it needs.
+        """
+        return {name: compile_pattern(name, text) for name, text in self.given()}
+
+
+def compile_pattern(name: str, text: str) -> Pattern:
+    """Return the compiled pattern; `name` is a key of `GROUPS`. It has neither look-around nor back references.
+
+    Raises:
+        FieldProblem: as `OutputPatterns.compiled`.
+    """
+    if len(text) > LONGEST:
+        raise FieldProblem(f"a pattern of {len(text)} characters; at most {LONGEST} are read", (name,))
+    try:
+        with warnings.catch_warnings():  # of sets that a later Python may read otherwise; RE2 decides what they mean
+            warnings.simplefilter("ignore")
+            known = re.compile(text).groupindex  # its messages have the position; RE2's have not
+    except re.error as reason:
+        raise FieldProblem(f"not a regular expression: {reason}", (name,)) from None
+    except (RecursionError, OverflowError) as reason:
+        raise FieldProblem(f"not a usable regular expression: {reason}", (name,)) from None
+    _check_groups(name, tuple(known))
+    options = re2.Options()
+    options.log_errors, options.max_mem = False, MEMORY
+    try:
+        pattern = Pattern(re2.compile(text, options))
+    except re2.error as reason:
+        why = reason.args[0].decode() if reason.args and isinstance(reason.args[0], bytes) else str(reason)
+        raise FieldProblem(
+            f"{why}: patterns are RE2's, which has no look-around, no back references and no repeats above 1000",
+            (name,)) from None
+    if pattern.find(b"") is not None:
+        raise FieldProblem("the pattern matches an empty line, so it matches every line", (name,))
+    return pattern
+
+
+def _check_groups(name: str, groups: tuple[str, ...]) -> None:
+    allowed = GROUPS[name]
+    for group in groups:
+        if group == "value" and name == "progress":
+            raise FieldProblem("group `value` is the quality: a line with it is an evaluation, not progress", (name,))
+        if group not in allowed:
+            valid = nearest(group, allowed) if allowed else f"; {name} takes no named groups"
+            raise FieldProblem(f"group `{group}` means nothing here{valid}", (name,))
+    if name == "evaluation" and "value" not in groups:
+        raise FieldProblem("no group `value`: write (?P<value>...) around the quality, such as "
+                           r"'val_loss:(?P<value>\S+)'", (name,))
+    if allowed and not groups:
+        raise FieldProblem(f"no named group; it needs one of {', '.join(allowed)}", (name,))
+    clocks = [group for group in groups if group in CLOCKS]
+    if len(clocks) > 1:
+        raise FieldProblem(f"groups {' and '.join(f'`{clock}`' for clock in clocks)} state one clock twice; keep one "
+                           "(`train_time` reads a number with its unit)", (name,))
+
+
+Kind = Literal["patterns", "airbench", "csv"]
+SPEEDRUN = r"(?:^|\]: ?)step:(?P<step>\d+)/\d+ "
+CLOCK = r"train_time:(?P<train_time>[\d.]+m?s) step_avg:\d"
+"""The clock counts where `step_avg` is a number: before that, logs print `step_avg:nanms`, the times hold the
+compilation, and the clock starts over after the tenth step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Patterns of one well-known program."""
+
+    about: str
+    metrics: str
+    """Regular expression of the names of the qualities that it prints."""
+    example: str
+    """One such name."""
+    kind: Kind = "patterns"
+    """patterns: lines by `patterns`; airbench: its table; csv: a file of metrics, not lines."""
+    make: Callable[[str], OutputPatterns] | None = None
+
+    def patterns(self, metric: str) -> OutputPatterns:
+        """Return the patterns for a quality.
+
+        Raises:
+            FieldProblem: this kind is not read by patterns.
+        """
+        if self.make is None:
+            raise FieldProblem(f"{self.about}: it is read by its columns, not by patterns")
+        return self.make(re.escape(metric))
+
+
+def _speedrun(metric: str) -> OutputPatterns:
+    return OutputPatterns(
+        evaluation=rf"{SPEEDRUN}{metric}:(?P<value>\S+)(?: {CLOCK})?",
+        progress=rf"{SPEEDRUN}(?:train_loss:\S+ )?(?:{CLOCK}|train_time:)",
+    )
+
+
+def _nanogpt(metric: str) -> OutputPatterns:
+    return OutputPatterns(
+        evaluation=r"^step (?P<step>\d+): train loss \S+, val loss (?P<value>[^\s,]+)",
+        progress=r"^iter (?P<step>\d+): loss ",
+    )
+
+
+def _llm_c(metric: str) -> OutputPatterns:
+    step = r"^step +(?P<step>\d+)/\d+ \|"
+    return OutputPatterns(evaluation=r"^val loss (?P<value>\S+)$", progress=step, context=step)
+
+
+def _trainer(metric: str) -> OutputPatterns:
+    epoch = r".*'epoch': '?(?P<epoch>[^,'}]+)"
+    return OutputPatterns(evaluation=rf"'{metric}': '?(?P<value>[^,'}}]+){epoch}", progress=rf"\{{'loss': {epoch}",
+                          stop=r"\{'train_runtime': ")
+
+
+def _keras(metric: str) -> OutputPatterns:
+    return OutputPatterns(evaluation=rf"^ *\d+/\d+ .* - {metric}: (?P<value>\S+)",
+                          context=r"^Epoch (?P<epoch>\d+)/\d+$")
+
+
+READY: dict[str, Ready] = {
+    "nanogpt-speedrun": Ready("modded-nanogpt's speed-run", "val_loss", "val_loss", make=_speedrun),
+    "nanogpt": Ready("nanoGPT's train.py", "val_loss", "val_loss", make=_nanogpt),
+    "llm.c": Ready("llm.c's train_gpt2", "val_loss", "val_loss", make=_llm_c),
+    "huggingface-trainer": Ready("Hugging Face Trainer's dictionaries", r"eval_\w+", "eval_loss", make=_trainer),
+    "keras": Ready("Keras' fit, verbose 1 or 2", r"val_\w+", "val_accuracy", make=_keras),
+    "airbench": Ready("cifar10-airbench's table", "val_acc|tta_val_acc", "tta_val_acc", kind="airbench"),
+    "lightning-csv": Ready("Lightning's metrics.csv", r"[^,\s\"]+", "val_loss", kind="csv"),
+}
+
+
+def ready(name: str, metric: str) -> Ready:
+    """Return the way to read a well-known program.
+
+    Raises:
+        FieldProblem: there is none of this name, or it never prints this quality.
+    """
+    found = READY.get(name)
+    if found is None:
+        raise FieldProblem(f"no ready pattern named {name!r}{nearest(name, READY)}", ("pattern",))
+    if re.fullmatch(found.metrics, metric) is None:
+        raise FieldProblem(f"{name} reads {found.about}, which state no {metric!r}; a name that fits: "
+                           f"{found.example!r}", ("metric",))
+    return found
+
+
+def is_name(pattern: str) -> bool:
+    """Tell whether a declared pattern is meant as the name of a ready one: it has no group."""
+    return "(" not in pattern
+
+
+PATTERNS = ("pattern", "progress", "context", "start", "stop")
+LEAST_OWN = 0.5
+
+
+class Evaluation(SuitePart):
+    """Reader of a program's stated quality."""
+
+    metric: str = Field(pattern=r"^[A-Za-z_][\w./ -]{0,99}$", description="name of the quality")
+    direction: Literal["higher", "lower"] = Field(description="which values are better")
+    reader: Literal["pattern", "mllog", "watch", "tensorboard"] = Field(
+        "pattern", description="pattern: lines of its output; mllog: MLPerf's log lines; watch: `repro.watch` in its "
+                               "code; tensorboard: event files")
+    pattern: str = Field("", max_length=1000, description="regular expression (RE2) with a group `value`, or the name "
+                                                          "of a ready one")
+    progress: str = Field("", max_length=1000, description="regular expression of lines with steps but no quality")
+    context: str = Field("", max_length=1000, description="regular expression of lines whose step holds for the "
+                                                          "evaluations after them")
+    start: str = Field("", max_length=1000, description="regular expression of the line with which training begins; "
+                                                        "empty: with the start of the process")
+    stop: str = Field("", max_length=1000, description="regular expression of the line with which training ends")
+    key: Literal["eval_accuracy", "eval_error"] = Field("eval_accuracy", description="mllog: key of the quality")
+    tag: str = Field("", max_length=200, description="tensorboard: the scalar that is the quality")
+    axis: Literal["step", "samples", "epoch"] = Field("step", description="tensorboard: what its steps count")
+    logs: str = Field("", max_length=1000, description="file of a csv pattern, or folder of the event files, relative "
+                                                       "to the working folder; takes placeholders")
+    least_own_share: float = Field(LEAST_OWN, ge=0, le=1, description="least share of the harness's clock that the "
+                                   "program's own clock must count; less makes a trial invalid")
+
+    @model_validator(mode="after")
+    def _of_its_reader(self) -> Evaluation:
+        if self.reader == "pattern" and not self.pattern:
+            raise FieldProblem("is missing: it finds the quality in the output; or name another reader", ("pattern",))
+        if name := next((name for name in PATTERNS if getattr(self, name) and self.reader != "pattern"), None):
+            raise FieldProblem(f"reader {self.reader} has none; remove it", (name,))
+        self._ready_or_own()
+        if bool(self.tag) != (self.reader == "tensorboard"):
+            raise FieldProblem("only reader tensorboard has it; remove it" if self.tag else "is missing: the scalar "
+                               "that is the quality", ("tag",))
+        if bool(self.logs) != self.reads_file:
+            raise FieldProblem("nothing reads a file here; remove it" if self.logs else "is missing: where the program "
+                               "writes it", ("logs",))
+        return self
+
+    def _ready_or_own(self) -> None:
+        if self.reader != "pattern":
+            return
+        if is_name(self.pattern):
+            ready(self.pattern, self.metric)
+            if name := next((name for name in PATTERNS[1:] if getattr(self, name)), None):
+                raise FieldProblem(f"the ready pattern {self.pattern} has its own; remove it", (name,))
+            return
+        try:
+            self.patterns().compiled()
+        except FieldProblem as error:
+            raise FieldProblem(str(error), ("pattern" if error.path == ("evaluation",) else error.path[0],)) from error
+
+    @property
+    def known(self) -> Ready | None:
+        """The ready pattern that it names; None: its own, or another reader."""
+        return ready(self.pattern, self.metric) if self.reader == "pattern" and is_name(self.pattern) else None
+
+    @property
+    def reads_file(self) -> bool:
+        """The quality comes from a file and not from the output."""
+        return self.reader == "tensorboard" or (self.known is not None and self.known.kind == "csv")
+
+    def patterns(self) -> OutputPatterns:
+        """Return what the lines of the output mean."""
+        if self.known is not None:
+            return self.known.patterns(self.metric)
+        return OutputPatterns(self.pattern, self.progress or None, self.context or None, self.start or None,
+                              self.stop or None)

@@ -1,1 +1,0 @@
-"""The tuning of a suite: its search, its contenders, its two phases."""
