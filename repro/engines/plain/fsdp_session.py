@@ -18,7 +18,6 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from repro.core.errors import TrialError
-from repro.engines.plain.even_passes import EvenPasses
 from repro.engines.plain.loop import LoopSession, MasterCopy
 from repro.engines.plain.modules import blocks_of
 from repro.engines.plain.numerics import name_of
@@ -109,7 +108,7 @@ SENT = {"fp16": torch.float16, "bf16": torch.bfloat16}
 """Compression -> the type in which gradients are sent."""
 
 
-class FsdpSession(EvenPasses, LoopSession):
+class FsdpSession(LoopSession):
     """The plain loop around a model whose parameters are divided over the ranks.
 
     Every rank keeps a part of each parameter, its gradient and its optimizer state: rows of the first dimension, in
@@ -167,8 +166,10 @@ class FsdpSession(EvenPasses, LoopSession):
         # One sum over ranks; as a distributed tensor the norm would be summed again for every gradient.
         torch.nn.utils.clip_grads_with_norm_(self.stepped, limit, norm.full_tensor())
 
+    def forward_is_collective(self) -> bool:
+        return not self.alone
+
     def finish_evaluation(self) -> None:
-        super().finish_evaluation()
         reshard(self.model)
 
     # ---- checkpoints: a rank writes its own parts
@@ -194,7 +195,7 @@ class FsdpSession(EvenPasses, LoopSession):
     # ---- read-outs
 
     def state_memory(self) -> dict[str, int]:
-        return self.states().fsdp().plain()
+        return self.states().fsdp()
 
     def gradients(self) -> dict[str, np.ndarray]:
         scale = np.float32(self.scaler.get_scale() if self.scaler else 1.0)

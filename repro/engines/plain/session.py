@@ -155,28 +155,40 @@ class TorchSession(Session):
         with self.evaluated():
             return self._evaluate(batches, metric)
 
+    def forward_is_collective(self) -> bool:
+        """Return True if a forward pass waits for the other ranks: all then run the same number of passes."""
+        return False
+
     def _evaluate(self, batches: Collection[Batch], metric: str) -> tuple[float, int]:
-        score = self.parts.scores[metric]
+        score, missing = self.parts.scores[metric], self._missing_passes(len(batches))
+        inputs = None
         self.share_buffers()
         self.model.eval()
         # Summed on the device in float64: read once per evaluation, and exact for 10^7 correct samples.
         sum_, samples = torch.zeros((), dtype=torch.float64, device=self.device), 0
         with torch.no_grad():
-            for inputs, targets in self.each(batches):
+            for inputs, targets in batches:
+                self.eval_batch = max(self.eval_batch, len(targets))
                 sum_ += score(self.forward(inputs), targets)
                 samples += len(targets)
+            for _ in range(missing):  # the last inputs again; more ranks than samples: synthetic ones
+                inputs = self.parts.synthetic_batch(1)[0] if inputs is None else inputs
+                self.forward(inputs)
             self.finish_evaluation()
         self.model.train()
         return float(sum_), samples
 
-    def each(self, batches: Collection[Batch]) -> Iterator[Batch]:
-        """Yield the batches of an evaluation; notes the size of the largest."""
-        for batch in batches:
-            self.eval_batch = max(self.eval_batch, len(batch[1]))
-            yield batch
+    def _missing_passes(self, own: int) -> int:
+        """Return the passes that this rank adds to an evaluation of `own` batches, so that no rank waits for ever."""
+        if not self.forward_is_collective():
+            return 0
+        # Once per evaluation: an answer from the device before every pass would keep the host from running ahead.
+        most = torch.tensor(own, device=self.device)
+        dist.all_reduce(most, op=dist.ReduceOp.MAX)
+        return int(most) - own
 
     def finish_evaluation(self) -> None:
-        """Called after the last batch: an engine with a collective forward pass evens out the ranks here."""
+        """Called after the last forward pass of an evaluation."""
 
     def share_buffers(self) -> None:
         """Copy rank 0's buffers to every rank, in every engine as in DDP.
@@ -250,9 +262,8 @@ class TorchSession(Session):
         return digest(self.weights())
 
     def state_bytes(self) -> int:
-        sizes = [int(getattr(parameter, "ds_numel", parameter.numel())) for _, parameter in self.trained()]
         numbers = max(STATE_NUMBERS, 2 + math.ceil(self._moments()))
-        return numbers * STATE_BYTES * sum(sizes) + preconditioner_bytes(
+        return numbers * STATE_BYTES * self._size() + preconditioner_bytes(
             self.preconditioning, self.job.world)
 
     # ---- read-outs
@@ -271,9 +282,12 @@ class TorchSession(Session):
 
     def states(self) -> States:
         """Return the model and its optimizer in the terms of `state_memory`."""
-        sizes = [int(getattr(parameter, "ds_numel", parameter.numel())) for _, parameter in self.trained()]
-        return States(sum(sizes), self.job.world, self.numerics.weights.itemsize, self.job.precision.master,
+        return States(self._size(), self.job.world, self.numerics.weights.itemsize, self.job.precision.master,
                       self._moments())
+
+    def _size(self) -> int:
+        """Return how many numbers are trained, over all ranks."""
+        return sum(int(getattr(parameter, "ds_numel", parameter.numel())) for _, parameter in self.trained())
 
     def _moments(self) -> float:
         """Return how many numbers the optimizer keeps for a parameter, in the mean; 0 before its first step."""
@@ -282,7 +296,7 @@ class TorchSession(Session):
         return kept / sum(parameter.numel() for parameter in states) if states else 0.0
 
     def state_memory(self) -> dict[str, int]:
-        return self.states().whole().plain()
+        return self.states().whole()
 
     def reset_peak(self) -> None:
         if self.device.type == "cuda":

@@ -124,7 +124,7 @@ class LocalSession(LoopSession):
             self._averaged = False
 
     def state_memory(self) -> dict[str, int]:
-        return self.states().rare(len(self.outer.tensors())).plain()
+        return self.states().whole(outer=len(self.outer.tensors()))
 
     def gradients(self) -> dict[str, np.ndarray]:
         own = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
