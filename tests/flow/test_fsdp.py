@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from repro.comm.algorithms.halving_doubling import HalvingDoubling
+from repro.comm.algorithms.doubling import HalvingDoubling
 from repro.comm.algorithms.ring import Ring
 from repro.engines.precisions import Bf16Autocast, Bf16Master, Fp16Autocast, Fp16Master
 from repro.engines.torch_engines import Ddp, Fsdp, Single

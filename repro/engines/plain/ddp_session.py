@@ -1,4 +1,4 @@
-"""A model in training under DDP."""
+"""A model in training under DDP, and the hooks that send its buckets: compressed or not, with or without overlap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The blocks of a model: the modules that engines shard, recompute and compile as one."""
+"""What is done to a model's blocks: named, recomputed and compiled by torch.compile, and how long that took."""
 
 from __future__ import annotations
 

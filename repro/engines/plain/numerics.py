@@ -1,4 +1,4 @@
-"""A precision applied to torch modules and tensors, in the same way in every engine."""
+"""The types of a trial: a precision applied to modules and tensors, and the types in which gradients are reduced."""
 
 from __future__ import annotations
 

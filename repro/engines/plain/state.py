@@ -1,4 +1,4 @@
-"""Snapshots of the state that a warm-up changes: optimizer state, buffers, random states."""
+"""The state that a warm-up changes: optimizer, buffers, random states, preconditioner; a torch optimizer in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""DeepSpeed's configuration of one trial: the trial's own settings over the user's fragment."""
+"""DeepSpeed's configuration: that of one trial, its own settings over the user's fragment, and the keys of a fragment.
+
+The table of keys is an allow-list. DeepSpeed also has keys that name a file, a folder, a host or a program. By them a
+suite, or the record of a stranger, could write any file of the user. Those keys are refused. The tables are literal
+because importing DeepSpeed takes seconds; a test compares them with the installed version.
+"""
 
 from __future__ import annotations
 

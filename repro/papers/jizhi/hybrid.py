@@ -13,12 +13,9 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, PrivateAttr, model_validator
 
 from repro.comm.algorithm import Algorithm, Operation
-from repro.comm.algorithms.butterfly import Butterfly
-from repro.comm.algorithms.halving_doubling import HalvingDoubling
-from repro.comm.algorithms.multicolor import Multicolor
-from repro.comm.algorithms.parameter_server import ParameterServer
+from repro.comm.algorithms.doubling import Butterfly, HalvingDoubling
 from repro.comm.algorithms.ring import Ring
-from repro.comm.algorithms.tree import ReductionTree
+from repro.comm.algorithms.tree import Multicolor, ParameterServer, ReductionTree
 from repro.comm.schedule import Busiest, Transfer
 from repro.seams.plugin import Setting
 

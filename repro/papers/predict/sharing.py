@@ -9,10 +9,10 @@ and then rounds are right.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from repro.comm.schedule import Transfer, nonempty
+from repro.comm.schedule import ScheduleCost, Transfer, nonempty
 
 
 @dataclass(slots=True)
@@ -84,3 +84,24 @@ def _rates(flows: list[_Flow], active: set[int]) -> dict[int, float]:
         out[item.source] = out.get(item.source, 0) + 1
         into[item.target] = into.get(item.target, 0) + 1
     return {at: 1 / max(out[flows[at].transfer.source], into[flows[at].transfer.target]) for at in active}
+
+
+def cost_by_class(transfers: Iterable[Transfer], node_of_rank: Sequence[int], itemsize: int
+                  ) -> tuple[ScheduleCost, ScheduleCost]:
+    """Compute rounds and path of a schedule by class of link: (between nodes, within one).
+
+    A round with a message between nodes counts there: the ranks of a node share its link. A round without one counts
+    within. Reduced bytes are left at zero.
+    """
+    between: dict[int, dict[tuple[str, int], int]] = {}
+    within: dict[int, dict[tuple[str, int], int]] = {}
+    for item in nonempty(transfers):
+        size, source, target = (item.stop - item.start) * itemsize, node_of_rank[item.source], node_of_rank[item.target]
+        flow = (within if source == target else between).setdefault(item.round, {})
+        ends = (item.source, item.target) if source == target else (source, target)
+        for key in zip(("sends", "receives"), ends, strict=True):
+            flow[key] = flow.get(key, 0) + size
+    for number in between:
+        within.pop(number, None)
+    return tuple(  # type: ignore[return-value]  # two of them
+        ScheduleCost(len(flows), sum(max(flow.values()) for flow in flows.values()), 0) for flows in (between, within))

@@ -7,8 +7,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from repro.comm.runtime.device import OnCpu
-from repro.comm.runtime.meter import Meter
+from repro.comm.runtime.meter import Meter, OnCpu
 from repro.papers.jizhi.hybrid import Hybrid
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from repro.comm.algorithms.butterfly import Butterfly
+from repro.comm.algorithms.doubling import Butterfly
 from repro.comm.algorithms.ring import Ring
 from repro.core.errors import TrialError
 from repro.engines.torch_engines import Fsdp
