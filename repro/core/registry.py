@@ -132,7 +132,7 @@ PARTS: dict[str, dict[str, str]] = {
     "sufficient factors": {
         "unsupported": "repro.papers.wait_free.gradient_plan:unsupported",
         "remark": "repro.papers.wait_free.gradient_plan:remark",
-        "session": "repro.papers.wait_free.session:FactorSession",
+        "session": "repro.papers.wait_free.sufficient_factors:FactorSession",
     },
     "kind": {"measurement": "repro.papers.measurement.config:MeasurementConfig"},
 }

@@ -13,7 +13,7 @@ from repro.seams.training import Job, Optimizer, Session, TrainingParts
 
 
 class Outer(BaseModel):
-    """The rule that is applied to the mean difference of the ranks' weights (`repro.papers.local_sgd.session`)."""
+    """The rule that is applied to the mean difference of the ranks' weights (`repro.papers.local_sgd.local_session`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -41,7 +41,7 @@ class LocalSgd(TorchEngine):
 
     title: ClassVar[str] = "Local SGD"
     ungated_clipping: ClassVar[str] = "every rank clips its own gradient, not the mean over ranks"
-    preload: ClassVar[tuple[str, ...]] = (*PRELOAD, "repro.papers.local_sgd.session")
+    preload: ClassVar[tuple[str, ...]] = (*PRELOAD, "repro.papers.local_sgd.local_session")
     always_shown: ClassVar[tuple[str, ...]] = ("every",)
 
     every: int = Field(ge=1, description="optimizer steps of a rank from one averaging of the weights to the next")
@@ -76,7 +76,7 @@ class LocalSgd(TorchEngine):
             "update by their mean gradient")
 
     def start(self, parts: TrainingParts | None, job: Job, streams: Streams) -> Session:
-        from repro.papers.local_sgd.session import LocalSession
+        from repro.papers.local_sgd.local_session import LocalSession
 
         assert parts is not None
         with started_group(job):
