@@ -13,7 +13,7 @@ from repro.seams.training import Job, Optimizer, Session, TrainingParts
 
 
 class Outer(BaseModel):
-    """The rule that is applied to the mean difference of the ranks' weights (`repro.papers.local_sgd.local_session`)."""
+    """The rule that is applied to the mean difference of the ranks' weights (`OuterStep`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
