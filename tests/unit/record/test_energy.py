@@ -160,7 +160,7 @@ def test_it_is_in_the_result_the_page_the_tables_and_the_metrics_with_its_label(
 
 
 def test_a_run_without_it_reports_no_energy(tmp_path: Path) -> None:
-    from repro.reporters.page.sections.energy import energy
+    from repro.reporters.page.sections.figures import energy
 
     assert energy(make_record(tmp_path / "run", only=4)) is None
 
