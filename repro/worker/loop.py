@@ -10,12 +10,7 @@ from typing import Any
 from repro.record.folder.checkpoint import Resumption
 from repro.record.log.schema import CheckpointWritten, ControllerReading, Hashes, Phases, ResumedFrom, RunStart, RunStop
 from repro.record.result.remarks import Resumed
-from repro.worker.checkpoints import (
-    CheckpointWriter,
-    read_own_state,
-    refuse_foreign_state,
-    save_checkpoint,
-)
+from repro.worker.checkpoints import CheckpointWriter, read_own_state, refuse_foreign_state, save_checkpoint
 from repro.worker.control_counters import read_controller
 from repro.worker.evaluation import Evaluator
 from repro.worker.input.data_audit import DataAudit
