@@ -139,7 +139,7 @@ def inline_json(data: Any) -> Markup:
 
 FILTERS: dict[str, Callable[..., Any]] = {
     "inline_json": inline_json, "spaced": spaced, "capitalize_first": lambda text: text[:1].upper() + text[1:],
-    "number": number, "seconds": seconds, "milliseconds": lambda value: None if value is None else milliseconds(value), "share": share, "significant": significant,
-    "gibibytes": gibibytes, "moment": moment, "decimals": decimals,
+    "milliseconds": lambda value: None if value is None else milliseconds(value), "number": number, "seconds": seconds,
+    "share": share, "significant": significant, "gibibytes": gibibytes, "moment": moment, "decimals": decimals,
 }
 """The forms of values that templates ask for."""
