@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repro.worker.clock import CudaTimer, HostTimer, Stopwatch, step_timer
+from repro.worker.clock import CudaTimer, HostTimer, Stopwatch, make_clock
 
 CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 
@@ -125,9 +125,9 @@ def test_a_block_without_steps_has_no_times() -> None:
 
 
 def test_the_timer_suits_the_device_and_an_engines_own_clock_wins() -> None:
-    assert isinstance(step_timer("cpu", None), HostTimer)
-    assert isinstance(step_timer("cuda:1", None), CudaTimer)
-    assert isinstance(step_timer("cuda:1", Hand()), HostTimer)
+    assert isinstance(make_clock("cpu", None).timer, HostTimer)
+    assert isinstance(make_clock("cuda:1", None).timer, CudaTimer)
+    assert isinstance(make_clock("cuda:1", Hand()).timer, HostTimer)
 
 
 def test_this_module_needs_no_torch() -> None:
