@@ -25,7 +25,7 @@ from repro.core.errors import UnknownName, UsageError
 BUILT_IN: dict[str, dict[str, str]] = {
     "workload": {
         "digits": "repro.workloads.digits:Digits",
-        "digits-mlp": "repro.workloads.digits_mlp:DigitsMlp",
+        "digits-mlp": "repro.workloads.digits:DigitsMlp",
         "synthetic": "repro.workloads.synthetic:Synthetic",
         "gpt": "repro.workloads.gpt:Gpt",
         "gpt-synthetic": "repro.workloads.gpt_synthetic:GptSynthetic",
