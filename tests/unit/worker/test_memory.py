@@ -10,7 +10,7 @@ import pytest
 
 from repro.core.errors import OutOfMemory
 from repro.core.frozen import digest
-from repro.launchers.processes.entry import cause, reason
+from repro.launchers.processes.rank_processes import cause, reason
 from repro.record.derive.effective import mismatches
 from repro.suite.kinds.training import TrainingConfig
 from repro.worker.evaluation import share_batches

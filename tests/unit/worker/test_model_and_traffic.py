@@ -14,13 +14,10 @@ from torch.nn import functional
 
 from repro.comm.algorithm import Algorithm
 from repro.comm.algorithms.backend import Backend
-from repro.comm.algorithms.hierarchical import Hierarchical
-from repro.comm.algorithms.hybrid import Hybrid
-from repro.comm.algorithms.multicolor import Multicolor
-from repro.comm.algorithms.parameter_server import ParameterServer
-from repro.comm.algorithms.ring import Ring
-from repro.comm.algorithms.tree import ReductionTree
+from repro.comm.algorithms.ring import Hierarchical, Ring
+from repro.comm.algorithms.tree import Multicolor, ParameterServer, ReductionTree
 from repro.comm.cost_model import collective_cost
+from repro.papers.jizhi.hybrid import Hybrid
 from repro.seams.training import TrainingParts
 from repro.worker.report.expected_traffic import expected_traffic, message_sizes
 from repro.worker.report.model_report import forward_flops
