@@ -15,10 +15,9 @@ from repro.tables.text import significant, wrapped
 
 from ..axis import log_ticks, tick_text
 from ..cells import COLORS, DASHES, SYMBOLS, CellMark, marks, origins
-from .bounds import CostModel, StepBounds, fits
+from .bounds import CostModel, ScalingLine, ScalingPoint, StepBounds, fits, scaling_line, speed_of
 from .curves import DASHES as PATTERNS
 from .curves import Chart
-from .scaling_line import ScalingLine, ScalingPoint, scaling_line, speed_of
 
 BOUND_LINES: tuple[tuple[Callable[[StepBounds], float | None], str, str], ...] = (
     (lambda bounds: bounds.compute, "compute alone", "dot"),
