@@ -21,7 +21,7 @@ from .axis import Axis, from_zero
 COLORS = 8
 """Number of cell colours in report.css (--c0 and on)."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-"""Line styles; report.css and `curves.DASHES` define their patterns."""
+"""Line styles; report.css and `plot.DASHES` define their patterns."""
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x")
 
 

@@ -13,7 +13,7 @@ from repro.tables.text import Number, number
 
 from ..page.cells import CellMark, marks
 from ..page.charts.bounds import ScalingLine, ScalingPoint
-from ..page.charts.curves import Chart
+from ..page.charts.plot import Chart
 from ..page.charts.scaling import ScalingView, drawn_line, scaling_chart
 from ..page.traffic import kibibytes
 

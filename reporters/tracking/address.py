@@ -1,4 +1,4 @@
-"""Failures of a tracking store, recognised in the errors of MLflow, its HTTP and its database layer."""
+"""Tracking stores by their address: checks before MLflow gets it, places to look, failures in words, retries."""
 
 from __future__ import annotations
 

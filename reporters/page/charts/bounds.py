@@ -1,4 +1,4 @@
-"""Lower bounds of a step: compute alone, compute with the links' rate, and a cost model fitted to the run."""
+"""Lines of scaling charts: cells by their number of processes, with lower bounds of a step and a fitted cost model."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from repro.suite.planning.cell import Cell
 from repro.tables.text import plural, wrapped
 
 from ..cells import CellMark, goal, marks
-from .curves import DASHES, Chart, layout
+from .plot import DASHES, Chart, layout
 
 
 @dataclass(frozen=True, slots=True)
