@@ -104,11 +104,6 @@ class Gpt(nn.Module):
                     nn.init.zeros_(module.bias)
 
 
-def windows_of(tokens: int, length: int) -> int:
-    """Return the number of windows of `length` tokens; the last one also needs the token after it, as a target."""
-    return max(0, (tokens - 1) // length)
-
-
 class Windows:
     """Non-overlapping windows over a stream of tokens.
 
@@ -126,7 +121,8 @@ class Windows:
         self.ends = np.cumsum([len(each) for each in self.parts], dtype=np.int64)
         """Tokens up to the end of each part."""
         held = int(self.ends[-1])
-        self.count = windows_of(held if tokens is None else min(tokens, held), length)
+        # The last window also needs the token after it, as a target.
+        self.count = max(0, (min(held, held if tokens is None else tokens) - 1) // length)
 
     def __len__(self) -> int:
         return self.count
