@@ -19,6 +19,8 @@ from repro.suite.tune import MOST_SETTINGS, Setting, Settings, Space, Tune, Tune
 
 Levels = dict[str, tuple[int, Any]]
 """Factor -> (index of its level, the level) of one combination."""
+
+
 @dataclass(frozen=True, slots=True)
 class Contender:
     """One competitor: the levels that single it out, its space, and its settings in the order of drawing."""

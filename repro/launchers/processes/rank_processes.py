@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.errors import CheckpointRefused, OutOfMemory
-from repro.core.memory import is_out_of_memory
+from repro.core.machine import is_out_of_memory
 from repro.core.redact import masked
 from repro.seams.launching import RankCause, RankEnd
 

@@ -10,9 +10,8 @@ from unittest.mock import patch
 import pytest
 
 from repro.core.errors import UsageError
-from repro.engines.ddp import Ddp
 from repro.engines.deepspeed_zero import DeepSpeedZero
-from repro.engines.fsdp import Fsdp
+from repro.engines.torch_engines import Ddp, Fsdp
 from repro.launchers.processes import fork_server
 
 SPY = """
