@@ -15,7 +15,8 @@ from repro.suite.field_problem import FieldProblem
 from repro.workloads.data.manifest import DataForm, Prepared
 from repro.workloads.data.workload import PreparedWorkload, Stated
 from repro.workloads.tokens.form import TokenForm, mapped, of_split
-from repro.workloads.tokens.language_model import METRIC, GptModel, TokenStreams
+from repro.workloads.tokens.language_model import GptModel
+from repro.workloads.tokens.shape import METRIC, TokenStreams
 from repro.workloads.tokens.tokenizers import BYTES, GPT2
 
 EVAL_TOKENS = 10_485_760

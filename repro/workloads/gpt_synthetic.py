@@ -17,7 +17,8 @@ from repro.seams.plugin import Setting
 from repro.seams.training import DataIdentity
 from repro.suite.field_problem import FieldProblem
 from repro.workloads.synthetic import drawn_identity
-from repro.workloads.tokens.language_model import GptModel, TokenStreams
+from repro.workloads.tokens.language_model import GptModel
+from repro.workloads.tokens.shape import TokenStreams
 
 SHIFT = 2.7
 """Of the Zipf-Mandelbrot law: token k has a weight of 1 / (k + 2.7), near what words of English have."""

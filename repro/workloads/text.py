@@ -14,7 +14,8 @@ from pydantic import Field
 
 from repro.core.errors import TrialError
 from repro.seams.training import DataIdentity, TokenKind
-from repro.workloads.tokens.language_model import LanguageModel, Shape, TokenStreams
+from repro.workloads.tokens.language_model import LanguageModel
+from repro.workloads.tokens.shape import Shape, TokenStreams
 
 NAME = "persuasion"
 VERSION = "1"

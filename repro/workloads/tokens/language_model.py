@@ -3,51 +3,21 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Literal
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from repro.core.random_streams import Streams
 from repro.seams.training import Direction, LayerShape, TokenKind, TrainingParts, Workload
 from repro.suite.field_problem import FieldProblem
+from repro.workloads.tokens.shape import METRIC, Shape, TokenStreams
 
 Size = Literal["small", "124M", "350M"]
 SIZES: dict[Size, tuple[int, int, int]] = {"small": (4, 4, 128), "124M": (12, 12, 768), "350M": (24, 16, 1024)}
 """Layers, heads and width of GPT-2 (Radford et al., 2019), and of one for CPUs."""
-METRIC = "val_loss"
 LOGITS = 1 << 28
 """Outputs of one forward pass of an evaluation at most, unless it is one sample: 1 GiB in float32."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Everything that determines the architecture."""
-
-    vocabulary: int
-    """Rows of the embedding, padding included."""
-    context: int
-    """Longest sequence, in tokens."""
-    layers: int
-    heads: int
-    width: int
-    """Channels of the residual stream; `heads` divides it."""
-    dropout: float = 0.0
-    """Of embeddings, attention weights and the two outputs of each block."""
-    tied: bool = True
-    """True: the output layer uses the weights of the token embedding."""
-
-
-class TokenStreams(NamedTuple):
-    """The tokens of a trial, checked; each stream is in arrays of unsigned integers, one after the other."""
-
-    train: Sequence[np.ndarray]
-    evaluation: Sequence[np.ndarray]
-    sha256: str
-    eval_tokens: int | None = None
-    """Length of the stream for evaluation if less than all of it counts."""
 
 
 class LanguageModel(Workload):

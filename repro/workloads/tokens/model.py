@@ -18,7 +18,7 @@ from repro.core.random_streams import Streams
 from repro.seams.training import Batch, Read, SampleReader, TrainingParts
 from repro.workloads.classification import initialised
 from repro.workloads.reading import InProcess
-from repro.workloads.tokens.language_model import METRIC, Shape, TokenStreams
+from repro.workloads.tokens.shape import METRIC, Shape, TokenStreams
 
 SPREAD = 0.02
 """Standard deviation of GPT-2's initial weights."""

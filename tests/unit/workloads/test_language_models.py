@@ -20,8 +20,9 @@ from repro.seams.training import TrainingParts, Workload
 from repro.workloads import gpt_synthetic, text
 from repro.workloads.gpt_synthetic import GptSynthetic, Recipe
 from repro.workloads.text import Text
-from repro.workloads.tokens.language_model import SIZES, Shape
+from repro.workloads.tokens.language_model import SIZES
 from repro.workloads.tokens.model import Gpt, Windows, loss, summed_loss
+from repro.workloads.tokens.shape import Shape
 
 TINY = GptSynthetic(size="small", layers=1, width=32, heads=2, context=16, vocabulary=64, train_tokens=4096,
                     eval_tokens=512)
