@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+from pydantic import ConfigDict
 
 from repro.core.errors import OutputError, visible
-from repro.core.files import MAX_JSON_BYTES, read_bounded, read_model, refuse_crowded
+from repro.core.files import Model, read_model
+from repro.core.frozen import Frozen
 from repro.record.folder import index as record_index
-from repro.record.folder.ledger import Attempt, read_attempts, read_incidents
 from repro.record.folder.store import RunFolder
 from repro.suite.planning.plan import Plan
 
@@ -34,9 +35,6 @@ class Problem:
     def text(self) -> str:
         return f"{self.place}: {self.what}"
 
-    def as_json(self) -> dict[str, str]:
-        return {"place": self.place, "kind": self.kind, "what": self.what}
-
 
 @dataclass(slots=True)
 class Verification:
@@ -49,8 +47,6 @@ class Verification:
     """Kind of check -> number of checks made."""
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    read: dict[Path, Any] | None = None
-    """The model of each file of a known schema; None: not kept."""
 
     @property
     def sound(self) -> bool:
@@ -67,7 +63,7 @@ class Verification:
 
     def as_json(self) -> dict[str, Any]:
         return {"schema": 1, "source": self.source, "sound": self.sound, "identity": self.identity,
-                "checked": self.checked, "notes": self.notes, "problems": [item.as_json() for item in self.problems]}
+                "checked": self.checked, "notes": self.notes, "problems": [asdict(item) for item in self.problems]}
 
     def text(self) -> str:
         """Return what was checked, what was found, and which trials are unaffected."""
@@ -98,6 +94,7 @@ def _advice(problems: list[Problem]) -> str:
 
 
 INCIDENTS = "incidents.jsonl"
+Part = TypeVar("Part")
 CRATE = "ro-crate-metadata.json"
 CHECKED_ELSEWHERE = ("sha256sums.txt", CRATE, "run.lock")
 """Names at the top of a run that other checks read, or that belong to no record."""
@@ -161,57 +158,30 @@ def _all_names(root: Path) -> list[str]:
     return [path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()]
 
 
-def verified_model(path: Path, cls: Any, root: Path, found: Verification) -> Any:
-    """Read a file as `cls`; report a problem and return None if that fails."""
+def checked(path: Path, read: Callable[[], Part], root: Path, found: Verification) -> Part | None:
+    """Return what `read` makes of a file; report a problem and return None if that fails."""
     place = path.relative_to(root).as_posix()
-    if not path.is_file() or path.stat().st_size > MAX_JSON_BYTES:
-        found.add(place, "is missing, too large, or not a regular file", "missing")
-        return None
     try:
-        item = read_model(path, cls)
-    except (OutputError, RecursionError) as error:
+        part = read()
+    except (OutputError, OSError, RecursionError) as error:
         found.add(place, without_place(place, root, error), "schema")
         return None
     found.count("files by their schema")
-    if found.read is not None:
-        found.read[path] = item
-    return item
+    return part
 
 
-def check_json(path: Path, root: Path, found: Verification) -> None:
-    """Check that a file holds one JSON object."""
-    place = path.relative_to(root).as_posix()
-    try:
-        raw = read_bounded(path)
-        refuse_crowded(place, raw)
-        if not isinstance(json.loads(raw), dict):
-            raise ValueError("not a JSON object")
-        found.count("files by their schema")
-    except (OutputError, OSError, ValueError, RecursionError) as error:
-        found.add(place, f"not JSON: {' '.join(str(error).split())[:120]}", "schema")
+def checked_model(path: Path, cls: type[Model], root: Path, found: Verification) -> Model | None:
+    """Read a file as `cls`; report a problem and return None if that fails."""
+    if path.is_file():
+        return checked(path, lambda: read_model(path, cls), root, found)
+    found.add(path.relative_to(root).as_posix(), "is missing, or not a regular file", "missing")
+    return None
 
 
-def verified_ledger(folder: RunFolder, found: Verification) -> list[Attempt] | None:
-    """Read the ledger; report a problem and return None if that fails."""
-    try:
-        attempts = read_attempts(folder.ledger)
-    except (OutputError, OSError, RecursionError) as error:
-        found.add(folder.ledger.name, without_place(folder.ledger.name, folder.root, error), "schema")
-        return None
-    found.count("files by their schema")
-    return attempts
+class JsonObject(Frozen):
+    """A file that holds one JSON object."""
 
-
-def check_incidents(folder: RunFolder, found: Verification) -> None:
-    """Check the file of incidents, which exists only if there was one."""
-    if not folder.incidents.exists():
-        return
-    try:
-        read_incidents(folder.incidents)
-    except (OutputError, OSError, RecursionError) as error:
-        found.add(folder.incidents.name, without_place(folder.incidents.name, folder.root, error), "schema")
-        return
-    found.count("files by their schema")
+    model_config = ConfigDict(extra="ignore")
 
 
 def unplanned_folders(folder: RunFolder, plan: Plan) -> Iterator[Problem]:

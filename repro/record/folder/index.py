@@ -12,7 +12,7 @@ from pathlib import Path
 
 from repro.core import door
 from repro.core.errors import OutputError
-from repro.core.files import write_text
+from repro.core.files import read_bounded, write_text
 from repro.record.folder.store import RunFolder
 
 NAME = "sha256sums.txt"
@@ -129,14 +129,8 @@ def read_sums(path: Path) -> dict[str, str]:
     Raises:
         OutputError: the file cannot be read or is no index; the message names the line.
     """
-    if not path.is_file():
-        raise OutputError(f"{path}: not a regular file")
-    if path.stat().st_size > MAX_FILES * 512:
-        raise OutputError(f"{path}: larger than {MAX_FILES * 512 >> 20} MiB, the limit of an index")
     try:
-        text = path.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be read: {error.strerror}") from error
+        text = read_bounded(path, MAX_FILES * 512).decode()
     except UnicodeDecodeError as error:
         raise OutputError(f"{path}: not UTF-8 text") from error
     found: dict[str, str] = {}

@@ -156,7 +156,8 @@ def _look(folder: RunFolder, trial: Trial, index: Mapping[str, str], attempts: S
     except OutputError:
         number = ended if ended is not None else max((item.attempt for item in mine), default=1)
         return Damaged(trial.trial_id, number, f"{path.name} is truncated or damaged")
-    why = _modified(folder, result, index) or _of_another(result, trial)
+    another = "" if result.is_of(trial) else f"{path.name} is the result of another trial"
+    why = _modified(folder, result, index) or another
     if not why and meaning(result.status).completed:
         log = folder.log(trial.trial_id, result.attempt)
         why = f"{log.name}: {found.damage}" if (found := log_damage(log)) else ""
@@ -175,11 +176,6 @@ def _modified(folder: RunFolder, result: Result, index: Mapping[str, str]) -> st
         if record_index.file_sha256(path) != known:
             return f"{path.name} {MODIFIED}"
     return ""
-
-
-def _of_another(result: Result, trial: Trial) -> str:
-    same = (result.trial_id, result.cell_id, result.repeat) == (trial.trial_id, trial.cell_id, trial.repeat)
-    return "" if same else "result.json is the result of another trial"
 
 
 def modifications(folder: RunFolder, plan: Plan) -> list[Difference]:
