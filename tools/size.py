@@ -32,9 +32,9 @@ from statistics import median, quantiles
 
 PRODUCTION = ("repro", "reporters", "benchmarks", "templates")
 BESIDE = re.compile(
-    r"(repro|reporters)/(papers|published|board)/|benchmarks/|repro/audit/published_facts\.py"
-    r"|repro/cli/(commands|text|workflows)/(board|imports|published)\.py"
+    r"(repro|reporters)/(papers|published|board)/|benchmarks/"
     # Where these stood before they had a folder.
+    r"|repro/audit/published_facts\.py|repro/cli/(commands|text|workflows)/(board|imports|published)\.py"
     r"|repro/(measurements|volumes|preconditioners)/|repro/bench/(harness|verdicts)/"
     r"|repro/(engines/server|workloads/duplicates|compare/(forecast|scale))/|repro/engines/async_server\.py"
     r"|repro/worker/(async_loop|dealt_\w+|server_rank)\.py|reporters/page/scale_model\.py"

@@ -115,9 +115,9 @@ PARTS: dict[str, dict[str, str]] = {
     "finder": {"near-duplicates": "repro.papers.dedup.selection"},
     "published": {
         "found": "repro.published.comparison.compare:any_published",
-        "compare": "repro.cli.commands.published:compare",
-        "facts": "repro.audit.published_facts:read_published_facts",
-        "report": "repro.cli.commands.published:report",
+        "compare": "repro.published.reports:compare",
+        "facts": "repro.published.audit_facts:read_published_facts",
+        "report": "repro.published.reports:report",
     },
     "section": {
         "controller": "repro.reporters.papers.controller:controller",

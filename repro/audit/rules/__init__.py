@@ -5,7 +5,7 @@ with its evidence. A rule says "cannot tell" instead of guessing.
 
 To add a rule: write its function in the file of its source (or in a new file, listed below), add one `Rule` to `RULES`
 there, and add one line to the table in docs/checklists.md; a test compares the two. A rule that needs a new fact adds a
-field to `Facts` and fills it where facts are read (`from_record`, `published_facts`, `mlflow_facts`).
+field to `Facts` and fills it where facts are read (`from_record`, `published/audit_facts`, `mlflow_facts`).
 """
 
 from __future__ import annotations

@@ -73,8 +73,8 @@ def speedrun(
 
 
 def _import(program: Program, path: Path, out: Path, as_json: bool, contest: Contest | None = None) -> None:
-    from repro.cli.commands.published import print_import
     from repro.published.importing import import_json, import_results
+    from repro.published.reports import print_import
 
     published = import_results(program, path, out, contest)
     if as_json:
