@@ -126,7 +126,6 @@ class ProgramStop(SuitePart):
 class ProgramConfig(TrialConfig):
     """Everything that defines a cell whose trials run a program."""
 
-    entry: ClassVar[str] = "repro.program.main:main"
     plugin_fields: ClassVar[tuple[str, ...]] = ("launcher",)
 
     kind: Literal["program"] = Field("program", description="what a trial is; program: your own command")
