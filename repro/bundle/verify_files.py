@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -63,7 +63,8 @@ class Verification:
 
     def as_json(self) -> dict[str, Any]:
         return {"schema": 1, "source": self.source, "sound": self.sound, "identity": self.identity,
-                "checked": self.checked, "notes": self.notes, "problems": [asdict(item) for item in self.problems]}
+                "checked": self.checked, "notes": self.notes, "problems": [
+                    {"place": item.place, "kind": item.kind, "what": item.what} for item in self.problems]}
 
     def text(self) -> str:
         """Return what was checked, what was found, and which trials are unaffected."""
@@ -96,6 +97,11 @@ def _advice(problems: list[Problem]) -> str:
 INCIDENTS = "incidents.jsonl"
 Part = TypeVar("Part")
 CRATE = "ro-crate-metadata.json"
+ALTERED: Mapping[record_index.Alteration, tuple[str, ProblemKind]] = {
+    "missing": ("is missing: the index lists it", "missing"),
+    "modified": ("was modified: its hash differs from the index", "hash"),
+    "added": ("is not in the index: it was added later", "unlisted"),
+}
 CHECKED_ELSEWHERE = ("sha256sums.txt", CRATE, "run.lock")
 """Names at the top of a run that other checks read, or that belong to no record."""
 
@@ -106,52 +112,40 @@ def check_index(root: Path, found: Verification, packed: bool) -> None:
     Args:
         packed: the record came as a bundle, which must hold an index and no unlisted file.
     """
-    present = {item.name: item for item in record_index.members(root)}
+    path, listed = root / record_index.NAME, dict[str, str]()
+    try:
+        listed = record_index.read_sums(path) if path.exists() else {}
+        found.identity = record_index.identity(listed) if path.exists() else None
+    except OutputError as error:
+        found.add(record_index.NAME, without_place(record_index.NAME, root, error), "schema")
+    present = record_index.present_members(root, listed)
     if packed:
         present |= {name: record_index.Member(name, root.joinpath(*name.split("/"))) for name in _all_names(root)}
     for item in present.values():
         if item.refusal:
             found.add(item.name, item.refusal, "schema")
-    if not (root / record_index.NAME).exists():
-        if packed:
-            found.add(record_index.NAME, "is missing: without it no file can be checked", "missing")
-        else:
-            found.notes.append("no index of hashes: the run has not ended, or was made before the index existed; only "
-                               "contradictions within the record can be found")
-        return
-    try:
-        listed = record_index.read_sums(root / record_index.NAME)
-    except OutputError as error:
-        found.add(record_index.NAME, without_root(root, str(error)), "schema")
-        return
-    found.identity = record_index.identity(listed)
-    for item in record_index.listed_members(root, listed):
-        if item.name not in present and item.refusal:
-            found.add(item.name, item.refusal, "schema")
-        present.setdefault(item.name, item)
-    _check_hashes(listed, present, found)
-    _check_unlisted(present.keys() - listed.keys() - {record_index.NAME}, found, packed)
-    found.problems.sort(key=lambda item: item.place)
+    if found.identity is not None:
+        _check_listed(listed, present, packed, found)
+        found.problems.sort(key=lambda item: item.place)
+    elif packed and not path.exists():
+        found.add(record_index.NAME, "is missing: without it no file can be checked", "missing")
+    elif not path.exists():
+        found.notes.append("no index of hashes: the run has not ended, or was made before the index existed; only "
+                           "contradictions within the record can be found")
 
 
-def _check_hashes(listed: dict[str, str], present: dict[str, record_index.Member], found: Verification) -> None:
-    for name, digest in listed.items():
-        member = present.get(name)
-        if member is None:
-            found.add(name, "is missing: the index lists it", "missing")
-        elif not member.refusal:
+def _check_listed(
+    listed: Mapping[str, str], present: Mapping[str, record_index.Member], packed: bool, found: Verification
+) -> None:
+    for name, item in present.items():
+        if name in listed and not item.refusal:
             found.count("hashes of files")
-            if record_index.file_sha256(member.path) != digest:
-                found.add(name, "was modified: its hash differs from the index", "hash")
-
-
-def _check_unlisted(names: set[str], found: Verification, packed: bool) -> None:
-    if not packed and INCIDENTS in names:  # written by versions that did not list it; it only adds warnings
-        names = names - {INCIDENTS}
-        found.notes.append(f"{INCIDENTS} is not in the index, as in runs made before it was listed: its content cannot "
-                           "be checked")
-    for name in names:
-        found.add(name, "is not in the index: it was added later", "unlisted")
+    for name, how in record_index.alterations(present, listed):
+        if name == INCIDENTS and how == "added" and not packed:  # versions that did not list it; it only adds warnings
+            found.notes.append(f"{INCIDENTS} is not in the index, as in runs made before it was listed: its content "
+                               "cannot be checked")
+        else:
+            found.add(name, *ALTERED[how])
 
 
 def _all_names(root: Path) -> list[str]:

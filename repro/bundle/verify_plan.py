@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -30,7 +29,6 @@ def made_by(environment: Environment | None) -> str:
     return f"repro {environment.repro_version} {environment.commit or ''}".strip()
 
 
-@cache  # it asks git, and another commit of a checkout means another process
 def this_code() -> str:
     """Return the version and commit of the running code, as `made_by` writes them."""
     return f"repro {repro.__version__} {commit() or ''}".strip()

@@ -19,7 +19,6 @@ from repro.record.folder.store import RunFolder
 from repro.record.log.event import LogEvent, count_packed
 from repro.record.log.reading import Recorded, log_damage, read_lines
 from repro.record.log.schema import RunStop, TrialStated
-from repro.record.result.remarks import FAULTS, Unexplained
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.seams.launching import LaunchResult, RankCause, RankEnd
@@ -68,9 +67,8 @@ def _check_figures(folder: RunFolder, trial: Trial, result: Result, code: str, f
     found.count("results derived from their log again")
     if wrong:
         _report_differences(f"{place}/result.json", wrong, code, found)
-    for fault in result.warnings:
-        if isinstance(fault, (Unexplained, *FAULTS)):
-            found.add(f"{place}/result.json", fault.words, "conservation")
+    for fault in result.log_faults:
+        found.add(f"{place}/result.json", fault.words, "conservation")
     found.count("conservation of time and samples")
 
 

@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from repro.core import door
 from repro.core.errors import OutputError
@@ -26,6 +27,7 @@ TUNING = "tuning"
 MAX_FILES = 100_000
 MAX_FILE_BYTES = 256 << 20
 PIECE = 1 << 20
+Alteration = Literal["missing", "modified", "added"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +76,17 @@ def _members(root: Path, prefix: str) -> list[Member]:
     return found
 
 
-def listed_members(root: Path, sums: Mapping[str, str]) -> Iterator[Member]:
-    """Yield the files at the top of `root` that its index lists: an unpacked bundle has more of them than a run."""
-    yield from (_member(name, root / name) for name in sums
-                if "/" not in name and name not in ("", ".", "..") and os.path.lexists(root / name))
+def present_members(root: Path, sums: Mapping[str, str]) -> dict[str, Member]:
+    """Return the files of the record below `root`, and those at its top that its index lists, by name.
+
+    An unpacked bundle has more files at its top than a run.
+
+    Raises:
+        OutputError: as `members`.
+    """
+    listed = {name: _member(name, root / name) for name in sums
+              if "/" not in name and name not in ("", ".", "..") and os.path.lexists(root / name)}
+    return listed | {item.name: item for item in members(root)}
 
 
 def _member(name: str, path: Path) -> Member:
@@ -111,6 +120,22 @@ def file_sha256(path: Path) -> str:
     except OSError as error:
         raise OutputError(f"{path}: cannot be read: {error.strerror}") from error
     return digest.hexdigest()
+
+
+def alterations(present: Mapping[str, Member], sums: Mapping[str, str]) -> Iterator[tuple[str, Alteration]]:
+    """Yield the name of every file on which the index and the files of a record disagree, and how.
+
+    A file that may not be read counts as present.
+
+    Raises:
+        OutputError: a file cannot be read.
+    """
+    for name, digest in sums.items():
+        if (member := present.get(name)) is None:
+            yield name, "missing"
+        elif not member.refusal and file_sha256(member.path) != digest:
+            yield name, "modified"
+    yield from ((name, "added") for name in present.keys() - sums.keys() - {NAME})
 
 
 def text_of(sums: Mapping[str, str]) -> str:

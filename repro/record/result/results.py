@@ -169,7 +169,7 @@ class Result(Frozen):
 
     @property
     def log_faults(self) -> tuple[Warned, ...]:
-        """Faults that an unmodified log never has."""
+        """Warnings that time or samples are not conserved."""
         return tuple(item for item in self.warnings if isinstance(item, FAULTS))
 
     @property
