@@ -70,7 +70,7 @@ class Looks:
         if taken is None:
             return None
         line = taken.line().model_copy(update={"at_ms": float(round(time.time() * 1e3))})
-        self.context.folder.append_look(line)
+        append_line(self.context.folder.looks, line)
         self.context.watcher.look_taken(line, taken.found)
         return taken
 
