@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from repro.compare.design.sequential import TakenLook, stages, take_look
 from repro.compare.evidence.stage import Stage
+from repro.record.folder.ledger import append_line
 from repro.record.folder.resume import failed_starts, may_run_again
 from repro.record.folder.store import Record, read_record
 from repro.record.result.results import Result
