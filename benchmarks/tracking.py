@@ -48,7 +48,7 @@ from repro.runner.monitor import Monitor
 from repro.runner.replays import PERIOD_SECONDS
 from repro.runner.tracking import Tracker
 from repro.runner.tracking_process import give_way
-from repro.seams.launching import LaunchRequest
+from repro.seams.launching import LaunchRequest, entry_point
 from repro.suite.file import read_suite
 from repro.suite.model import Trial
 from repro.suite.planning.plan import Plan, make_plan
@@ -365,7 +365,7 @@ def _train(
         threading.Thread(target=lambda: conductor.conduct(door.accept()[0]), daemon=True).start()
         with Monitor(log, folder.system_log(trial.trial_id, 1), lambda *_: None, lambda: None):
             order = LaunchRequest(
-                entry="benchmarks.tracking:rank", processes=trial.choices.processes, device="cpu",
+                entry=entry_point(rank), processes=trial.choices.processes, device="cpu",
                 folder=place,
                 payload={"trial": trial.model_dump(mode="json", by_alias=True), "log": log.name,
                          "door": str(scratch / "door"), "blocks": len(conductor.order), "out": str(scratch / "seconds"),

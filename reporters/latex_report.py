@@ -16,8 +16,7 @@ from .page.citation import bibtex
 from .paper.brief import Brief, Shown, VerdictText
 from .paper.figures import FOLDER, Drawing
 from .paper.latex_numbers import macros, numbers_file
-from .paper.latex_table import latex_table
-from .paper.latex_text import escaped
+from .paper.latex_text import escaped, latex_table
 
 TABLES = "tables"
 LEFT_OUT = ("Factors, exploratory",)

@@ -25,7 +25,7 @@ from repro.core.errors import UnknownName, UsageError
 BUILT_IN: dict[str, dict[str, str]] = {
     "workload": {
         "digits": "repro.workloads.digits:Digits",
-        "digits-mlp": "repro.workloads.digits_mlp:DigitsMlp",
+        "digits-mlp": "repro.workloads.digits:DigitsMlp",
         "synthetic": "repro.workloads.synthetic:Synthetic",
         "gpt": "repro.workloads.gpt:Gpt",
         "gpt-synthetic": "repro.workloads.gpt_synthetic:GptSynthetic",
@@ -130,6 +130,7 @@ PARTS: dict[str, dict[str, str]] = {
         "duplicates": "repro.reporters.papers.duplicates:duplicate_table",
     },
     "kind": {"measurement": "repro.papers.measurement.config:MeasurementConfig"},
+    "rank": {"measurement": "repro.papers.measurement.rank:main"},
 }
 """What no suite names: parts by place and name, each "module:object" or a module. The core reaches `repro.papers` and
 `repro.published` only through this table."""

@@ -70,8 +70,8 @@ def published_facts(
         if log.cell_id is not None:
             lost.setdefault(log.cell_id, []).append(log)
     described = tuple(systems)
-    data = None if program != "dawnbench" else tuple(
-        _task(name) for name in dict.fromkeys(cell.factors["benchmark"] for cell in cells))
+    data = None if program != "dawnbench" else tuple(  # its tasks are named after their data sets
+        DataFacts(name) for name in dict.fromkeys(cell.factors["benchmark"] for cell in cells))
     made = tuple(_cell(program, cell, by_cell.get(cell.cell_id, []), lost.get(cell.cell_id, [])) for cell in cells)
     without_workers = [cell.label for cell in made if cell.workers is None]
     return Facts(
@@ -82,11 +82,6 @@ def published_facts(
         software=tuple(dict.fromkeys(item.framework for item in described if item.framework)),
         means={"costs": "arithmetic mean"} if program != "dawnbench" else None,
     )
-
-
-def _task(name: str) -> DataFacts:
-    """Return a DAWNBench task as a data set: the tasks have the names of their data sets, and no more is stated."""
-    return DataFacts(name, None, None, None, None, None, None, synthetic=False)
 
 
 def _varied(cells: Sequence[PublishedCell]) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from repro.record.tuning import HopelessRule
 from repro.runner.checkpoints import TrialCheckpoints, spent_seconds
 from repro.runner.context import RunContext
 from repro.runner.energy_meter import EnergyMeter
-from repro.runner.launching import Launchers
+from repro.runner.launching import Launchers, entry_of
 from repro.runner.monitor import Monitor
 from repro.runner.replays import Replays
 from repro.runner.signals import DeferredInterrupt
@@ -121,7 +121,7 @@ class TrialStarter:
             return _out_of_time(point, log, spent)
         system_log = folder.system_log(trial.trial_id, start.attempt)
         with Monitor(log, system_log, self.context.watcher.trial_ticked, self.replays.while_running):
-            outcome = self.launchers.launch(trial, trial.choices.entry, folder.trial(trial.trial_id), {
+            outcome = self.launchers.launch(trial, entry_of(trial.choices), folder.trial(trial.trial_id), {
                 "log": log.name, "attempt": start.attempt, "checkpoints": checkpoints.payload(point),
                 "spent_seconds": spent, "cache": str(folder.cache),
                 "base": str(folder.root.resolve() / base) if (base := self.context.plan.base) else "",

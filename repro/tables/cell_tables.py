@@ -1,4 +1,4 @@
-"""Cells as rows: the declared metric with its interval, how trials ended, figures of training."""
+"""Cells as rows and tables: the declared metric with its interval, how trials ended, figures of training."""
 
 from __future__ import annotations
 
@@ -7,10 +7,36 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from repro.compare import METRICS, Summary
 from repro.compare.cell_figures import GROUPS, Figure
 from repro.compare.findings import Findings
+from repro.core.numbers import readable
+from repro.tables.layout import NOTHING, Column, TextTable, count, ends, figure, laid, rounded, words
+from repro.tables.values import Row, as_number, bounds, estimate, plain
 
-from .amounts import amount_text, ends_text, seconds_text, share_text
-from .layout import NOTHING, Column, TextTable, count, ends, figure, laid, rounded, words
-from .values import Row, as_number, bounds, estimate, plain
+
+def seconds_text(value: float, digits: int = 4) -> str:
+    """Return a time as `0.7664 s` or `1.527 ms`."""
+    number, unit = readable(value)
+    return f"{number:.{digits}g} {unit}"
+
+
+def amount_text(value: float, metric: str, digits: int = 4) -> str:
+    """Return a value of a metric with the unit of the metric."""
+    scale = METRICS[metric]
+    return seconds_text(value, digits) if scale.timed else f"{value:.{digits}g} {scale.unit}".rstrip()
+
+
+def ends_text(low: float, high: float, metric: str) -> str:
+    """Return the ends of an interval; times have their unit, once if both have the same."""
+    if not METRICS[metric].timed:
+        return f"{low:.4g} to {high:.4g}"
+    first, last = seconds_text(low), seconds_text(high)
+    unit = last[last.index(" "):]
+    return f"{first.removesuffix(unit)} to {last}"
+
+
+def share_text(value: float | None, decimals: int = 0) -> str:
+    """Return a share in per cent; a dash if it is unknown."""
+    return "-" if value is None else f"{100 * value:.{decimals}f} %"
+
 
 PAPER = (
     ("step_seconds", "Step (s)"), ("train_samples_per_second", "Samples/s"), ("tokens_per_second", "Tokens/s"),

@@ -24,7 +24,7 @@ def public_data(facts: Facts) -> Judged:
         return "fail", f"synthetic data, which say nothing about real quality: {join(synthetic)}"
     if lacking := [f"{item.name} without {join(gaps)}" for item in facts.data if (gaps := _unstated(item))]:
         return lacks(facts, f"data not identified: {join(lacking)}")
-    runs = [run for _, run in facts.runs if run.reached is not None]
+    runs = facts.ended
     if not runs or any(run.quality is None or (run.throughput is None and run.seconds is None) for run in runs):
         bare = sum(run.quality is None for run in runs)
         return lacks(facts, f"{bare} of {many(runs, 'run')} without a quality")
@@ -143,7 +143,7 @@ def hardware(facts: Facts) -> Judged:
     """F6."""
     if facts.hardware is None:
         return lacks(facts, facts.no_hardware)
-    several = [cell for cell in facts.cells if cell.workers is None or cell.workers > 1]
+    several = facts.several
     unknown = [cell.label for cell in several if cell.bandwidth is None and not cell.loopback]
     if unknown:
         what = facts.interconnect or "interconnect not stated"
@@ -190,7 +190,7 @@ def single_model(facts: Facts) -> Judged:
 
 
 def _one_view(facts: Facts) -> Judged:
-    runs = [run for _, run in facts.runs if run.reached is not None]
+    runs = facts.ended
     known, data = sum(bool(run.weights) for run in runs), facts.data or ()
     described = f"{known} of {many(runs, 'run')} end in one set of weights, whose hash is recorded" + _on_ranks(runs)
     if several := [item.name for item in data if (item.test_views or 0) > 1]:
@@ -215,7 +215,7 @@ def _on_ranks(runs: Sequence[RunFacts]) -> str:
 
 def communication(facts: Facts) -> Judged:
     """F9."""
-    several = [cell for cell in facts.cells if cell.workers is None or cell.workers > 1]
+    several = facts.several
     if not several:
         return "not applicable", "no cell has several workers"
     unknown = [cell.label for cell in several if not any(run.communicated for run in cell.runs)]

@@ -147,7 +147,7 @@ def sound_test(facts: Facts) -> Judged:
 
 def percentiles(facts: Facts) -> Judged:
     """HB8."""
-    runs = [run for _, run in facts.runs if run.reached is not None]
+    runs = facts.ended
     if not runs:
         return lacks(facts, "there is no run")
     if any(run.steps is None for run in runs):
@@ -187,7 +187,7 @@ def synchronisation(facts: Facts) -> Judged:
 
 def bounds(facts: Facts) -> Judged:
     """HB11."""
-    several = [cell for cell in facts.cells if cell.workers is None or cell.workers > 1]
+    several = facts.several
     if not several:
         return "not applicable", "no cell has several workers"
     if any(run.expected is None for cell in several for run in cell.runs):
@@ -203,7 +203,7 @@ def bounds(facts: Facts) -> Judged:
 
 def plots(facts: Facts) -> Judged:
     """HB12."""
-    runs = [run for _, run in facts.runs if run.reached is not None]
+    runs = facts.ended
     if not runs:
         return lacks(facts, "there is no run")
     if any(run.points is None for run in runs):

@@ -16,11 +16,9 @@ from repro.core.errors import visible
 from repro.core.markdown import escaped
 from repro.core.redact import Scrubber
 from repro.tables.cell_tables import group_tables, spread_table
-from repro.tables.claims import claim_table
-from repro.tables.effects import effect_table
 from repro.tables.layout import TextTable, as_markdown, compact
 from repro.tables.scores import score_table, score_time_table
-from repro.tables.verdicts import ALONE, FOOTNOTE, comparison_table
+from repro.tables.verdicts import ALONE, FOOTNOTE, claim_table, comparison_table, effect_table
 
 if TYPE_CHECKING:
     from repro.compare.design.calibration import Calibration

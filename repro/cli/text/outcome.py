@@ -11,7 +11,7 @@ from repro.cli.workflows.run import Ended
 from repro.compare import METRICS, Summary
 from repro.compare.findings import Findings
 from repro.core.errors import visible
-from repro.tables.amounts import amount_text
+from repro.tables.cell_tables import amount_text
 
 
 def ended_text(ended: Ended) -> str:

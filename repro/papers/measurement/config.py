@@ -22,7 +22,6 @@ from repro.suite.quality import Quality
 class MeasurementConfig(TrialConfig):
     """Everything that defines a cell whose trials measure operations."""
 
-    entry: ClassVar[str] = "repro.papers.measurement.rank:main"
     trains: ClassVar[bool] = False
     default_metric: ClassVar[str] = DEFAULT_OF_A_MEASUREMENT
     plugin_fields: ClassVar[tuple[str, ...]] = ("measurement", "comm", "launcher")

@@ -92,7 +92,6 @@ class ProgramStop(Bar):
 class ProgramConfig(TrialConfig):
     """Everything that defines a cell whose trials run a program."""
 
-    entry: ClassVar[str] = "repro.program.main:main"
     plugin_fields: ClassVar[tuple[str, ...]] = ("launcher",)
     ranks: ClassVar[int] = 1
     unverified: ClassVar[str] = UNVERIFIED

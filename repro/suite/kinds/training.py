@@ -49,7 +49,6 @@ class Batch(BatchSize):
 class TrainingConfig(TrialConfig):
     """Everything that defines a cell whose trials train a model."""
 
-    entry: ClassVar[str] = "repro.worker.main:main"
     plugin_fields: ClassVar[tuple[str, ...]] = (
         "workload", "engine", "comm", "precision", "optimizer", "preconditioner", "launcher")
 

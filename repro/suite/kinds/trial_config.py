@@ -80,8 +80,6 @@ class BatchSize(SuitePart):
 class TrialConfig(SuitePart):
     """Everything that defines a cell: what its trials have in common."""
 
-    entry: ClassVar[str]
-    """"module:function" that the launcher starts on every rank of a trial."""
     plugin_fields: ClassVar[tuple[str, ...]]
     """Fields that hold a plug-in; each has the name of its seam."""
 

@@ -21,8 +21,7 @@ from repro.suite.planning.plan import (  # noqa: E402
     estimate,
     make_plan,
 )
-from repro.workloads.digits import Digits  # noqa: E402
-from repro.workloads.digits_mlp import DigitsMlp  # noqa: E402
+from repro.workloads.digits import Digits, DigitsMlp  # noqa: E402
 from repro.workloads.gpt_synthetic import GptSynthetic  # noqa: E402
 from repro.workloads.mnist1d import Mnist1d  # noqa: E402
 from repro.workloads.text import Text  # noqa: E402
