@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Annotated, Any, get_args
+from typing import Any, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from repro.core.errors import SuiteError, nearest
 from repro.core.frozen import Frozen
 from repro.core.yaml_file import FieldPath
 from repro.seams.plugin import no_boolean_number
-from repro.suite.metrics import METRICS
 
 SCHEDULES = ("constant", "step", "polynomial", "cosine")
 """Tags that pydantic adds to the path of a field of a schedule; no suite writes them there."""
@@ -39,16 +38,6 @@ class SuitePart(Frozen):
 
     model_config = ConfigDict(allow_inf_nan=False)
     _numbers = field_validator("*", mode="wrap")(no_boolean_number)
-
-
-def _known(name: str) -> str:
-    if name not in METRICS:
-        raise FieldProblem(f"no metric named {name!r}{nearest(name, METRICS)}")
-    return name
-
-
-Metric = Annotated[str, AfterValidator(_known), Field(json_schema_extra={"enum": [*METRICS]})]
-"""The name of an entry of `METRICS`."""
 
 
 def describe_error(error: ValidationError, model: type[BaseModel]) -> tuple[str, tuple[str | int, ...]]:

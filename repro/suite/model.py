@@ -9,13 +9,14 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from repro.core import pattern
+from repro.core.errors import nearest
 from repro.core.frozen import Frozen, digest
 from repro.core.redact import without_users
 from repro.suite.design import DEFAULT_METRICS, JUDGES, Design, SequentialDesign, judges_of_all
-from repro.suite.field_problem import FieldProblem, Metric, SuitePart
+from repro.suite.field_problem import FieldProblem, SuitePart
 from repro.suite.kinds.kinds import AnyTrialConfig, default_metric
 from repro.suite.kinds.training import TrainingConfig
-from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST
+from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, METRICS
 from repro.suite.sequential import Sequential, with_last_look
 from repro.suite.tune import MOST_SETTINGS, SEEDS_BELOW, Setting, Tune, Tuned
 
@@ -66,6 +67,14 @@ def cell_name(choices: AnyTrialConfig, side: Side) -> str:
     return f"{slug}-twin-{code}" if side == "B" else choices.cell_id
 
 
+def _known(name: str) -> str:
+    if name not in METRICS:
+        raise FieldProblem(f"no metric named {name!r}{nearest(name, METRICS)}")
+    return name
+
+
+Metric = Annotated[str, AfterValidator(_known), Field(json_schema_extra={"enum": [*METRICS]})]
+"""The name of an entry of `METRICS`."""
 Prose = Annotated[str, AfterValidator(without_users)]
 """Text for readers, outside the digest. It is published, so an address in it loses its user and password."""
 

@@ -25,7 +25,7 @@ def suite_schema() -> dict[str, Any]:
     trial: dict[str, Any] = {"$ref": f"#/$defs/{DEFAULT}-trial"}
     for name, found in kinds.items():
         definitions[f"{name}-trial"] = {**found, "required": []}  # the template may leave out what the matrix sets
-        says = {"required": ["kind"], "properties": {"kind": {"const": name}}}
+        says: dict[str, Any] = {"required": ["kind"], "properties": {"kind": {"const": name}}}
         if name == PROGRAM:
             says = {"anyOf": [says, {"required": ["engine"], "properties": {"engine": {"type": "object", **says}}}]}
         if name != DEFAULT:

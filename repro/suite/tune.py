@@ -15,8 +15,10 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, GetJsonSchemaHandler, StrictInt, model_validator
 
+from repro.core.errors import nearest
 from repro.core.random_streams import Streams
-from repro.suite.field_problem import FieldProblem, Metric, SuitePart
+from repro.suite.field_problem import FieldProblem, SuitePart
+from repro.suite.metrics import METRICS
 
 SEEDS_BELOW = 1 << 63
 """Master seeds are whole numbers from 0 up to this one."""
@@ -170,8 +172,9 @@ class Tune(SuitePart):
     trials: int = Field(ge=1, le=MOST_TRIALS, description="settings of every contender")
     search: Search = Field("halton", description="how settings are drawn, all of them before the first trial")
     seeds: int = Field(1, ge=1, le=100, description="trials of every setting")
-    metric: Metric = Field(description="the figure by which settings of a contender are ranked; those that miss the "
-                                       "target come after all that reach it, by their best quality")
+    metric: str = Field(json_schema_extra={"enum": [*METRICS]},
+                        description="the figure by which settings of a contender are ranked; those that miss the "
+                                    "target come after all that reach it, by their best quality")
     hopeless: Hopeless | None = Field(None, description="abandon hopeless trials by this rule; null: none")
     master_seed: int | None = Field(None, ge=0, lt=SEEDS_BELOW, description="seed of every random number of the "
                                     "tuning; null: derived from that of the scored trials")
@@ -182,6 +185,8 @@ class Tune(SuitePart):
         if self.contenders == ():
             raise FieldProblem("is empty, so no contender would be tuned; name factors of the matrix, or leave it "
                                "out: every cell competes then", ("contenders",))
+        if self.metric not in METRICS:
+            raise FieldProblem(f"no metric named {self.metric!r}{nearest(self.metric, METRICS)}", ("metric",))
         if not self.spaces:
             raise FieldProblem("is empty: every contender needs a space", ("spaces",))
         same = next((place for place, space in enumerate(self.spaces) if space.trials == self.trials), None)
