@@ -119,7 +119,7 @@ def dropped_each_side(benchmark: str) -> int:
 
 
 def score(benchmark: str, times: Iterable[float | None], scaling_factor: float = 1.0) -> Score:
-    """Compute `stats.mlperf_score` by the drop rule of a benchmark, multiplied by the factor of the review.
+    """Compute `mlperf_score` by the drop rule of a benchmark, multiplied by the factor of the review.
 
     Fewer runs than required still give minutes, as in the summarizer of MLCommons, but the score is not valid.
 
