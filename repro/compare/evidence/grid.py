@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from repro import stats
-from repro.compare.evidence.observation import Observed
-from repro.compare.evidence.pairing import CellTrials
+from repro.compare.evidence.pairing import CellTrials, Observed
 from repro.record.result.results import Bracket
 from repro.suite.metrics import MetricSpec
 

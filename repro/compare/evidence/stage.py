@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from repro import stats
-from repro.compare.evidence.observation import observe
-from repro.compare.evidence.pairing import CellTrials
+from repro.compare.evidence.pairing import CellTrials, observe
 from repro.stats.anytime import anytime_interval, e_difference, e_same
 from repro.suite.metrics import MetricSpec
 

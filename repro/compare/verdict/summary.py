@@ -10,7 +10,7 @@ from statistics import median
 from repro import stats
 from repro.compare.cells import ComparedCell, design_of
 from repro.compare.evidence.missed import censored, common_horizon, cut
-from repro.compare.evidence.observation import is_meaningless, observe, watched_until
+from repro.compare.evidence.pairing import is_meaningless, observe, watched_until
 from repro.compare.figures import Bounds, Estimate, bounds
 from repro.core.frozen import Frozen
 from repro.record.result.results import Result, figure

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from repro.compare.design.standing import figures_in_words
 from repro.compare.figures import ClaimVerdict
-from repro.compare.verdict.contest import figures_in_words
 from repro.compare.verdict.family import ALPHA, LEAST
 from repro.core.frozen import Frozen
 from repro.published.contest_rules import Contest, StatedMean
