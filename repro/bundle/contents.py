@@ -133,19 +133,14 @@ def make_bundle(run: Path, out: Path | None, licence: str) -> Bundle:
             the record.
     """
     with open_record(run) as root:
-        return _bundle(run, root, out, licence)
-
-
-def _bundle(run: Path, root: Path, out: Path | None, licence: str) -> Bundle:
-    """Verify and pack the record in `root`, which `run` names."""
-    before = verify_opened(root, run)
-    if not before.sound:
-        raise RecordModified(f"{run}: {before.problems[0].text()}; {len(before.problems)} problems in all, nothing was "
-                             f"bundled; list them with: repro verify {run}")
-    if not run.is_dir():
-        raise OutputError(f"{run}: is already a bundle")
-    target = out or Path(default_name(read_record(root)))
-    made = write_bundle(root, target, licence, run)
+        before = verify_opened(root, run)
+        if not before.sound:
+            raise RecordModified(f"{run}: {before.problems[0].text()}; {len(before.problems)} problems in all, nothing "
+                                 f"was bundled; list them with: repro verify {run}")
+        if not run.is_dir():
+            raise OutputError(f"{run}: is already a bundle")
+        target = out or Path(default_name(read_record(root)))
+        made = write_bundle(root, target, licence, run)
     after = verify(target)
     if not after.sound:
         target.unlink()
