@@ -123,14 +123,9 @@ def _subsets(count: int) -> list[list[int]]:
     return [list(free) for size in range(1, count + 1) for free in combinations(range(count), size)]
 
 
-def relative_error(predicted: float, measured: float) -> float:
-    """Return the relative error of the prediction: 0.1 is 10 % too slow, -0.1 is 10 % too fast."""
-    return predicted / measured - 1.0
-
-
 def typical_error(model: LinkModel, samples: Sequence[Sample]) -> float:
     """Return the median absolute relative error over `samples`."""
-    return float(np.median([abs(relative_error(model.seconds(item.cost), item.seconds)) for item in samples]))
+    return float(np.median([abs(model.seconds(item.cost) / item.seconds - 1.0) for item in samples]))
 
 
 class CollectiveCost(NamedTuple):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ class Hooks:
             self.power = PowerSgd(job.comm, job.compression_rank)
             self.send: Send = self.power
         else:
-            self.send = Plain(PLAIN[job.compression])
+            self.send = partial(PLAIN[job.compression], dist.group.WORLD)
         if job.overlap is False:
             self.send = Deferred(self.send)
 
@@ -81,7 +82,7 @@ class Hooks:
             return "none"
         if isinstance(send, PowerSgd):
             return f"powersgd rank {send.state.matrix_approximation_rank}"
-        return next((name for name, hook in PLAIN.items() if getattr(send, "hook", None) is hook), "unknown")
+        return next((name for name, hook in PLAIN.items() if getattr(send, "func", None) is hook), "unknown")
 
     def overlap(self, registered: bool) -> str:
         """Return "on" if buckets are sent while back-propagation still runs, else "off"."""
@@ -99,16 +100,6 @@ def _call(hooks: Hooks, bucket: GradBucket) -> torch.futures.Future[torch.Tensor
 
 # DDP checks the annotations at run time; deferred ones would be strings.
 _call.__annotations__ = {"bucket": GradBucket, "return": torch.futures.Future[torch.Tensor]}
-
-
-class Plain:
-    """One of torch's hooks, on all ranks."""
-
-    def __init__(self, hook: Callable[[Any, Any], Future]) -> None:
-        self.hook = hook
-
-    def __call__(self, bucket: Bucket) -> Future:
-        return self.hook(dist.group.WORLD, bucket)
 
 
 class Deferred:

@@ -11,15 +11,8 @@ from repro.comm.algorithms.doubling import Butterfly
 from repro.comm.algorithms.ring import Ring
 from repro.core.errors import TrialError
 from repro.engines.torch_engines import Fsdp
-from repro.seams.plugin import Setting
 from repro.seams.training import Comm
-
-
-def setting(**changes: Any) -> Setting:
-    known: dict[str, Any] = {
-        "workload": "digits", "engine": "fsdp", "comm": "backend", "precision": "fp32", "optimizer": "sgd",
-        "launcher": "local", "processes": 2, "accumulation": 1, "device": "cpu", "device_count": 0}
-    return Setting(**known | changes)
+from tests.plans import setting
 
 
 @pytest.mark.parametrize(("engine", "changes", "reason"), [
