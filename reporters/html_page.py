@@ -4,17 +4,84 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from markupsafe import Markup, escape
+
+from repro.compare.findings import findings
+from repro.core import registry
 from repro.core.files import write_text
 from repro.record.folder.store import Record
 from repro.reporting import Reporter
+from repro.suite.kinds.program import ProgramConfig
+from repro.suite.quality import common_noun
 
+from .page.cells import heading, marks, origins, rows
+from .page.charts.curves import panels
+from .page.charts.scaling import scaling
+from .page.charts.survival import survival
 from .page.document import page_scripts, rendered
-from .page.view import view
+from .page.first_screen import first_screen, looks
+from .page.notices import checklist, notices, parity, progress
+from .page.operations import operations
+from .page.question import question
+from .page.sections.claims import page_claims
+from .page.sections.effects import page_effects
+from .page.sections.figures import energy, figures
+from .page.sections.network import networks
+from .page.sections.phases import phases
+from .page.sections.scores import page_scores
+from .page.sections.settings import bibtex, citation, effective, machine, rank_settings, settings, suite_text
+from .page.sections.trials import attempts, by_cell, missing, trials
+from .page.sections.trust import trust
+from .page.sections.tuning import page_tuning
+from .page.speedup import forest, latex, sentence
+from .page.traffic import traffic
 
 if TYPE_CHECKING:
     from repro.compare.runs.merge import Section
+
+
+LONG = 12
+"""Rows above which a table scrolls in a frame, and a table that repeats a figure is folded."""
+PRINTED = 400
+"""Evaluations above which their table is folded on paper; the page says so there."""
+
+
+def view(record: Record) -> dict[str, Any]:
+    """Compute everything on the page; the same record gives the same values in the same order."""
+    plan, environment, found = record.plan, record.environment, findings(record)
+    known = list(marks(record).values())
+    cells, axis = rows(found)
+    of_trials, comparisons, scaled, claimed = trials(record), forest(found), scaling(record), page_claims(found)
+    noun = common_noun(cell.choices.quality for cell in plan.cells)
+    return {
+        "noun": noun, "quality": "loss" if noun == "loss" else "quality",
+        "measures": plan.measures, "operations": operations(record),
+        "programs": all(isinstance(cell.choices, ProgramConfig) for cell in plan.cells),
+        "long": LONG, "printed": PRINTED, "mixed": len({mark.origin for mark in known}) > 1,
+        "with_result": {item.trial_id for item in record.results},
+        "suite": plan.suite, "plan": plan, "environment": environment,
+        "title": plan.suite.title or plan.suite.suite, "progress": progress(record),
+        "notices": notices(found), "parity": parity(record), "marks": known, "origins": origins(known),
+        "copies": {row.index: (sentence(row), latex(row)) for row in comparisons.rows},
+        "first": first_screen(record, comparisons, cells, claimed.rows if claimed else ()),
+        "asked": (asked := question(found, comparisons.primary, scaled)), "scaling_leads": asked.scaling,
+        "cells": cells, "cell_axis": axis, "cell_heading": heading(record), "forest": comparisons,
+        "effects": page_effects(found), "looks": looks(record),
+        "claims": claimed, "scores": page_scores(found),
+        "tuning": page_tuning(found),
+        "until": "the end" if plan.design.is_contest else "target",
+        "calibration": found.calibration, "checklist": checklist(record), "panels": panels(record),
+        "survival": survival(found), "training": figures(found),
+        "trust": trust(record), "energy": energy(record), "phases": phases(found),
+        "traffic": traffic(record), "scaling": scaled, "networks": networks(record),
+        **{name: section(record, scaled) for name, section in registry.parts("section").items()},
+        "settings": settings(record), "effective": effective(record), "machine": machine(record),
+        "rank_settings": rank_settings(record), "attempts": attempts(record), "trials": of_trials,
+        "trials_by_cell": by_cell(known, of_trials), "missing": missing(record),
+        "suite_text": Markup(escape(suite_text(record))), "citation": citation(record), "bibtex": bibtex(record),
+    }
 
 
 class HtmlPage(Reporter):

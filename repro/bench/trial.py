@@ -9,9 +9,10 @@ from repro.bench import bare_ddp
 from repro.core import registry
 from repro.core.errors import TrialError
 from repro.core.events import Event, read_events
-from repro.seams.launching import Launcher, LaunchRequest
+from repro.seams.launching import Launcher, LaunchRequest, entry_point
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial
+from repro.worker.main import main
 
 
 def bench_trial(
@@ -32,7 +33,7 @@ def bench_trial(
 
 def preload() -> list[str]:
     """Return the modules that ranks of `bench_trial` need."""
-    return [*dict.fromkeys([*bench_trial(1, 1, 1).choices.preload(), "repro.worker.main"])]
+    return [*dict.fromkeys([*bench_trial(1, 1, 1).choices.preload(), main.__module__])]
 
 
 def run_trial(launcher: Launcher, trial: Trial, folder: Path) -> tuple[float, list[Event]]:
@@ -43,7 +44,7 @@ def run_trial(launcher: Launcher, trial: Trial, folder: Path) -> tuple[float, li
     """
     begin = time.perf_counter()
     outcome = launcher.launch(LaunchRequest(
-        entry=trial.choices.entry, processes=trial.choices.processes, device="cpu", folder=folder,
+        entry=entry_point(main), processes=trial.choices.processes, device="cpu", folder=folder,
         timeout_seconds=600.0,
         payload={"trial": trial.model_dump(mode="json", by_alias=True), "log": "result.txt",
                  "launched_ns": time.monotonic_ns()},

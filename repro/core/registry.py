@@ -25,7 +25,7 @@ from repro.core.errors import UnknownName, UsageError
 BUILT_IN: dict[str, dict[str, str]] = {
     "workload": {
         "digits": "repro.workloads.digits:Digits",
-        "digits-mlp": "repro.workloads.digits_mlp:DigitsMlp",
+        "digits-mlp": "repro.workloads.digits:DigitsMlp",
         "synthetic": "repro.workloads.synthetic:Synthetic",
         "gpt": "repro.workloads.gpt:Gpt",
         "gpt-synthetic": "repro.workloads.gpt_synthetic:GptSynthetic",
@@ -100,10 +100,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "mlflow": "repro.reporters.mlflow_runs:MlflowRuns",
         "markdown": "repro.reporters.markdown:MarkdownPage",
         "latex": "repro.reporters.latex:LatexPaper",
-        "figures": "repro.reporters.figures:PaperFigures",
-        "csv": "repro.reporters.csv_files:CsvFiles",
-        "parquet": "repro.reporters.parquet_files:ParquetFiles",
-        "jsonl": "repro.reporters.json_lines:JsonLines",
+        "figures": "repro.reporters.latex:PaperFigures",
+        "csv": "repro.reporters.table_files:CsvFiles",
+        "parquet": "repro.reporters.table_files:ParquetFiles",
+        "jsonl": "repro.reporters.table_files:JsonLines",
         "mllog": "repro.reporters.mllog_package:MllogPackage",
     },
 }
@@ -135,6 +135,7 @@ PARTS: dict[str, dict[str, str]] = {
         "session": "repro.papers.wait_free.sufficient_factors:FactorSession",
     },
     "kind": {"measurement": "repro.papers.measurement.config:MeasurementConfig"},
+    "rank": {"measurement": "repro.papers.measurement.rank:main"},
 }
 """What no suite names: parts by place and name, each "module:object" or a module. The core reaches `repro.papers` and
 `repro.published` only through this table."""

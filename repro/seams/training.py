@@ -362,7 +362,7 @@ class Engine(Plugin):
         """Return the loop of one rank that does not train in lock step; None: the worker's own loop.
 
         Args:
-            context: the rank's `repro.worker.context.TrialContext`.
+            context: the rank's `repro.worker.setup.TrialContext`.
         """
         return None
 

@@ -5,21 +5,20 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from repro.core import pattern
 from repro.core.random_streams import Streams
 from repro.suite.field_problem import FieldProblem, Problem, as_text
+from repro.suite.kinds.kinds import written_kinds
 from repro.suite.metrics import METRICS
 from repro.suite.model import Combine, Suite
 from repro.suite.tune import MOST_SETTINGS, Setting, Settings, Space, Tune, Tuned, draw_settings
 
 Levels = dict[str, tuple[int, Any]]
 """Factor -> (index of its level, the level) of one combination."""
-Kinds = Callable[[dict[str, Any]], dict[str, Any]]
-"""Returns a trial as written, with plug-ins given by name as mappings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ def _combinations(factors: list[list[tuple[int, Any]]], combine: Combine) -> Ite
         yield from ((*reference[:place], level, *reference[place + 1:]) for level in levels[1:])
 
 
-def contenders(suite: Suite, problem: Problem, kinds: Kinds) -> list[Contender]:
+def contenders(suite: Suite, problem: Problem) -> list[Contender]:
     """Return the contenders of a suite with `tune`, each with its settings.
 
     Args:
@@ -102,8 +101,8 @@ def contenders(suite: Suite, problem: Problem, kinds: Kinds) -> list[Contender]:
     """
     tune = suite.tune
     assert tune is not None and suite.master_seed is not None
-    groups = _grouped(suite, tune, problem, kinds)
-    spaces = {levels: _space_of(tune, levels, cells, suite, problem, kinds) for levels, cells in groups.items()}
+    groups = _grouped(suite, tune, problem)
+    spaces = {levels: _space_of(tune, levels, cells, suite, problem) for levels, cells in groups.items()}
     count = sum(tune.trials_of(tune.spaces[place]) for place in spaces.values())
     if count > MOST_SETTINGS:  # before any is drawn
         raise problem(f"its contenders have {count} settings in all; at most {MOST_SETTINGS} are allowed",
@@ -134,7 +133,7 @@ def check_spaces(tune: Tune, found: list[Contender], problem: Problem) -> None:
                       f"{'; '.join(item.label for item in found[:8])}", ("tune", "spaces", idle, "for"))
 
 
-def _grouped(suite: Suite, tune: Tune, problem: Problem, kinds: Kinds) -> dict[str, list[Levels]]:
+def _grouped(suite: Suite, tune: Tune, problem: Problem) -> dict[str, list[Levels]]:
     """Return contender -> the combinations in which it may be tuned; every contender of the matrix is in it.
 
     Raises:
@@ -147,7 +146,7 @@ def _grouped(suite: Suite, tune: Tune, problem: Problem, kinds: Kinds) -> dict[s
             raise problem(f"{name!r} is not a factor; factors of this suite: {known}", ("tune", "contenders", place))
     groups: dict[str, list[Levels]] = {}
     for levels in every_combination(suite):
-        data = kinds(combine(suite.trial, levels, {}))
+        data = written_kinds(combine(suite.trial, levels, {}))
         if any(pattern.matches(data, item) for item in suite.exclude):
             continue
         key = contender_key({name: levels[name][1] for name in names})
@@ -163,16 +162,14 @@ def _grouped(suite: Suite, tune: Tune, problem: Problem, kinds: Kinds) -> dict[s
     return groups
 
 
-def _space_of(
-    tune: Tune, key: str, cells: list[Levels], suite: Suite, problem: Problem, kinds: Kinds
-) -> int:
+def _space_of(tune: Tune, key: str, cells: list[Levels], suite: Suite, problem: Problem) -> int:
     """Return the index of the first space that matches a contender.
 
     Raises:
         SuiteError: none does, or the contender has several cells in which it could be tuned.
     """
     label = contender_label(json.loads(key))
-    data = kinds(combine(suite.trial, cells[0], {}))
+    data = written_kinds(combine(suite.trial, cells[0], {}))
     place = next((place for place, space in enumerate(tune.spaces) if pattern.matches(data, space.for_)), None)
     if place is None:
         raise problem(f"the contender {label!r} has no space", ("tune", "spaces"))
@@ -260,8 +257,3 @@ def scored_suite(
         if record else None
     settings = tuple(Setting(where=levels, set=setting) for levels, setting in chosen)  # type: ignore[call-arg]
     return suite.model_copy(update={"tune": None, "settings": settings, "tuned": tuned})
-
-
-def drafted(found: Sequence[Contender]) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
-    """Return the first setting of every contender: which will be chosen is not known before the tuning."""
-    return [(item.levels, item.settings[0]) for item in found]

@@ -13,7 +13,7 @@ from repro.core import pattern
 from repro.core.frozen import Frozen, digest
 from repro.core.redact import without_users
 from repro.suite.design import DEFAULT_METRICS, JUDGES, Design, SequentialDesign, judges_of_all
-from repro.suite.field_problem import FieldProblem, SuitePart, reject_booleans
+from repro.suite.field_problem import FieldProblem, SuitePart
 from repro.suite.kinds.kinds import AnyTrialConfig, default_metric
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, METRICS
@@ -98,7 +98,7 @@ class Change(SuitePart):
     text: Prose
 
 
-class Suite(Frozen):
+class Suite(SuitePart):
     """A suite: a template of a trial, and the factors that vary."""
 
     schema_: Literal[1] = Field(default=1, alias="schema")
@@ -138,10 +138,10 @@ class Suite(Frozen):
     programs: dict[str, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]] = Field(
         default_factory=dict, description="hashes of the files of programs, filled in when a plan is made; given: the "
                                           "files must have them")
-    margin: float = Field(MARGIN, gt=0, lt=1, allow_inf_nan=False,
+    margin: float = Field(MARGIN, gt=0, lt=1,
                           description="largest relative difference that still counts as the same, declared beforehand")
     horizon: float | None = Field(
-        None, gt=0, allow_inf_nan=False,
+        None, gt=0,
         description="limit up to which runs that missed are compared: seconds, for metric samples a number of samples; "
                     "null: as far as all runs were observed",
     )
@@ -178,8 +178,8 @@ class Suite(Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _numbers(cls, data: Any) -> Any:
-        return reject_booleans(cls, _with_defaults(with_last_look(data)))
+    def _defaults(cls, data: Any) -> Any:
+        return _with_defaults(with_last_look(data))
 
     @model_validator(mode="after")
     def _one_phase(self) -> Suite:

@@ -10,7 +10,7 @@ import numpy as np
 
 from repro.record.log.schema import EvalAccuracy, EvalError, EvalStart, EvalStop
 from repro.seams.training import Batch, Job, TrainingParts
-from repro.worker.context import TrialContext
+from repro.worker.setup import TrialContext
 
 
 def share_indices(job: Job, eval_samples: int) -> Iterator[np.ndarray]:

@@ -7,23 +7,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from repro.core.random_streams import Streams
 from repro.record.folder.checkpoint import Resumption
 from repro.record.log.schema import CheckpointWritten, ControllerReading, Hashes, Phases, ResumedFrom, RunStart, RunStop
 from repro.record.result.remarks import Resumed
-from repro.worker.checkpoints.checkpoint_writer import CheckpointWriter
-from repro.worker.checkpoints.checkpointing import read_own_state, refuse_foreign_state, save_checkpoint
-from repro.worker.context import TrialContext
+from repro.worker.checkpoints import CheckpointWriter, read_own_state, refuse_foreign_state, save_checkpoint
 from repro.worker.control_counters import read_controller
 from repro.worker.evaluation import Evaluator
-from repro.worker.input.data_audit import BatchSplit, DataAudit
+from repro.worker.input.data_audit import DataAudit
 from repro.worker.input.data_order import make_order
 from repro.worker.input.pipeline import make_input
-from repro.worker.report.capture import Capture
+from repro.worker.report.final_checks import Capture
 from repro.worker.report.final_report import RankFigures, report_final
-from repro.worker.steps import TimedSteps
+from repro.worker.setup import TrialContext
+from repro.worker.steps import TimedSteps, TrafficLog
 from repro.worker.stop_rule import Ending, Progress, decide, decide_hopeless, decide_steps
-from repro.worker.traffic_log import TrafficLog
 
 
 class Loop:
@@ -34,14 +31,10 @@ class Loop:
     ) -> None:
         self.context, self.writer, self.resumed = context, writer, resumed
         self.session, self.log, self.watch = context.session, context.log, context.clock.watch
-        trial, job, batch = context.trial, context.job, context.choices.batch.global_
-        train_samples = context.workload.train_samples
-        self.order = make_order(context.choices.input.order, Streams(trial.master_seed, trial.repeat), train_samples,
-                                batch, job.world, job.accumulation)
+        trial, job = context.trial, context.job
+        self.order = make_order(trial, job)
         self.input = make_input(context, self.order)
-        self.audit = DataAudit(
-            context.parts, self.order, BatchSplit(job.rank, job.world, job.accumulation, batch), train_samples
-        ) if context.parts is not None else None
+        self.audit = DataAudit(context.parts, self.order, job) if context.parts is not None else None
         self.traffic = TrafficLog()
         self.steps = TimedSteps(context, self.input, self.audit, self.traffic)
         self.evaluator = Evaluator(context, self.input.evaluation)

@@ -19,13 +19,12 @@ from repro.record.log import schema
 from repro.record.log.schema import Bar
 from repro.seams.training import Engine, Job, RankLoop, Session, Workload
 from repro.suite.model import Trial
-from repro.worker.checkpoints.checkpoint_writer import CheckpointWriter, from_payload
+from repro.worker.checkpoints import CheckpointWriter, from_payload
 from repro.worker.clock import make_clock
-from repro.worker.context import TrialContext
 from repro.worker.loop import Loop
 from repro.worker.memory import naming_out_of_memory
 from repro.worker.serve import serve
-from repro.worker.setup import RankPlace, make_job, start_session, warm_up
+from repro.worker.setup import RankPlace, TrialContext, make_job, start_session, warm_up
 from repro.worker.weights import weights_sha256
 
 VIRTUAL_ANCHOR_MS = 1_577_836_800_000.0

@@ -15,7 +15,7 @@ from repro.comm.algorithms.ring import Ring
 from repro.engines.precisions import Bf16Autocast, Bf16Master, Fp16Autocast, Fp16Master
 from repro.engines.torch_engines import Ddp, Fsdp, Single
 from repro.optimizers.rules import Sgd
-from repro.worker.rank_weights import describe_held
+from repro.worker.weights import describe_held
 from tests.engine_ranks import ADAMW, Case, check_warm_up, furthest, ranks, same_bytes, thorough
 from tests.flow.test_checkpoints import alone, begin, fail_once, hashes
 

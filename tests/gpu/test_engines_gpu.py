@@ -127,7 +127,7 @@ def test_compression(ranks: Ranks, engine: Engine, compression: str, device: str
     assert effective["comm_dtype"] == {"fp16": "float16", "bf16": "bfloat16", "powersgd": "float32"}[compression]
 
 
-OPTIONS = [ModelOptions(compile=Compilation()), ModelOptions(compile=Compilation("reduce-overhead")),
+OPTIONS = [ModelOptions(compile=Compilation()), ModelOptions(compile=Compilation(mode="reduce-overhead")),
            ModelOptions(activation_checkpointing=True), ModelOptions(channels_last=True),
            ModelOptions(cudnn_benchmark=True)]
 

@@ -27,8 +27,7 @@ from repro.seams.measurement import Counted, FigureKind, Findings, Measurement, 
 from repro.seams.training import Comm
 from repro.suite.model import Trial
 from repro.worker.setup import seed_libraries
-from repro.worker.step_log import write_operations
-from repro.worker.traffic_log import TrafficLog
+from repro.worker.steps import TrafficLog, write_operations
 
 ALIVE_SECONDS = 1.0
 """Time between two events that say that operations go on."""

@@ -16,14 +16,13 @@ import numpy as np
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from repro.core import pattern
-from repro.core.errors import SuiteError
 from repro.core.frozen import FORMAT, Formatted, Frozen, canonical
 from repro.core.machine import Machine
 from repro.core.numbers import plain_sum
 from repro.core.random_streams import Streams
 from repro.core.yaml_file import FieldPath
 from repro.suite.design import Design, PlanKind
-from repro.suite.field_problem import Problem
+from repro.suite.field_problem import Problem, unlocated
 from repro.suite.kinds.program_files import ProgramFiles
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import METHOD, SEEDS_BELOW, Suite, Trial
@@ -154,7 +153,7 @@ class Plan(Formatted):
 
 
 def make_plan(
-    suite: Suite, machine: Machine, problem: Problem | None = None, overridden: bool = False, drawn: Drawn = FIXED,
+    suite: Suite, machine: Machine, problem: Problem = unlocated, overridden: bool = False, drawn: Drawn = FIXED,
     folder: Path | None = None,
 ) -> Plan:
     """Expand `suite` for `machine`.
@@ -171,7 +170,6 @@ def make_plan(
         SuiteError: a combination that is wrong in itself, a cell twice, a baseline that no cell matches, or nothing
             left to run.
     """
-    problem = problem or (lambda text, path: SuiteError(text, field=".".join(map(str, path))))
     files = ProgramFiles(folder, suite.programs)
     if suite.master_seed is None:
         suite = suite.model_copy(update={"master_seed": drawn.master_seed})
@@ -231,9 +229,7 @@ def _on_machine(requested: list[Cell], machine: Machine, problem: Problem) -> tu
         if reason := cell.choices.unsupported(machine):
             skipped.append(Skipped(label=cell.label, factors=cell.factors, reason=reason))
             continue
-        here = cell
-        if cell.choices.device == "auto":
-            here = cell.with_choices(cell.choices.model_copy(update={"device": machine.device}))
+        here = cell.with_choices(cell.choices.on(machine.device))
         if here.cell_id in cells:
             raise problem(f"the cell {cell.label!r} is requested twice: device auto is {machine.device} here",
                           ("matrix", "device"))

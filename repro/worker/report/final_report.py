@@ -27,16 +27,15 @@ from repro.record.log.schema import (
     StateMemory,
     TrafficCounted,
 )
-from repro.worker.context import TrialContext
 from repro.worker.evaluation import Evaluated
 from repro.worker.input.data_audit import DataAudit, add_tallies, draws_sha256
 from repro.worker.input.data_order import DataOrder
 from repro.worker.input.trial_input import TrialInput
-from repro.worker.report.capture import Capture
 from repro.worker.report.expected_traffic import expected_traffic
-from repro.worker.report.final_checks import gather_facts
+from repro.worker.report.final_checks import Capture, gather_facts
 from repro.worker.report.model_report import describe_model
-from repro.worker.step_log import write_rank_steps
+from repro.worker.setup import TrialContext
+from repro.worker.steps import write_rank_steps
 from repro.worker.weights import weights_sha256
 
 

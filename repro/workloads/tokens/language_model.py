@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from repro.seams.training import Direction, LayerShape, TokenKind, Workload
 from repro.suite.field_problem import FieldProblem
-
-if TYPE_CHECKING:
-    from repro.workloads.tokens.model import Shape
 
 Size = Literal["small", "124M", "350M"]
 SIZES: dict[Size, tuple[int, int, int]] = {"small": (4, 4, 128), "124M": (12, 12, 768), "350M": (24, 16, 1024)}
@@ -20,6 +19,41 @@ SIZES: dict[Size, tuple[int, int, int]] = {"small": (4, 4, 128), "124M": (12, 12
 METRIC = "val_loss"
 LOGITS = 1 << 28
 """Outputs of one forward pass of an evaluation at most, unless it is one sample: 1 GiB in float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Everything that determines the architecture."""
+
+    vocabulary: int
+    """Rows of the embedding, padding included."""
+    context: int
+    """Longest sequence, in tokens."""
+    layers: int
+    heads: int
+    width: int
+    """Channels of the residual stream; `heads` divides it."""
+    dropout: float = 0.0
+    """Of embeddings, attention weights and the two outputs of each block."""
+    tied: bool = True
+    """True: the output layer uses the weights of the token embedding."""
+
+    @property
+    def parameters(self) -> int:
+        """Number of trained numbers: 12 w^2 + 13 w a block, embeddings, the last normalisation, an untied output."""
+        width = self.width
+        embeddings = (self.vocabulary * (1 if self.tied else 2) + self.context) * width
+        return self.layers * (12 * width**2 + 13 * width) + embeddings + 2 * width
+
+
+class TokenStreams(NamedTuple):
+    """The tokens of a trial, checked; each stream is in arrays of unsigned integers, one after the other."""
+
+    train: Sequence[np.ndarray]
+    evaluation: Sequence[np.ndarray]
+    sha256: str
+    eval_tokens: int | None = None
+    """Length of the stream for evaluation if less than all of it counts."""
 
 
 class LanguageModel(Workload):
@@ -96,8 +130,6 @@ class GptModel(LanguageModel):
 
     def shape(self, vocabulary: int) -> Shape:
         """Return the architecture for so many different tokens."""
-        from repro.workloads.tokens.model import Shape
-
         layers, heads, width = self.dimensions
         return Shape(self._rows(vocabulary), self.context, layers, heads, width, self.dropout, self.tied)
 

@@ -27,9 +27,9 @@ from tests.records import SUITE, Course, make_record
 
 ROOT = Path(__file__).parents[3]
 bands = importlib.import_module("repro.reporters.page.charts.bands")
-checklists = importlib.import_module("repro.reporters.page.sections.checklist")
-citations = importlib.import_module("repro.reporters.page.citation")
-speedup = importlib.import_module("repro.reporters.page.first.speedup")
+checklists = importlib.import_module("repro.reporters.page.notices")
+citations = importlib.import_module("repro.reporters.page.sections.settings")
+speedup = importlib.import_module("repro.reporters.page.speedup")
 survivals = importlib.import_module("repro.reporters.page.charts.survival")
 text_of = importlib.import_module("repro.tables.text")
 trusts = importlib.import_module("repro.reporters.page.sections.trust")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from repro.reporters.page.first.section_answers import section_answers
+from repro.reporters.page.several import section_answers
 
 from repro.bundle.verify import verify
 from repro.cli.main import cli

@@ -9,7 +9,7 @@ import pytest
 from repro.reporters.page.sections.figures import figures
 
 from reporters import markdown
-from reporters.latex_report import latex_files
+from reporters.latex import latex_files
 from reporters.paper.brief import brief, shown_of
 from reporters.tracking.metric_points import cell_metrics, cell_points, result_points
 from repro.cli.terminal import Console

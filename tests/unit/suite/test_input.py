@@ -11,7 +11,7 @@ from repro.core import registry
 from repro.record.derive.effective import mismatches, requested
 from repro.record.result.remarks import Unlike
 from repro.suite.kinds.training import TrainingConfig
-from repro.workloads.digits_mlp import DigitsMlp
+from repro.workloads.digits import DigitsMlp
 
 CHOICES: dict[str, Any] = {
     "workload": "digits-mlp", "engine": "ddp", "processes": 2, "batch": 64, "optimizer": {"kind": "sgd", "lr": 0.1},

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from repro.seams.training import Held
-from repro.worker.report.capture import Capture
+from repro.worker.report.final_checks import Capture
 
 PART = Held("weight", np.arange(3, dtype=np.float32), 3)
 WHOLE = Held("weight", np.arange(6, dtype=np.float32))

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repro.core.random_streams import Streams
-from repro.seams.training import Fed, TrainingParts
-from repro.worker.input.data_audit import BatchSplit, DataAudit, Tally, add_tallies, draws_sha256
+from repro.seams.training import Fed, Job, TrainingParts
+from repro.worker.input.data_audit import DataAudit, Tally, add_tallies, draws_sha256
 from repro.worker.input.data_order import SampleOrder
 
 SAMPLES, STEPS = 37, 9
@@ -43,6 +43,11 @@ def parts(reader: Reader | None) -> TrainingParts:
     return TrainingParts(none, none, {}, none, none, none, none, **held)
 
 
+def job(rank: int, world: int, accumulation: int) -> Job:
+    none = cast(Any, None)
+    return Job(rank, world, "cpu", 1, accumulation, None, none, none, none)
+
+
 def play(batch: int, world: int, accumulation: int, reader: Any = Reader, swap: bool = False) -> list[Tally]:
     """fed, expected, drawn, expected of a run of all ranks, counted every two steps."""
     order = SampleOrder(Streams(1, 0), SAMPLES, batch)
@@ -50,7 +55,7 @@ def play(batch: int, world: int, accumulation: int, reader: Any = Reader, swap: 
     for rank in range(world):
         mine = reader() if reader else None
         taken: list[Fed] = []
-        audit = DataAudit(parts(mine), order, BatchSplit(rank, world, accumulation, batch), SAMPLES)
+        audit = DataAudit(parts(mine), order, job(rank, world, accumulation))
         for step in range(STEPS):
             epoch, micros = order.micro_batches(step, rank, world, accumulation)
             if swap and step == 4 and rank == 0:
@@ -95,7 +100,7 @@ def test_a_workload_without_fed_is_audited_by_requested_samples() -> None:
 
 def test_a_call_too_many_or_too_few_shows() -> None:
     order = SampleOrder(Streams(1, 0), SAMPLES, 4)
-    audit = DataAudit(parts(None), order, BatchSplit(0, 1, 1, 4), SAMPLES)
+    audit = DataAudit(parts(None), order, job(0, 1, 1))
     audit.count([(order.micro_batches(step, 0, 1, 1)[1][0], None) for step in range(3)])
     fed, expected, *_ = audit.tallies(8)
     assert fed != expected

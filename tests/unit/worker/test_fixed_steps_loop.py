@@ -12,10 +12,9 @@ import torch
 from repro.core.random_streams import Streams
 from repro.record.environment.gpus import stated_peak
 from repro.suite.model import Trial
-from repro.worker.context import TrialContext
-from repro.worker.model_flops import meta_twin
 from repro.worker.report import model_report
 from repro.worker.report.final_report import waited_and_stepped
+from repro.worker.setup import TrialContext, meta_twin
 from repro.worker.stop_rule import decide_steps
 from repro.workloads.digits import Digits
 from repro.workloads.imagenet import ImageNetSynthetic

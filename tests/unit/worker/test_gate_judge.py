@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from repro.worker.gate import judge as gate_judge
-from repro.worker.gate.difference import TOLERANCE
-from repro.worker.gate.judge import LARGEST_TOLERANCE, SENSITIVE, culprit, sentence, widen_tolerances
+from repro.worker.gate.difference import LARGEST_TOLERANCE, TOLERANCE
+from repro.worker.gate.judge import SENSITIVE, culprit, sentence, widen_tolerances
 from repro.worker.gate.trace import Trace
 from tests.traces import STEPS, WORLD, evaluated, put, set_norm, trace
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from repro.engines.precisions import Bf16Autocast, Bf16Master
-from repro.worker.gate.judge import culprit
-from repro.worker.gate.precision import judge_precision
+from repro.worker.gate.judge import culprit, judge_precision
 from repro.worker.gate.trace import Trace
 from tests.traces import NAMES, STEPS, evaluated, put, set_norm, trace
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from repro.core.errors import OutOfMemory
-from repro.launchers.processes.entry import cause, reason
+from repro.launchers.processes.rank_processes import cause, reason
 from repro.worker.memory import naming_out_of_memory
 from tests.unit.worker.test_share_batches import config
 

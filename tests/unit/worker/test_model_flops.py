@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 from repro.seams.training import TrainingParts
-from repro.worker.model_flops import forward_flops, meta_twin
+from repro.worker.report.model_report import forward_flops
+from repro.worker.setup import meta_twin
 
 
 class Bottleneck(nn.Module):

@@ -9,10 +9,10 @@ import pytest
 
 from repro.engines.precisions import Bf16Master, Fp16Master, Fp32
 from repro.seams.training import Held
-from repro.worker.gate.measure import batch_sha256
 from repro.worker.gate.trace import LEAST_RATE, SPIKE, STEPS, measured_steps
-from repro.worker.rank_weights import describe_held, wide_share
-from repro.worker.report.capture import assemble
+from repro.worker.gate.worker import batch_sha256
+from repro.worker.report.final_checks import assemble
+from repro.worker.weights import describe_held, wide_share
 
 torch = pytest.importorskip("torch")
 FULL = {"w": np.linspace(0.1, 1, 6, dtype=np.float32).reshape(2, 3), "b": np.ones(2, np.float32)}

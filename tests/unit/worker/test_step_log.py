@@ -17,8 +17,8 @@ from repro.record.log.reading import interpret, log_damage, read_log
 from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.model import Trial
-from repro.worker import step_log
-from repro.worker.step_log import STEPS_A_LINE, write_rank_steps, write_steps
+from repro.worker import steps as timed_steps
+from repro.worker.steps import STEPS_A_LINE, write_rank_steps, write_steps
 from tests.unit.record.test_results import make_trial
 
 mlflow_points = importlib.import_module("repro.reporters.tracking.metric_points")
@@ -100,7 +100,7 @@ def test_a_reader_may_stop_behind_any_piece(tmp_path: Path) -> None:
 
 def test_pieces_give_the_result_of_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trial = write_log(tmp_path / "pieces", 25_000)
-    monkeypatch.setattr(step_log, "STEPS_A_LINE", 1 << 30)
+    monkeypatch.setattr(timed_steps, "STEPS_A_LINE", 1 << 30)
     write_log(tmp_path / "one", 25_000)
     counts = [sum(event.key == "x_steps" for event in read_events(tmp_path / name)[0]) for name in ("pieces", "one")]
     assert counts == [3, 1]

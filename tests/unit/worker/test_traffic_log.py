@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from repro.record.result.parts import RankTraffic
-from repro.worker.traffic_log import TrafficLog
+from repro.worker.steps import TrafficLog
 
 
 def taken(sent: int | None, seconds: float, operation: str = "all_reduce") -> dict[str, Any]:

@@ -14,12 +14,11 @@ from repro.record.result.results import figure
 from repro.record.result.status import meaning
 from repro.tables.text import number
 
-from ..axis import Axis, from_nothing, from_zero, linear, log_ticks
-from ..cells import CellMark, goal, marks, origins
-from ..charts.scaling import ScalingPanel, ScalingView
-from ..charts.scaling_line import ScalingLine, ScalingPoint
-from ..charts.survival import curve, observations
-from .sketch import INK, Sketch, Trace, sketch
+from .axis import INK, Axis, Sketch, Trace, from_nothing, from_zero, linear, log_ticks, sketch
+from .cells import CellMark, goal, marks, origins
+from .charts.scaling import ScalingPanel, ScalingView
+from .charts.scaling_line import ScalingLine, ScalingPoint
+from .charts.survival import curve, observations
 from .speedup import Ratio
 
 FEWEST_PROCESSES = 3

@@ -4,17 +4,116 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from repro.compare import DECIDED, METRICS, Comparison
+from repro.compare import DECIDED, Bounds, Comparison
 from repro.compare.evidence.time_split import in_words
 from repro.compare.findings import Findings
 from repro.record.folder.store import Record
-from repro.suite.metrics import DEFAULT
-from repro.tables.text import Number, number, plural, ratios, seconds
+from repro.suite.metrics import DEFAULT, METRICS
+from repro.tables.text import Number, number, plural, ratios, seconds, visible, without_paths
 
-from ..axis import Axis, around_one
-from ..cells import CellMark, goal, marks
-from .factors import Factor, SideFigure, drawn_values, factors, side_figures
+from ..paper.latex_text import breakable_text
+from .axis import Axis, around_one
+from .cells import CellMark, goal, marks
+
+Kind = Literal["samples", "throughput", "restricted"]
+PATHS: dict[Kind, str] = {"samples": "split.samples", "throughput": "split.throughput", "restricted": "restricted"}
+"""Path of the value of each kind in the comparison as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """One value with its interval below a comparison."""
+
+    name: str
+    """On the page: `samples to the target`."""
+    kind: Kind
+    shown: Number
+    ends: tuple[Number, Number] | None
+    inverse: bool
+    """True if it is drawn as 1 / value, so that on the logarithmic axis the factors add up to the ratio."""
+    dot: float
+    whisker: tuple[float, float] | None
+    clipped: tuple[bool, bool]
+    words: str
+
+    @property
+    def path(self) -> str:
+        """Path of the value in the comparison as JSON."""
+        return PATHS[self.kind]
+
+
+def factors(item: Comparison, axis: Axis) -> tuple[Factor, ...]:
+    """Return samples to the target and throughput of a ratio of times, or the restricted means if there is no ratio."""
+    found: list[Factor] = []
+    if item.split is not None:
+        samples, throughput = item.split.samples, item.split.throughput
+        found = [_factor("samples to the target", "samples", samples.value, samples.interval, axis),
+                 _factor("throughput up to the target", "throughput", throughput.value, throughput.interval, axis)]
+    if item.restricted is not None and item.ratio is None:
+        mean, scale = item.restricted, METRICS[item.metric]
+        unit = seconds(mean.horizon) if scale.timed else number(mean.horizon, 4, scale.unit)
+        found.append(_factor(f"mean up to the horizon of {unit}", "restricted", mean.ratio, mean.interval, axis))
+    return tuple(found)
+
+
+def drawn_values(item: Comparison) -> list[float]:
+    """Return the positions of `factors` on the axis, as ratios."""
+    values = [item.split.samples.value, 1 / item.split.throughput.value] if item.split else []
+    return values + ([item.restricted.ratio] if item.restricted and item.ratio is None else [])
+
+
+def _factor(name: str, kind: Kind, value: float, interval: Bounds | None, axis: Axis) -> Factor:
+    inverse = kind == "throughput"
+    ends = (interval.low, interval.high) if interval else None
+    texts = ratios([value, *(ends or ())])
+    at = 1 / value if inverse else value
+    drawn = ((1 / ends[1], 1 / ends[0]) if inverse else ends) if ends else None
+    limits = f", interval {texts[1]} to {texts[2]}" if ends else ""
+    return Factor(
+        name=name, kind=kind, shown=texts[0], ends=(texts[1], texts[2]) if ends else None, inverse=inverse,
+        dot=axis.at(at), whisker=(axis.at(drawn[0]), axis.at(drawn[1])) if drawn else None,
+        clipped=(not axis.holds(drawn[0]), not axis.holds(drawn[1])) if drawn else (False, False),
+        words=f"{name}: ratio {texts[0]}{limits}" + ("; drawn inverted, as time per sample" if inverse else ""),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SideFigure:
+    """One further statistic of a comparison."""
+
+    name: str
+    path: str
+    shown: Number
+    ends: tuple[Number, Number] | None = None
+    note: str = ""
+
+
+def side_figures(item: Comparison) -> tuple[SideFigure, ...]:
+    """Return p, the unpaired ratio, the order of single trials, the log-rank test and equivalence, as far as known."""
+    found: list[SideFigure] = []
+    if (p := number(item.p)) is not None:
+        found.append(SideFigure("p", "p", p, note="not corrected" if item.primary else "before correction"))
+    if (p := number(item.p_adjusted)) is not None:
+        found.append(SideFigure("p after Holm", "p_adjusted", p, note=f"over {plural(item.family, 'contrast')}"))
+    if item.welch is not None and item.paired:
+        found.append(_estimate("Ratio without pairing (Welch on logs)", "welch", item.welch.value,
+                               item.welch.interval))
+    if item.probability_less is not None:
+        found.append(_estimate("P(candidate trial has the smaller value)", "probability_less",
+                               item.probability_less.value, item.probability_less.interval))
+    if (p := number(item.log_rank_p)) is not None:
+        found.append(SideFigure("Log-rank p", "log_rank_p", p))
+    if item.equivalence is not None and (p := number(item.equivalence.p)) is not None:
+        found.append(SideFigure(f"Equivalent within {item.equivalence.margin:.2g}: p", "equivalence.p", p))
+    return tuple(found)
+
+
+def _estimate(name: str, path: str, value: float, interval: Bounds | None) -> SideFigure:
+    values: Sequence[float] = [value, *((interval.low, interval.high) if interval else ())]
+    texts = ratios(values) if path == "welch" else [shown for x in values if (shown := number(x, 2)) is not None]
+    return SideFigure(name, f"{path}.value", texts[0], (texts[1], texts[2]) if interval else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,3 +332,28 @@ def _words(item: Comparison, texts: Sequence[str]) -> str:
         return f"ratio {texts[0]}, no interval, {plural(item.n, 'pair')}"
     level = f"{100 * item.interval.level:.0f}\N{NO-BREAK SPACE}%"
     return f"ratio {texts[0]}, {level} interval {texts[1]} to {texts[2]}, {plural(item.n, 'pair')}"
+
+
+def sentence(row: Ratio) -> str:
+    """Return the verdict as one sentence, with interval, pairs and the origin of the figures."""
+    candidate, baseline = (visible(without_paths(mark.label)) for mark in (row.candidate, row.baseline))
+    goal = f" to reach {row.goal}" if row.to_target else ""
+    clock = f" by the {row.clock}" if row.by_clock else ""
+    ends = f", {row.level} interval {row.interval[0]} to {row.interval[1]}" if row.interval else ""
+    origin = " and ".join(dict.fromkeys((row.candidate.origin, row.baseline.origin)))
+    facts = f"({plural(row.n, 'pair')}{ends}; {origin})"
+    if row.ratio is None and row.to_target and row.n and not row.refused:
+        return (f"{candidate} reached {row.goal} in {row.reached[0]}, {baseline} in {row.reached[1]}{clock} {facts}. "
+                f"The ratio of their {row.amount}s is unknown: {row.verdict}.")
+    if row.ratio is None:
+        what = f"result for {candidate} against" if row.refused else f"ratio of {candidate} to"
+        return f"No {what} {baseline}{goal}{clock} {facts}: {row.verdict}."
+    if row.open:
+        return f"Undecided between {candidate} and {baseline}{goal}{clock}: ratio {row.ratio} {facts}, {row.verdict}."
+    return (f"{candidate} {row.said[0]} {row.ratio} times {row.said[1]} {baseline}{goal}{clock} {facts}: "
+            f"{row.verdict}{f' within {row.margin}' if row.verdict == 'same' else ''}.")
+
+
+def latex(row: Ratio) -> str:
+    """Return the same sentence for LaTeX; a long word of a label may be broken after a mark."""
+    return breakable_text(sentence(row))

@@ -19,7 +19,7 @@ from typing import IO, Any
 import numpy as np
 
 from repro.core.errors import UsageError
-from repro.workloads.data.form import DataForm, Facts, Progress
+from repro.workloads.data.manifest import DataForm, Facts, Progress
 
 SIDE, CHANNELS, CLASSES = 32, 3, 10
 RECORD = 1 + CHANNELS * SIDE * SIDE
