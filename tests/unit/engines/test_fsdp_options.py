@@ -74,11 +74,11 @@ def test_a_model_that_cannot_be_divided_as_requested_is_refused() -> None:
     torch = pytest.importorskip("torch")
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
-    from repro.engines.plain.fsdp_session import Sharding
+    from repro.engines.plain.fsdp_session import divide, inner_modules
 
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
     with pytest.raises(TrialError, match=r"no module of that class or path; its classes are Linear"):
-        Sharding(("Block",), None, MixedPrecisionPolicy()).inner(model)
+        inner_modules(model, ("Block",))
     model.scale = torch.nn.Parameter(torch.ones(()))
     with pytest.raises(TrialError, match="'scale' is a scalar"):
-        Sharding("blocks", None, MixedPrecisionPolicy()).apply(model, "cpu")
+        divide(model, [], "cpu", None, MixedPrecisionPolicy())
