@@ -46,12 +46,12 @@ from repro.record.result.results import Result, figure
 from repro.record.result.status import meaning
 from repro.suite.contenders import scored_suite
 from repro.suite.metrics import METRICS
-from repro.suite.model import SEEDS_BELOW, Suite, Trial
+from repro.suite.model import Suite, Trial
 from repro.suite.planning.cell import Cell
 from repro.suite.planning.matrix import tried_cells
 from repro.suite.planning.plan import Plan
 from repro.suite.recorded import reading
-from repro.suite.tune import Hopeless, Space, Tune
+from repro.suite.tune import SEEDS_BELOW, Hopeless, Space, Tune
 
 FOLDER, DECLARED, FROZEN = "tuning", "declared.json", "tuned.yaml"
 QUALITY = ("final", "best")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from repro.core import door, orphans
+from repro.core.machine import rank_threads
 from repro.launchers.processes import hang
 from repro.launchers.processes.rank_processes import cause, exit_code, reason, resolve
 from repro.seams.launching import RankCause
@@ -155,9 +156,9 @@ def _watch_parent() -> None:
 def _set_environment(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
     torch = sys.modules.get("torch")
-    if torch is not None and environment.get("OMP_NUM_THREADS", "").isdigit():
+    if torch is not None and "OMP_NUM_THREADS" in environment:
         # torch was loaded in the fork server and has read its environment there.
-        torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
+        torch.set_num_threads(rank_threads(environment))
 
 
 def _write(report: Path, why: str, cause: RankCause) -> None:
