@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import NamedTuple
 
 import numpy as np
 
@@ -45,10 +44,6 @@ class LinkModel:
     def seconds(self, cost: ScheduleCost) -> float:
         """Return the modelled seconds of a schedule."""
         return cost.seconds(self.alpha, self.beta, self.gamma)
-
-    def predict(self, algorithm: Algorithm, world: int, count: int, itemsize: int) -> float:
-        """Return the modelled seconds of an all-reduce of `count` elements on `world` ranks."""
-        return self.seconds(algorithm.cost(world, count, itemsize))
 
 
 def transfer(size: int) -> ScheduleCost:
@@ -128,20 +123,12 @@ def typical_error(model: LinkModel, samples: Sequence[Sample]) -> float:
     return float(np.median([abs(model.seconds(item.cost) / item.seconds - 1.0) for item in samples]))
 
 
-class CollectiveCost(NamedTuple):
-    """Bytes and cost of one collective on the whole group."""
-
-    sent: list[int]
-    """Bytes, by rank."""
-    received: list[int]
-    cost: ScheduleCost
-
-
 def collective_cost(
     algorithm: Algorithm, operation: Operation, world: int, count: int, itemsize: int
-) -> CollectiveCost:
-    """Return bytes and cost of one collective on `count` elements of the whole buffer (broadcast: from rank 0)."""
+) -> tuple[list[int], list[int], ScheduleCost]:
+    """Return (bytes sent by rank, bytes received by rank, cost) of one collective on `count` elements of the whole
+    buffer (broadcast: from rank 0).
+    """
     root = (0,) if operation == "broadcast" else ()
     transfers = list(getattr(algorithm, operation)(world, count, itemsize, *root))
-    sent, received = bytes_by_rank(transfers, world, itemsize)
-    return CollectiveCost(sent, received, cost(transfers, itemsize))
+    return *bytes_by_rank(transfers, world, itemsize), cost(transfers, itemsize)
