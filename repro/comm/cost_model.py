@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations
 
 import numpy as np
 
@@ -104,18 +104,14 @@ def _non_negative(rows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """3. Return the x >= 0 that minimises |rows x - wanted|; rows: samples by parameters."""
     count = rows.shape[1]
     best, least = np.zeros(count), float(np.sum(wanted**2))
-    for free in _subsets(count):
+    # Smaller subsets first: a parameter that does not lower the error stays at zero.
+    for free in map(list, chain.from_iterable(combinations(range(count), size) for size in range(1, count + 1))):
         found = np.linalg.lstsq(rows[:, free], wanted, rcond=None)[0]
         error = float(np.sum((rows[:, free] @ found - wanted) ** 2))
         if np.all(found >= 0) and error < least:
             best, least = np.zeros(count), error
             best[free] = found
     return best
-
-
-def _subsets(count: int) -> list[list[int]]:
-    """Return all non-empty subsets, smaller ones first: a parameter that does not lower the error stays at zero."""
-    return [list(free) for size in range(1, count + 1) for free in combinations(range(count), size)]
 
 
 def typical_error(model: LinkModel, samples: Sequence[Sample]) -> float:
