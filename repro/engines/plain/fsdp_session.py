@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -151,15 +151,12 @@ class FsdpSession(LoopSession):
     # ---- training
 
     @contextmanager
-    def _unsynchronised(self) -> Iterator[None]:
+    def local(self) -> Iterator[None]:
         self.model.set_requires_gradient_sync(False)  # type: ignore[operator]  # of FSDPModule
         try:
             yield
         finally:
             self.model.set_requires_gradient_sync(True)  # type: ignore[operator]
-
-    def local(self) -> AbstractContextManager[Any]:
-        return self._unsynchronised()
 
     def clip(self, limit: float) -> None:
         gradients = [parameter.grad for parameter in self.stepped if parameter.grad is not None]
@@ -177,15 +174,12 @@ class FsdpSession(LoopSession):
     # ---- checkpoints: a rank writes its own parts
 
     def state_tensors(self) -> dict[str, torch.Tensor]:
-        return {name: tensor for name, tensor in self._all_tensors().items() if not isinstance(tensor, DTensor)}
+        return {name: tensor for name, tensor in super().state_tensors().items() if not isinstance(tensor, DTensor)}
 
     def own_tensors(self) -> dict[str, torch.Tensor]:
         # A small parameter has fewer rows than there are ranks: some ranks have none.
-        return {name: tensor.to_local() for name, tensor in self._all_tensors().items()
+        return {name: tensor.to_local() for name, tensor in super().state_tensors().items()
                 if isinstance(tensor, DTensor) and tensor.to_local().numel()}
-
-    def _all_tensors(self) -> dict[str, torch.Tensor]:
-        return super().state_tensors()
 
     def load_state(self, folder: Path, own: Mapping[str, Any]) -> None:
         self.checkpoint = folder.name
