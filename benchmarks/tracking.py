@@ -44,9 +44,8 @@ from repro.core.machine import detect
 from repro.record.environment import environment as record_environment
 from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import RunFolder
-from repro.runner.monitor import Monitor
-from repro.runner.replays import PERIOD_SECONDS
-from repro.runner.tracking import Tracker
+from repro.runner.attempt import Monitor
+from repro.runner.tracking import PERIOD_SECONDS, Tracker
 from repro.runner.tracking_process import give_way
 from repro.seams.launching import LaunchRequest, entry_point
 from repro.suite.file import read_suite

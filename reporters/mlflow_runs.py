@@ -48,12 +48,11 @@ from .tracking.metric_points import (
     trials_to_come,
     tuning_points,
 )
-from .tracking.notes import Links, experiment_note
+from .tracking.notes import Links, experiment_note, experiment_tags
 from .tracking.retries import Backoff, RequestTally, TransientError
 from .tracking.run_view import AttemptRun, RunView, attempt_runs, cell_key, cell_view, is_alive, trial_view
 from .tracking.server import Server, StoredRun, each_once, translated
 from .tracking.state import Cursor, Sent, State, Store, own_state, remember
-from .tracking.table_view import experiment_tags
 
 
 class MlflowRuns(Reporter):

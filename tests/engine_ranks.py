@@ -18,11 +18,9 @@ from repro.comm.algorithms.backend import Backend
 from repro.core.random_streams import Streams
 from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.engines.precisions import Fp32
-from repro.optimizers.adam import AdamW
-from repro.optimizers.no_preconditioner import Unchanged
-from repro.optimizers.sgd import Sgd
+from repro.optimizers.rules import AdamW, Sgd
 from repro.seams.plugin import ModelOptions
-from repro.seams.preconditioner import Preconditioner
+from repro.seams.preconditioner import Preconditioner, Unchanged
 from repro.seams.training import Batch, Comm, Engine, Job, Optimizer, Precision, Session, TrainingParts
 from tests.live_tensors import ReadbackCounter, live_bytes
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from repro.comm.algorithms.ring import Ring
 from repro.core.random_streams import Streams
-from repro.engines.ddp import Ddp
 from repro.engines.precisions import Bf16Autocast, Fp32
-from repro.optimizers.sgd import Sgd
+from repro.engines.torch_engines import Ddp
+from repro.optimizers.rules import Sgd
 from repro.seams.training import Job, TrainingParts
 from tests.engine_ranks import PRELOAD, free_port
 

@@ -18,11 +18,8 @@ from repro.core.errors import TrackingError
 from repro.core.redact import redacted
 from repro.record.environment.environment import DataSet
 
-from .access import check_scheme, exclusive_access
-from .address import artifact_root
-from .failures import advice, diagnose
-from .metric_names import ANSWER
-from .metric_points import MetricPoint
+from .address import advice, artifact_root, check_scheme, diagnose, exclusive_access
+from .metric_points import ANSWER, MetricPoint
 from .retries import RequestTally, TransientError
 from .run_view import RunView
 

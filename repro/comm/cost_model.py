@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from repro.comm.algorithm import Algorithm, Operation
-from repro.comm.schedule import ScheduleCost, cost
+from repro.comm.schedule import ScheduleCost, bytes_by_rank, cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +136,9 @@ def typical_error(model: LinkModel, samples: Sequence[Sample]) -> float:
 class CollectiveCost(NamedTuple):
     """Bytes and cost of one collective on the whole group."""
 
-    sent: tuple[int, ...]
+    sent: list[int]
     """Bytes, by rank."""
-    received: tuple[int, ...]
+    received: list[int]
     cost: ScheduleCost
 
 
@@ -148,9 +148,5 @@ def collective_cost(
     """Return bytes and cost of one collective on `count` elements of the whole buffer (broadcast: from rank 0)."""
     root = (0,) if operation == "broadcast" else ()
     transfers = list(getattr(algorithm, operation)(world, count, itemsize, *root))
-    sent, received = [0] * world, [0] * world
-    for transfer in transfers:
-        size = (transfer.stop - transfer.start) * itemsize
-        sent[transfer.source] += size
-        received[transfer.target] += size
-    return CollectiveCost(tuple(sent), tuple(received), cost(transfers, itemsize))
+    sent, received = bytes_by_rank(transfers, world, itemsize)
+    return CollectiveCost(sent, received, cost(transfers, itemsize))

@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from repro.core.random_streams import Streams
-from repro.engines.zero.config import OWNED, deepspeed_config, owned_keys, zero_plus_plus
-from repro.engines.zero.keys import misplaced_keys
+from repro.engines.torch_engines import started_group
+from repro.engines.zero.config import OWNED, deepspeed_config, misplaced_keys, owned_keys, zero_plus_plus
 from repro.seams.plugin import SAFE, TORCH_OPTIONS, Setting
 from repro.seams.training import Engine, Job, Optimizer, Session, TrainingParts
 from repro.suite.field_problem import FieldProblem
@@ -172,7 +172,6 @@ class DeepSpeedZero(Engine):
         # DeepSpeed reads both when it is imported or initialised; nothing else depends on them.
         os.environ.setdefault("DS_ACCELERATOR", "cuda" if job.device.startswith("cuda") else "cpu")
         os.environ["LOCAL_RANK"] = job.device.partition(":")[2] or os.environ.get("LOCAL_RANK", str(job.rank))
-        from repro.engines.plain.process_group import started_group
         from repro.engines.zero.session import DeepSpeedSession, end_group
 
         config = deepspeed_config(self.config, self.stage, job, self.bucket_mib, self.offload,

@@ -15,8 +15,8 @@ from types import FrameType
 from typing import IO, ClassVar
 
 from repro.core import door
-from repro.launchers.processes.entry import cause, exit_code, reason, resolve
 from repro.launchers.processes.hang import FileGrowth
+from repro.launchers.processes.rank_processes import cause, exit_code, reason, resolve
 from repro.seams.launching import Launcher, LaunchRequest, LaunchResult, RankEnd
 from repro.seams.plugin import Setting
 

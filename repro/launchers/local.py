@@ -11,13 +11,12 @@ from typing import ClassVar
 
 from pydantic import Field, PrivateAttr
 
-from repro.launchers.processes import hang, shared_fork_server
+from repro.launchers.processes import fork_server, hang
+from repro.launchers.processes.fork_server import WarmServer
 from repro.launchers.processes.hang import Deadline
-from repro.launchers.processes.membership import Membership
 from repro.launchers.processes.node_launch import NodeLaunch
-from repro.launchers.processes.rank import Assignment, SamePlace
+from repro.launchers.processes.rank import Assignment, Membership, SamePlace
 from repro.launchers.processes.rank_processes import ends, hung_ends
-from repro.launchers.processes.shared_fork_server import WarmServer
 from repro.seams.launching import Launcher, LaunchRequest, LaunchResult, usual_ranks
 from repro.seams.plugin import Setting
 
@@ -67,7 +66,7 @@ class Local(Launcher):
         Raises:
             UsageError: a module cannot be loaded, loading it starts CUDA, or a launcher with other modules is open.
         """
-        self._server = shared_fork_server.acquire(preload, device)
+        self._server = fork_server.acquire(preload, device)
         self._first = self._server.users == 1
 
     def launch(self, request: LaunchRequest) -> LaunchResult:
@@ -84,7 +83,7 @@ class Local(Launcher):
         """Release the fork server; the last launcher that does so stops it and restores the environment."""
         if self._server is not None:
             server, self._server = self._server, None
-            shared_fork_server.release(server)
+            fork_server.release(server)
 
     def _run(self, request: LaunchRequest, place: object, environment: Mapping[str, str]) -> LaunchResult:
         """Launch ranks at `place`; the request's environment overrides `environment`."""

@@ -17,16 +17,14 @@ from pydantic import Field, PrivateAttr
 
 from repro.core.errors import TrialError, UsageError
 from repro.launchers.local import Local
-from repro.launchers.nodes import files, hosts, links, secret
+from repro.launchers.nodes import links
 from repro.launchers.nodes.agent import Launch, interface_of
-from repro.launchers.nodes.channel import LinkLost
-from repro.launchers.nodes.head import Head, Node
-from repro.launchers.nodes.hosts import Starts
-from repro.launchers.nodes.node_watch import NodeWatch
+from repro.launchers.nodes.channel import LinkLost, files_below, send_files
+from repro.launchers.nodes.head import Head, Node, NodeWatch
+from repro.launchers.nodes.hosts import Starts, find, key_of, listen, read_secret
 from repro.launchers.processes import hang
-from repro.launchers.processes.membership import LOOPBACK, Membership
 from repro.launchers.processes.node_launch import NodeEnd, NodeLaunch
-from repro.launchers.processes.rank import Assignment, SamePlace
+from repro.launchers.processes.rank import LOOPBACK, Assignment, Membership, SamePlace
 from repro.launchers.processes.rank_processes import ends, hung_ends
 from repro.seams.launching import LaunchRequest, LaunchResult, RankEnd
 from repro.seams.plugin import Setting
@@ -87,9 +85,9 @@ class Torchrun(Local):
 
     @property
     def awaited(self) -> str:
-        if self.nodes == 1 or hosts.find(self.nodes - 1):
+        if self.nodes == 1 or find(self.nodes - 1):
             return ""
-        host, port = hosts.listen()
+        host, port = listen()
         there = f"repro agent --join {host or os.uname().nodename}:{port}"
         more = f"{self.nodes - 1} more node{'s' if self.nodes > 2 else ''}"
         return f"waiting up to {self.join_seconds:g} s for {more}; there: {there}"
@@ -105,7 +103,7 @@ class Torchrun(Local):
             raise UsageError("a run has one launcher torchrun; give all trials the same, with the most nodes: one with "
                              "fewer processes takes fewer nodes")
         text = self._make_secret()
-        head = Head(*self._address(), secret.key_of(text), self.silence_seconds)
+        head = Head(*self._address(), key_of(text), self.silence_seconds)
         Torchrun._open = True
         try:
             self._start_agents(head.port, text)
@@ -181,10 +179,10 @@ class Torchrun(Local):
 
     def _address(self) -> tuple[str, int]:
         """Return host ("" for all addresses) and port (0 for any) that agents join."""
-        return hosts.listen()
+        return listen()
 
     def _make_secret(self) -> str:
-        return secret.read(make=True)
+        return read_secret(make=True)
 
     def _start_agents(self, port: int, text: str) -> None:
         """Start the agents of the hosts that are named, with the secret `text`; others are started by the user.
@@ -192,7 +190,7 @@ class Torchrun(Local):
         Raises:
             UsageError: a host cannot be found, or there are too few.
         """
-        named = hosts.find(self.nodes - 1) if self.nodes > 1 else None
+        named = find(self.nodes - 1) if self.nodes > 1 else None
         if named is None:
             return
         for host in named.names:
@@ -262,8 +260,8 @@ class Torchrun(Local):
             probe = str(root / "plan.json")
         else:
             try:
-                names = [f"code/{name}" for name in files.all_below(root / "code")]
-                files.send(node.channel, self._number, root, names)
+                names = [f"code/{name}" for name in files_below(root / "code")]
+                send_files(node.channel, self._number, root, names)
             except LinkLost as error:
                 node.leave(str(error))
         node.send("launch", asdict(Launch(

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 
 from repro.core.errors import UsageError
-from repro.optimizers.adam import Beta
-from repro.optimizers.decay import Decay, decay_groups, kernels
+from repro.optimizers.rules import Beta, Decay, decay_groups, kernels
 from repro.seams.plugin import Rows, Setting
 from repro.seams.training import Optimizer
 
@@ -28,7 +27,7 @@ class Muon(Optimizer):
     `optimizer_options` of a record.
     """
 
-    preload = ("torch", "torch._dynamo", "repro.optimizers.updates.joined")
+    preload = ("torch", "torch._dynamo", "repro.optimizers.updates")
     whole_tensors: ClassVar[bool] = True
     on_rows: ClassVar[Rows] = "backend"
 
@@ -59,7 +58,7 @@ class Muon(Optimizer):
     def build(self, named_parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:
         import torch
 
-        from repro.optimizers.updates.joined import Joined
+        from repro.optimizers.updates import Joined
 
         named = list(named_parameters)
         chosen = hidden_names([(name, parameter.ndim) for name, parameter in named], self.hidden)

@@ -286,7 +286,7 @@ class Session(ABC):
         return 0
 
     def compilation(self) -> dict[str, Any]:
-        """Return what was compiled since the last call (JSON-like, `engines.plain.compiler`); empty if nothing can be.
+        """Return what was compiled since the last call (JSON-like, `engines.plain.modules`); empty if nothing can be.
         """
         return {}
 

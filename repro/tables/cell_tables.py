@@ -69,17 +69,14 @@ def summary_row(item: Summary, origin: str | None) -> Row:
     Args:
         origin: of its figures; None: unknown.
     """
+    statuses = ", ".join(f"{count} {status}" for status, count in sorted(item.statuses.items()))
     row: Row = {"cell_id": item.cell_id, "cell": plain(item.label), "origin": origin, "metric": item.metric,
-                "n": item.n, "ok": item.ok, "statuses": _ends(item), "median": item.median}
+                "n": item.n, "ok": item.ok, "statuses": statuses, "median": item.median}
     return row | bounds("median", item.interval) | bounds("success", item.success) | {
         "coefficient_of_variation": item.coefficient_of_variation, "outliers": sum(item.outliers),
         "resumed": item.resumed, "median_epochs": item.median_epochs,
         "median_samples_per_second": item.median_samples_per_second, "median_final": item.median_final,
     }
-
-
-def _ends(item: Summary) -> str:
-    return ", ".join(f"{count} {status}" for status, count in sorted(item.statuses.items()))
 
 
 def cell_table(found: Sequence[Summary], origins: Mapping[str, str], title: str) -> TextTable:
@@ -117,6 +114,11 @@ def _shown(found: Sequence[Summary], origins: Mapping[str, str]) -> Iterator[Row
 def missing_text(item: Summary) -> str:
     """Return what stands for a median that a cell has not."""
     return "not run" if not item.n else "not reached" if METRICS[item.metric].to_target else "none"
+
+
+def median_text(item: Summary) -> str:
+    """Return the median of a cell with its unit, or what stands for it."""
+    return missing_text(item) if item.median is None else amount_text(item.median, item.metric, 3)
 
 
 def done(found: Sequence[Summary]) -> str:

@@ -79,7 +79,8 @@ def tables(record: Record) -> list[Table]:
         Table("parameters", "One row per setting of a cell", tuple(_parameters(record))),
         Table("environment", "One row per fact about the machine and its software", tuple(_environment(record))),
         Table("warnings", "One row per warning about the machine and the run", tuple(_warnings(answers))),
-        Table("skipped", "One row per combination that did not run", tuple(_skipped(record))),
+        Table("skipped", "One row per combination that did not run", tuple(
+            {"cell": plain(item.label), "reason": plain(item.reason)} for item in record.plan.skipped)),
     ]
     return [table for table in found if table.rows]
 
@@ -187,11 +188,6 @@ def _environment(record: Record) -> Iterable[Row]:
     for package in record.environment.packages:
         name, _, version = package.partition("==")
         yield {"name": plain(f"package.{name}"), "value": plain(version)}
-
-
-def _skipped(record: Record) -> Iterable[Row]:
-    for item in record.plan.skipped:
-        yield {"cell": plain(item.label), "reason": plain(item.reason)}
 
 
 def _warnings(found: Findings) -> Iterable[Row]:

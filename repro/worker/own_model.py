@@ -8,7 +8,7 @@ import numpy as np
 
 from repro.core.random_streams import Streams
 from repro.engines.plain.numerics import Numerics
-from repro.engines.plain.optimizer_options import class_of, options_of
+from repro.engines.plain.state import class_of, options_of
 from repro.seams.training import Batch, Job, TrainingParts, Workload
 from repro.seams.workload import call_model
 from repro.suite.model import Trial

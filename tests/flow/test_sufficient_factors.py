@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from repro.comm.algorithms.ring import Ring
-from repro.engines.ddp import Ddp
+from repro.engines.torch_engines import Ddp
 from repro.papers.kfac.kfac import Kfac
 from tests.engine_ranks import Case, check_warm_up, furthest, ranks, same_bytes
 from tests.random_nets import gradients

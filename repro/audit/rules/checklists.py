@@ -6,7 +6,7 @@ from __future__ import annotations
 from repro.audit.rules.facts import Facts
 from repro.audit.rules.firecaffe import hyperparameters
 from repro.audit.rules.rule import ALWAYS, Judged, Rule, count, join, lacks, many, untold
-from repro.compare.ranking.tuning_check import Budget, TuningCheck, width
+from repro.compare.ranking.tuning_check import width
 from repro.record.result.status import meaning
 
 NEURIPS = "NeurIPS paper checklist"
@@ -185,14 +185,10 @@ def spaces(facts: Facts) -> Judged:
         axis.choices is not None and len(axis.choices) == 1 for axis in item.space.space.values())]
     if fixed:
         return "fail", f"no search: the space has one setting for {join(fixed)}"
+    different = list({item.space.model_dump_json(): item for item in reversed(found.budgets)}.values())[::-1]
     parts = [f"{item.label}: {', '.join(f'{name} {width(axis)}' for name, axis in sorted(item.space.space.items()))} "
-             f"({' '.join(item.space.origin.split())})" for item in _different(found)]
+             f"({' '.join(item.space.origin.split())})" for item in different]
     return "pass", f"every space with its origin and width; {join(parts)}"
-
-
-def _different(found: TuningCheck) -> list[Budget]:
-    """Return one contender of every space."""
-    return list({item.space.model_dump_json(): item for item in reversed(found.budgets)}.values())[::-1]
 
 
 RULES = (

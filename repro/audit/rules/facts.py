@@ -94,6 +94,11 @@ class CellFacts:
     def reached(self) -> int:
         return sum(run.reached is True for run in self.runs)
 
+    @property
+    def share(self) -> str:
+        """Its runs that reached the target, as text."""
+        return f"{self.reached} of {len(self.runs)}"
+
 
 @dataclass(frozen=True, slots=True)
 class DataFacts:

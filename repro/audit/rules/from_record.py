@@ -68,8 +68,10 @@ def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
     return CellFacts(
         cell_id=cell.cell_id, label=cell.label, workers=choices.processes, global_batch=choices.global_batch,
         runs=tuple(_run(record.plan.master_seed, item, stop) for item in results),
-        model=_model(choices),
-        target=_target(stop),
+        model=json.dumps(choices.workload.model_dump(mode="json"), sort_keys=True)
+        if isinstance(choices, TrainingConfig) else None,
+        target="" if not stop.has_target else
+        f"{stop.metric} {'<=' if stop.direction == 'lower' else '>='} {stop.target:g}",
         others=canonical(choices, exclude={"processes", "batch"}),
         hyperparameters=_hyperparameters(choices, results),
         determinism=None if isinstance(choices, ProgramConfig) else choices.repeatability,
@@ -79,18 +81,6 @@ def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
         and all(item.network is None for item in results),
         simulated=choices.origin == "simulated",
     )
-
-
-def _model(choices: AnyTrialConfig) -> str | None:
-    """Return architecture, data and loss as text; None for any other kind of trial."""
-    if not isinstance(choices, TrainingConfig):
-        return None
-    return json.dumps(choices.workload.model_dump(mode="json"), sort_keys=True)
-
-
-def _target(stop: AnyStop) -> str:
-    """Return the target; "" if none was asked for."""
-    return f"{stop.metric} {'<=' if stop.direction == 'lower' else '>='} {stop.target:g}" if stop.has_target else ""
 
 
 def _has_interval(summary: Summary) -> bool:

@@ -69,14 +69,11 @@ def ratios(facts: Facts) -> Judged:
         return "cannot tell", "the summary of ratios is not stated"
     if how != "geometric mean":
         return "fail", f"ratios are summarised by the {how}; only the geometric mean is valid"
-    bare = [item.candidate_label for item in shown if not item.pairs and _absolute(facts, item) < 2]
+    bare = [item.candidate_label for item in shown if not item.pairs
+            and None in (facts.cell(item.candidate).median, facts.cell(item.baseline).median)]
     if bare:
         return lacks(facts, f"ratios without their times: {join(bare)}")
     return "pass", f"{many(shown, 'ratio')}, each the geometric mean, with the figures of both sides"
-
-
-def _absolute(facts: Facts, item: Comparison) -> int:
-    return sum(facts.cell(name).median is not None for name in (item.candidate, item.baseline))
 
 
 def determinism(facts: Facts) -> Judged:

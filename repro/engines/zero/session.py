@@ -24,18 +24,16 @@ from deepspeed.utils import (
 )
 
 from repro.core.errors import TrialError
-from repro.engines.plain.even_passes import EvenPasses
 from repro.engines.plain.numerics import make_scaler, name_of
-from repro.engines.plain.optimizer_options import class_of, options_of
-from repro.engines.plain.session import as_array
-from repro.engines.plain.state_snapshot import GroupNumbers
+from repro.engines.plain.session import TorchSession, as_array
+from repro.engines.plain.state import GroupNumbers, class_of, options_of
 from repro.engines.zero import extension
 from repro.engines.zero.checkpoint_files import TAG, SafeFiles, refuse_unreadable
 from repro.seams.training import Batch, Held, Job, TrainingParts
 from repro.seams.workload import call_model
 
 
-class DeepSpeedSession(EvenPasses):
+class DeepSpeedSession(TorchSession):
     """One DeepSpeed engine and the read-outs of its state.
 
     Args:
@@ -184,7 +182,7 @@ class DeepSpeedSession(EvenPasses):
     # ---- read-outs
 
     def state_memory(self) -> dict[str, int]:
-        return self.states().deepspeed(self.stage).plain()
+        return self.states().deepspeed(self.stage)
 
     def loss_scale(self) -> float:
         """Return the factor of the loss before backward; 1 without loss scaling."""

@@ -16,15 +16,22 @@ from typing import Any
 import psutil
 
 from repro.core.errors import ReproError, TrialError, UsageError
-from repro.launchers.nodes import files
-from repro.launchers.nodes.channel import Channel, LinkLost, Message, connect
-from repro.launchers.nodes.identity import identity
-from repro.launchers.processes import hang, shared_fork_server
-from repro.launchers.processes.membership import Membership
+from repro.launchers.nodes.channel import (
+    Arrivals,
+    Channel,
+    LinkLost,
+    Message,
+    changed_files,
+    connect,
+    file_state,
+    send_files,
+)
+from repro.launchers.nodes.head import identity
+from repro.launchers.processes import fork_server, hang
+from repro.launchers.processes.fork_server import WarmServer
 from repro.launchers.processes.node_launch import NodeEnd, NodeLaunch
-from repro.launchers.processes.rank import Assignment, SamePlace
+from repro.launchers.processes.rank import Assignment, Membership, SamePlace
 from repro.launchers.processes.rank_processes import RankProcesses
-from repro.launchers.processes.shared_fork_server import WarmServer
 
 RETRY_SECONDS = 0.5
 
@@ -114,7 +121,7 @@ class _Session:
         self._root = Path()
         """Takes the place of the run's folder, unless that is shared; below the fork server's, which later processes
         remove if this one is killed."""
-        self._arrivals = files.Arrivals(self._root)
+        self._arrivals = Arrivals(self._root)
 
     def __enter__(self) -> _Session:
         return self
@@ -122,7 +129,7 @@ class _Session:
     def __exit__(self, *_: object) -> None:
         self._channel.close()
         if self._server is not None:
-            shared_fork_server.release(self._server)
+            fork_server.release(self._server)
 
     def run(self, description: Mapping[str, Any]) -> bool:
         """Serve until the head closes, and return True.
@@ -187,10 +194,10 @@ class _Session:
         self._channel.patience(float(wanted["silence_seconds"]))
         try:
             if self._server is None:
-                self._server = shared_fork_server.acquire(wanted["preload"], wanted["device"])
+                self._server = fork_server.acquire(wanted["preload"], wanted["device"])
                 self._root = Path(self._server.folder) / "run"
                 self._root.mkdir()
-                self._arrivals = files.Arrivals(self._root)
+                self._arrivals = Arrivals(self._root)
             self._channel.send("opened", {"seconds": self._server.seconds})
         except ReproError as error:
             self._channel.send("unable", {"reason": str(error)})
@@ -210,7 +217,7 @@ class _Session:
         root = Path(launch.root) if launch.probe else self._root
         self._folder = root / launch.folder
         self._folder.mkdir(parents=True, exist_ok=True)
-        before = files.state(self._folder)
+        before = file_state(self._folder)
         self._stop.clear()
         self._launch = launch
         if self._lost or self._over:  # since the launch was asked for
@@ -223,7 +230,7 @@ class _Session:
         finally:
             self._launch = None
         if not launch.probe:
-            files.send(self._channel, launch.number, self._folder, files.changed(self._folder, before))
+            send_files(self._channel, launch.number, self._folder, changed_files(self._folder, before))
         self._channel.send("ended", {
             "number": launch.number, "codes": found.codes, "killed": found.killed, "suspect": found.suspect,
             "reports": [asdict(report) for report in found.reports]})

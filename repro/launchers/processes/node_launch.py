@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.errors import TrialError
-from repro.launchers.processes.entry import reason
-from repro.launchers.processes.membership import Membership
-from repro.launchers.processes.rank import Assignment, run
-from repro.launchers.processes.rank_processes import RankProcesses, RankReport, read_reports
+from repro.launchers.processes.rank import Assignment, Membership, run
+from repro.launchers.processes.rank_processes import RankProcesses, RankReport, read_reports, reason
 
 EQUAL_NODES = "TORCH_ELASTIC_WORKER_IDENTICAL"
 LEAVE_ELASTIC_AFTER = 20

@@ -16,12 +16,35 @@ from dataclasses import dataclass
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from repro.core import door, orphans
+from repro.core.machine import rank_threads
 from repro.launchers.processes import hang
-from repro.launchers.processes.entry import cause, exit_code, reason, resolve
+from repro.launchers.processes.rank_processes import cause, exit_code, reason, resolve
 from repro.seams.launching import RankCause
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, not marked so
+
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """This node's place among the nodes of a launch."""
+
+    node: int = 0
+    nodes: int = 1
+    address: str = LOOPBACK
+    """Of the node that hosts the store."""
+    port: int = 0
+    """Of the store; 0: node 0 of one node binds any."""
+    store: TCPStore | None = None
+    """On the node that hosts it, if it was bound before."""
+    prefix: str = "agent"
+    """Of all keys; a secret of the launch where nodes meet over a network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +156,9 @@ def _watch_parent() -> None:
 def _set_environment(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
     torch = sys.modules.get("torch")
-    if torch is not None and environment.get("OMP_NUM_THREADS", "").isdigit():
+    if torch is not None and "OMP_NUM_THREADS" in environment:
         # torch was loaded in the fork server and has read its environment there.
-        torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
+        torch.set_num_threads(rank_threads(environment))
 
 
 def _write(report: Path, why: str, cause: RankCause) -> None:

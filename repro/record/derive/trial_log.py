@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from repro.core.memory import says_out_of_memory
+from repro.core.machine import says_out_of_memory
 from repro.core.numbers import plain_sum
 from repro.record.log import schema
 from repro.record.log.event import LogEvent

@@ -15,15 +15,7 @@ from repro.seams.training import Comm, Engine, Optimizer, Precision, Workload
 from repro.suite.choice import Choice
 from repro.suite.field_problem import FieldProblem
 from repro.suite.kinds.stop import Stop, stop_phrase
-from repro.suite.kinds.training_options import (
-    AHEAD,
-    Constant,
-    GateOptions,
-    Input,
-    Scaling,
-    Schedule,
-    compile_phrase,
-)
+from repro.suite.kinds.training_options import AHEAD, Constant, GateOptions, Input, Scaling, Schedule, compile_phrase
 from repro.suite.kinds.trial_config import BatchSize, LogSize, TrialConfig
 from repro.suite.quality import Quality, quality_of
 from repro.suite.recorded import StandIn

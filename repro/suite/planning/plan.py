@@ -16,11 +16,10 @@ import numpy as np
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from repro.core import pattern
-from repro.core.frozen import Frozen, canonical
+from repro.core.frozen import FORMAT, Formatted, Frozen, canonical
 from repro.core.machine import Machine
 from repro.core.numbers import plain_sum
 from repro.core.random_streams import Streams
-from repro.core.record_format import FORMAT, Formatted
 from repro.core.yaml_file import FieldPath
 from repro.suite.design import Design, PlanKind
 from repro.suite.field_problem import Problem, unlocated

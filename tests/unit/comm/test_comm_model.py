@@ -8,12 +8,9 @@ import numpy as np
 import pytest
 
 from repro.comm.algorithm import Algorithm
-from repro.comm.algorithms.butterfly import Butterfly
-from repro.comm.algorithms.halving_doubling import HalvingDoubling
-from repro.comm.algorithms.multicolor import Multicolor
-from repro.comm.algorithms.parameter_server import ParameterServer
+from repro.comm.algorithms.doubling import Butterfly, HalvingDoubling
 from repro.comm.algorithms.ring import Ring
-from repro.comm.algorithms.tree import ReductionTree, heap_tree
+from repro.comm.algorithms.tree import Multicolor, ParameterServer, ReductionTree, heap_tree
 from repro.comm.cost_model import LinkModel, Sample, fit, relative_error, transfer, typical_error
 
 SERVER, TREE = ParameterServer(), ReductionTree(shape="binomial", chunk_kib=None)

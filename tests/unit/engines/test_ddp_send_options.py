@@ -10,9 +10,9 @@ import pytest
 from repro.comm.algorithms.ring import Ring
 from repro.core.errors import SuiteError, TrialError
 from repro.core.random_streams import Streams
-from repro.engines.ddp import Ddp
 from repro.engines.precisions import Fp32
-from repro.optimizers.sgd import Sgd
+from repro.engines.torch_engines import Ddp
+from repro.optimizers.rules import Sgd
 from repro.seams.plugin import Setting
 from repro.seams.training import Job, TrainingParts
 from repro.suite.planning.plan import Plan

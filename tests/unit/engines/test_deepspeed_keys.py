@@ -12,8 +12,7 @@ from click.testing import CliRunner
 
 from repro.cli.main import cli
 from repro.core.errors import SuiteError
-from repro.engines.zero.config import OWNED
-from repro.engines.zero.keys import OPEN, REFUSED, ZERO, misplaced_keys
+from repro.engines.zero.config import OPEN, OWNED, REFUSED, ZERO, misplaced_keys
 
 SUITE = """\
 suite: keys

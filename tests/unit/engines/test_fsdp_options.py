@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from repro.comm.algorithms.butterfly import Butterfly
+from repro.comm.algorithms.doubling import Butterfly
 from repro.comm.algorithms.ring import Ring
 from repro.core.errors import TrialError
-from repro.engines.fsdp import Fsdp
+from repro.engines.torch_engines import Fsdp
 from repro.seams.plugin import Setting
 from repro.seams.training import Comm
 
@@ -69,7 +69,7 @@ def test_wrap_is_a_choice_or_a_list_of_class_names(wrap: Any) -> None:
 
 def test_blocks_are_children_with_parameters_and_those_of_lists() -> None:
     torch = pytest.importorskip("torch")
-    from repro.engines.plain.sharding import blocks_of
+    from repro.engines.plain.fsdp_session import blocks_of
 
     nn = torch.nn
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.ModuleList([nn.Linear(2, 2), nn.Flatten()]),
@@ -81,7 +81,7 @@ def test_a_model_that_cannot_be_divided_as_requested_is_refused() -> None:
     torch = pytest.importorskip("torch")
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
-    from repro.engines.plain.sharding import Sharding
+    from repro.engines.plain.fsdp_session import Sharding
 
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
     with pytest.raises(TrialError, match=r"no module of that class or path; its classes are Linear"):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from repro.optimizers.sgd import Sgd
+from repro.optimizers.rules import Sgd
 from repro.papers.server.async_server import AsyncServer
 from repro.papers.server.rules import DONE, Clocks, Dealer, Rules
 from repro.papers.server.shard import divide

@@ -11,14 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from repro.optimizers.adam import Adam  # noqa: E402
-from repro.optimizers.adaptahead import AdaptAhead  # noqa: E402
-from repro.optimizers.lamb import Lamb  # noqa: E402
-from repro.optimizers.lars import Lars  # noqa: E402
-from repro.optimizers.lion import Lion  # noqa: E402
-from repro.optimizers.rmsprop import RmsProp  # noqa: E402
-from repro.optimizers.schedule_free import ScheduleFreeAdamW, ScheduleFreeSgd  # noqa: E402
-from repro.optimizers.sgd import Sgd  # noqa: E402
+from repro.optimizers.rules import Adam, Lamb, Lars, Lion, RmsProp, ScheduleFreeAdamW, ScheduleFreeSgd, Sgd  # noqa: E402
+from repro.papers.adaptahead.adaptahead import AdaptAhead  # noqa: E402
 from repro.seams.training import Optimizer  # noqa: E402
 
 RATES = (0.1, 0.07, 0.05, 0.0, 0.03, 0.02)
