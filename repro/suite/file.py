@@ -16,11 +16,11 @@ from repro.core.errors import SuiteError, nearest
 from repro.core.redact import masked
 from repro.core.source_code import SourceCode
 from repro.core.yaml_file import FieldPath, YamlFile, dotted, read_yaml
+from repro.suite.design import ANYTIME, ChosenDesign
 from repro.suite.field_problem import FieldProblem, describe_error, known_keys
 from repro.suite.file_classes import MEANT, Base, FileClasses
 from repro.suite.kinds.kinds import PROGRAM, config_class
 from repro.suite.model import Suite
-from repro.suite.sequential import ANYTIME, ChosenDesign
 
 SUITE_LEVEL = ("seeds", "master_seed", "sequential")
 """Keys that an override sets on the suite itself; every other key is a field of a trial."""

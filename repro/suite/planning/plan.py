@@ -19,7 +19,7 @@ from repro.core import pattern
 from repro.core.frozen import FORMAT, Formatted, Frozen, canonical
 from repro.core.machine import Machine
 from repro.core.numbers import plain_sum
-from repro.core.random_streams import Streams
+from repro.core.random_streams import SEEDS_BELOW, Streams
 from repro.core.yaml_file import FieldPath
 from repro.suite.design import Design, PlanKind
 from repro.suite.field_problem import Problem, unlocated
@@ -30,7 +30,6 @@ from repro.suite.planning.cell import Cell, Skipped
 from repro.suite.planning.designs import check_designs, lost_design, planned_design, without_primary
 from repro.suite.planning.matrix import describe_plugins, expand_matrix, setting_notes
 from repro.suite.recorded import RecordedPlugin, StandIn, reading
-from repro.suite.tune import SEEDS_BELOW
 
 LEAST_SEEDS = 5
 """Repeats that a result needs (method.md section 3); fewer make a smoke test."""

@@ -10,9 +10,9 @@ import pytest
 from repro.core.errors import SuiteError
 from repro.core.frozen import canonical
 from repro.core.machine import Machine
+from repro.suite.design import ANYTIME, UNTIL_SETTLED, ChosenDesign
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import Plan, make_plan
-from repro.suite.sequential import ANYTIME, UNTIL_SETTLED, ChosenDesign
 
 TRAINING = """\
 suite: contest
