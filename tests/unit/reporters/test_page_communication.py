@@ -165,7 +165,7 @@ def test_overlap_on_against_off_is_paired(tmp_path: Path) -> None:
     # -1 to -6 ms: mean -3.5, standard deviation sqrt(3.5), t(0.975, 5) = 2.570582.
     half = 2.5705818 * math.sqrt(3.5 / 6) * 1e-3
     assert rows[0].n == 6
-    assert rows[0].difference.value == pytest.approx(-0.0035)
+    assert rows[0].means[2] == pytest.approx(-0.0035)
     assert [end.value for end in rows[0].interval] == pytest.approx([-0.0035 - half, -0.0035 + half])
     assert rows[0].words == "the interval excludes 0: overlap exposes less; 6 of 6 pairs below 0"
     text = html(record, tmp_path / "report")
