@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from repro.bench.comm.comm_options import size_text
 from repro.bench.comm.result import BASELINE, CommOutcome, WorldResult
 from repro.bench.comm.table import (
     HEAD,
@@ -17,6 +16,7 @@ from repro.bench.comm.table import (
     origin_text,
     overall_rows,
     point_row,
+    size_text,
 )
 
 from .cells import COLORS, SYMBOLS
