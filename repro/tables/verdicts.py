@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from repro.compare import METRICS, Comparison
 from repro.compare.design.effect import Interaction, MainEffect
-from repro.compare.evidence.time_split import in_words
 from repro.compare.figures import Claim
 from repro.compare.findings import Findings
 from repro.tables.layout import (
@@ -45,7 +44,7 @@ def comparison_rows(found: Iterable[Comparison], origins: Mapping[str, str]) -> 
         row |= estimate("welch", item.welch)
         row |= estimate("split_samples", item.split.samples if item.split else None)
         row |= estimate("split_throughput", item.split.throughput if item.split else None)
-        row |= {"split_words": in_words(item.split) if item.split else None}
+        row |= {"split_words": item.split.words if item.split else None}
         restricted, same = item.restricted, item.equivalence
         row |= {"restricted_ratio": restricted.ratio if restricted else None,
                 "restricted_horizon": restricted.horizon if restricted else None}
