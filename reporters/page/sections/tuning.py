@@ -14,7 +14,6 @@ from repro.compare.ranking.tuning_check import (
     TuningCheck,
     near_an_end,
     untuned_optimizers,
-    width,
 )
 from repro.record.tuning import RULE, TriedSetting, TunedContender, Tuning, TuningCost
 from repro.suite.field_problem import as_text
@@ -283,7 +282,7 @@ def _spaces(budgets: Sequence[Budget]) -> list[SpaceRow]:
     for members in groups.values():
         space = members[0].space
         names = "; ".join(item.label for item in members)
-        found += [SpaceRow(names, name, axis.text(), width(axis), " ".join(space.origin.split()), not place,
+        found += [SpaceRow(names, name, axis.text(), axis.width, " ".join(space.origin.split()), not place,
                            len(space.space)) for place, (name, axis) in enumerate(sorted(space.space.items()))]
     return found
 
