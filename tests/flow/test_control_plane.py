@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from repro.core.events import read_events
 from repro.launchers.netns.probe import ability
 from repro.record.folder.store import Record, read_record
 from repro.record.result.results import Result
+from tests import commands
 
 ROOT = Path(__file__).parents[2]
 NO_FABRIC = pytest.mark.skipif(bool(ability().problem), reason=ability().problem)
@@ -39,8 +38,7 @@ ACKNOWLEDGEMENT = 66
 
 
 def _run(out: Path, suite: str, *options: str) -> Record:
-    command = [sys.executable, "-m", "repro", "run", suite, *options, "--no-mlflow", "--json", "--out", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    done = commands.run(ROOT, "run", suite, *options, "--no-mlflow", "--json", "--out", str(out))
     assert done.returncode in (0, 3), done.stderr
     return read_record(out)
 

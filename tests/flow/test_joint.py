@@ -11,7 +11,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 import zipfile
 from collections.abc import Iterator
@@ -19,13 +18,12 @@ from pathlib import Path
 
 import pytest
 
-import repro
 from repro.record.folder.lock import NAME
 from repro.record.folder.store import read_record
+from tests import commands
 from tests.chaos import faults
 from tests.waiting import until
 
-ROOT = Path(repro.__file__).parents[1]
 INVENTED = """\
 suite: invented
 seeds: 3
@@ -60,17 +58,9 @@ matrix:
 """
 
 
-def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "repro", *arguments], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
-                                                **variables},
-    )
-
-
 def command(folder: Path, *arguments: str) -> tuple[int, str, str]:
     """(exit code, stdout, stderr); never a traceback."""
-    process = start(folder, *arguments)
+    process = commands.start(folder, *arguments)
     out, error = process.communicate(timeout=300)
     assert "Traceback" not in error and "internal error" not in error, error
     return process.returncode, out, error
@@ -85,7 +75,7 @@ def cut_short(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of invented figures that Ctrl-C has ended after a few of its trials."""
     folder = tmp_path_factory.mktemp("joint")
     (folder / "suite.yaml").write_text(INVENTED)
-    process = start(folder, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    process = commands.start(folder, "run", "suite.yaml", "--no-mlflow", "--out", "run")
     until(lambda: len(results(folder / "run")) >= 1, process)
     process.send_signal(signal.SIGINT)
     error = process.communicate(timeout=120)[1]
@@ -135,7 +125,7 @@ def test_an_owner_on_another_machine_is_named_and_can_be_overruled(run: Path) ->
 
 @pytest.mark.slow
 def test_the_second_of_two_writers_is_refused_with_the_first_named(run: Path) -> None:
-    both = [start(run.parent, "run", "--resume", "run", "--no-mlflow") for _ in range(2)]
+    both = [commands.start(run.parent, "run", "--resume", "run", "--no-mlflow") for _ in range(2)]
     ends = [(process.communicate(timeout=300)[1], process.returncode) for process in both]
     refused = [error for error, code in ends if code == 2]
     # Where one had ended before the other looked, that one found nothing left to do.
@@ -187,7 +177,8 @@ def small(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_strict_refuses_a_machine_that_would_spoil_the_figures(small: Path) -> None:
-    process = start(small, "run", "suite.yaml", "--no-mlflow", "--strict", "--out", "run", OMP_NUM_THREADS="512")
+    process = commands.start(small, "run", "suite.yaml", "--no-mlflow", "--strict", "--out", "run",
+                             OMP_NUM_THREADS="512")
     error = process.communicate(timeout=120)[1]
     assert process.returncode == 2 and "Traceback" not in error, error
     assert "error: --strict: this machine is not fit for the run: " in error.splitlines()[-1]
@@ -213,7 +204,7 @@ def test_run_verify_bundle_reproduce(small: Path) -> None:
 
 @pytest.mark.slow
 def test_killed_resumed_verified_bundled_reported_compared(small: Path) -> None:
-    process = start(small, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    process = commands.start(small, "run", "suite.yaml", "--no-mlflow", "--out", "run")
     until(lambda: len(results(small / "run")) >= 2 and len(faults.ranks_of(process.pid)) == 2, process)
     process.kill()
     process.communicate()
@@ -234,7 +225,7 @@ def test_killed_resumed_verified_bundled_reported_compared(small: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("twice", [False, True])
 def test_ctrl_c_ends_the_trial_and_a_second_one_ends_at_once(small: Path, twice: bool) -> None:
-    process = start(small, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    process = commands.start(small, "run", "suite.yaml", "--no-mlflow", "--out", "run")
     until(lambda: len(results(small / "run")) >= 1 and len(faults.ranks_of(process.pid)) == 2, process)
     ranks = faults.ranks_of(process.pid).values()
     if twice:
@@ -263,7 +254,7 @@ def test_ctrl_c_ends_the_trial_and_a_second_one_ends_at_once(small: Path, twice:
 @pytest.mark.slow
 def test_ctrl_c_during_a_reproduction_is_130_and_leaves_nothing(small: Path) -> None:
     assert command(small, "run", "suite.yaml", "--no-mlflow", "--out", "run", "--seeds", "1")[0] == 0
-    process = start(small, "reproduce", "run", "--out", "again")
+    process = commands.start(small, "reproduce", "run", "--out", "again")
     until(lambda: len(faults.ranks_of(process.pid)) == 2, process)
     ranks = faults.ranks_of(process.pid).values()
     process.send_signal(signal.SIGINT)

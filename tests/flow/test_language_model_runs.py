@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +13,11 @@ import pytest
 from repro.record.folder.store import read_record
 from repro.workloads import text
 from repro.workloads.tokens import form
+from tests import commands
 
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
 
-ROOT = Path(__file__).parents[2]
 ALL = ("[ddp, fsdp, {kind: deepspeed, stage: 0}, {kind: deepspeed, stage: 1}, {kind: deepspeed, stage: 2}, "
        "{kind: deepspeed, stage: 3}]")
 SUITE = """\
@@ -46,10 +44,7 @@ SMALL_GPT = ("{kind: gpt, tokenizer: bytes, size: small, layers: 2, width: 32, h
 
 
 def repro(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu",
-                   "REPRO_DATA": str(folder / "store")}
-    return subprocess.run([sys.executable, "-m", "repro", *arguments], cwd=folder, env=environment,
-                          capture_output=True, text=True, timeout=900, check=False)
+    return commands.run(folder, *arguments, limit=900, REPRO_DATA=str(folder / "store"))
 
 
 @pytest.mark.slow

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import commands
 from tests.flow.test_optimizer_resume import OPTIMIZERS, engines_of
 
 pytest.importorskip("torch")
@@ -17,7 +16,6 @@ pytest.importorskip("deepspeed")
 pytest.importorskip("pytorch_optimizer")
 pytest.importorskip("schedulefree")
 
-ROOT = Path(__file__).parents[2]
 SUITE = """\
 suite: gated
 seeds: 1
@@ -40,9 +38,7 @@ matrix:
 def gate(folder: Path, name: str, seed: int) -> subprocess.CompletedProcess[str]:
     text = SUITE.format(seed=seed, optimizer=OPTIMIZERS[name], engines=", ".join(engines_of(name)))
     (folder / "suite.yaml").write_text(text)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-    return subprocess.run([sys.executable, "-m", "repro", "gate", "suite.yaml", "--json"], cwd=folder, env=environment,
-                          capture_output=True, text=True, timeout=1200, check=False)
+    return commands.run(folder, "gate", "suite.yaml", "--json", limit=1200)
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from repro.record.folder.store import Record, read_record
 from repro.workloads import text
 from repro.workloads.tokens import form
 from repro.workloads.tokens.tokenizers import BYTES
+from tests import commands
 from tests.chaos.faults import ranks_of
 from tests.made_data import image_folders
 
@@ -79,8 +80,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _repro(folder: Path, *arguments: str) -> str:
-    ended = subprocess.run([sys.executable, "-m", "repro", *arguments], cwd=folder, env=_environment(folder),
-                           capture_output=True, text=True, timeout=600, check=False)
+    ended = commands.run(folder, *arguments, limit=600, **_environment(folder))
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout + ended.stderr
 

@@ -15,6 +15,7 @@ import pytest
 
 import repro
 from repro.record.folder.store import Record, read_record
+from tests import commands
 
 ROOT = Path(repro.__file__).parents[1]
 FAKE = """\
@@ -55,9 +56,7 @@ ENGINES = "[ddp, {kind: deepspeed, stage: 0}, {kind: deepspeed, stage: 1}, {kind
 
 def command(folder: Path, *arguments: str, **variables: str) -> tuple[int, str, str]:
     """(exit code, stdout, stderr)."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
-    done = subprocess.run([sys.executable, "-m", "repro", *arguments], cwd=folder, env=environment, text=True,
-                          capture_output=True, timeout=3600, stdin=subprocess.DEVNULL, check=False)
+    done = commands.run(folder, *arguments, limit=3600, **variables)
     assert "Traceback" not in done.stderr and "internal error" not in done.stderr, done.stderr
     return done.returncode, done.stdout, done.stderr
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,14 +14,13 @@ from typing import Any
 import pytest
 import yaml
 
-import repro
 from repro.bundle.verify import verify
 from repro.record.folder.index import NAME, seal
 from repro.record.folder.store import RunFolder, read_record
 from repro.record.tuning import Tuning, read_declared, read_tuning, tuning_sha256
+from tests import commands
 from tests.waiting import until
 
-ROOT = Path(repro.__file__).parents[1]
 SUITE = """\
 suite: invented
 seeds: 3
@@ -60,9 +57,7 @@ MANY = 400
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     if not (folder / "suite.yaml").is_file():
         (folder / "suite.yaml").write_text(SUITE)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen([sys.executable, "-m", "repro", *arguments], cwd=folder, env=environment,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+    return commands.start(folder, *arguments)
 
 
 def command(folder: Path, *arguments: str) -> tuple[int, str, str]:
