@@ -14,8 +14,9 @@ import numpy as np
 from repro.core.machine import Machine
 from repro.record.result.remarks import stated
 from repro.record.result.results import Bracket, Point, Result
-from repro.suite.model import SEEDS_BELOW, Suite
+from repro.suite.model import Suite
 from repro.suite.planning.plan import Plan, make_plan, planned_order
+from repro.suite.tune import SEEDS_BELOW
 
 OTHER = {"kind": "deepspeed", "stage": 1}
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from repro.tables.text import significant
+from repro.tables.text import Number, ratios, significant
 
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
@@ -71,6 +71,35 @@ class Axis:
         place, wide = self.at(value), (len(tick_text(value, self.digits)) + 1) * self.letter
         before = {"start": 0.0, "middle": wide / 2, "end": wide}[self._anchor(value)]
         return place - before, place - before + wide
+
+
+@dataclass(frozen=True)
+class RatioMark:
+    """A ratio with its interval, as text and drawn on an axis; places in per cent of the width."""
+
+    ratio: Number | None
+    interval: tuple[Number, Number] | None
+    dot: float | None
+    whisker: tuple[float, float] | None
+    clipped: tuple[bool, bool]
+    """True for ends of the interval beyond the axis, drawn as arrows."""
+
+
+def ratio_mark(axis: Axis, value: float | None, low: float | None, high: float | None, inverse: bool = False
+               ) -> RatioMark:
+    """Place a ratio with the ends of its interval, as far as they are known.
+
+    Args:
+        inverse: draw 1 / value.
+    """
+    ends = (low, high) if low is not None and high is not None else None
+    texts = ratios([value, *(ends or ())]) if value else []
+    drawn = (1 / ends[1], 1 / ends[0]) if ends and inverse else ends
+    return RatioMark(
+        texts[0] if texts else None, (texts[1], texts[2]) if len(texts) == 3 else None,
+        axis.at(1 / value if inverse else value) if value else None,
+        (axis.at(drawn[0]), axis.at(drawn[1])) if drawn else None,
+        (not axis.holds(drawn[0]), not axis.holds(drawn[1])) if drawn else (False, False))
 
 
 def tick_text(value: float, digits: int = 3) -> str:

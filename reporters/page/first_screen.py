@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repro.compare import METRICS
+from repro.compare.figures import Claim
 from repro.record.folder.ledger import Look
 from repro.record.folder.store import Record
 from repro.record.tuning import cost_of
-from repro.tables.text import Number, duration, plural, ratios, significant
+from repro.tables.text import Number, duration, plural
 
-from .axis import Axis, around_one
+from .axis import Axis, RatioMark, around_one, ratio_mark
 from .cells import CellRow
-from .sections.claims import ClaimRow
 from .speedup import Forest, Ratio
 
 MOST_CLAIMS = 4
@@ -65,7 +65,7 @@ class FirstScreen:
     """The other sentences."""
     picture: Picture | None
     """None without a ratio."""
-    claims: tuple[ClaimRow, ...]
+    claims: tuple[Claim, ...]
     """Of a contest: those of the two cells of the primary contrast; without one, the first."""
     arms: tuple[CellRow, ...]
     """Baseline and candidate of the primary contrast; without one, the first cells."""
@@ -83,20 +83,20 @@ class FirstScreen:
 
 
 def first_screen(
-    record: Record, forest: Forest, cells: Sequence[CellRow], claims: Sequence[ClaimRow] = (),
+    record: Record, forest: Forest, cells: Sequence[CellRow], claims: Sequence[Claim] = (),
 ) -> FirstScreen:
     """Choose what the first screen shows."""
     primary = forest.primary
     lead, *rest = SENTENCE.split(record.plan.suite.description.strip(), maxsplit=1)
     arms = _arms(primary, cells)
-    often = Counter(text for row in forest.others for text in dict.fromkeys(row.cautions))
+    often = Counter(text for row in forest.others for text in dict.fromkeys(row.item.cautions))
     shared = [text for text, count in often.items() if count > 1]
     return FirstScreen(
         lead=lead, rest=" ".join(rest), picture=_picture(primary, record.plan.suite.margin), arms=arms,
         left_out=len(cells) - len(arms), claims=_claims(primary, claims),
         prices=_prices(record, arms),
         cost=_cost(record), machine=_machine(record),
-        cautions=tuple(dict.fromkeys(primary.cautions)) if primary else (),
+        cautions=tuple(dict.fromkeys(primary.item.cautions)) if primary else (),
         shared={text: _letter(place) for place, text in enumerate(shared)},
     )
 
@@ -113,11 +113,11 @@ def _arms(primary: Ratio | None, cells: Sequence[CellRow]) -> tuple[CellRow, ...
     return by_cell[primary.baseline.cell_id], by_cell[primary.candidate.cell_id]
 
 
-def _claims(primary: Ratio | None, claims: Sequence[ClaimRow]) -> tuple[ClaimRow, ...]:
+def _claims(primary: Ratio | None, claims: Sequence[Claim]) -> tuple[Claim, ...]:
     if primary is None:
         return tuple(claims[:MOST_CLAIMS])
     ours = (primary.baseline.cell_id, primary.candidate.cell_id)
-    return tuple(row for row in claims if row.mark.cell_id in ours)
+    return tuple(row for row in claims if row.cell_id in ours)
 
 
 def _picture(primary: Ratio | None, margin: float) -> Picture | None:
@@ -125,19 +125,19 @@ def _picture(primary: Ratio | None, margin: float) -> Picture | None:
         return None
     ends = tuple(item.value for item in primary.interval) if primary.interval else ()
     limits = (1 / (1 + margin), 1 + margin)
-    axis = around_one([primary.ratio.value, *ends, *limits, *(row.ratio.value for row in primary.trials)])
+    axis = around_one([primary.ratio.value, *ends, *limits, *(row.ratio.value for row in primary.pairs)])
     slopes, extremes = _slopes(primary)
     return Picture(
         axis=axis, one=axis.at(1.0), dot=axis.at(primary.ratio.value),
         bar=(axis.at(ends[0]), axis.at(ends[1])) if ends else None,
-        pairs=tuple((axis.at(row.ratio.value), f"seed {row.repeat}: ratio {row.ratio}") for row in primary.trials),
+        pairs=tuple((axis.at(row.ratio.value), f"seed {row.repeat}: ratio {row.ratio}") for row in primary.pairs),
         slopes=slopes, ends=extremes, margin=(axis.at(limits[0]), axis.at(limits[1])),
     )
 
 
 def _slopes(primary: Ratio) -> tuple[tuple[Slope, ...], tuple[Number, Number] | None]:
     """Return the pairs as lines, and the figures at both ends of their axis."""
-    pairs = [(row, row.baseline, row.candidate) for row in primary.trials]
+    pairs = [(row, row.baseline, row.candidate) for row in primary.pairs]
     known = [(row, left, right) for row, left, right in pairs if left is not None and right is not None]
     figures = sorted((item for _, *both in known for item in both), key=lambda item: item.value)
     if not figures:
@@ -181,63 +181,27 @@ def _cost(record: Record) -> str:
     return text + (f"; {plural(spent.unknown, 'start')} without a recorded end" if spent.unknown else "")
 
 
-FOLLOWS = {"settled": "settled", "continues": "continues", "last": "the last look", "failed": "a trial failed"}
+@dataclass(frozen=True)
+class LookRow(RatioMark):
+    """One look at the primary contrast."""
 
-
-@dataclass(frozen=True, slots=True)
-class LookRow:
-    """One look, with the positions of its drawing in per cent of the width."""
-
-    number: int
-    n: int
-    ratio: str
-    """ "" if there is none."""
-    ends: tuple[str, str] | None
-    dot: float | None
-    whisker: tuple[float, float] | None
-    p: str
-    needed: str
-    same_p: str
-    same_needed: str
-    verdict: str
-    follows: str
+    look: Look
 
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """All looks that were taken."""
+    """All looks that were taken, on one axis."""
 
     rows: tuple[LookRow, ...]
-    of: int
-    anytime: bool
     axis: Axis
-    one: float
     margin: tuple[float, float]
     """Positions of the ends of the margin: an interval inside them is "same"."""
-    words: str
 
 
 def looks(record: Record) -> Looks:
     """Return the looks of a record; without rows for a fixed number of pairs."""
-    taken, design, margin = record.looks, record.plan.design, 1 + record.plan.suite.margin
-    known = [value for look in taken for value in (look.low, look.high, look.ratio) if value is not None]
+    margin = 1 + record.plan.suite.margin
+    known = [value for look in record.looks for value in (look.low, look.high, look.ratio) if value is not None]
     axis = around_one([*known, 1 / margin, margin])
-    return Looks(
-        rows=tuple(_row(look, axis) for look in taken), of=len(design.looks), anytime=design.anytime, axis=axis,
-        one=axis.at(1.0), margin=(axis.at(1 / margin), axis.at(margin)), words=design.rule)
-
-
-def _row(look: Look, axis: Axis) -> LookRow:
-    texts = ratios([value for value in (look.ratio, look.low, look.high) if value is not None])
-    complete = look.ratio is not None and look.low is not None and look.high is not None
-    return LookRow(
-        number=look.number, n=look.n, ratio=texts[0].text if look.ratio is not None else "",
-        ends=(texts[1].text, texts[2].text) if complete else None,
-        dot=axis.at(look.ratio) if look.ratio is not None else None,
-        whisker=(axis.at(look.low), axis.at(look.high)) if look.low is not None and look.high is not None else None,
-        p=_p(look.p), needed=significant(look.nominal, 3), same_p=_p(look.same_p),
-        same_needed=significant(look.same_nominal, 3), verdict=look.verdict, follows=FOLLOWS[look.decision])
-
-
-def _p(value: float | None) -> str:
-    return "-" if value is None else significant(value, 2)
+    return Looks(tuple(LookRow(**vars(ratio_mark(axis, look.ratio, look.low, look.high)), look=look)
+                       for look in record.looks), axis, (axis.at(1 / margin), axis.at(margin)))

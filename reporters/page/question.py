@@ -53,7 +53,7 @@ def question(findings: Findings, primary: Ratio | None, scaled: ScalingView) -> 
         return Question()
     if len(suite.matrix.get("precision", ())) > 1:
         return Question(_accuracy(findings, primary), tuple(_like(record, primary)))
-    if primary.ratio is None and not primary.refused:
+    if primary.ratio is None and not primary.item.refused:
         return Question(_reached(findings, primary))
     return Question()
 

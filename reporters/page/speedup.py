@@ -1,4 +1,4 @@
-"""Comparisons as the page shows them: the headline, the forest plot and its table."""
+"""Comparisons as the page shows them: the headline, the forest plot, its table, and a sentence to copy."""
 
 from __future__ import annotations
 
@@ -6,77 +6,58 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from repro.compare import DECIDED, Bounds, Comparison
-from repro.compare.evidence.time_split import in_words
+from repro.compare import DECIDED, Bounds, Comparison, MetricSpec
 from repro.compare.findings import Findings
 from repro.record.folder.store import Record
 from repro.suite.metrics import DEFAULT, METRICS
-from repro.tables.text import Number, number, plural, ratios, seconds, visible, without_paths
+from repro.tables.text import Number, number, plural, ratios, visible, without_paths
 
 from ..paper.latex_text import breakable_text
-from .axis import Axis, around_one
-from .cells import CellMark, goal, marks
-
-Kind = Literal["samples", "throughput", "restricted"]
-PATHS: dict[Kind, str] = {"samples": "split.samples", "throughput": "split.throughput", "restricted": "restricted"}
-"""Path of the value of each kind in the comparison as JSON."""
+from .axis import Axis, RatioMark, around_one, ratio_mark
+from .cells import CellMark, goal, in_unit, marks
 
 
-@dataclass(frozen=True, slots=True)
-class Factor:
+@dataclass(frozen=True)
+class Factor(RatioMark):
     """One value with its interval below a comparison."""
 
     name: str
     """On the page: `samples to the target`."""
-    kind: Kind
-    shown: Number
-    ends: tuple[Number, Number] | None
-    inverse: bool
-    """True if it is drawn as 1 / value, so that on the logarithmic axis the factors add up to the ratio."""
-    dot: float
-    whisker: tuple[float, float] | None
-    clipped: tuple[bool, bool]
+    kind: Literal["samples", "throughput", "restricted"]
     words: str
+
+    @property
+    def inverse(self) -> bool:
+        """True if it is drawn as 1 / value, so that on the logarithmic axis the factors add up to the ratio."""
+        return self.kind == "throughput"
 
     @property
     def path(self) -> str:
         """Path of the value in the comparison as JSON."""
-        return PATHS[self.kind]
+        return "restricted.ratio" if self.kind == "restricted" else f"split.{self.kind}.value"
 
 
 def factors(item: Comparison, axis: Axis) -> tuple[Factor, ...]:
     """Return samples to the target and throughput of a ratio of times, or the restricted means if there is no ratio."""
-    found: list[Factor] = []
     if item.split is not None:
         samples, throughput = item.split.samples, item.split.throughput
-        found = [_factor("samples to the target", "samples", samples.value, samples.interval, axis),
-                 _factor("throughput up to the target", "throughput", throughput.value, throughput.interval, axis)]
+        return (_factor("samples to the target", "samples", samples.value, samples.interval, axis),
+                _factor("throughput up to the target", "throughput", throughput.value, throughput.interval, axis))
     if item.restricted is not None and item.ratio is None:
-        mean, scale = item.restricted, METRICS[item.metric]
-        unit = seconds(mean.horizon) if scale.timed else number(mean.horizon, 4, scale.unit)
-        found.append(_factor(f"mean up to the horizon of {unit}", "restricted", mean.ratio, mean.interval, axis))
-    return tuple(found)
+        mean = item.restricted
+        name = f"mean up to the horizon of {in_unit(mean.horizon, METRICS[item.metric])}"
+        return (_factor(name, "restricted", mean.ratio, mean.interval, axis),)
+    return ()
 
 
-def drawn_values(item: Comparison) -> list[float]:
-    """Return the positions of `factors` on the axis, as ratios."""
-    values = [item.split.samples.value, 1 / item.split.throughput.value] if item.split else []
-    return values + ([item.restricted.ratio] if item.restricted and item.ratio is None else [])
-
-
-def _factor(name: str, kind: Kind, value: float, interval: Bounds | None, axis: Axis) -> Factor:
-    inverse = kind == "throughput"
-    ends = (interval.low, interval.high) if interval else None
-    texts = ratios([value, *(ends or ())])
-    at = 1 / value if inverse else value
-    drawn = ((1 / ends[1], 1 / ends[0]) if inverse else ends) if ends else None
-    limits = f", interval {texts[1]} to {texts[2]}" if ends else ""
-    return Factor(
-        name=name, kind=kind, shown=texts[0], ends=(texts[1], texts[2]) if ends else None, inverse=inverse,
-        dot=axis.at(at), whisker=(axis.at(drawn[0]), axis.at(drawn[1])) if drawn else None,
-        clipped=(not axis.holds(drawn[0]), not axis.holds(drawn[1])) if drawn else (False, False),
-        words=f"{name}: ratio {texts[0]}{limits}" + ("; drawn inverted, as time per sample" if inverse else ""),
-    )
+def _factor(
+    name: str, kind: Literal["samples", "throughput", "restricted"], value: float, interval: Bounds | None, axis: Axis,
+) -> Factor:
+    low, high = (interval.low, interval.high) if interval else (None, None)
+    mark = ratio_mark(axis, value, low, high, inverse=kind == "throughput")
+    limits = f", interval {mark.interval[0]} to {mark.interval[1]}" if mark.interval else ""
+    drawn = "; drawn inverted, as time per sample" if kind == "throughput" else ""
+    return Factor(**vars(mark), name=name, kind=kind, words=f"{name}: ratio {mark.ratio}{limits}{drawn}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,62 +98,6 @@ def _estimate(name: str, path: str, value: float, interval: Bounds | None) -> Si
 
 
 @dataclass(frozen=True, slots=True)
-class Ratio:
-    """One comparison: a row of the forest plot and of its table."""
-
-    index: int
-    """Index in the list of comparisons of `repro compare --json`."""
-    candidate: CellMark
-    baseline: CellMark
-    primary: bool
-    metric: str
-    clock: str
-    by_clock: bool
-    """The headline names the clock: it is not the wall clock."""
-    amount: str
-    """time or samples."""
-    said: tuple[str, str]
-    """Words before and after the ratio: `takes`, `as long as`."""
-    to_target: bool
-    goal: str
-    n: int
-    reached: tuple[str, str]
-    """Trials of the candidate and of the baseline that reached the target, of those that ran: `7 of 8 trials`."""
-    margin: str
-    """Largest difference that counts as the same: `5 %`."""
-    ratio: Number | None
-    interval: tuple[Number, Number] | None
-    level: str
-    speedup: Number | None
-    base_median: Number | None
-    verdict: str
-    open: bool
-    """No verdict was reached: the sentence begins with that."""
-    because: str
-    settles: str
-    """Way to settle it; empty if it is settled or unknown."""
-    unsettled: str
-    """Reason for missing advice; empty if there is some or it is settled."""
-    also: str
-    """Further differences between the two, as read back; empty: none."""
-    cautions: tuple[str, ...]
-    refused: bool
-    dot: float | None
-    """Per cent of the width, as are the ends of the whisker."""
-    whisker: tuple[float, float] | None
-    clipped: tuple[bool, bool]
-    """True for ends of the interval beyond the axis, drawn as arrows."""
-    pairs: tuple[tuple[float, float, str], ...]
-    """(x per cent, y pixels, tooltip)."""
-    words: str
-    factors: tuple[Factor, ...]
-    factors_in_words: str
-    """What the two factors of a ratio of times show; "" without them."""
-    statistics: tuple[SideFigure, ...]
-    trials: tuple[PairRow, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class PairRow:
     """One seed of a comparison: both values and their trials."""
 
@@ -182,6 +107,72 @@ class PairRow:
     baseline: Number | None
     baseline_trial: str
     ratio: Number
+    at: float
+    """Place of the ratio, per cent of the width."""
+
+    @property
+    def words(self) -> str:
+        """Its tooltip."""
+        return f"seed {self.repeat}: {self.candidate} / {self.baseline} = {self.ratio}"
+
+
+@dataclass(frozen=True)
+class Ratio(RatioMark):
+    """One comparison: a row of the forest plot and of its table."""
+
+    index: int
+    """Index in the list of comparisons of `repro compare --json`."""
+    item: Comparison
+    candidate: CellMark
+    baseline: CellMark
+    goal: str
+    reached: tuple[str, str]
+    """Trials of the candidate and of the baseline that reached the target, of those that ran: `7 of 8 trials`."""
+    margin: str
+    """Largest difference that counts as the same: `5 %`."""
+    base_median: Number | None
+    pairs: tuple[PairRow, ...]
+    words: str
+    factors: tuple[Factor, ...]
+    statistics: tuple[SideFigure, ...]
+
+    @property
+    def spec(self) -> MetricSpec:
+        """The metric of the ratio."""
+        return METRICS[self.item.metric]
+
+    @property
+    def clock(self) -> str:
+        """The clock, or the quantity of a metric without one."""
+        return self.spec.clock or self.spec.noun
+
+    @property
+    def by_clock(self) -> bool:
+        """True if the headline names the clock: it is not the wall clock."""
+        return bool(self.spec.clock) and self.spec.name != DEFAULT
+
+    @property
+    def amount(self) -> str:
+        """time or samples."""
+        return "time" if self.spec.timed else self.spec.unit
+
+    @property
+    def level(self) -> str:
+        """Nominal coverage of the interval."""
+        return self.item.coverage.replace(" %", "\N{NO-BREAK SPACE}%")
+
+    @property
+    def open(self) -> bool:
+        """True if no verdict was reached: the sentence begins with that."""
+        return self.item.verdict not in DECIDED
+
+    @property
+    def unsettled(self) -> str:
+        """Advice where the comparison has none; "" if it has some or is settled."""
+        item = self.item
+        if not self.open or item.settles or item.refused or item.ratio is not None:
+            return ""
+        return "Next: give the trials a larger budget (stop.max_epochs), so that more of them reach the target"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,112 +180,80 @@ class Forest:
     """All comparisons on one axis."""
 
     axis: Axis
-    one: float
-    """Position of 1, per cent."""
-    primary: Ratio | None
-    others: tuple[Ratio, ...]
-    """Not declared in advance, so corrected for multiple testing."""
-    what: str
-    """The quantity of the ratios: `times`."""
-    relative: str
-    """The title of the axis: `relative time`."""
-    sides: tuple[str, str]
-    """Words for a candidate left and right of 1."""
-    drawn: bool
-    """False if no pair of trials has run."""
-    level: str
-    """Nominal coverage of the intervals; empty without intervals."""
-    errors: str
-    """Spending of the 5 % for wrong verdicts."""
+    rows: tuple[Ratio, ...]
+    """The declared contrast first."""
 
     @property
-    def split(self) -> bool:
-        """True if any ratio has factors."""
-        return any(part.kind != "restricted" for row in self.rows for part in row.factors)
+    def one(self) -> float:
+        """Position of 1, per cent."""
+        return self.axis.at(1.0)
 
     @property
-    def missed(self) -> bool:
-        """True if a ratio of restricted means is drawn."""
-        return any(part.kind == "restricted" for row in self.rows for part in row.factors)
+    def primary(self) -> Ratio | None:
+        return next((row for row in self.rows if row.item.primary), None)
 
     @property
-    def rows(self) -> tuple[Ratio, ...]:
-        return (*((self.primary,) if self.primary else ()), *self.others)
+    def others(self) -> tuple[Ratio, ...]:
+        """Not declared in advance, so corrected for multiple testing."""
+        return tuple(row for row in self.rows if not row.item.primary)
+
+    @property
+    def spec(self) -> MetricSpec:
+        """The metric of the ratios."""
+        return self.rows[0].spec if self.rows else METRICS[DEFAULT]
+
+    @property
+    def relative(self) -> str:
+        """The title of the axis: `relative time`."""
+        return f"relative {'time' if self.spec.clock else self.spec.noun}"
+
+    @property
+    def level(self) -> str:
+        """Nominal coverage of the intervals; empty without intervals."""
+        return next((row.level for row in self.rows if row.level), "")
+
+    @property
+    def kinds(self) -> set[str]:
+        """Kinds of the factors that are drawn."""
+        return {part.kind for row in self.rows for part in row.factors}
 
 
 def forest(findings: Findings) -> Forest:
     """Place every comparison of the plan on one axis."""
     found = findings.comparisons
-    axis = around_one(_extent(found))
-    known = marks(findings.record)
-    built = [_ratio(findings, index, item, known, axis) for index, item in enumerate(found)]
-    return Forest(
-        axis=axis, one=axis.at(1.0), primary=next((item for item in built if item.primary), None),
-        others=tuple(item for item in built if not item.primary),
-        what=_what(found), relative=_relative(found), sides=_sides(found),
-        drawn=any(item.pairs or item.factors for item in built),
-        level=next((item.level for item in built if item.level), ""), errors=findings.error_budget,
-    )
+    further = [value for item in found if item.split
+               for value in (item.split.samples.value, 1 / item.split.throughput.value)]
+    further += [item.restricted.ratio for item in found if item.restricted and item.ratio is None]
+    axis, known = around_one(extent(found, further)), marks(findings.record)
+    rows = [_ratio(findings, index, item, known, axis) for index, item in enumerate(found)]
+    return Forest(axis, tuple(sorted(rows, key=lambda row: not row.item.primary)))
 
 
-def _what(found: Sequence[Comparison]) -> str:
-    scale = METRICS[found[0].metric if found else DEFAULT]
-    return "times" if scale.clock else scale.noun
-
-
-def _relative(found: Sequence[Comparison]) -> str:
-    scale = METRICS[found[0].metric if found else DEFAULT]
-    return f"relative {'time' if scale.clock else scale.noun}"
-
-
-def _sides(found: Sequence[Comparison]) -> tuple[str, str]:
-    scale = METRICS[found[0].metric if found else DEFAULT]
-    return scale.below, scale.above
-
-
-def _extent(found: Sequence[Comparison]) -> list[float]:
-    """Return the values that the axis must hold: ratios, pairs, and intervals up to four times beyond them."""
+def extent(found: Sequence[Comparison], further: Sequence[float] = ()) -> list[float]:
+    """Return the values that an axis must hold: ratios, pairs, and intervals up to four times beyond them."""
     values = [pair.candidate / pair.baseline for item in found for pair in item.pairs]
-    values += [item.ratio for item in found if item.ratio is not None]
-    values += [value for item in found for value in drawn_values(item)]
+    values += [*(item.ratio for item in found if item.ratio is not None), *further]
     low, high = min(values, default=1.0), max(values, default=1.0)
     ends = [end for item in found if item.interval for end in (item.interval.low, item.interval.high)]
     return values + [min(max(end, low / 4), high * 4) for end in ends]
 
 
-def _ratio(
-    findings: Findings, index: int, item: Comparison, known: dict[str, CellMark], axis: Axis
-) -> Ratio:
-    record, scale = findings.record, METRICS[item.metric]
-    base = findings.summary(item.baseline, scale.name)
-    interval = item.interval
-    texts = ratios([item.ratio, *([interval.low, interval.high] if interval else [])]) if item.ratio else []
+def placed(item: Comparison, axis: Axis) -> RatioMark:
+    """Place the ratio of a comparison."""
+    bounds = item.interval
+    return ratio_mark(axis, item.ratio, bounds.low if bounds else None, bounds.high if bounds else None)
+
+
+def _ratio(findings: Findings, index: int, item: Comparison, known: dict[str, CellMark], axis: Axis) -> Ratio:
+    record, mark = findings.record, placed(item, axis)
+    base = findings.summary(item.baseline, METRICS[item.metric].name).median
     return Ratio(
-        index=index, candidate=known[item.candidate], baseline=known[item.baseline], primary=item.primary,
-        metric=item.metric, clock=scale.clock or scale.noun,
-        by_clock=bool(scale.clock) and scale.name != DEFAULT, amount="time" if scale.timed else scale.unit,
-        said=scale.says,
-        to_target=scale.to_target, goal=goal(record.cell(item.candidate).choices), n=item.n,
-        margin=f"{100 * record.plan.suite.margin:.3g}\N{NO-BREAK SPACE}%",
+        **vars(mark), index=index, item=item, candidate=known[item.candidate], baseline=known[item.baseline],
+        goal=goal(record.cell(item.candidate).choices),
         reached=(_reached(record, item.candidate), _reached(record, item.baseline)),
-        ratio=texts[0] if texts else None, interval=(texts[1], texts[2]) if len(texts) == 3 else None,
-        level=item.coverage.replace(" %", "\N{NO-BREAK SPACE}%"),
-        speedup=number(item.speedup), base_median=_figure(base.median, item), verdict=item.verdict,
-        open=item.verdict not in DECIDED,
-        because=item.because, settles=item.settles, unsettled=_unsettled(item), cautions=item.cautions,
-        also=item.also, refused=item.refused,
-        dot=axis.at(item.ratio) if item.ratio else None,
-        whisker=(axis.at(interval.low), axis.at(interval.high)) if interval else None,
-        clipped=(not axis.holds(interval.low), not axis.holds(interval.high)) if interval else (False, False),
-        pairs=tuple(
-            (axis.at(pair.candidate / pair.baseline), 8.0 + 6.0 * (index % 3),
-             f"seed {pair.repeat}: {_figure(pair.candidate, item)} / {_figure(pair.baseline, item)} = "
-             f"{ratios([pair.candidate / pair.baseline])[0]}")
-            for index, pair in enumerate(item.pairs)
-        ),
-        words=_words(item, [text.text for text in texts]), factors=factors(item, axis),
-        factors_in_words=in_words(item.split) if item.split else "", statistics=side_figures(item),
-        trials=_pair_rows(record, item),
+        margin=f"{100 * record.plan.suite.margin:.3g}\N{NO-BREAK SPACE}%",
+        base_median=in_unit(base, METRICS[item.metric]), pairs=_pairs(record, item, axis), words=_words(item, mark),
+        factors=factors(item, axis), statistics=side_figures(item),
     )
 
 
@@ -303,55 +262,46 @@ def _reached(record: Record, cell_id: str) -> str:
     return f"{sum(result.status == 'ok' for result in found)} of {plural(len(found), 'trial')}"
 
 
-def _unsettled(item: Comparison) -> str:
-    if item.verdict not in ("inconclusive", "exploratory") or item.settles or item.refused or item.ratio is not None:
-        return ""
-    return "Next: give the trials a larger budget (stop.max_epochs), so that more of them reach the target"
-
-
-def _pair_rows(record: Record, item: Comparison) -> tuple[PairRow, ...]:
+def _pairs(record: Record, item: Comparison, axis: Axis) -> tuple[PairRow, ...]:
     names = {(result.cell_id, result.repeat): result.trial_id for result in record.results}
+    spec = METRICS[item.metric]
     return tuple(
-        PairRow(pair.repeat, _figure(pair.candidate, item), names[item.candidate, pair.repeat],
-                _figure(pair.baseline, item), names[item.baseline, pair.repeat],
-                ratios([pair.candidate / pair.baseline])[0])
+        PairRow(pair.repeat, in_unit(pair.candidate, spec), names[item.candidate, pair.repeat],
+                in_unit(pair.baseline, spec), names[item.baseline, pair.repeat],
+                ratios([pair.candidate / pair.baseline])[0], axis.at(pair.candidate / pair.baseline))
         for pair in item.pairs
     )
 
 
-def _figure(value: float | None, item: Comparison) -> Number | None:
-    scale = METRICS[item.metric]
-    return seconds(value) if scale.timed else number(value, 4, scale.unit)
-
-
-def _words(item: Comparison, texts: Sequence[str]) -> str:
+def _words(item: Comparison, mark: RatioMark) -> str:
     """Describe the drawing in one sentence."""
-    if not texts:
+    if mark.ratio is None:
         return f"no {'result' if item.refused else 'ratio'}: {item.because}"
-    if len(texts) < 3 or item.interval is None:
-        return f"ratio {texts[0]}, no interval, {plural(item.n, 'pair')}"
+    if mark.interval is None or item.interval is None:
+        return f"ratio {mark.ratio}, no interval, {plural(item.n, 'pair')}"
     level = f"{100 * item.interval.level:.0f}\N{NO-BREAK SPACE}%"
-    return f"ratio {texts[0]}, {level} interval {texts[1]} to {texts[2]}, {plural(item.n, 'pair')}"
+    return f"ratio {mark.ratio}, {level} interval {mark.interval[0]} to {mark.interval[1]}, {plural(item.n, 'pair')}"
 
 
 def sentence(row: Ratio) -> str:
     """Return the verdict as one sentence, with interval, pairs and the origin of the figures."""
     candidate, baseline = (visible(without_paths(mark.label)) for mark in (row.candidate, row.baseline))
-    goal = f" to reach {row.goal}" if row.to_target else ""
+    goal = f" to reach {row.goal}" if row.spec.to_target else ""
     clock = f" by the {row.clock}" if row.by_clock else ""
     ends = f", {row.level} interval {row.interval[0]} to {row.interval[1]}" if row.interval else ""
     origin = " and ".join(dict.fromkeys((row.candidate.origin, row.baseline.origin)))
-    facts = f"({plural(row.n, 'pair')}{ends}; {origin})"
-    if row.ratio is None and row.to_target and row.n and not row.refused:
+    facts = f"({plural(row.item.n, 'pair')}{ends}; {origin})"
+    if row.ratio is None and row.spec.to_target and row.item.n and not row.item.refused:
         return (f"{candidate} reached {row.goal} in {row.reached[0]}, {baseline} in {row.reached[1]}{clock} {facts}. "
-                f"The ratio of their {row.amount}s is unknown: {row.verdict}.")
+                f"The ratio of their {row.amount}s is unknown: {row.item.verdict}.")
     if row.ratio is None:
-        what = f"result for {candidate} against" if row.refused else f"ratio of {candidate} to"
-        return f"No {what} {baseline}{goal}{clock} {facts}: {row.verdict}."
+        what = f"result for {candidate} against" if row.item.refused else f"ratio of {candidate} to"
+        return f"No {what} {baseline}{goal}{clock} {facts}: {row.item.verdict}."
     if row.open:
-        return f"Undecided between {candidate} and {baseline}{goal}{clock}: ratio {row.ratio} {facts}, {row.verdict}."
-    return (f"{candidate} {row.said[0]} {row.ratio} times {row.said[1]} {baseline}{goal}{clock} {facts}: "
-            f"{row.verdict}{f' within {row.margin}' if row.verdict == 'same' else ''}.")
+        return (f"Undecided between {candidate} and {baseline}{goal}{clock}: ratio {row.ratio} {facts}, "
+                f"{row.item.verdict}.")
+    return (f"{candidate} {row.spec.says[0]} {row.ratio} times {row.spec.says[1]} {baseline}{goal}{clock} {facts}: "
+            f"{row.item.verdict}{f' within {row.margin}' if row.item.verdict == 'same' else ''}.")
 
 
 def latex(row: Ratio) -> str:

@@ -9,6 +9,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -33,6 +34,16 @@ class Machine:
 def count_cores() -> int:
     """Return how many CPU cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def rank_threads(environment: Mapping[str, str]) -> int:
+    """Return how many threads torch uses in a rank on the CPU: as OMP_NUM_THREADS says, else one.
+
+    Launchers start ranks with it, ranks set torch to it, the preflight check counts cores by it, and the record of what
+    ran is compared with it.
+    """
+    stated = environment.get("OMP_NUM_THREADS", "")
+    return int(stated) if stated.isdecimal() and int(stated) > 0 else 1
 
 
 def detect() -> Machine:

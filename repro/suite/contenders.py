@@ -14,7 +14,7 @@ from repro.core.random_streams import Streams
 from repro.suite.field_problem import FieldProblem, Problem, as_text
 from repro.suite.kinds.kinds import written_kinds
 from repro.suite.metrics import METRICS
-from repro.suite.model import Combine, Suite
+from repro.suite.model import Suite
 from repro.suite.tune import MOST_SETTINGS, Setting, Settings, Space, Tune, Tuned, draw_settings
 
 Levels = dict[str, tuple[int, Any]]
@@ -75,18 +75,12 @@ def combine(trial: dict[str, Any], levels: Levels, settings: Mapping[str, Any]) 
 
 def every_combination(suite: Suite) -> Iterator[Levels]:
     """Yield the levels of every combination of factors that the suite asks for."""
-    for combination in _combinations([list(enumerate(levels)) for levels in suite.matrix.values()], suite.combine):
+    factors = [list(enumerate(levels)) for levels in suite.matrix.values()]
+    reference = [levels[0] for levels in factors]
+    apart = ([*reference[:place], level, *reference[place + 1:]]
+             for place, levels in enumerate(factors) for level in levels[1:])
+    for combination in itertools.product(*factors) if suite.combine == "all" else (reference, *apart):
         yield dict(zip(suite.matrix, combination, strict=True))
-
-
-def _combinations(factors: list[list[tuple[int, Any]]], combine: Combine) -> Iterator[tuple[tuple[int, Any], ...]]:
-    if combine == "all":
-        yield from itertools.product(*factors)
-        return
-    reference = tuple(levels[0] for levels in factors)
-    yield reference
-    for place, levels in enumerate(factors):
-        yield from ((*reference[:place], level, *reference[place + 1:]) for level in levels[1:])
 
 
 def contenders(suite: Suite, problem: Problem) -> list[Contender]:
@@ -174,15 +168,10 @@ def _space_of(tune: Tune, key: str, cells: list[Levels], suite: Suite, problem: 
     if place is None:
         raise problem(f"the contender {label!r} has no space", ("tune", "spaces"))
     if len(cells) > 1:
+        apart = {key: level for key, (_, level) in cells[0].items() if any(cell[key][1] != level for cell in cells[1:])}
         raise problem(f"the contender {label!r} has {len(cells)} cells; name the one in which it is tuned, for example "
-                      f"at: {_example(cells)}", ("tune", "at"))
+                      f"at: {json.dumps(apart)}", ("tune", "at"))
     return place
-
-
-def _example(cells: list[Levels]) -> str:
-    """Return a pattern that singles the first of several cells out."""
-    differing = {key: level for key, (_, level) in cells[0].items() if any(cell[key][1] != level for cell in cells[1:])}
-    return json.dumps(differing)
 
 
 def check_metric(suite: Suite, designs: set[str], kinds: set[str], problem: Problem) -> None:

@@ -62,11 +62,6 @@ class CheckpointWriter:
         except OSError as error:
             return f"its disk: {error.strerror}"
 
-    def drop(self) -> None:
-        """Delete an unfinished checkpoint, on rank 0."""
-        if self.rank == 0:
-            self.folder.tidy()
-
     def keep(self, step: int, samples: int, at_ns: int, wall_ms: float) -> None:
         """Finish a checkpoint that all ranks have written, on rank 0.
 
@@ -127,7 +122,8 @@ def save_checkpoint(
     # All ranks learn how each part ended: none continues to a timed step while rank 0 still writes.
     room = writer.describe_room
     if problem := find_problem(session, write, room) or find_problem(session, keep, room):
-        writer.drop()
+        if writer.rank == 0:
+            writer.folder.tidy()
         return {"skipped": problem}
     return {"bytes": writer.size}
 
@@ -142,15 +138,6 @@ def find_problem(session: Session, part: Callable[[], None], describe_room: Call
     if not session.total([float(bool(problem))])[0]:
         return ""
     return next(str(one) for one in session.gather(problem) if one)
-
-
-def read_own_state(context: TrialContext, resumed: Resumption) -> dict[str, Any]:
-    """Read this rank's state; for an engine without a model only rank 0 has written one.
-
-    Raises:
-        CheckpointRefused: it is damaged.
-    """
-    return resumed.own(context.job.rank if context.parts is not None else 0)
 
 
 @contextmanager

@@ -10,14 +10,14 @@ from typing import Any
 from repro.record.folder.checkpoint import Resumption
 from repro.record.log.schema import CheckpointWritten, ControllerReading, Hashes, Phases, ResumedFrom, RunStart, RunStop
 from repro.record.result.remarks import Resumed
-from repro.worker.checkpoints import CheckpointWriter, read_own_state, refuse_foreign_state, save_checkpoint
+from repro.worker.checkpoints import CheckpointWriter, refuse_foreign_state, save_checkpoint
 from repro.worker.control_counters import read_controller
 from repro.worker.evaluation import Evaluator
 from repro.worker.input.data_audit import DataAudit
 from repro.worker.input.data_order import make_order
 from repro.worker.input.pipeline import make_input
 from repro.worker.report.final_checks import Capture
-from repro.worker.report.final_report import RankFigures, report_final
+from repro.worker.report.final_report import report_final
 from repro.worker.setup import TrialContext
 from repro.worker.steps import TimedSteps, TrafficLog
 from repro.worker.stop_rule import Ending, Progress, decide, decide_hopeless, decide_steps
@@ -50,9 +50,13 @@ class Loop:
     def run(self) -> None:
         """Train until the target, the budget or divergence ends the trial, then log the final report."""
         with self.input.explained():
-            self._run()
+            self._train()
+            peak_bytes = self.peak_bytes()
+            with self.session.evaluated():  # the final weights are those of the last evaluation
+                report_final(self.context, self.steps, self.order, self.capture, self.evaluator.last,
+                             (self.init_peak_bytes, peak_bytes), self.controller)
 
-    def _run(self) -> None:
+    def _train(self) -> None:
         if self.resumed is not None:
             self.resume(self.resumed)
         else:
@@ -64,13 +68,6 @@ class Loop:
                 self.save(self.writer)
         self.stop(ending)
         self.traffic.add(self.session.traffic())
-        figures = RankFigures(
-            self.steps.step, self.steps.block_seconds, self.steps.whole_seconds, self.traffic.total(),
-            self.peak_bytes(), self.init_peak_bytes, self.order, self.audit, self.capture, self.evaluator.last,
-            self.input, self.controller,
-        )
-        with self.session.evaluated():  # the final weights are those of the last evaluation
-            report_final(self.context, figures)
 
     def start(self) -> None:
         """Start the clock and read the data."""
@@ -170,7 +167,7 @@ class Loop:
         Raises:
             CheckpointRefused: the checkpoint is damaged or of something else.
         """
-        own = read_own_state(self.context, resumed)
+        own = resumed.own(self.context.job.rank if self.context.parts is not None else 0)  # without a model one writes
         self.open_data()
         with refuse_foreign_state(resumed.path.name):
             self.session.load(resumed.path, own["session"])

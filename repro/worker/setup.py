@@ -16,6 +16,7 @@ import numpy as np
 
 from repro.core.errors import one_line
 from repro.core.events import EventLog
+from repro.core.machine import rank_threads
 from repro.core.random_streams import Streams
 from repro.record.log.schema import Bar, Compilation
 from repro.seams.training import (
@@ -196,7 +197,7 @@ def seed_libraries(streams: Streams, determinism: str, with_torch: bool, rank: i
     import torch
 
     if not torch.cuda.is_available():
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        torch.set_num_threads(rank_threads(os.environ))
     if determinism != "free":
         torch.manual_seed(streams.seed("torch", rank))  # dropout masks differ by rank
     if determinism == "bitwise":

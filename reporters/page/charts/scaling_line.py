@@ -15,7 +15,8 @@ from repro.suite.planning.cell import Cell
 from repro.tables.text import Number, number, ratios, seconds, shortened, without_paths
 
 from ..cells import COLORS, DASHES, SYMBOLS, CellMark
-from ..traffic import NEGLIGIBLE, counted, kibibytes, milliseconds
+from ..document import milliseconds
+from ..traffic import NEGLIGIBLE, counted, kibibytes
 from .bounds import CostModel, StepBounds, bounds, ended, network_of
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.cell import Cell
 from repro.tables.text import gibibytes, moment, seconds, visible
 
-from ..cells import CellMark, marks
+from ..cells import CellMark, marks, spans
 
 Fact = tuple[str, object]
 
@@ -134,17 +134,6 @@ def _requested(cell: Cell) -> dict[str, str]:
     found = requested(choices)
     return found | {"comm": choices.comm.label, "optimizer": choices.optimizer.label, "engine": choices.engine.label,
                     "autocast": found["matmul_dtype"]}
-
-
-def spans(numbers: Sequence[int]) -> str:
-    """Format 1, 2, 3, 5 as `1 to 3, 5`."""
-    runs: list[list[int]] = []
-    for value in sorted(numbers):
-        if runs and value == runs[-1][-1] + 1:
-            runs[-1].append(value)
-        else:
-            runs.append([value])
-    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
 def machine(record: Record) -> list[Fact]:

@@ -15,17 +15,17 @@ from repro.compare.ranking.tuning_check import (
     near_an_end,
     untuned_optimizers,
 )
-from repro.record.tuning import RULE, TriedSetting, TunedContender, Tuning, TuningCost
+from repro.record.tuning import RULE, TriedSetting, TunedContender, Tuning
 from repro.suite.field_problem import as_text
 from repro.suite.metrics import METRICS
+from repro.suite.model import Metric
 from repro.suite.tune import Axis
-from repro.tables.text import Number, number, plural, seconds, share, significant, visible, without_paths, wrapped
+from repro.tables.text import plural, significant, wrapped
 from repro.tables.tuning import end_of, figure_text, is_lower_better, setting_text
 
-from ..cells import COLORS, DASHES, SYMBOLS
 from ..charts.curves import DASHES as PATTERNS
 from ..charts.curves import Chart, layout
-from .scores import ContenderMark
+from .scores import ContenderMark, contender_mark
 
 TOP, BOTTOM, LOST = 34.0, 190.0, 204.0
 """Pixels from the top: best and worst end of an axis, and the place of settings without a figure."""
@@ -150,51 +150,16 @@ def _ticks(axis: Axis) -> tuple[tuple[float, str], ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class SettingRow:
-    """One setting in the table of the search."""
-
-    rank: int
-    number: int
-    setting: str
-    figure: str
-    quality: Number | None
-    ends: str
-
-
-@dataclass(frozen=True, slots=True)
 class TunedRow:
     """One contender."""
 
     mark: ContenderMark
     budget: Budget
-    trials: int | None
-    abandoned: Number | None
-    """Share of its trials."""
-    wall: Number | None
-    processor: Number | None
-    unknown: int
-    chosen: str
-    near: str
-    """Fields whose chosen value is near an end of its range; "" none is."""
-    figure: str
-    unequal: bool
+    contender: TunedContender | None
+    """None: the tuning is not in the record."""
     drawn: Parallel | None
-    settings: tuple[SettingRow, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SpaceRow:
-    """One field of one space."""
-
-    contenders: str
-    field: str
-    values: str
-    width: str
-    origin: str
-    first: bool
-    """The first row of its space."""
-    rows: int
-    """Fields of its space."""
+    near: tuple[str, ...]
+    """Fields whose chosen value is near an end of its range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,15 +167,34 @@ class TuningView:
     """The section."""
 
     check: TuningCheck
-    noun: str
-    rule: str
     rows: tuple[TunedRow, ...]
-    spaces: tuple[SpaceRow, ...]
-    total: TunedRow | None
     charts: tuple[Chart, ...]
-    equal: bool
-    """Every contender had the same number of tuning trials."""
-    here: bool
+    rule: str = RULE
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that judges settings."""
+        return self.check.tune.metric
+
+    @property
+    def noun(self) -> str:
+        """Its name."""
+        return METRICS[self.metric].noun
+
+    @property
+    def most(self) -> int:
+        """The most tuning trials of a contender."""
+        return max((row.budget.given for row in self.rows), default=0)
+
+    @property
+    def spaces(self) -> list[tuple[str, str, str, str, str]]:
+        """(contenders, field, values, width, origin) of every field of every space."""
+        groups: dict[str, list[Budget]] = {}
+        for item in self.check.budgets:
+            groups.setdefault(item.space.model_dump_json(), []).append(item)
+        return [("; ".join(item.label for item in members), name, axis.text(), axis.width,
+                 " ".join(members[0].space.origin.split()))
+                for members in groups.values() for name, axis in sorted(members[0].space.space.items())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,65 +210,17 @@ def page_tuning(findings: Findings) -> TuningView | Untuned | None:
     found = findings.tuning
     if found is None:
         return Untuned() if untuned_optimizers(findings.record) else None
-    metric, tuning = found.tune.metric, found.tuning
-    most = max((item.given for item in found.budgets), default=0)
-    rows = tuple(_row(index, item, most, tuning, metric) for index, item in enumerate(found.budgets))
-    return TuningView(
-        check=found, noun=METRICS[metric].noun, rule=RULE, rows=rows, spaces=tuple(_spaces(found.budgets)),
-        total=_total(tuning), charts=_charts(tuning, metric) if tuning else (),
-        equal=all(item.given == most for item in found.budgets), here=tuning is not None)
+    contenders = found.tuning.contenders if found.tuning else [None] * len(found.budgets)
+    rows = tuple(_row(index, budget, contender, found.tune.metric)
+                 for index, (budget, contender) in enumerate(zip(found.budgets, contenders, strict=False)))
+    return TuningView(found, rows, _charts(found.tuning, found.tune.metric) if found.tuning else ())
 
 
-def _mark(index: int, label: str) -> ContenderMark:
-    return ContenderMark(index, visible(without_paths(label)), index % COLORS, DASHES[index % len(DASHES)],
-                         SYMBOLS[index % len(SYMBOLS)])
-
-
-def _row(index: int, budget: Budget, most: int, tuning: Tuning | None, metric: str) -> TunedRow:
-    contender = tuning.contenders[index] if tuning else None
-    cost, best = (contender.cost, contender.chosen) if contender else (None, None)
+def _row(index: int, budget: Budget, contender: TunedContender | None, metric: Metric) -> TunedRow:
+    best = contender.chosen if contender else None
     return TunedRow(
-        mark=_mark(index, budget.label), budget=budget, trials=cost.trials if cost else None,
-        abandoned=_abandoned(cost), wall=seconds(cost.wall_seconds) if cost else None,
-        processor=seconds(cost.processor_seconds) if cost else None, unknown=cost.unknown if cost else 0,
-        chosen=setting_text(best.values) if best else "",
-        near="; ".join(near_an_end(budget.space, best.values)) if best else "",
-        figure=figure_text(best, metric) if best else "",
-        unequal=budget.given != most, drawn=parallel(contender, metric) if contender else None,
-        settings=_settings(contender, metric) if contender else ())
-
-
-def _abandoned(cost: TuningCost | None) -> Number | None:
-    return share(cost.abandoned / cost.trials) if cost and cost.trials else None
-
-
-def _total(tuning: Tuning | None) -> TunedRow | None:
-    if tuning is None or not tuning.contenders:
-        return None
-    first, cost = tuning.contenders[0], tuning.cost
-    budget = Budget("all", sum(item.budget for item in tuning.contenders), tuning.tune.seeds, first.space, cost.trials)
-    return TunedRow(_mark(0, "all"), budget, cost.trials, _abandoned(cost), seconds(cost.wall_seconds),
-                    seconds(cost.processor_seconds), cost.unknown, "", "", "", False, None, ())
-
-
-def _settings(contender: TunedContender, metric: str) -> tuple[SettingRow, ...]:
-    return tuple(SettingRow(
-        item.rank, item.number, setting_text(item.values), figure_text(item, metric), number(item.quality, 4),
-        ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in sorted(item.statuses.items()))
-        or end_of(item)) for item in contender.ranked)
-
-
-def _spaces(budgets: Sequence[Budget]) -> list[SpaceRow]:
-    groups: dict[str, list[Budget]] = {}
-    for item in budgets:
-        groups.setdefault(item.space.model_dump_json(), []).append(item)
-    found = []
-    for members in groups.values():
-        space = members[0].space
-        names = "; ".join(item.label for item in members)
-        found += [SpaceRow(names, name, axis.text(), axis.width, " ".join(space.origin.split()), not place,
-                           len(space.space)) for place, (name, axis) in enumerate(sorted(space.space.items()))]
-    return found
+        contender_mark(index, budget.label), budget, contender, parallel(contender, metric) if contender else None,
+        tuple(near_an_end(budget.space, best.values)) if best else ())
 
 
 def _charts(tuning: Tuning, metric: str) -> tuple[Chart, ...]:
@@ -319,7 +255,7 @@ def _best_so_far(index: int, contender: TunedContender, metric: str) -> dict[str
             y.append(best)
     if not x:
         return None
-    mark = _mark(index, contender.label)
+    mark = contender_mark(index, contender.label)
     color = f"--c{mark.color}"
     return {
         "type": "scatter", "mode": "lines+markers", "uid": f"tuning-{index}", "name": f"contender {index + 1}",

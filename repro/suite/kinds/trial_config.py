@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import ValidationInfo, field_validator, model_validator
+from pydantic import GetJsonSchemaHandler, ValidationInfo, field_validator, model_validator
 from typing_extensions import Self
 
 from repro.core.frozen import digest
@@ -71,6 +71,10 @@ class BatchSize(SuitePart):
     @classmethod
     def _by_number(cls, data: Any) -> Any:
         return {"global": data} if isinstance(data, int) else data
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [{"type": "integer", "minimum": 1}, handler(core)]}
 
 
 class TrialConfig(SuitePart):

@@ -25,11 +25,12 @@ from repro.suite.design import Design, PlanKind
 from repro.suite.field_problem import Problem, unlocated
 from repro.suite.kinds.program_files import ProgramFiles
 from repro.suite.kinds.training import TrainingConfig
-from repro.suite.model import METHOD, SEEDS_BELOW, Suite, Trial
+from repro.suite.model import METHOD, Suite, Trial
 from repro.suite.planning.cell import Cell, Skipped
 from repro.suite.planning.designs import check_designs, lost_design, planned_design, without_primary
 from repro.suite.planning.matrix import describe_plugins, expand_matrix, setting_notes
 from repro.suite.recorded import RecordedPlugin, StandIn, reading
+from repro.suite.tune import SEEDS_BELOW
 
 LEAST_SEEDS = 5
 """Repeats that a result needs (method.md section 3); fewer make a smoke test."""

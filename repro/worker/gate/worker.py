@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import zlib
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +119,7 @@ class Recorder:
             self.session.update(rate)
         else:
             self.losses.append(float(self.session.step(batches, rate)))
-            self.measures.skip("gradient")
+            self.measures.add("gradient")
         before, self.weights = self.weights, self.session.weights()
         self.measures.add("weight", self.weights.items())
         self.measures.add("update", ((name, array - before.pop(name)) for name, array in self.weights.items()))
@@ -180,29 +182,17 @@ class Measures:
     """Series of measures by kind (gradient, weight, update) and tensor."""
 
     def __init__(self) -> None:
-        self._series: dict[str, dict[str, list[Measure | None]]] = {}
-        self._taken: dict[str, int] = {}
+        self._steps: defaultdict[str, list[dict[str, Measure]]] = defaultdict(list)
         self._directions: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
-    def add(self, kind: str, tensors: Iterable[tuple[str, np.ndarray]]) -> None:
+    def add(self, kind: str, tensors: Iterable[tuple[str, np.ndarray]] = ()) -> None:
         """Append the measures of one step; tensors are taken one by one."""
-        known, taken = self._series.setdefault(kind, {}), self._taken.get(kind, 0)
-        for name, value in self.of(tensors).items():
-            # A tensor that was missing until now has no measure in the steps before.
-            series = known.setdefault(name, [])
-            series += [None] * (taken - len(series))
-            series.append(value)
-        self._taken[kind] = taken + 1
-
-    def skip(self, kind: str) -> None:
-        """Append a step without measures."""
-        self._taken[kind] = self._taken.get(kind, 0) + 1
+        self._steps[kind].append(self.of(tensors))
 
     def series(self, kind: str) -> dict[str, Any]:
-        """Return name -> measures of all steps."""
-        taken = self._taken.get(kind, 0)
-        return {name: tuple(values + [None] * (taken - len(values)))
-                for name, values in self._series.get(kind, {}).items()}
+        """Return name -> measures of all steps; None for a step in which the tensor was not measured."""
+        steps = self._steps[kind]
+        return {name: tuple(step.get(name) for step in steps) for name in dict.fromkeys(chain.from_iterable(steps))}
 
     def of(self, tensors: Iterable[tuple[str, np.ndarray]]) -> dict[str, Measure]:
         """Return the measures of some tensors."""
