@@ -235,7 +235,8 @@ def test_ctrl_c_leaves_nothing_and_the_run_is_resumed(tmp_path: Path) -> None:
         until(lambda: (tmp_path / "child").exists())
         time.sleep(0.3)
         started.send_signal(signal.SIGINT)
-        assert started.wait(LONG_SECONDS) == 130
+        started.communicate(timeout=LONG_SECONDS)
+        assert started.returncode == 130
     finally:
         with suppress(ProcessLookupError):
             started.kill()
