@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from repro.bundle.difference import ExecutionDifference, between_executions
@@ -75,7 +75,7 @@ class Reproduction:
                 "because": item.because, "trials": item.trials, "equal_weights": item.equal_weights,
                 "comparison": item.comparison.model_dump(mode="json", by_alias=True) if item.comparison else None,
             } for item in self.cells],
-            "differences": [item.as_json() for item in self.differences],
+            "differences": [asdict(item) for item in self.differences],
         }
 
     def text(self) -> str:
