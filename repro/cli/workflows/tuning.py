@@ -23,15 +23,9 @@ from repro.core.files import write_model, write_text
 from repro.core.machine import Machine, detect
 from repro.core.random_streams import fresh_seed
 from repro.record.folder import limits
-<<<<<<< HEAD
-from repro.record.folder.store import RunFolder
-from repro.record.tuning import DECLARED, FOLDER, FROZEN, RULE, Declared, Tuning, read_declared
-from repro.runner.run import dated, fill, prepare
-=======
 from repro.record.folder.store import TUNING, RunFolder
 from repro.record.tuning import DECLARED, FROZEN, RULE, Declared, Tuning, read_declared
-from repro.runner.run import fill, prepare
->>>>>>> main
+from repro.runner.run import dated, fill, prepare
 from repro.suite.contenders import Contender, check_spaces, contenders, scored_suite, tuning_suite
 from repro.suite.field_problem import Problem, as_text
 from repro.suite.file import SuiteFile
