@@ -28,6 +28,7 @@ from repro.core.errors import OutputError, SuiteError
 from repro.core.files import read_model
 from repro.core.frozen import Frozen
 from repro.core.numbers import plain_sum
+from repro.core.random_streams import SEEDS_BELOW
 from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.log.schema import Bar
@@ -40,9 +41,9 @@ from repro.suite.planning.cell import Cell
 from repro.suite.planning.matrix import tried_cells
 from repro.suite.planning.plan import Plan
 from repro.suite.recorded import reading
-from repro.suite.tune import SEEDS_BELOW, Hopeless, Space, Tune
+from repro.suite.tune import Hopeless, Space, Tune
 
-FOLDER, DECLARED, FROZEN = "tuning", "declared.json", "tuned.yaml"
+DECLARED, FROZEN = "declared.json", "tuned.yaml"
 QUALITY = ("final", "best")
 """Paths of metrics that are the quality itself, which a trial that missed the target has too."""
 RULE = ("settings that reach the target with every seed come first, by the median of the metric over seeds; the others "
@@ -219,8 +220,8 @@ def read_tuning(root: Path) -> Tuning | None:
     Raises:
         OutputError: the tuning is damaged, or its suite cannot be expanded by this version.
     """
-    folder = root / FOLDER
-    return tuning_of(read_record(folder)) if RunFolder(folder).plan.is_file() else None
+    folder = RunFolder(root).tuning
+    return tuning_of(read_record(folder.root)) if folder.plan.is_file() else None
 
 
 def tuning_of(record: Record) -> Tuning:
