@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from markupsafe import Markup, escape
 
 from repro.audit.rules import check, failing_first
-from repro.compare.cell_figures import notes
+from repro.compare.cell_figures import cell_checks, notes
 from repro.compare.evidence.time_split import in_words
 from repro.compare.findings import findings
-from repro.compare.operation_figures import cell_checks
 from repro.core import registry
 from repro.core.files import write_text
 from repro.record.folder.store import Record
