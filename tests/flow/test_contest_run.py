@@ -76,7 +76,7 @@ def test_every_run_is_ok_at_its_end_and_the_mean_is_judged(ran: Path) -> None:
     assert [item.status for item in record.results] == ["ok"] * 8
     assert all(item.tta_wall == pytest.approx(item.curve[-1].wall_seconds) for item in record.results)
     written = command(ran, "compare", "run", "--json", "--markdown", "comment.md")
-    found = json.loads(written.stdout)
+    found = json.loads(written.out)
     comment = (ran / "comment.md").read_text()
     assert "quality of mean=3.29: not supported" in comment and "At its end" in comment and "reached" not in comment
     assert [item["verdict"] for item in found["claims"]] == ["supported", "not supported"]
@@ -86,7 +86,7 @@ def test_every_run_is_ok_at_its_end_and_the_mean_is_judged(ran: Path) -> None:
 
 
 def test_page_tables_and_tags_have_the_claims_and_no_time_to_a_target(ran: Path) -> None:
-    assert command(ran, "report", "run", "--to", "csv,markdown,latex").returncode == 0
+    assert command(ran, "report", "run", "--to", "csv,markdown,latex").code == 0
     reports = ran / "run" / "report"
     words = words_of(reports / "report.html")
     assert "Claim for every cell: mean loss of at most 3.28 over all runs, p < 0.01 ." in words
@@ -126,7 +126,7 @@ def test_a_crashed_run_is_in_the_claim(tmp_path: Path) -> None:
     command(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
     ends = [item.status for item in read_record(tmp_path / "run").results]
     assert {"ok", "crashed"} == set(ends)
-    found = json.loads(command(tmp_path, "compare", "run", "--json").stdout)
+    found = json.loads(command(tmp_path, "compare", "run", "--json").out)
     claim = found["claims"][0]
     assert claim["verdict"] == "cannot be tested" and "crashed, and the claim is about all of them" in claim["because"]
     assert claim["p"] is None

@@ -34,7 +34,7 @@ def test_it_resumes_compares_and_reproduces(tmp_path: Path) -> None:
     running = start(tmp_path, "run", "own.yaml", "--no-mlflow", "--out", "run")
     until(lambda: list(tmp_path.glob("run/trials/*/result.json")), running)
     running.send_signal(signal.SIGINT)
-    running.wait(60)
+    running.communicate(timeout=60)
     before = len(read_record(tmp_path / "run").results)
     code, _, error = command(tmp_path, "run", "--resume", "run", "--no-mlflow")
     assert code == 0, error

@@ -96,17 +96,17 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_program_gets_its_verdict_and_it_says_what_nobody_checked(finished: Path) -> None:
-    found = json.loads(command(finished, "compare", "run", "--metric", "tta_train", "--json").stdout)
+    found = json.loads(command(finished, "compare", "run", "--metric", "tta_train", "--json").out)
     (item,) = found["comparisons"]
     assert item["verdict"] == "slower" and 2.5 < item["ratio"] < 3.3 and item["n"] == 6
     assert any("self-reported" in text and "not gated" in text for text in item["cautions"])
 
 
 def test_its_record_is_sound_packed_and_shown(finished: Path) -> None:
-    assert "sound" in command(finished, "verify", "run").stdout
+    assert "sound" in command(finished, "verify", "run").out
     packed = command(finished, "bundle", "run", "-o", "mine.zip")
-    assert packed.returncode == 0, packed.stderr
-    assert "sound" in command(finished, "verify", "mine.zip").stdout
+    assert packed.code == 0, packed.error
+    assert "sound" in command(finished, "verify", "mine.zip").out
     page = (finished / "run" / "report" / "report.html").read_text()
     assert "self-reported" in page and str(finished) not in page
 
@@ -114,17 +114,17 @@ def test_its_record_is_sound_packed_and_shown(finished: Path) -> None:
 @pytest.mark.slow
 def test_it_is_run_again_only_with_consent_and_from_the_source_in_the_record(finished: Path, tmp_path: Path) -> None:
     packed = tmp_path / "mine.zip"
-    assert command(finished, "bundle", "run", "-o", str(packed)).returncode == 0
+    assert command(finished, "bundle", "run", "-o", str(packed)).code == 0
     refused = command(tmp_path, "reproduce", "mine.zip", "--trials", "1")
-    assert refused.returncode == 2 and "python train.py" in refused.stderr and "Traceback" not in refused.stderr
-    allowed = refused.stderr.split("--allow-code ")[1].split()[0]
-    assert "is the hash of other code" in command(tmp_path, "reproduce", "mine.zip", "--allow-code", "0" * 64).stderr
+    assert refused.code == 2 and "python train.py" in refused.error and "Traceback" not in refused.error
+    allowed = refused.error.split("--allow-code ")[1].split()[0]
+    assert "is the hash of other code" in command(tmp_path, "reproduce", "mine.zip", "--allow-code", "0" * 64).error
     again = command(tmp_path, "reproduce", "mine.zip", "--trials", "2", "--allow-code", allowed, "--out", "again")
-    assert again.returncode in (0, 3), again.stdout + again.stderr
+    assert again.code in (0, 3), again.out + again.error
     assert {item.status for item in read_record(tmp_path / "again").results} == {"ok"}
-    assert "sound" in command(tmp_path, "verify", "again").stdout
+    assert "sound" in command(tmp_path, "verify", "again").out
     resumed = command(finished, "run", "--resume", "run", "--no-mlflow")
-    assert resumed.returncode == 2 and "--allow-code" in resumed.stderr
+    assert resumed.code == 2 and "--allow-code" in resumed.error
 
 
 def test_source_changed_in_a_record_is_found(finished: Path, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_source_changed_in_a_record_is_found(finished: Path, tmp_path: Path) -> 
     (source,) = (tmp_path / "run" / "code").glob("*/train.py")
     source.write_text(source.read_text() + "import os\n")
     found = command(tmp_path, "verify", "run")
-    assert found.returncode != 0 and "is not the source of the record" in found.stdout
+    assert found.code != 0 and "is not the source of the record" in found.out
 
 
 def test_a_seed_is_the_same_for_both_cells_and_unlike_the_next(finished: Path) -> None:
@@ -277,7 +277,7 @@ def test_what_it_prints_is_kept_up_to_a_bound_and_without_secrets(
 def test_a_suite_inside_a_record_starts_nothing(finished: Path) -> None:
     for verb in ("run", "plan"):
         refused = command(finished, verb, "run/suite.yaml")
-        assert refused.returncode == 2 and "this suite is in a record" in refused.stderr, refused.stderr
+        assert refused.code == 2 and "this suite is in a record" in refused.error, refused.error
 
 
 def test_a_start_that_never_comes_is_no_start(tmp_path: Path) -> None:

@@ -219,6 +219,7 @@ def wait_for(process: subprocess.Popen[str], ledger: Path, lines: int) -> None:
 def test_a_killed_run_goes_on_where_it_was_cut(tmp_path: Path, killed: str) -> None:
     """kill -9, in either phase and between the two; nothing is lost and nothing runs twice."""
     trials, seeds = ("16", "3") if killed == "tuning" else ("4", "14" if killed == "scoring" else "3")
+    (tmp_path / "suite.yaml").write_text(SUITE)
     process = start(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run", "-o", f"tune.trials={trials}",
                     "--seeds", seeds)
     root = tmp_path / "run"
@@ -249,6 +250,7 @@ def test_a_killed_run_goes_on_where_it_was_cut(tmp_path: Path, killed: str) -> N
 
 @pytest.mark.slow
 def test_ctrl_c_during_the_tuning_says_how_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / "suite.yaml").write_text(SUITE)
     process = start(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run", "-o", f"tune.trials={MANY}")
     wait_for(process, tmp_path / "run" / "tuning" / "ledger.jsonl", 9)
     process.send_signal(signal.SIGINT)
