@@ -34,8 +34,7 @@ import psutil
 from rich.console import Console
 from rich.progress import Progress
 
-from repro.bench.outcome import BenchOutcome, outcome
-from repro.bench.trial import bench_trial, preload
+from repro.bench.trial import BenchOutcome, bench_trial, outcome, preload
 from repro.core import orphans, registry
 from repro.core.errors import TrialError
 from repro.core.files import write_model, write_text
@@ -44,11 +43,10 @@ from repro.core.machine import detect
 from repro.record.environment import environment as record_environment
 from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import RunFolder
-from repro.runner.monitor import Monitor
-from repro.runner.replays import PERIOD_SECONDS
-from repro.runner.tracking import Tracker
+from repro.runner.attempt import Monitor
+from repro.runner.tracking import PERIOD_SECONDS, Tracker
 from repro.runner.tracking_process import give_way
-from repro.seams.launching import LaunchRequest
+from repro.seams.launching import LaunchRequest, entry_point
 from repro.suite.file import read_suite
 from repro.suite.model import Trial
 from repro.suite.planning.plan import Plan, make_plan
@@ -365,7 +363,7 @@ def _train(
         threading.Thread(target=lambda: conductor.conduct(door.accept()[0]), daemon=True).start()
         with Monitor(log, folder.system_log(trial.trial_id, 1), lambda *_: None, lambda: None):
             order = LaunchRequest(
-                entry="benchmarks.tracking:rank", processes=trial.choices.processes, device="cpu",
+                entry=entry_point(rank), processes=trial.choices.processes, device="cpu",
                 folder=place,
                 payload={"trial": trial.model_dump(mode="json", by_alias=True), "log": log.name,
                          "door": str(scratch / "door"), "blocks": len(conductor.order), "out": str(scratch / "seconds"),

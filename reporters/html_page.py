@@ -2,19 +2,95 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from markupsafe import Markup, escape
+
+from repro.audit.rules import check, failing_first
+from repro.compare.cell_figures import notes
+from repro.compare.evidence.time_split import in_words
+from repro.compare.findings import findings
+from repro.compare.operation_figures import cell_checks
+from repro.core import registry
 from repro.core.files import write_text
 from repro.record.folder.store import Record
+from repro.record.result.remarks import OBSERVER_LIMIT
 from repro.reporting import Reporter
+from repro.suite.kinds.program import ProgramConfig
+from repro.suite.metrics import METRICS
+from repro.suite.quality import common_noun
+from repro.tables.tuning import end_of, figure_text, setting_text
 
+from .page.cells import marks, origins, rows
+from .page.charts.curves import panels
+from .page.charts.scaling import scaling
+from .page.charts.survival import survival
 from .page.document import page_scripts, rendered
-from .page.view import view
+from .page.first_screen import first_screen, looks
+from .page.notices import account, by_source, end_word, notices, parity, progress, trials
+from .page.question import question
+from .page.sections.clocks import CHECKS, LEVELS, pairing, phases, worst
+from .page.sections.effects import page_effects
+from .page.sections.figures import energy, figures, in_its_unit, measures
+from .page.sections.scores import page_scores
+from .page.sections.settings import bibtex, citation, effective, machine, rank_settings, settings, suite_text
+from .page.sections.tuning import page_tuning
+from .page.speedup import forest, latex, sentence
+from .page.traffic import megabits, networks, traffic
 
 if TYPE_CHECKING:
     from repro.compare.runs.merge import Section
+
+
+LONG = 12
+"""Rows above which a table scrolls in a frame, and a table that repeats a figure is folded."""
+PRINTED = 400
+"""Evaluations above which their table is folded on paper; the page says so there."""
+
+
+def view(record: Record) -> dict[str, Any]:
+    """Compute everything on the page; the same record gives the same values in the same order."""
+    plan, environment, found = record.plan, record.environment, findings(record)
+    known = list(marks(record).values())
+    cells, axis = rows(found)
+    comparisons, scaled, rules = forest(found), scaling(record), check(record)
+    noun = common_noun(cell.choices.quality for cell in plan.cells)
+    return {
+        "noun": noun, "quality": "loss" if noun == "loss" else "quality",
+        "measures": plan.measures, "operations": measures(record), "cell_checks": cell_checks,
+        "programs": all(isinstance(cell.choices, ProgramConfig) for cell in plan.cells),
+        "long": LONG, "printed": PRINTED, "mixed": len({mark.origin for mark in known}) > 1,
+        "record": record, "mark_of": marks(record), "end_word": partial(end_word, record=record), "account": account,
+        "with_result": {item.trial_id for item in record.results},
+        "starts": Counter(item.trial_id for item in record.attempts),
+        "suite": plan.suite, "plan": plan, "environment": environment,
+        "title": plan.suite.title or plan.suite.suite, "progress": progress(record),
+        "notices": notices(found), "parity": parity(record), "marks": known, "origins": origins(known),
+        "copies": {row.index: (sentence(row), latex(row)) for row in comparisons.rows},
+        "first": first_screen(record, comparisons, cells, found.claims),
+        "asked": (asked := question(found, comparisons.primary, scaled)), "scaling_leads": asked.scaling,
+        "cells": cells, "cell_axis": axis, "scale": METRICS[plan.suite.metric], "forest": comparisons,
+        "effects": page_effects(found), "looks": looks(record),
+        "claims": found.claims, "scores": page_scores(found),
+        "tuning": page_tuning(found), "setting_text": setting_text, "figure_text": figure_text, "end_of": end_of,
+        "until": "the end" if plan.design.is_contest else "target",
+        "calibration": found.calibration, "error_budget": found.error_budget, "in_words": in_words,
+        "rules": failing_first(rules), "checklist": by_source(rules), "panels": panels(record),
+        "survival": survival(found), "found": found, "training": figures(found), "cell_notes": notes,
+        "observer_limit": OBSERVER_LIMIT,
+        "clock_checks": CHECKS, "worst": worst, "determinism": LEVELS, "pairing": pairing(record),
+        "energy": energy(record), "phases": phases(found),
+        "traffic": traffic(record), "scaling": scaled, "networks": networks(record),
+        **{name: section(record, scaled) for name, section in registry.parts("section").items()},
+        "settings": settings(record), "effective": effective(record), "machine": machine(record),
+        "rank_settings": rank_settings(record),
+        "attempts": sorted(record.attempts, key=lambda item: item.status == "ok"), "trials": trials(record),
+        "suite_text": Markup(escape(suite_text(record))), "citation": citation(record), "bibtex": bibtex(record),
+    }
 
 
 class HtmlPage(Reporter):
@@ -52,4 +128,5 @@ def render(record: Record) -> str:
     charts = [values["scaling"].charts, values["controller"].charts, values["survival"].charts,
               *(panel.charts for panel in values["panels"]),
               *(values[name].charts for name in ("scores", "tuning") if values[name])]
-    return rendered("report.html.j2", values, page_scripts("report.js", any(charts)))
+    return rendered("report.html.j2", values, page_scripts("report.js", any(charts)),
+                    filters={"in_its_unit": in_its_unit, "megabits": megabits})

@@ -18,11 +18,9 @@ from repro.comm.algorithms.backend import Backend
 from repro.core.random_streams import Streams
 from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.engines.precisions import Fp32
-from repro.optimizers.adam import AdamW
-from repro.optimizers.no_preconditioner import Unchanged
-from repro.optimizers.sgd import Sgd
+from repro.optimizers.rules import AdamW, Sgd
 from repro.seams.plugin import ModelOptions
-from repro.seams.preconditioner import Preconditioner
+from repro.seams.preconditioner import Preconditioner, Unchanged
 from repro.seams.training import Batch, Comm, Engine, Job, Optimizer, Precision, Session, TrainingParts
 from tests.live_tensors import ReadbackCounter, live_bytes
 
@@ -94,7 +92,7 @@ def serve(pipe: Connection, rank: int) -> None:
         case, port = order
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), LOCAL_RANK=str(rank))
         try:
-            pipe.send(train(case, rank))
+            pipe.send(train(case, rank) if isinstance(case, Case) else case.train(rank))
         except BaseException:
             pipe.send(traceback.format_exc())
 
@@ -180,9 +178,9 @@ def images(first: int, count: int, device: str = "cpu") -> Batch:
     return inputs[first:first + count].to(device), targets[first:first + count].to(device)
 
 
-def limit_of(case: Case) -> float:
+def limit_of(case: Any) -> float:
     """Longest the case may take, seconds: compiling takes a minute on two busy cores."""
-    return LIMIT_SECONDS * (10 if case.model.compile else 1)
+    return LIMIT_SECONDS * (10 if isinstance(case, Case) and case.model.compile else 1)
 
 
 def device_of(case: Case, rank: int) -> str:

@@ -22,8 +22,8 @@ SOURCE = '''
 from typing import Any, ClassVar
 
 from repro.engines.fake import Fake
-from repro.engines.ddp import Ddp
-from repro.optimizers.sgd import Sgd
+from repro.engines.torch_engines import Ddp
+from repro.optimizers.rules import Sgd
 from repro.workloads.synthetic import Synthetic
 from repro.comm.algorithms.ring import Ring
 

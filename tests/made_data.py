@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from repro.workloads import synthetic_images
+from repro.workloads import synthetic
 from repro.workloads.data import prepare
-from repro.workloads.data.form import DataForm
-from repro.workloads.data.manifest import Prepared
+from repro.workloads.data.manifest import DataForm, Prepared
 
 
 def prepared(form: DataForm, folder: Path) -> Prepared:
@@ -24,8 +23,8 @@ def prepared(form: DataForm, folder: Path) -> Prepared:
 
 def _drawn(side: int, classes: int, samples: int) -> tuple[np.ndarray, np.ndarray]:
     """Return images [n, side, side, 3] uint8 and targets [n], every class about equally often."""
-    return synthetic_images.as_bytes(synthetic_images.draw(
-        synthetic_images.Recipe(side, 3, classes, samples, 0, seed=1)))
+    return synthetic.as_bytes(synthetic.draw(
+        synthetic.Recipe(side, 3, classes, samples, 0, seed=1)))
 
 
 # ---- CIFAR-10

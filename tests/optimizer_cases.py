@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from repro.engines.ddp import Ddp
 from repro.engines.deepspeed_zero import DeepSpeedZero
-from repro.engines.fsdp import Fsdp
-from repro.optimizers.adam import Adam
-from repro.optimizers.adaptahead import AdaptAhead
-from repro.optimizers.lamb import Lamb
-from repro.optimizers.lars import Lars
-from repro.optimizers.lion import Lion
+from repro.engines.torch_engines import Ddp, Fsdp
 from repro.optimizers.muon import Muon
-from repro.optimizers.rmsprop import RmsProp
-from repro.optimizers.schedule_free import ScheduleFreeAdamW, ScheduleFreeSgd
-from repro.optimizers.shampoo import Shampoo
-from repro.optimizers.soap import Soap
+from repro.optimizers.rules import Adam, Lamb, Lars, Lion, RmsProp, ScheduleFreeAdamW, ScheduleFreeSgd, Shampoo, Soap
+from repro.papers.adaptahead.adaptahead import AdaptAhead
 from repro.seams.training import Engine, Optimizer
 
 OPTIMIZERS: dict[str, Optimizer] = {

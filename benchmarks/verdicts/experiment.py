@@ -12,9 +12,10 @@ from typing import Any, Literal
 import numpy as np
 
 from repro.core.machine import Machine
+from repro.core.random_streams import SEEDS_BELOW
 from repro.record.result.remarks import stated
 from repro.record.result.results import Bracket, Point, Result
-from repro.suite.model import SEEDS_BELOW, Suite
+from repro.suite.model import Suite
 from repro.suite.planning.plan import Plan, make_plan, planned_order
 
 OTHER = {"kind": "deepspeed", "stage": 1}

@@ -23,8 +23,8 @@ from repro.bundle.source import open_record
 from repro.bundle.verify_trials import rederived
 from repro.cli.main import cli
 from repro.core.files import read_model, write_json, write_model
+from repro.core.frozen import FORMAT
 from repro.core.machine import Machine
-from repro.core.record_format import FORMAT
 from repro.record.derive.derive import with_energy
 from repro.record.folder import index
 from repro.record.folder.store import RunFolder, read_plan

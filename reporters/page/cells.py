@@ -21,7 +21,7 @@ from .axis import Axis, from_zero
 COLORS = 8
 """Number of cell colours in report.css (--c0 and on)."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-"""Line styles; report.css and `curves.DASHES` define their patterns."""
+"""Line styles; report.css and `plot.DASHES` define their patterns."""
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x")
 
 
@@ -91,25 +91,15 @@ def marks(record: Record) -> dict[str, CellMark]:
         cell.cell_id: CellMark(
             number=index + 1, cell_id=cell.cell_id, label=limited(name := visible(without_paths(cell.label)), 400),
             brief=shortened(name), color=index % COLORS, dash=DASHES[index % len(DASHES)],
-            symbol=SYMBOLS[index % len(SYMBOLS)], origin=origin(cell.choices),
+            symbol=SYMBOLS[index % len(SYMBOLS)], origin=cell.choices.origin,
         )
         for index, cell in enumerate(record.plan.cells)
     }
 
 
-def origin(choices: AnyTrialConfig) -> str:
-    """Return the origin of a cell's figures: measured, emulated or simulated."""
-    return choices.origin
-
-
 def origins(found: Sequence[CellMark]) -> tuple[str, ...]:
     """Return the origins of several cells, each once."""
     return tuple(dict.fromkeys(mark.origin for mark in found)) or ("measured",)
-
-
-def end_word(status: str, record: Record) -> str:
-    """Return the word for a trial's end; `ok` is the end of a contest's budget, whatever its quality."""
-    return "ended" if record.plan.design.is_contest and meaning(status).reached else meaning(status).page_word
 
 
 def goal(choices: AnyTrialConfig) -> str:
@@ -123,23 +113,15 @@ def goal(choices: AnyTrialConfig) -> str:
     return f"{choices.stop.metric} of {side} {choices.stop.target:g}{f' ({derived})' if derived else ''}"
 
 
-@dataclass(frozen=True, slots=True)
-class Heading:
-    """The words of the table of cells."""
-
-    metric: Metric
-    said: tuple[str, str]
-    """Text before and after the name of the event that starts the clock; the second is empty if there is no event."""
-    median: str
-    unit: str
-    ticks: str
-
-
-def heading(record: Record) -> Heading:
-    scale = METRICS[record.plan.suite.metric]
-    before, _, after = scale.description.partition("{start}")
-    return Heading(scale.name, (before, after), "Median time" if scale.clock else f"Median {scale.noun}", scale.unit,
-                   scale.noun if not scale.clock else "seconds")
+def spans(numbers: Sequence[int]) -> str:
+    """Format 1, 2, 3, 5 as `1 to 3, 5`."""
+    runs: list[list[int]] = []
+    for value in sorted(numbers):
+        if runs and value == runs[-1][-1] + 1:
+            runs[-1].append(value)
+        else:
+            runs.append([value])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
 def rows(found: Findings, metric: Metric | None = None) -> tuple[list[CellRow], Axis]:
@@ -162,7 +144,7 @@ def _row(record: Record, cell: Cell, summary: Summary, mark: CellMark, axis: Axi
     quality = cell.choices.quality
     return CellRow(
         mark=mark, n=summary.n, planned=record.due_of(cell.cell_id), ok=summary.ok, statuses=_statuses(summary),
-        success=_success(summary.success), median=_figure(summary.median, scale), median_why=_median_why(summary),
+        success=_success(summary.success), median=in_unit(summary.median, scale), median_why=_median_why(summary),
         interval=_ends(interval, scale), interval_why=_interval_why(summary),
         level=f"{interval.level:.1%}".replace("%", "\N{NO-BREAK SPACE}%") if interval else "",
         epochs=number(epochs), rate=number(summary.median_samples_per_second), unit=quality.unit,
@@ -174,13 +156,13 @@ def _row(record: Record, cell: Cell, summary: Summary, mark: CellMark, axis: Axi
     )
 
 
-def _figure(value: float | None, scale: MetricSpec) -> Number | None:
+def in_unit(value: float | None, scale: MetricSpec) -> Number | None:
     """Format a value in the unit of its metric."""
     return seconds(value) if scale.timed else number(value, 4, scale.unit)
 
 
 def _ends(interval: Bounds | None, scale: MetricSpec) -> tuple[Number, Number] | None:
-    low, high = (_figure(interval.low, scale), _figure(interval.high, scale)) if interval else (None, None)
+    low, high = (in_unit(interval.low, scale), in_unit(interval.high, scale)) if interval else (None, None)
     return (low, high) if low and high else None
 
 
@@ -219,7 +201,7 @@ def _strip(summary: Summary, results: Sequence[Result], axis: Axis) -> Strip:
     scale = METRICS[summary.metric]
     known = [(item, value) for item in results
              if (value := figure(item, scale)) is not None and not is_meaningless(value)]
-    points = tuple((axis.at(value), 7.0 + 6.0 * (index % 3), f"seed {item.repeat}: {_figure(value, scale)}")
+    points = tuple((axis.at(value), 7.0 + 6.0 * (index % 3), f"seed {item.repeat}: {in_unit(value, scale)}")
                    for index, (item, value) in enumerate(known))
     drawn = {item.trial_id for item, _ in known}
     rest = [item for item in results if item.trial_id not in drawn]
@@ -227,7 +209,7 @@ def _strip(summary: Summary, results: Sequence[Result], axis: Axis) -> Strip:
         (7.0 + 6.0 * (index % 3), f"seed {item.repeat}: {meaning(item.status).page_word}")
         for index, item in enumerate(rest)
     )
-    listed = ", ".join(str(_figure(value, scale)) for value in summary.values)
+    listed = ", ".join(str(in_unit(value, scale)) for value in summary.values)
     words = f"{scale.noun}: {listed}" if listed else f"no {scale.noun}"
     without = "time" if scale.timed else "figure"
     return Strip(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
-from repro.tables.text import shown, spaced
+from repro.tables.text import Number, gibibytes, moment, number, seconds, share, shown, significant, spaced
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -86,17 +86,12 @@ def rendered(
         show: converts each printed value to what the page shows.
     """
     environment = _environment(show)
-    environment.filters |= {"inline_json": inline_json, "spaced": spaced, "capitalize_first": _capitalized}
-    environment.filters |= filters or {}
+    environment.filters |= FILTERS | dict(filters or {})
     page = environment.get_template(name).render(
         **values, policy=scripts.policy, style=Markup("".join(map(template, styles))),
         scripts=scripts.markup,
     )
     return page.replace("\r\n", "\n")
-
-
-def _capitalized(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 @lru_cache(maxsize=4)  # compiling the templates takes longer than filling them in
@@ -111,6 +106,16 @@ def _environment(show: Callable[[object], object]) -> Environment:
 def template(name: str) -> str:
     """Return a template file as text with LF line ends."""
     return files("repro.templates").joinpath(name).read_text(encoding="utf-8").replace("\r\n", "\n")
+
+
+def milliseconds(value: float) -> Number:
+    """Format seconds as milliseconds; the exact value stays in seconds."""
+    return Number(value, f"{significant(value * 1e3)}\N{NO-BREAK SPACE}ms")
+
+
+def decimals(value: float | None) -> Number | None:
+    """Format with five decimals."""
+    return None if value is None else Number(value, f"{value:,.5f}")
 
 
 def _finite(data: Any) -> Any:
@@ -130,3 +135,11 @@ def inline_json(data: Any) -> Markup:
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "inline_json": inline_json, "spaced": spaced, "capitalize_first": lambda text: text[:1].upper() + text[1:],
+    "milliseconds": lambda value: None if value is None else milliseconds(value), "number": number, "seconds": seconds,
+    "share": share, "significant": significant, "gibibytes": gibibytes, "moment": moment, "decimals": decimals,
+}
+"""The forms of values that templates ask for."""

@@ -1,19 +1,24 @@
-"""The notices: what a reader must know before using the figures, and the outcome of the parity gate."""
+"""What a reader must know before using the figures: notices, parity gate, checklists, the ends of all trials."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from repro.audit.rules import Finding, failing_first
 from repro.compare.findings import Findings
+from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.tables.text import plural, significant
 
-from .cells import origin
 from .sections.settings import effective
 
+GROUPS = {"F": "FireCaffe (arXiv:1511.00175)", "HB": "Hoefler & Belli (SC 2015)", "MLP": "MLPerf Training rules",
+          "NEU": "NeurIPS paper checklist", "ACM": "ACM artifact badges v1.1",
+          "AP": "AlgoPerf (arXiv:2306.07179)"}
+"""Letters of a rule id -> their source."""
 
 @dataclass(frozen=True, slots=True)
 class Notice:
@@ -119,7 +124,7 @@ def _doubts(findings: Findings) -> Iterator[Notice]:
         if not line.steady:
             text = f"{line.name} differs between seeds of cell {line.cells}: {line.found}"
             yield Notice("warn", "Requested and effective settings", text[:300], "#effective")
-    if any(origin(cell.choices) == "simulated" for cell in record.plan.cells):
+    if "simulated" in findings.origins.values():
         yield Notice("warn", "Simulated", "an engine of this suite simulates its figures: it trained nothing")
     for data in record.environment.data:
         if data.synthetic:
@@ -136,3 +141,34 @@ def _notes(record: Record) -> Iterator[Notice]:
     gate = parity(record)
     if gate.outcome in ("passed", "not needed"):
         yield Notice("note", f"Parity gate {gate.outcome}", gate.text, "#parity")
+
+
+def by_source(rules: tuple[Finding, ...]) -> dict[str, list[Finding]]:
+    """Group the rules of the checklists by their source; in each the failing ones first."""
+    groups: dict[str, list[Finding]] = {_source(rule): [] for rule in rules}
+    for rule in failing_first(rules):
+        groups[_source(rule)].append(rule)
+    return groups
+
+
+def _source(rule: Finding) -> str:
+    letters = rule.id.rstrip("0123456789.-abcdefghijklmnopqrstuvwxyz")
+    return GROUPS.get(letters, rule.source)
+
+
+def end_word(status: str, record: Record) -> str:
+    """Return the word for a trial's end; `ok` is the end of a contest's budget, whatever its quality."""
+    return "ended" if record.plan.design.is_contest and meaning(status).reached else meaning(status).page_word
+
+
+def account(item: Attempt) -> str:
+    """Return how an attempt resumed, if it did, and how it ended."""
+    began = f"resumed from {item.resumed_from}" if item.resumed_from else ""
+    return "; ".join(part for part in (began, *item.passed_over, item.reason) if part)
+
+
+def trials(record: Record) -> list[Result]:
+    """Return the results by cell and seed, failed ones first."""
+    order = {cell.cell_id: place for place, cell in enumerate(record.plan.cells)}
+    return sorted((item for item in record.results if item.cell_id in order),
+                  key=lambda item: (item.status == "ok", order[item.cell_id], item.repeat))

@@ -1,4 +1,4 @@
-"""Communication of every cell: bytes sent, bytes by formula, seconds in which training waited for it."""
+"""Communication of every cell: bytes sent, bytes by formula, seconds of waiting for it, the networks of launchers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from statistics import mean, median
 from repro.compare import PAIRED_HASHES
 from repro.core.frozen import canonical
 from repro.record.folder.store import Record
-from repro.record.result.parts import Traffic
+from repro.record.result.parts import Link, Network, Traffic
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.seams.training import Comm
@@ -18,7 +18,8 @@ from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.cell import Cell
 from repro.tables.text import Number, number, plural, significant
 
-from .cells import CellMark, marks
+from .cells import CellMark, marks, spans
+from .document import milliseconds
 
 FEWEST_PAIRS = 2
 NEGLIGIBLE = 0.01
@@ -166,12 +167,6 @@ def _agreement(pairs: Sequence[tuple[int, int]]) -> str:
 def _median(values: Sequence[float], text: Callable[[float], Number | None] = number) -> Number | None:
     return text(median(values)) if values else None
 
-
-def milliseconds(value: float) -> Number:
-    """Format seconds as milliseconds; the exact value stays in seconds."""
-    return Number(value, f"{significant(value * 1e3)}\N{NO-BREAK SPACE}ms")
-
-
 def kibibytes(value: float) -> Number:
     """Format bytes as KiB or MiB; the exact value stays in bytes."""
     scale, unit = (1 << 20, "MiB") if value >= 1 << 20 else (1 << 10, "KiB")
@@ -246,3 +241,53 @@ def mean_interval(differences: Sequence[float], level: float = 0.95) -> tuple[fl
     centre, error = mean(differences), float(sem(differences))
     half = float(t.ppf(0.5 + level / 2, len(differences) - 1)) * error
     return centre - half, centre + half
+
+
+# ---- networks of launchers
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkRow:
+    """One arrangement of nodes and links, and the cells that ran on it."""
+
+    network: Network
+    cells: str
+    links: tuple[Link, ...]
+    """Those between nodes with ranks."""
+
+    @property
+    def nodes(self) -> list[int]:
+        """Nodes with ranks."""
+        return sorted(set(self.network.node_of_rank))
+
+    @property
+    def stated(self) -> str:
+        """The rates that links are shaped to, with the nodes of each if they differ."""
+        rates: dict[float, list[int]] = {}
+        for node in self.nodes:
+            rates.setdefault(self.network.stated_bits_per_second[node], []).append(node)
+        return "; ".join(f"{megabits(rate)}" + (f" (node {spans(of)})" if len(rates) > 1 else "")
+                         for rate, of in rates.items())
+
+    @property
+    def measured(self) -> list[float]:
+        """Slowest, median and fastest rate of its links, bits per second; empty without a link."""
+        rates = [link.measured_bits_per_second for link in self.links]
+        return [min(rates), median(rates), max(rates)] if rates else []
+
+
+def networks(record: Record) -> list[NetworkRow]:
+    """Return every arrangement in the order of the cells; empty if no launcher made a network."""
+    found: dict[tuple[object, ...], tuple[Network, tuple[Link, ...], set[int]]] = {}
+    for number_, cell in enumerate(record.plan.cells, 1):
+        for network in [item.network for item in record.of_cell(cell.cell_id) if item.network is not None]:
+            nodes = set(network.node_of_rank)
+            links = tuple(link for link in network.links if {link.sender, link.receiver} <= nodes)
+            key = (network.node_of_rank, network.stated_bits_per_second, links)
+            found.setdefault(key, (network, links, set()))[2].add(number_)
+    return [NetworkRow(network, spans(sorted(cells)), links) for network, links, cells in found.values()]
+
+
+def megabits(bits_per_second: float) -> Number | None:
+    """Format a rate in Mbit/s (10^6)."""
+    return number(bits_per_second / 1e6, 4 if bits_per_second >= 1e9 else 3, "Mbit/s")

@@ -12,17 +12,14 @@ from repro.core.errors import UsageError
 from repro.record.folder.store import Record
 from repro.suite.planning.cell import Cell
 from repro.tables.cell_tables import cell_table, training_table
-from repro.tables.claims import claim_table
-from repro.tables.effects import effect_table
 from repro.tables.layout import TextTable, interval, name, rounded
+from repro.tables.operations import checks_table, operations_table
 from repro.tables.scores import score_table, score_time_table
 from repro.tables.tables import about
 from repro.tables.text import plural
 from repro.tables.tuning import tuning_table
 from repro.tables.values import Row, origins_of, plain
-from repro.tables.verdicts import ALONE, comparison_table, factor_table
-
-from .operations import checks_table, operations_table
+from repro.tables.verdicts import ALONE, claim_table, comparison_table, effect_table, factor_table
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from repro.tables.values import plain
 
 from ..page.cells import CellMark, marks
 from ..page.charts.scaling import ScalingView
-from ..page.traffic import kibibytes, milliseconds
+from ..page.document import milliseconds
+from ..page.traffic import kibibytes
 
 
 @dataclass(frozen=True, slots=True)

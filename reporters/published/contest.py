@@ -12,10 +12,9 @@ from repro.published.speedrun.claims import ArmClaim, Claims, final_loss, judge_
 from repro.published.store import Published
 from repro.tables.text import Number, number, plural, wrapped
 
-from ..page.axis import Axis, linear, log_ticks, tick_text
+from ..page.axis import Axis, Sketch, Trace, linear, log_ticks, sketch, tick_text
 from ..page.cells import COLORS
-from ..page.charts.curves import Chart
-from ..page.first.sketch import Sketch, Trace, sketch
+from ..page.charts.plot import Chart
 from .charts import axes
 
 

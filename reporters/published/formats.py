@@ -19,11 +19,11 @@ from repro.reporting import Reporter
 from repro.tables.layout import TextTable, as_markdown, compact, name
 from repro.tables.text import plural
 
-from .. import csv_files, json_lines, markdown, parquet_files
-from ..latex import LatexPaper
-from ..latex_report import PREAMBLE, TABLES, escaped_after, figure_file, table_file, text_list
+from .. import markdown
+from ..latex import PREAMBLE, TABLES, LatexPaper, escaped_after, figure_file, table_file, text_list
 from ..paper.figures import COLORS, FOLDER, SMALL, TALL, Drawing, draw, head_rows, left_out, shown_text
 from ..paper.latex_text import escaped
+from ..table_files import write_csv, write_lines, write_parquet
 from . import view
 from .brief import PublishedBrief, published_brief
 from .charts import SPAN, batch_ticks
@@ -155,18 +155,16 @@ def _html(reporter: Reporter, imports: Sequence[Published], own: Sequence[Record
 
 
 def _csv(reporter: Reporter, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
-    return [*csv_files.write_tables(published_tables(imports), out), *write_own(reporter, own, out)]
+    return [*write_csv(published_tables(imports), out), *write_own(reporter, own, out)]
 
 
 def _parquet(reporter: Reporter, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
     about = {"origin": ORIGIN, "results_sha256": ",".join(item.record.results_sha256 for item in imports)}
-    return [*parquet_files.write_tables(published_tables(imports), about, out), *write_own(reporter, own, out)]
+    return [*write_parquet(published_tables(imports), about, out), *write_own(reporter, own, out)]
 
 
 def _json_lines(reporter: Reporter, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
-    path = out / "published.jsonl"
-    write_text(path, "".join(json_lines.lines(published_tables(imports))))
-    return [str(path), *write_own(reporter, own, out)]
+    return [*write_lines(published_tables(imports), out / "published.jsonl"), *write_own(reporter, own, out)]
 
 
 def _figures(reporter: Reporter, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:

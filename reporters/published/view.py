@@ -21,12 +21,12 @@ from repro.record.result.status import meaning
 from repro.suite.metrics import DEFAULT
 from repro.tables.text import Number, number, plural, shortened, shown
 
+from ..html_page import LONG, PRINTED
 from ..page.axis import Axis, from_zero
 from ..page.cells import COLORS, CellRow, origins
 from ..page.cells import rows as cell_rows
-from ..page.charts.curves import DASHES, Chart
+from ..page.charts.plot import DASHES, Chart
 from ..page.document import page_scripts, rendered
-from ..page.view import LONG, PRINTED
 from .charts import SystemLine, batch_chart, budget, curves
 from .contest import ContestView, contest_view
 

@@ -1,12 +1,99 @@
-"""Addresses of tracking stores, without credentials."""
+"""Tracking stores by their address: checks before MLflow gets it, places to look, failures in words, retries."""
 
 from __future__ import annotations
 
+import fcntl
+import os
+import random
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from repro.core.redact import redacted
+from repro.core.errors import TrackingError
+from repro.core.redact import Scrubber, redacted, secrets
 from repro.runner.mlflow_ui import TRAINING, Shown, page
+
+SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "file", "databricks", "databricks-uc", "uc")
+"""Schemes of MLflow's tracking stores; installed packages add further ones by entry point."""
+LOCK_SECONDS = 120.0
+"""Longest wait for another process that creates the same store; its migrations take seconds."""
+
+
+def check_scheme(uri: str) -> None:
+    """Refuse a scheme that no tracking store has.
+
+    Raises:
+        TrackingError: no tracking store has the scheme; the message lists the valid ones.
+    """
+    scheme = urlsplit(uri).scheme.partition("+")[0].lower()
+    if len(scheme) < 2 or scheme in SCHEMES:  # none, or a drive's letter: a folder
+        return
+    if scheme not in {point.name for point in entry_points(group="mlflow.tracking_store")}:
+        raise TrackingError(f"{redacted(uri)}: MLflow has no tracking store of scheme {scheme!r}; "
+                            f"valid schemes: {', '.join(SCHEMES)}")
+
+
+def database(uri: str) -> Path | None:
+    """Return the file of a local SQLite store; None for other stores."""
+    parts = urlsplit(uri)
+    if parts.scheme.partition("+")[0] != "sqlite" or not parts.path.strip("/"):
+        return None
+    return Path(unquote(parts.path.removeprefix("/"))).absolute()
+
+
+@contextmanager
+def exclusive_access(uri: str) -> Iterator[None]:
+    """Lock a SQLite store, so that no other process of this tool creates or migrates it.
+
+    Creation by MLflow is a race: of two processes, one finds tables that it is about to create. And if the file cannot
+    be created, MLflow retries for minutes.
+
+    Raises:
+        TrackingError: the store cannot be written, or another process holds it for too long.
+    """
+    path = database(uri)
+    if path is None:
+        yield
+        return
+    try:
+        if path.exists() and not os.access(path, os.W_OK):
+            raise PermissionError(13, "Permission denied")
+        handle = os.open(path.with_name(f".{path.name}.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise TrackingError(f"{redacted(uri)}: cannot be written ({error.strerror}); set MLFLOW_TRACKING_URI, for "
+                            "example to sqlite:////tmp/mlflow.db") from None
+    with locked(handle, LOCK_SECONDS, f"{redacted(uri)}: another process is still creating it; try again later"):
+        yield
+
+
+@contextmanager
+def locked(handle: int, wait_seconds: float, refusal: str) -> Iterator[None]:
+    """Lock a file or folder and close its handle at the end; a file system without locks locks nothing.
+
+    Raises:
+        TrackingError: another process held the lock for too long; the message is `refusal`.
+    """
+    end = time.monotonic() + wait_seconds
+    try:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise TrackingError(refusal) from None
+                time.sleep(0.05)
+            except OSError:
+                break
+            else:
+                break
+        yield
+    finally:
+        os.close(handle)
 
 
 def is_server(uri: str) -> bool:
@@ -30,8 +117,143 @@ def artifact_root(uri: str, experiment: str) -> str | None:
     MLflow puts the artifacts of a local SQLite store into the current directory; next to the database they are found
     again.
     """
-    parts = urlsplit(uri)
-    if parts.scheme != "sqlite" or not parts.path.strip("/"):
-        return None
-    database = Path(unquote(parts.path.removeprefix("/"))).absolute()
-    return (database.parent / "mlruns" / experiment).as_uri()
+    path = database(uri) if urlsplit(uri).scheme == "sqlite" else None
+    return (path.parent / "mlruns" / experiment).as_uri() if path else None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failure in one short line without credentials, and the advice for it."""
+
+    text: str
+    advice: str = ""
+    """Empty: the general advice for the kind of store."""
+    transient: bool = False
+    """True if it may be over soon."""
+    unreachable: bool = False
+    """True if no answer came, not even a refusal."""
+
+
+REFUSED = Failure("the connection is refused", transient=True, unreachable=True)
+NO_HOST = Failure("no such host", transient=True, unreachable=True)
+NO_ROUTE = Failure("no route to that host", transient=True, unreachable=True)
+LATE = Failure("no answer in time", transient=True, unreachable=True)
+CUT = Failure("the connection was closed", transient=True)
+LOCKED = Failure("the database is locked by another process", "end the other process, or try again", transient=True)
+KNOWN = {
+    "Connection refused": REFUSED,
+    "Name or service not known": NO_HOST,
+    "Temporary failure in name resolution": NO_HOST,
+    "No route to host": NO_ROUTE,
+    "timed out": LATE,
+    "RemoteDisconnected": CUT,
+    "Connection reset": CUT,
+    "Connection aborted": CUT,
+    "Connection broken": CUT,
+    "IncompleteRead": CUT,
+    "Broken pipe": CUT,
+    "database is locked": LOCKED,
+    "not in a valid JSON format": Failure("the answer is not from an MLflow server"),
+    "unable to open database file": Failure("the database cannot be opened"),
+    "readonly database": Failure("the database cannot be written"),
+    "maintenance mode": Failure("MLflow no longer writes file stores", "set MLFLOW_TRACKING_URI=sqlite:///mlflow.db"),
+}
+"""Words of an error -> failure."""
+CODE = re.compile(r"(?:error code|too many|failed with code|^)\s*(401|403|408|429|5\d\d)\b")
+"""An HTTP status in the words of MLflow, urllib3 and requests."""
+LOG_IN = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+BY_CODE = {
+    "401": Failure("it requires a login (401)", LOG_IN),
+    "403": Failure("it refuses this user (403)", LOG_IN),
+    "408": Failure("it timed out (408)", transient=True),
+    "429": Failure("it receives too many requests (429)", "try again later", transient=True),
+}
+LONGEST = 200
+
+
+def diagnose(error: BaseException, uri: str) -> Failure:
+    """Recognise an error; the text contains no credentials of the address or of the environment."""
+    hidden = Scrubber(secrets({**os.environ, "MLFLOW_TRACKING_URI": uri}))
+    text = hidden.masked(" ".join(str(error).split()))
+    for words, failure in KNOWN.items():
+        if words in text:
+            return failure
+    if code := CODE.search(text):
+        server = Failure(f"it fails ({code[1]})", "see the log of the server, or try again later", transient=True)
+        return BY_CODE.get(code[1], server)
+    short = text if len(text) <= LONGEST else f"{text[:LONGEST - 3]}..."
+    return Failure(short, transient=text.startswith("INTERNAL_ERROR"))
+
+
+def advice(failure: Failure, uri: str) -> str:
+    """Return the next step of the user."""
+    if failure.advice:
+        return failure.advice
+    if is_server(uri):
+        return "start the server there or correct MLFLOW_TRACKING_URI"
+    return "make it writable, or set MLFLOW_TRACKING_URI"
+
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0
+"""Seconds; each pause is up to twice the last one, randomly shortened so that several runs do not retry together."""
+
+
+class TransientError(TrackingError):
+    """A failure that may be over soon: a restarting server, a busy database, too many requests."""
+
+    def __init__(self, text: str, unreachable: bool = False) -> None:
+        """`unreachable`: no answer came, not even a refusal."""
+        super().__init__(text)
+        self.unreachable = unreachable
+
+
+@dataclass(slots=True)
+class RequestTally:
+    """The answers of a store, counted over all connections of one reporter."""
+
+    taken: int = 0
+    """Confirmed changes."""
+    contacts: int = 0
+    """Connections with an answer to the first request."""
+    doubt: bool = False
+    """True if a run was requested and no answer came: the store may have one more than is known."""
+    listener: Callable[[int], None] | None = None
+    """Called with `taken` whenever it grows."""
+
+    def count(self) -> None:
+        """Count one confirmed change."""
+        self.taken += 1
+        if self.listener:
+            self.listener(self.taken)
+
+
+@dataclass(slots=True)
+class Backoff:
+    """The pauses while a store fails; every confirmed change restarts the count of `seconds`."""
+
+    seconds: float
+    tally: RequestTally
+    _initial: tuple[int, int] = field(init=False)
+    _taken: int = field(init=False)
+    _since: float = field(default=-1.0, init=False)
+    _pause: float = field(default=FIRST_PAUSE, init=False)
+
+    def __post_init__(self) -> None:
+        self._initial, self._taken = (self.tally.contacts, self.tally.taken), self.tally.taken
+
+    def pause(self, error: TrackingError) -> float | None:
+        """Return the seconds until the next attempt; None: give up.
+
+        A store that never answered is given up at once: the user waits for that message.
+        """
+        met = (self.tally.contacts, self.tally.taken) != self._initial
+        if not isinstance(error, TransientError) or (error.unreachable and not met):
+            return None
+        if self.tally.taken > self._taken or self._since < 0:
+            self._since, self._pause, self._taken = time.monotonic(), FIRST_PAUSE, self.tally.taken
+        left = self._since + self.seconds - time.monotonic()
+        if left <= 0:
+            return None
+        pause = min(self._pause * random.uniform(0.5, 1.0), left)  # neither a secret nor a result
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        return pause

@@ -6,21 +6,26 @@ description of more than a few lines and covers all but the first with a shade t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from pydantic import BaseModel, Field, ValidationError
 
 from repro.compare import METRICS, Comparison, Summary
 from repro.compare.findings import findings
-from repro.compare.verdict.contest import claim_of
 from repro.core.markdown import escaped
 from repro.record.folder.store import Record
 from repro.record.result.results import Result, figure
 from repro.record.result.status import meaning
+from repro.runner.mlflow_ui import VIEW_TAG
 from repro.suite.planning.cell import Cell
 from repro.tables.layout import rounded
 from repro.tables.text import limited, moment, plural, visible, without_paths
 
 from .address import run_place
+from .metric_points import ANSWER, column_of
 
 LONGEST = 400
 """Most characters of one text of a record in a description."""
@@ -122,9 +127,9 @@ def _figures(item: Summary) -> str:
 
 
 def _claim(record: Record, cell: Cell) -> Iterator[str]:
-    if record.plan.design.is_contest:
-        claim = claim_of(cell, record.of_cell(cell.cell_id), record.plan.suite.seeds)
-        yield f"claim: {claim.statement}: {claim.verdict}, {claim.because}"
+    for claim in findings(record).claims:
+        if claim.cell_id == cell.cell_id:
+            yield f"claim: {claim.statement}: {claim.verdict}, {claim.because}"
 
 
 def _report(record: Record, links: Links) -> str:
@@ -150,3 +155,60 @@ def _text(text: str) -> str:
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+NAME = "repro"
+"""The name in the menu."""
+NOTE = "mlflow.note.content"
+KIND = {"mlflow.experimentKind": "custom_model_development"}
+"""Keeps MLflow from guessing that an experiment is about language models."""
+FACTORS = 4
+"""Most factors with a column."""
+LABEL_WIDTH, NOTE_WIDTH, LETTER_WIDTH, MARGIN_WIDTH = 290, 300, 7, 28
+"""Pixels."""
+
+
+class _Stored(BaseModel):
+    """Fields of the tag that identify its writer; MLflow keeps fields that it does not know."""
+
+    updated_ms: float = Field(0.0, alias="updatedAt")
+    note_sha256: str = ""
+
+
+def experiment_tags(record: Record, note: str, present: Mapping[str, str]) -> dict[str, str]:
+    """Return the tags that describe an experiment, for the newest record in it; {} if it is described by a newer one.
+
+    A description that a user wrote stays.
+
+    Args:
+        present: the tags that the experiment has.
+    """
+    try:
+        stored = _Stored.model_validate_json(present.get(VIEW_TAG, "{}"))
+    except ValidationError:
+        return {}
+    started = record.environment.started_ms
+    if stored.updated_ms > started:
+        return {}
+    old = present.get(NOTE, "")
+    own = old == "" or _sha256(old) == stored.note_sha256
+    view = {"name": NAME, "createdAt": started, "updatedAt": started, "state": json.dumps(_state(record)),
+            "note_sha256": _sha256(note if own else "")}
+    return {VIEW_TAG: json.dumps(view), **KIND} | ({NOTE: note} if own else {})
+
+
+def _state(record: Record) -> dict[str, object]:
+    declared = column_of(record.plan.suite.metric)
+    metrics = [f"median_{declared}", declared, "ratio", "ratio_low", "ratio_high", "pairs", "quality",
+               "reached" if record.plan.design.judges == "trial" else "ended_well"]
+    factors = list(record.plan.cells[0].factors)[:FACTORS]
+    columns = ["attributes.`Description`", *(f"metrics.`{ANSWER}/{name}`" for name in metrics),
+               *(f"params.`{name}`" for name in factors)]
+    label = "attributes.`Run Name`"
+    widths = {f"metrics.`{ANSWER}/{name}`": LETTER_WIDTH * len(f"{ANSWER}/{name}") + MARGIN_WIDTH for name in metrics}
+    return {"selectedColumns": columns, "columnOrder": [label, *columns],
+            "columnWidths": {label: LABEL_WIDTH, columns[0]: NOTE_WIDTH, **widths}}
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -21,7 +21,7 @@ from repro.record.folder.store import RunFolder
 from repro.suite.planning.plan import Plan
 from repro.tables.text import limited, visible
 
-from .access import check_scheme
+from .address import check_scheme
 from .server import PAGE, configure_mlflow, translated
 
 OF_A_RUN = ("plan.json", "suite.yaml", "environment.json", "ledger.jsonl", "incidents.jsonl", "looks.jsonl",

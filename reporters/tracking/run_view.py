@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from pydantic import BaseModel
 from repro.compare import Comparison
 from repro.compare.design.calibration import FILE as CALIBRATION
 from repro.compare.findings import findings
-from repro.compare.verdict.contest import claim_of
 from repro.core.events import follow
 from repro.record.environment.environment import DataSet
 from repro.record.folder.ledger import Attempt
@@ -30,13 +30,13 @@ from repro.suite.model import Trial
 from repro.suite.planning.cell import Cell
 from repro.tables import tables
 
-from .. import csv_files
 from .. import markdown as markdown_page
 from ..page.cells import marks
+from ..page.document import template
 from ..paper.brief import brief
-from .colors import color_of
+from ..table_files import csv_text
 from .metric_points import cell_metrics, levels
-from .notes import Links, cell_note, trial_note
+from .notes import NOTE, Links, cell_note, trial_note
 
 NOT_A_KEY = r"[^\w\-. :/]"
 """Characters that MLflow accepts in no name."""
@@ -47,7 +47,6 @@ ALWAYS = ("kind", "processes", "device", "workload", "engine", "optimizer", "pre
 """Settings that are parameters also with their default; of a plug-in, its name."""
 CODE_DIGITS = 12
 """Digits of the hash of a class from a file that its parameter has."""
-NOTE = "mlflow.note.content"
 UNLINKED = Links()
 PARAM_LIMIT, TAG_LIMIT, KEY_LIMIT = 6000, 8000, 250
 QUIET_SECONDS = 60.0
@@ -243,7 +242,7 @@ def _tables(record: Record) -> dict[str, str]:
     """Return name -> text of the most useful tables; none before all trials have run."""
     if record.missing():
         return {}
-    found = {f"{table.name}.csv": csv_files.text(table) for table in tables.tables(record)
+    found = {f"{table.name}.csv": csv_text(table) for table in tables.tables(record)
              if table.name in ("cells", "main_effects", "interactions", "comparisons", "pairs", "trials", "warnings")}
     return found | {"report.md": markdown_page.render(brief(record))}
 
@@ -263,9 +262,9 @@ def _verdict_tags(comparisons: Sequence[Comparison]) -> dict[str, str]:
 
 def _claim_tags(record: Record, cell: Cell) -> dict[str, str]:
     """Return the claim of a contest about this cell; none of any other design."""
-    if not record.plan.design.is_contest:
+    claim = next((item for item in findings(record).claims if item.cell_id == cell.cell_id), None)
+    if claim is None:
         return {}
-    claim = claim_of(cell, record.of_cell(cell.cell_id), record.plan.suite.seeds)
     figures = {"mean": claim.mean, "deviation": claim.deviation, "p": claim.p, "alpha": claim.alpha}
     return {
         "repro.claim": claim.verdict, "repro.claim.n": f"{claim.n} of {claim.declared}",
@@ -279,7 +278,7 @@ def common_tags(record: Record, run: str, key: str, level: str, cell: Cell) -> d
         "repro.run": run, "repro.key": key, "repro.level": level,
         "repro.suite_digest": record.plan.digest, "repro.cell": cell.cell_id, "repro.method": record.plan.method,
         "repro.version": environment.repro_version, "mlflow.source.name": "repro",
-        "repro.label": cell.choices.origin, "mlflow.runColor": color_of(marks(record)[cell.cell_id]),
+        "repro.label": cell.choices.origin, "mlflow.runColor": _palette()[f"--c{marks(record)[cell.cell_id].color}"],
     }
     data = data_of(record, cell.choices)
     if data:
@@ -289,6 +288,13 @@ def common_tags(record: Record, run: str, key: str, level: str, cell: Cell) -> d
     if environment.commit:
         tags["mlflow.source.git.commit"] = environment.commit
     return tags
+
+
+@cache
+def _palette() -> dict[str, str]:
+    """Return the light colours of the page by name."""
+    light = template("report.css").partition("}")[0]
+    return dict(re.findall(r"(--[\w-]+): (#[0-9a-f]{3,8})", light))
 
 
 def data_of(record: Record, choices: AnyTrialConfig) -> tuple[DataSet, ...]:

@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from repro.bench.outcome import BenchOutcome, outcome
-from repro.bench.trial import bench_trial, preload
+from repro.bench.trial import BenchOutcome, bench_trial, outcome, preload
 from repro.core import registry
 from repro.core.errors import TrialError
 from repro.core.random_streams import Streams
-from repro.seams.launching import Launcher, LaunchRequest
+from repro.seams.launching import Launcher, LaunchRequest, entry_point
 from repro.suite.model import Trial
 from repro.worker.loop import Loop
 from repro.worker.main import build
@@ -98,7 +97,7 @@ def _launch(launcher: Launcher, trial: Trial, pairs: int, block: int, number: in
     """
     with tempfile.TemporaryDirectory() as scratch:
         ended = launcher.launch(LaunchRequest(
-            entry="repro.bench.overhead:rank", processes=trial.choices.processes, device="cpu",
+            entry=entry_point(rank), processes=trial.choices.processes, device="cpu",
             folder=Path(scratch), timeout_seconds=3600.0,
             payload={"trial": trial.model_dump(mode="json", by_alias=True), "log": "result.txt", "pairs": pairs,
                      "block": block, "launch": number, "launched_ns": time.monotonic_ns()},

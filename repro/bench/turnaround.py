@@ -12,11 +12,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from repro.bench.outcome import BenchOutcome, outcome
-from repro.bench.trial import bench_trial, preload, run_trial
+from repro.bench.trial import BenchOutcome, bench_trial, outcome, preload, run_trial
 from repro.core import registry
 from repro.core.errors import TrialError
-from repro.launchers.nodes import secret
+from repro.launchers.nodes import hosts
 from repro.launchers.nodes.hosts import LISTEN
 from repro.launchers.torchrun import Torchrun
 from repro.seams.launching import Launcher
@@ -30,7 +29,7 @@ class AgentsHere(Torchrun):
     def _start_agents(self, port: int, text: str) -> None:
         for node in range(1, self.nodes):
             self._starts.start(f"agent {node}", [sys.executable, "-m", "repro", "agent", "--join", f"127.0.0.1:{port}"],
-                               {**os.environ, secret.VARIABLE: text})
+                               {**os.environ, hosts.SECRET: text})
 
 
 def measure(pairs: int, nodes: int = 1) -> BenchOutcome:

@@ -7,18 +7,19 @@ import math
 import os
 import re
 import stat
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from repro.cli.terminal import say
 from repro.core.errors import UsageError
 
 if TYPE_CHECKING:
     from repro.cli.workflows.tuning import Phases
     from repro.suite.file import SuiteFile
     from repro.suite.planning.plan import Plan
-    from repro.suite.sequential import ChosenDesign
 
 
 LONGEST_PART = 255
@@ -96,21 +97,26 @@ override_option = click.option(
     "-o", "overrides", multiple=True, metavar="KEY=VALUE[,VALUE...]",
     help="Set a field of every trial; several values make it a factor: -o processes=1,2,4 -o optimizer.lr=0.1",
 )
-seeds_option = click.option(
-    "--seeds", type=click.IntRange(1, 1000), help="Repeats of every cell.  [default: the suite's]"
+DESIGN = (
+    click.option("--seeds", type=click.IntRange(1, 1000), help="Repeats of every cell.  [default: the suite's]"),
+    click.option("--master-seed", type=click.IntRange(0, (1 << 63) - 1), help="Seed of all random numbers of the "
+                 "trials.  [default: the suite's, else drawn for every run]"),
+    click.option("--until-settled", is_flag=True, help="Stop when the primary contrast is settled: judge it at "
+                 "declared looks whose levels keep the error at 5 % (a suite without a design gets looks at 8, 12, 18, "
+                 "27 and 40 pairs)."),
+    click.option("--anytime", is_flag=True, help="Stop when the primary contrast is settled, without declared looks: "
+                 "an e-process judges after every pair, up to 200."),
 )
-master_seed_option = click.option(
-    "--master-seed", type=click.IntRange(0, (1 << 63) - 1), help="Seed of all random numbers of the trials.  "
-    "[default: the suite's, else drawn for every run]"
-)
-until_settled_option = click.option(
-    "--until-settled", is_flag=True, help="Stop when the primary contrast is settled: judge it at declared looks whose "
-    "levels keep the error at 5 % (a suite without a design gets looks at 8, 12, 18, 27 and 40 pairs).",
-)
-anytime_option = click.option(
-    "--anytime", is_flag=True, help="Stop when the primary contrast is settled, without declared looks: an e-process "
-    "judges after every pair, up to 200.",
-)
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def design_options(command: Command) -> Command:
+    """Add the options that change the design of a suite; `read_source` takes their values."""
+    for option in reversed(DESIGN):
+        command = option(command)
+    return command
+
+
 allow_option = click.option(
     "--allow", "allowed", multiple=True, metavar="SEAM.OPTION=VALUE",
     help="Allow exactly this value of a plug-in's option that names a path, a command or a host; the error names it.",
@@ -122,35 +128,24 @@ allow_code_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout, for scripts.")
 
 
-def design_of(until_settled: bool, anytime: bool) -> ChosenDesign | None:
-    """Return the sequential design that was asked for.
-
-    Raises:
-        click.UsageError: both were.
-    """
-    from repro.suite.sequential import ANYTIME, UNTIL_SETTLED
-
-    if until_settled and anytime:
-        raise click.UsageError("--until-settled judges at declared looks and --anytime after every pair: give one")
-    return ANYTIME if anytime else UNTIL_SETTLED if until_settled else None
-
-
 def read_source(
     name: str, overrides: tuple[str, ...], seeds: int | None = None, master_seed: int | None = None,
-    design: ChosenDesign | None = None,
+    until_settled: bool = False, anytime: bool = False,
 ) -> SuiteFile:
     """Read a suite with the overrides of the command line.
 
-    Args:
-        design: for a suite that declares no sequential design.
-
     Raises:
         SuiteError: the suite or an override is wrong.
+        click.UsageError: two sequential designs were asked for.
     """
+    from repro.suite.design import ANYTIME, UNTIL_SETTLED
     from repro.suite.file import read_suite
 
+    if until_settled and anytime:
+        raise click.UsageError("--until-settled judges at declared looks and --anytime after every pair: give one")
     given = {"seeds": seeds, "master_seed": master_seed}
-    return read_suite(name, overrides, design, {key: value for key, value in given.items() if value is not None})
+    return read_suite(name, overrides, ANYTIME if anytime else UNTIL_SETTLED if until_settled else None,
+                      {key: value for key, value in given.items() if value is not None})
 
 
 def expand(source: SuiteFile, overrides: tuple[str, ...]) -> Plan:
@@ -188,6 +183,14 @@ def planned(source: SuiteFile, overrides: tuple[str, ...]) -> tuple[Plan, Phases
         return expand(source, overrides), None
     phases = plan_phases(source, overrides)
     return phases.draft, phases
+
+
+def answer(as_json: bool, data: object, shown: Callable[[], object]) -> None:
+    """Print `data` as JSON, or what `shown` returns as text; None: it has printed that itself."""
+    if as_json:
+        echo_json(data)
+    elif (text := shown()) is not None:
+        say(text)
 
 
 def echo_json(data: object) -> None:

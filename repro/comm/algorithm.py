@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import PrivateAttr
 
-from repro.comm.collectives import OPERATIONS, Collectives, Operation, per_chunk
+from repro.comm.schedule import OPERATIONS, Collectives, Operation, per_chunk
 from repro.seams.plugin import Setting
 from repro.seams.training import CommRan
 

@@ -2,14 +2,17 @@
 
 A schedule lists the transfers of the whole group, so every message has a receiver by construction, and bytes, rounds
 and modelled time are computed from the schedule that runs. In one round every rank sends what it had before that round
-(bulk-synchronous); the executor overlaps rounds if the data allow it.
+(bulk-synchronous); the executor overlaps rounds if the data allow it. `Collectives` is what an algorithm gives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, Literal, NamedTuple
+
+from repro.seams.training import Comm
 
 
 class Transfer(NamedTuple):
@@ -81,14 +84,14 @@ def nonempty(transfers: Iterable[Transfer]) -> Iterator[Transfer]:
     return (transfer for transfer in transfers if transfer.start < transfer.stop)
 
 
-def busiest(transfers: Iterable[Transfer], world: int, itemsize: int) -> Busiest:
-    """Return the most bytes that one rank sends, and the most that one rank receives."""
+def bytes_by_rank(transfers: Iterable[Transfer], world: int, itemsize: int) -> tuple[list[int], list[int]]:
+    """Return the bytes that every rank sends, and those that it receives."""
     sent, received = [0] * world, [0] * world
     for transfer in transfers:
         size = (transfer.stop - transfer.start) * itemsize
         sent[transfer.source] += size
         received[transfer.target] += size
-    return Busiest(max(sent), max(received))
+    return sent, received
 
 
 def cost(transfers: Iterable[Transfer], itemsize: int) -> ScheduleCost:
@@ -105,22 +108,67 @@ def cost(transfers: Iterable[Transfer], itemsize: int) -> ScheduleCost:
     return ScheduleCost(len(flows), path, added)
 
 
-def cost_by_class(transfers: Iterable[Transfer], node_of_rank: Sequence[int], itemsize: int
-                  ) -> tuple[ScheduleCost, ScheduleCost]:
-    """Compute rounds and path of a schedule by class of link: (between nodes, within one).
+Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast"]
+OPERATIONS: tuple[Operation, ...] = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 
-    A round with a message between nodes counts there: the ranks of a node share its link. A round without one counts
-    within. Reduced bytes are left at zero.
+
+class Collectives(Comm):
+    """The schedules of an algorithm: `own` names its collectives, one method each gives the schedule.
+
+    All other collectives pass through to the inner group (gloo or NCCL).
     """
-    between: dict[int, dict[tuple[str, int], int]] = {}
-    within: dict[int, dict[tuple[str, int], int]] = {}
-    for item in nonempty(transfers):
-        size, source, target = (item.stop - item.start) * itemsize, node_of_rank[item.source], node_of_rank[item.target]
-        flow = (within if source == target else between).setdefault(item.round, {})
-        ends = (item.source, item.target) if source == target else (source, target)
-        for key in zip(("sends", "receives"), ends, strict=True):
-            flow[key] = flow.get(key, 0) + size
-    for number in between:
-        within.pop(number, None)
-    return tuple(  # type: ignore[return-value]  # two of them
-        ScheduleCost(len(flows), sum(max(flow.values()) for flow in flows.values()), 0) for flows in (between, within))
+
+    title: ClassVar[str]
+    own: ClassVar[tuple[Operation, ...]]
+
+    # ---- schedules
+
+    @abstractmethod
+    def all_reduce(self, world: int, count: int, itemsize: int) -> Iterable[Transfer]:
+        """Reduce the `count` elements of every rank; every rank ends with the result."""
+
+    def all_gather(self, world: int, count: int, itemsize: int) -> Iterable[Transfer]:
+        """Gather `count` elements on every rank; rank r starts with `cut(count, world)[r]`."""
+        raise NotImplementedError
+
+    def reduce_scatter(self, world: int, count: int, itemsize: int) -> Iterable[Transfer]:
+        """Reduce `count` elements; rank r ends with `cut(count, world)[r]`, the rest of its buffer is scratch."""
+        raise NotImplementedError
+
+    def broadcast(self, world: int, count: int, itemsize: int, root: int) -> Iterable[Transfer]:
+        """Copy the root's `count` elements to every rank."""
+        raise NotImplementedError
+
+    def runs(self, operation: Operation, world: int) -> bool:
+        """Return True if the algorithm has a schedule for this collective on `world` ranks."""
+        return operation in self.own
+
+    def delegates(self, world: int, size: int, itemsize: int) -> bool:
+        """Return True if the inner group is expected to be faster for an all-reduce of `size` bytes."""
+        return False
+
+    def sent(self, operation: str, world: int, count: int, itemsize: int) -> tuple[int, int, int] | None:
+        if operation not in ("all_reduce", "all_gather") or not self.runs(operation, world):  # type: ignore[arg-type]
+            return None
+        transfers = list(getattr(self, operation)(world, count, itemsize))
+        found = cost(transfers, itemsize)
+        return max(bytes_by_rank(transfers, world, itemsize)[0]), found.rounds, found.path_bytes
+
+    # ---- formulas, for an all-reduce
+
+    @abstractmethod
+    def busiest(self, world: int, count: int, itemsize: int) -> Busiest:
+        """Return the bytes that the busiest rank sends and receives, in closed form."""
+
+    def cost(self, world: int, count: int, itemsize: int) -> ScheduleCost:
+        """Return rounds, path and reduction of the schedule."""
+        return cost(self.all_reduce(world, count, itemsize), itemsize)
+
+    def passes_through(self, world: int) -> list[str]:
+        """Return the collectives that the inner group runs, by the names that the plan shows."""
+        return [operation for operation in OPERATIONS if not self.runs(operation, world)]
+
+
+def per_chunk(chunk_kib: float | None, itemsize: int) -> int | None:
+    """Return the elements of one chunk, at least one; None if there are no chunks."""
+    return None if chunk_kib is None else max(1, int(chunk_kib * 1024) // itemsize)

@@ -1,14 +1,14 @@
-"""The base class of all content of files: immutable, without unknown keys; the hash of one."""
+"""The base classes of all content of files: immutable, without unknown keys; the hash of one; the record format."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
-from pydantic_core import PydanticSerializationError
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, model_validator
+from pydantic_core import PydanticCustomError, PydanticSerializationError
 from typing_extensions import Self
 
 
@@ -49,6 +49,25 @@ class Frozen(BaseModel):
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
         """Stop validating a list at its first error: one error for each of a million values would fill the memory."""
         return fail_fast(handler(source))
+
+
+FORMAT: Literal[1] = 1
+"""Changes with every change after which an older reader would be wrong; not promised before version 1.0."""
+
+
+class Formatted(Frozen):
+    """The content of a file that states the format; a file of another format is refused before anything else of it."""
+
+    format: Literal[1] = Field(description="the record format")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_format(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and data.get("format") != FORMAT:
+            given = repr(data["format"])[:20] if "format" in data else "not stated"
+            raise PydanticCustomError("format", "record format {given}; this version of repro reads format {known}",
+                                      {"given": given, "known": FORMAT})
+        return data
 
 
 def canonical(model: BaseModel, exclude: set[str] | None = None) -> str:

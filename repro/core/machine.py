@@ -1,14 +1,19 @@
-"""Devices and cores of this machine, detected without importing torch."""
+"""Devices, cores, packages and memory of this machine, and of this process, found without importing torch."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
+import resource
 import shutil
 import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 
@@ -31,15 +36,21 @@ def count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def rank_threads(environment: Mapping[str, str]) -> int:
+    """Return how many threads torch uses in a rank on the CPU: as OMP_NUM_THREADS says, else one.
+
+    Launchers start ranks with it, ranks set torch to it, the preflight check counts cores by it, and the record of what
+    ran is compared with it.
+    """
+    stated = environment.get("OMP_NUM_THREADS", "")
+    return int(stated) if stated.isdecimal() and int(stated) > 0 else 1
+
+
 def detect() -> Machine:
     """Detect the devices of this machine from environment, driver and installed torch build."""
     gpus = 0 if _torch_is_cpu_only() else _visible_gpus()
-    return Machine("cuda" if gpus else "cpu", gpus, count_cores(), _cpp_compiler() is not None)
-
-
-def _cpp_compiler() -> str | None:
-    """Return the C++ compiler that torch would call."""
-    return shutil.which(os.environ.get("CXX", "g++"))
+    compiler = shutil.which(os.environ.get("CXX", "g++"))  # the one that torch would call
+    return Machine("cuda" if gpus else "cpu", gpus, count_cores(), compiler is not None)
 
 
 def _torch_is_cpu_only() -> bool:
@@ -92,3 +103,53 @@ def torch_build() -> dict[str, str]:
         if match := re.search(pattern, configuration):
             found[name] = match[1]
     return found
+
+
+def why_missing(extra: str, package: str, module: str) -> str | None:
+    """Return what to install if `module` of a package of an extra cannot be imported; None if it can."""
+    if find_spec(module) is not None:
+        return None
+    return f"package {package} is not installed: pip install 'repro-harness[{extra}]'"
+
+
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
+RESET = "5"
+"""Value for clear_refs that sets the peak back to the memory resident now (proc(5))."""
+
+
+def peak_bytes() -> int:
+    """Return the largest resident memory of this process since `reset_peak`, interpreter and libraries included.
+
+    Without Linux's files it is that of the whole life of the process.
+    """
+    with suppress(OSError):
+        if found := PEAK.search(STATUS.read_text()):
+            return int(found[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def reset_peak() -> None:
+    """Forget the largest memory so far, where the system can."""
+    with suppress(OSError):
+        CLEAR.write_text(RESET)
+
+
+PHRASES = ("out of memory", "outofmemory", "memoryerror", "can't allocate memory", "not enough memory",
+           "cannot allocate memory", "bad_alloc", "alloc_failed")
+"""Of CUDA and its libraries, Python, torch's CPU allocator and the C library, in lower case: an exception's type alone
+does not tell."""
+
+
+def says_out_of_memory(text: str) -> bool:
+    """Return True if a message or the reason of a rank's end says so."""
+    lower = text.lower()
+    return any(phrase in lower for phrase in PHRASES)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True if an allocation failed."""
+    if isinstance(error, MemoryError) or type(error).__name__ in ("OutOfMemoryError", "OutOfMemory"):
+        return True
+    return isinstance(error, RuntimeError | OSError) and says_out_of_memory(str(error))

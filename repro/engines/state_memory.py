@@ -27,33 +27,15 @@ weights and gradients of the blocks that ZeRO 3 and FSDP have gathered; small te
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 
 FULL = 4
 """Bytes of a float32."""
 
 
 @dataclass(frozen=True, slots=True)
-class StateMemory:
-    """Bytes on one rank."""
-
-    weights: float
-    gradients: float
-    masters: float
-    optimizer: float
-
-    @property
-    def total(self) -> float:
-        return self.weights + self.gradients + self.masters + self.optimizer
-
-    def plain(self) -> dict[str, int]:
-        """Return all parts and their sum, as whole bytes (JSON-like)."""
-        return {name: round(value) for name, value in (asdict(self) | {"total": self.total}).items()}
-
-
-@dataclass(frozen=True, slots=True)
 class States:
-    """A model and its optimizer, in the terms of the formula."""
+    """A model and its optimizer, in the terms of the formula; every method returns the bytes on one rank, by part."""
 
     parameters: int
     ranks: int
@@ -63,29 +45,25 @@ class States:
     moments: float
     """Numbers that the optimizer keeps for a parameter, in the mean over the model."""
 
-    def whole(self) -> StateMemory:
-        """Everything on every rank: single, ddp, ZeRO 0."""
-        return self._bytes(self.weight_bytes, self.weight_bytes, FULL * self.master, 1)
+    def whole(self, outer: int = 0) -> dict[str, int]:
+        """Everything on every rank, and `outer` float32 numbers a parameter for an outer step: local-sgd."""
+        return self._bytes(self.weight_bytes, self.weight_bytes, FULL * self.master, self.moments + outer)
 
-    def rare(self, outer: int) -> StateMemory:
-        """Everything on every rank, and `outer` float32 numbers a parameter for the outer step: local-sgd."""
-        whole = self.whole()
-        return replace(whole, optimizer=whole.optimizer + FULL * outer * self.parameters)
-
-    def deepspeed(self, stage: int) -> StateMemory:
+    def deepspeed(self, stage: int) -> dict[str, int]:
         """ZeRO in DeepSpeed."""
         if stage == 0:
             return self.whole()
         part = 1 / self.ranks
         weights = self.weight_bytes * (part if stage == 3 else 1)
-        return self._bytes(weights, self.weight_bytes * part, FULL * part, part)
+        return self._bytes(weights, self.weight_bytes * part, FULL * part, self.moments * part)
 
-    def fsdp(self) -> StateMemory:
+    def fsdp(self) -> dict[str, int]:
         """FSDP2."""
         part = 1 / self.ranks
-        return self._bytes(FULL * part, FULL * part, 0, part)
+        return self._bytes(FULL * part, FULL * part, 0, self.moments * part)
 
-    def _bytes(self, weights: float, gradients: float, masters: float, optimizer_share: float) -> StateMemory:
-        count = self.parameters
-        return StateMemory(weights * count, gradients * count, masters * count,
-                           FULL * self.moments * optimizer_share * count)
+    def _bytes(self, weights: float, gradients: float, masters: float, kept: float) -> dict[str, int]:
+        """Return whole bytes of all parts, and their sum, from bytes a parameter; `kept`: numbers of the optimizer."""
+        parts = {"weights": weights, "gradients": gradients, "masters": masters, "optimizer": FULL * kept}
+        found = {name: size * self.parameters for name, size in parts.items()}
+        return {name: round(size) for name, size in (found | {"total": sum(found.values())}).items()}

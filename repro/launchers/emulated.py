@@ -15,10 +15,9 @@ from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_
 
 from repro.core.files import write_json
 from repro.launchers.local import Local
-from repro.launchers.netns.link_probe import LinkMeasurement
+from repro.launchers.netns.namespaces import Placement, node_of
 from repro.launchers.netns.network import CONTROL, CONTROL_NET, DATA, MTU, NetworkSpec, NodeBytes
-from repro.launchers.netns.network_process import NetworkProcess
-from repro.launchers.netns.placement import Placement, node_of
+from repro.launchers.netns.network_process import LinkMeasurement, NetworkProcess
 from repro.launchers.netns.probe import ability
 from repro.seams.launching import LaunchRequest, LaunchResult, oversubscription
 from repro.seams.plugin import SAFE, Setting

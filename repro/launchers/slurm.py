@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from repro.core.errors import UsageError
-from repro.launchers.nodes import secret
+from repro.launchers.nodes.hosts import SECRET
 from repro.launchers.torchrun import Torchrun
 
 JOB = "SLURM_JOB_ID"
@@ -75,7 +75,7 @@ class Slurm(Torchrun):
         # srun takes what its own options do not say from variables of the job, which are about another step.
         environment = {key: value for key, value in os.environ.items()
                        if not re.fullmatch(r"SLURM_(NTASKS.*|NPROCS|TASKS_PER_NODE|CPUS_PER_TASK|TRES_PER_TASK)", key)}
-        self._starts.start("srun", command, {**environment, secret.VARIABLE: text})
+        self._starts.start("srun", command, {**environment, SECRET: text})
 
 
 def in_job() -> bool:

@@ -1,1 +1,1 @@
-"""Update rules: one class per file, each builds a torch optimizer."""
+"""Update rules: a class each, which builds a torch optimizer."""

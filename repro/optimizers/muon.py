@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 
 from repro.core.errors import UsageError
-from repro.optimizers.adam import Beta
-from repro.optimizers.decay import Decay, decay_groups, kernels
+from repro.optimizers.rules import Beta, Decay, decay_groups, kernels
 from repro.seams.plugin import Rows, Setting
 from repro.seams.training import Optimizer
 
@@ -28,7 +27,7 @@ class Muon(Optimizer):
     `optimizer_options` of a record.
     """
 
-    preload = ("torch", "torch._dynamo", "repro.optimizers.updates.joined")
+    preload = ("torch", "torch._dynamo", "repro.optimizers.updates")
     whole_tensors: ClassVar[bool] = True
     on_rows: ClassVar[Rows] = "backend"
 
@@ -59,7 +58,7 @@ class Muon(Optimizer):
     def build(self, named_parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> torch.optim.Optimizer:
         import torch
 
-        from repro.optimizers.updates.joined import Joined
+        from repro.optimizers.updates import Joined
 
         named = list(named_parameters)
         chosen = hidden_names([(name, parameter.ndim) for name, parameter in named], self.hidden)
@@ -85,8 +84,9 @@ class Muon(Optimizer):
 
 
 def _shown(rule: str, named: Iterable[tuple[str, torch.nn.Parameter]]) -> dict[str, Any]:
-    """Return what a group says of itself in a record."""
-    return {"rule": rule, "tensors": shapes_of_names(name for name, _ in named)}
+    """Return what a group says of itself in a record: how many names have each form, numbers written as `*`."""
+    forms = Counter(re.sub(r"(?<![A-Za-z_])\d+", "*", name) for name, _ in named)  # blocks.*.widen.weight -> 4
+    return {"rule": rule, "tensors": dict(sorted(forms.items()))}
 
 
 NUMBERED = re.compile(r"(?:^|\.)[A-Za-z_]\w*\.\d+\.\w+\.")
@@ -108,8 +108,3 @@ def hidden_names(named: Sequence[tuple[str, int]], patterns: Sequence[str] | Non
         return blocks
     layers = [name for name, dimensions in named if dimensions >= 2]
     return set(matrices) - {*layers[:1], *layers[-1:]}
-
-
-def shapes_of_names(names: Iterable[str]) -> dict[str, int]:
-    """Return how many names have each form, numbers written as `*`: `blocks.*.widen.weight` -> 4."""
-    return dict(sorted(Counter(re.sub(r"(?<![A-Za-z_])\d+", "*", name) for name in names).items()))

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from repro.core.errors import UsageError
-from repro.core.installed import why_missing
+from repro.core.machine import why_missing
 
 
 def require(package: str, module: str) -> None:

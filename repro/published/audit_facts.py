@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from repro.audit.rules.facts import CellFacts, DataFacts, Facts, RunFacts
@@ -11,7 +11,7 @@ from repro.bundle.source import open_record
 from repro.core.errors import UsageError
 from repro.published.dawnbench import import_entries
 from repro.published.mlperf.folder import import_folder
-from repro.published.record import Imported, Program, PublishedCell, PublishedResult, PublishedSystem, Refused, Setting
+from repro.published.record import Imported, Program, PublishedCell, PublishedResult, PublishedSystem, Refused
 from repro.published.speedrun.folder import import_records
 from repro.published.store import RECORD, read_published
 
@@ -70,33 +70,24 @@ def published_facts(
         if log.cell_id is not None:
             lost.setdefault(log.cell_id, []).append(log)
     described = tuple(systems)
-    data = None if program != "dawnbench" else tuple(
-        _task(name) for name in dict.fromkeys(cell.factors["benchmark"] for cell in cells))
+    data = None if program != "dawnbench" else tuple(  # its tasks are named after their data sets
+        DataFacts(name) for name in dict.fromkeys(cell.factors["benchmark"] for cell in cells))
     made = tuple(_cell(program, cell, by_cell.get(cell.cell_id, []), lost.get(cell.cell_id, [])) for cell in cells)
     without_workers = [cell.label for cell in made if cell.workers is None]
     return Facts(
-        origin=program, title=title, cells=made, data=data, varied=_varied(cells), system=_system(described),
+        origin=program, title=title, cells=made, data=data, varied=_varied(cells),
+        system=_stated(described, ("operating_system",)),
         hardware=None if without_workers else _hardware(described),
         without_hardware=tuple(without_workers) if len(without_workers) < len(made) else (),
-        interconnect=_network(described),
+        interconnect=_stated(described, NETWORKS),
         software=tuple(dict.fromkeys(item.framework for item in described if item.framework)),
         means={"costs": "arithmetic mean"} if program != "dawnbench" else None,
     )
 
 
-def _task(name: str) -> DataFacts:
-    """Return a DAWNBench task as a data set: the tasks have the names of their data sets, and no more is stated."""
-    return DataFacts(name, None, None, None, None, None, None, synthetic=False)
-
-
 def _varied(cells: Sequence[PublishedCell]) -> tuple[str, ...]:
     names = dict.fromkeys(name for cell in cells for name in cell.factors)
     return tuple(name for name in names if len({cell.factors.get(name) for cell in cells}) > 1)
-
-
-def _system(systems: Sequence[PublishedSystem]) -> str | None:
-    texts = dict.fromkeys(text for item in systems if (text := item.other.get("operating_system")))
-    return join(texts) if texts else None
 
 
 def _cell(
@@ -154,9 +145,11 @@ def _target(program: Program, results: Sequence[PublishedResult]) -> str | None:
 def _hyperparameters(results: Sequence[PublishedResult]) -> dict[str, str]:
     """Return the hyper-parameters that every run of the cell logs."""
     found: dict[str, str] = {}
+    logged = [dict(item.hyperparameters) | (
+        {} if item.global_batch_size is None else {"global_batch_size": item.global_batch_size}) for item in results]
     for name, keys in LOGGED.items():
         values = [next((settings[key] for key in keys if key in settings), None)
-                  for settings in (_settings(item) for item in results)]
+                  for settings in logged]
         if values and None not in values:
             found[name] = join(dict.fromkeys(map(str, values)))
     if results and all(item.epochs_to_target is not None or item.samples_to_target is not None for item in results
@@ -165,17 +158,12 @@ def _hyperparameters(results: Sequence[PublishedResult]) -> dict[str, str]:
     return found
 
 
-def _settings(item: PublishedResult) -> Mapping[str, Setting]:
-    batch = {} if item.global_batch_size is None else {"global_batch_size": item.global_batch_size}
-    return {**item.hyperparameters, **batch}
-
-
 def _hardware(systems: Sequence[PublishedSystem]) -> str | None:
     texts = [f"{item.system_name or item.name}: {item.accelerators} x {item.accelerator}" for item in systems
             if item.accelerator and item.accelerators]
     return join(texts) if texts else None
 
 
-def _network(systems: Sequence[PublishedSystem]) -> str | None:
-    texts = dict.fromkeys(item.other[key] for item in systems for key in NETWORKS if key in item.other)
+def _stated(systems: Sequence[PublishedSystem], keys: Sequence[str]) -> str | None:
+    texts = dict.fromkeys(item.other[key] for item in systems for key in keys if item.other.get(key))
     return join(texts) if texts else None

@@ -7,8 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from repro.core.frozen import Frozen
-from repro.core.record_format import Formatted
+from repro.core.frozen import Formatted, Frozen
 from repro.published.contest_rules import Contest
 
 Program = Literal["mlperf", "dawnbench", "speedrun"]

@@ -12,7 +12,7 @@ from typing import Any
 from repro.cli.options import echo_json
 from repro.cli.terminal import stdout
 from repro.cli.text.compare import cautions_of, print_table
-from repro.cli.workflows.report import reporter
+from repro.cli.workflows.report import reporters
 from repro.compare import METRICS
 from repro.core.errors import UsageError
 from repro.published.comparison.compare import PublishedCompared, any_published, compare_published
@@ -35,9 +35,7 @@ def report(folders: Sequence[Path], targets: Sequence[str], out: Path | None) ->
         UsageError: a reporter cannot write published results.
         OutputError: a folder is neither kind or is damaged, or `out` cannot be written.
     """
-    named = {name.strip(): reporter(name.strip()) for name in targets if name.strip()}
-    if not named:
-        raise UsageError("--to names no reporter; see `repro list reporters`")
+    named = reporters(targets)
     # Reporters are plug-ins, so they are imported by name.
     known = importlib.import_module("repro.reporters.published.formats").WRITERS
     writers = []

@@ -17,7 +17,7 @@ import repro
 from repro.core.door import refuse_links
 from repro.core.errors import OutputError
 from repro.core.files import parse_model, read_bounded, read_model, write_model, write_text
-from repro.core.record_format import FORMAT
+from repro.core.frozen import FORMAT
 from repro.published.contest_rules import MOST, MOST_SECONDS
 from repro.published.record import Imported, Program, PublishedRecord, PublishedResult, Refused
 from repro.published.untrusted.files import file_name, full, plain

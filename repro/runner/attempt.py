@@ -2,32 +2,203 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-from repro.core.errors import ReproError, interrupter
+import psutil
+
+from repro.core.errors import OutputError, ReproError, interrupter
+from repro.core.events import EventLog
 from repro.core.files import read_model, write_model
 from repro.record.derive.derive import damaged_log, derive, with_energy
-from repro.record.folder.checkpoint import Resumption
+from repro.record.folder.checkpoint import Checkpoints, Resumption
 from repro.record.folder.ledger import Attempt
-from repro.record.log.reading import log_damage, read_log
+from repro.record.folder.store import Record
+from repro.record.log.reading import follow_log, log_damage, read_log
+from repro.record.log.schema import Evaluation, RunStart, SystemSample
 from repro.record.result.parts import Energy
 from repro.record.result.remarks import OutOfTime, Reason, stated
 from repro.record.result.results import Result
 from repro.record.result.status import INTERRUPTED, NOT_LAUNCHED, REFUSED, STARTED, meaning
 from repro.record.tuning import HopelessRule
-from repro.runner.checkpoints import TrialCheckpoints, spent_seconds
 from repro.runner.context import RunContext
 from repro.runner.energy_meter import EnergyMeter
-from repro.runner.launching import Launchers
-from repro.runner.monitor import Monitor
-from repro.runner.replays import Replays
+from repro.runner.launching import Launchers, entry_of
 from repro.runner.signals import DeferredInterrupt
+from repro.runner.tracking import Replays
 from repro.seams.launching import LaunchResult
 from repro.suite.model import Trial
+
+
+@dataclass(frozen=True, slots=True)
+class TrialCheckpoints:
+    """The checkpoints of one trial, as its starts use them."""
+
+    context: RunContext
+    trial: Trial
+
+    @property
+    def stored(self) -> Checkpoints:
+        return Checkpoints(self.context.folder.checkpoints(self.trial.trial_id))
+
+    @property
+    def wanted(self) -> bool:
+        """True if the suite requires checkpoints and the engine can write them."""
+        return self.context.plan.suite.keeps_checkpoints and not self.trial.choices.why_no_checkpoints()
+
+    def newest(self) -> tuple[Resumption | None, tuple[str, ...]]:
+        """Find the checkpoint to resume from (None: start from the beginning) and why newer ones were passed over."""
+        if not self.wanted:
+            return None, ()
+        self.stored.tidy()
+        point, passed = self.stored.newest(self.trial.trial_id, self.trial.choices.processes)
+        for text in passed:
+            self.context.warn("checkpoint", text, self.trial.trial_id)
+        return point, tuple(passed)
+
+    def payload(self, point: Resumption | None) -> dict[str, Any] | None:
+        """Return the checkpoint settings for the ranks; None: they write none."""
+        if not self.wanted:
+            return None
+        return {
+            "folder": self.stored.root.name, "every": self.context.plan.suite.checkpoint_every,
+            "resume": point.path.name if point else None, "shift_ns": point.shift_ns if point else 0,
+            "clock": point.clock if point else "monotonic",
+        }
+
+
+def spent_seconds(trial: Trial, point: Resumption | None) -> float:
+    """Return how much of its time limit a trial has used before it is resumed; 0 on a simulated clock."""
+    if point is None or trial.choices.origin == "simulated":
+        return 0.0
+    return max(0.0, point.spent_seconds())
+
+
+def remove_useless(context: RunContext, record: Record, trials: Sequence[Trial], elsewhere: bool) -> None:
+    """Remove the checkpoints that no trial may be resumed from.
+
+    Args:
+        trials: the trials to run.
+        elsewhere: machine or code differ, or differed at an earlier start, from those the run began with. No trial is
+            measured half there and half here, so all trials to run start from the beginning.
+
+    Raises:
+        OutputError: a checkpoint of another machine cannot be removed.
+    """
+    for trial in trials if elsewhere else ():
+        _remove_foreign(context, trial)
+    waiting = {trial.trial_id for trial in trials}
+    for result in record.results:
+        # A run that was killed right after it wrote a result could not remove the trial's checkpoints.
+        if result.trial_id not in waiting and not meaning(result.status).reruns:
+            Checkpoints(context.folder.checkpoints(result.trial_id)).remove()
+
+
+def _remove_foreign(context: RunContext, trial: Trial) -> None:
+    stored = TrialCheckpoints(context, trial).stored
+    names = stored.names()
+    stored.remove()
+    if left := stored.names():
+        raise OutputError(f"{stored.root / left[0]}: may be of another machine or other code, and cannot be removed")
+    if names:
+        context.warn("checkpoint", f"{names[0]} may be of another machine or other code: the trial starts from the "
+                                   "beginning", trial.trial_id)
+
+
+PERIOD_SECONDS = 1.0
+Tick = Callable[[float | None, float, float | None], None]
+
+
+class Monitor:
+    """A thread that wakes once a second while a trial runs; it never blocks and never busy-waits."""
+
+    def __init__(self, log: Path, system_log: Path, tick: Tick, live: Callable[[], None]) -> None:
+        """Prepare to watch.
+
+        Args:
+            log: events of rank 0, read as they are written.
+            system_log: receives system metrics.
+            tick: called with (last value, epochs, samples per second) of the newest evaluation.
+            live: called every second.
+        """
+        self._log, self._system_log, self._tick, self._live = log, system_log, tick, live
+        self.unwritten = ""
+        """Reason why system metrics are no longer written; "" if they are."""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="repro-monitor", daemon=True)
+
+    def __enter__(self) -> Monitor:
+        try:
+            self._thread.start()
+        except BaseException:  # a signal while the thread starts: it would never be stopped
+            self._stop.set()
+            with contextlib.suppress(RuntimeError):  # not started
+                self._thread.join()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        try:
+            self._thread.join()
+        except BaseException:  # a signal during the wait: the thread must not write into a sealed run
+            self._thread.join()
+            raise
+
+    def _watch(self) -> None:
+        psutil.cpu_percent()  # the first call only sets the starting point
+        system: EventLog | None = None
+        offset = 0
+        start_ns: int | None = None
+        while not self._stop.wait(PERIOD_SECONDS):
+            if not self.unwritten:
+                system = self._sample(system)
+            latest = None
+            for recorded, after in follow_log(self._log, offset):
+                offset = after
+                if recorded is not None and isinstance(recorded.event, RunStart):
+                    start_ns = recorded.at_ns
+                elif recorded is not None and isinstance(recorded.event, Evaluation) and recorded.at_ns is not None:
+                    latest = (recorded.event, recorded.at_ns)
+            if latest is not None and start_ns is not None:
+                self._report(*latest, start_ns)
+            self._live()
+        if system is not None:
+            try:
+                system.close()
+            except OSError as error:
+                system.abandon()
+                self.unwritten = error.strerror or type(error).__name__
+
+    def _sample(self, system: EventLog | None) -> EventLog | None:
+        """Write a line of system metrics; a full disk ends them, not the trial."""
+        try:
+            system = system or EventLog(self._system_log)
+            memory = psutil.virtual_memory()
+            system.write(SystemSample(  # under the names that MLflow uses
+                cpu_utilization_percentage=psutil.cpu_percent(), system_memory_usage_percentage=memory.percent,
+                system_memory_usage_megabytes=round(memory.used / 1e6, 1)))
+            system.flush()
+        except OSError as error:
+            if system is not None:
+                system.abandon()
+            self.unwritten = error.strerror or type(error).__name__
+            return None
+        return system
+
+    def _report(self, latest: Evaluation, at_ns: int, start_ns: int) -> None:
+        """Pass the newest evaluation to `tick`."""
+        seconds = (at_ns - start_ns) / 1e9
+        self._tick(latest.value, latest.epoch_num, latest.samples_count / seconds if seconds else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +207,11 @@ class Start:
 
     trial: Trial
     attempt: int
-    started_ms: int
-    monotonic: float
     point: Resumption | None
     """The checkpoint that it is resumed from; None: from the beginning."""
     passed_over: tuple[str, ...]
-
-    @classmethod
-    def now(cls, trial: Trial, attempt: int, point: Resumption | None, passed_over: tuple[str, ...]) -> Start:
-        return cls(trial, attempt, round(time.time() * 1e3), time.monotonic(), point, passed_over)
+    started_ms: int = field(default_factory=lambda: round(time.time() * 1e3))
+    monotonic: float = field(default_factory=time.monotonic)
 
     def line(self, status: str, reasons: tuple[Reason, ...]) -> Attempt:
         """Return the line of the ledger for this status."""
@@ -83,7 +250,7 @@ class TrialStarter:
         folder.trial(trial.trial_id).mkdir(parents=True, exist_ok=True)
         write_model(folder.trial_file(trial.trial_id), trial)
         checkpoints = TrialCheckpoints(self.context, trial)
-        start = Start.now(trial, attempt, *checkpoints.newest())
+        start = Start(trial, attempt, *checkpoints.newest())
         outcome = self._run_ranks(start, checkpoints)
         interrupt, used = DeferredInterrupt(), None
         with interrupt.deferred():
@@ -121,7 +288,7 @@ class TrialStarter:
             return _out_of_time(point, log, spent)
         system_log = folder.system_log(trial.trial_id, start.attempt)
         with Monitor(log, system_log, self.context.watcher.trial_ticked, self.replays.while_running):
-            outcome = self.launchers.launch(trial, trial.choices.entry, folder.trial(trial.trial_id), {
+            outcome = self.launchers.launch(trial, entry_of(trial.choices), folder.trial(trial.trial_id), {
                 "log": log.name, "attempt": start.attempt, "checkpoints": checkpoints.payload(point),
                 "spent_seconds": spent, "cache": str(folder.cache),
                 "base": str(folder.root.resolve() / base) if (base := self.context.plan.base) else "",

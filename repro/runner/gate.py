@@ -16,9 +16,8 @@ from repro.runner.launching import PARITY_WORKER, Launchers
 from repro.seams.training import Precision
 from repro.suite.model import Trial
 from repro.worker.gate import parity
-from repro.worker.gate.difference import TOLERANCE, Difference
-from repro.worker.gate.judge import LARGEST_TOLERANCE, culprit, judge, largest_difference, sentence, widen_tolerances
-from repro.worker.gate.precision import judge_precision
+from repro.worker.gate.difference import LARGEST_TOLERANCE, TOLERANCE, Difference
+from repro.worker.gate.judge import culprit, judge, judge_precision, largest_difference, sentence, widen_tolerances
 from repro.worker.gate.trace import STEPS, Trace, read_traces
 
 CONFIRMATIONS = 2

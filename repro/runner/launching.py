@@ -10,17 +10,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from repro.core import registry
 from repro.core.errors import UsageError
 from repro.core.frozen import canonical
+from repro.program.main import main as program_rank
 from repro.record.folder import post_mortem
-from repro.seams.launching import Launcher, LaunchRequest, LaunchResult
+from repro.seams.launching import Launcher, LaunchRequest, LaunchResult, entry_point
 from repro.seams.training import Engine
+from repro.suite.kinds.program import ProgramConfig
 from repro.suite.kinds.training import TrainingConfig
+from repro.suite.kinds.trial_config import TrialConfig
 from repro.suite.model import Trial
 from repro.suite.planning.plan import Plan
 from repro.worker.gate import parity
+from repro.worker.gate.worker import main as gate_rank
+from repro.worker.main import main as training_rank
 
-PARITY_WORKER = "repro.worker.gate.worker:main"
+PARITY_WORKER = entry_point(gate_rank)
 BUILD_SECONDS = 900.0
 """Longest time for the build of an extension."""
 
@@ -91,6 +97,15 @@ class Launchers:
         return _with_roles(trial, post_mortem.explain(outcome, before))
 
 
+def entry_of(choices: TrialConfig) -> str:
+    """Return the function that every rank of a trial runs, as launchers name it."""
+    if isinstance(choices, TrainingConfig):
+        return entry_point(training_rank)
+    if isinstance(choices, ProgramConfig):
+        return entry_point(program_rank)
+    return registry.PARTS["rank"][choices.kind]
+
+
 def _with_roles(trial: Trial, outcome: LaunchResult) -> LaunchResult:
     """Return the outcome; the reason of a rank that failed by itself says what the others needed it for."""
     engine = _engine(trial)
@@ -114,7 +129,7 @@ def _request(trial: Trial, entry: str, folder: Path, payload: dict[str, Any]) ->
         payload={**payload, "trial": trial.model_dump(mode="json", by_alias=True),
                  "simulated": choices.origin == "simulated", "launched_ns": time.monotonic_ns()},
         timeout_seconds=choices.timeout_seconds - payload.get("spent_seconds", 0.0),
-        expendable=engine.expendable(choices.processes) if engine is not None and entry == choices.entry else (),
+        expendable=engine.expendable(choices.processes) if engine is not None and entry == entry_of(choices) else (),
         stall_seconds=choices.stall_seconds, progress=folder / payload["log"] if "log" in payload else None,
     )
 
@@ -122,9 +137,9 @@ def _request(trial: Trial, entry: str, folder: Path, payload: dict[str, Any]) ->
 def _modules(plan: Plan) -> list[str]:
     """List the modules that the ranks of this plan will import, in order, each once."""
     modules = [name for cell in plan.cells for name in cell.choices.preload()]
-    entries = [cell.choices.entry.partition(":")[0] for cell in plan.cells]
-    # The gate's worker needs torch, which a plan that trains no model does without.
-    gate = [PARITY_WORKER.partition(":")[0]] if any(map(parity.trains_a_model, plan.cells)) else []
+    entries = [entry_of(cell.choices).partition(":")[0] for cell in plan.cells]
+    # A plan that trains no model does without the gate.
+    gate = [gate_rank.__module__] if any(map(parity.trains_a_model, plan.cells)) else []
     return list(dict.fromkeys([*modules, *entries, *gate]))
 
 

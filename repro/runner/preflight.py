@@ -12,7 +12,7 @@ from pathlib import Path
 from repro.core.errors import GuardError, UsageError
 from repro.core.files import read_model
 from repro.core.frozen import canonical
-from repro.core.machine import Machine
+from repro.core.machine import Machine, rank_threads
 from repro.core.random_streams import Streams
 from repro.core.throttle import others_on_gpus
 from repro.record.environment import environment
@@ -165,8 +165,7 @@ def _busy(load: float | None, machine: Machine) -> str:
 
 def _cores(plan: Plan, machine: Machine) -> str:
     """Warn if ranks on the CPU have to share cores: they would slow each other down."""
-    threads = os.environ.get("OMP_NUM_THREADS", "")
-    each = int(threads) if threads.isdecimal() and int(threads) > 0 else 1
+    each = rank_threads(os.environ)
     needed = max((_here(cell) * each for cell in plan.cells
                   if cell.choices.device == "cpu" and cell.choices.origin == "measured"), default=0)
     if needed <= machine.cores:

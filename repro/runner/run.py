@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +12,17 @@ from pathlib import Path
 from repro.core.errors import Exit
 from repro.core.files import write_json, write_model, write_text
 from repro.core.machine import Machine
-from repro.record.environment.differences import Nodes, node_differences, slow_links, unfit_nodes
+from repro.record.environment.differences import (
+    Difference,
+    Nodes,
+    node_differences,
+    other_code,
+    slow_links,
+    unfit_nodes,
+)
+from repro.record.environment.plugin_code import PluginCode, plugin_code
 from repro.record.folder import resume
+from repro.record.folder.index import seal_again, unseal
 from repro.record.folder.resume import began_elsewhere, trials_to_run
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.folder.stored_code import copy_code, keep_code
@@ -21,20 +30,74 @@ from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.record.tuning import HopelessRule
 from repro.runner import preflight
-from repro.runner.attempt import TrialStarter
-from repro.runner.checkpoints import remove_useless
+from repro.runner.attempt import TrialStarter, remove_useless
 from repro.runner.context import Options, RunContext, Watcher
 from repro.runner.energy_meter import EnergyMeter
 from repro.runner.gate import ParityGate
 from repro.runner.launching import Launchers
-from repro.runner.looks import Looks
-from repro.runner.machine_watch import MachineWatch
-from repro.runner.reopening import Findings, record_edits, record_start, unsealed
-from repro.runner.replays import Replays, Tracking
-from repro.runner.timing_lock import only_run_that_times
-from repro.runner.trials import Trials
+from repro.runner.machine_watch import MachineWatch, only_run_that_times
+from repro.runner.preflight import Preflight
+from repro.runner.tracking import Replays, Tracking
+from repro.runner.trials import Looks, Trials
 from repro.suite.model import Trial
 from repro.suite.planning.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Findings of a session before a run starts, recorded as soon as the run is known to be allowed."""
+
+    stale_lock: str = ""
+    """The ended owner whose lock was replaced; "" if there was none."""
+    differences: tuple[Difference, ...] = ()
+    """Differences of plan and record with which the run is resumed by `--force`."""
+
+
+@contextmanager
+def unsealed(context: RunContext, damage: Sequence[resume.Damaged]) -> Iterator[None]:
+    """Open the folder for writing: repair it, remove the index that no longer holds; seal it at the end.
+
+    Raises:
+        OutputError: the folder cannot be written.
+    """
+    folder, plan = context.folder, context.plan
+    resume.set_aside(folder, damage)
+    try:
+        unseal(folder)
+        folder.mend()
+        resume.record_set_aside(folder, plan, damage)
+        resume.complete_ledger(folder, plan)
+        for item in damage:
+            context.watcher.stage(f"warning: {item.trial_id}: {item.why}; set aside, the trial runs again")
+        yield
+    finally:
+        seal_again(folder)
+
+
+def record_start(context: RunContext, findings: Findings, preflight: Preflight) -> None:
+    """Record the environment, or its differences from the first start, and the warnings of the checks."""
+    folder = context.folder
+    if findings.stale_lock:
+        folder.append_incident("lock", f"the lock of {findings.stale_lock}, which no longer runs, was replaced")
+    if not folder.environment.is_file():
+        write_model(folder.environment, preflight.environment)
+    for item in (*findings.differences, *preflight.differences):
+        folder.append_incident("difference", item.text, difference=item.kind)
+    for text in preflight.warnings:
+        context.warn("machine", text)
+
+
+def record_edits(context: RunContext, began_with: Sequence[PluginCode]) -> None:
+    """Record the plug-ins whose source is no longer that with which this execution began.
+
+    A rank imports what the fork server has not, so trials before and after the edit may have run different code.
+    """
+    try:
+        found = list(other_code(began_with, plugin_code(context.plan, context.folder.root)))
+    except OSError as error:
+        found = [f"the source of a plug-in can no longer be read ({error.strerror})"]
+    for text in found:
+        context.warn("edited", f"{text}; it was edited during the run, so trials may have run different code")
 
 
 @dataclass(slots=True)

@@ -13,8 +13,7 @@ from repro.record.folder.lock import RunLock
 from repro.record.folder.resume import require_same, require_unmodified
 from repro.record.folder.store import Record, RunFolder
 from repro.runner.context import Watcher
-from repro.runner.reopening import Findings
-from repro.runner.run import Run
+from repro.runner.run import Findings, Run
 from repro.runner.signals import Interrupts
 from repro.suite.planning.plan import Plan
 

@@ -10,23 +10,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, ValidatorFunctionWrapHandler, field_validator
+from pydantic_core import PydanticCustomError
 
 TORCH_OPTIONS = ("compile", "activation_checkpointing", "channels_last", "cudnn_benchmark")
 """The fields of `ModelOptions`: what engines on torch carry out."""
-CacheState = Literal["cold", "warm"]
 
 
-@dataclass(frozen=True, slots=True)
-class Compilation:
-    """torch.compile as a trial requests it."""
+class Compilation(BaseModel):
+    """torch.compile of the model; `true` in a suite means all defaults."""
 
-    mode: str = "default"
-    """`mode` of torch.compile."""
-    dynamic: bool | None = None
-    """True: shapes are symbols from the first; False: every shape is compiled; None: symbols from the second on."""
-    cache: CacheState = "cold"
-    """cold: the trial compiles everything; warm: it finds everything compiled by the same trial before."""
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    mode: Literal["default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"] = "default"
+    dynamic: bool | None = Field(None, description="true: shapes are symbols; false: every shape is compiled; null: "
+                                                   "symbols from the second shape on")
+    cache: Literal["cold", "warm"] = Field(
+        "cold", description="cold: every trial compiles everything; warm: a trial finds everything compiled, or "
+                            "compiles it once before its clocks start")
 
     def __str__(self) -> str:
         """Return it as sessions read it back."""
@@ -127,10 +128,23 @@ class Setting:
         return self.processes + self.servers
 
 
+def no_boolean_number(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    """Return the validated value of a field; true and false are not numbers, as pydantic would read them.
+
+    Raises:
+        PydanticCustomError: one of them stands where a number does.
+    """
+    found = handler(value)
+    if isinstance(value, bool) and isinstance(found, int | float) and not isinstance(found, bool):
+        raise PydanticCustomError("boolean", "must be a number")
+    return found
+
+
 class Plugin(BaseModel):
     """A plug-in: frozen, validated options, and what it cannot do."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
+    _numbers = field_validator("*", mode="wrap")(no_boolean_number)
 
     preload: ClassVar[tuple[str, ...]] = ()
     """Modules worth loading once in the fork server instead of once in every rank."""

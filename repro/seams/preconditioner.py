@@ -124,3 +124,13 @@ class Preconditioner(Plugin):
     def alone(self) -> Self:
         """Return the preconditioner that computes the same in one process."""
         return self
+
+
+class Unchanged(Preconditioner):
+    """No preconditioner: the optimizer gets the mean gradient as it is."""
+
+    title: ClassVar[str] = "none"
+    active: ClassVar[bool] = False
+
+    def attach(self, model: torch.nn.Module, place: Place) -> None:
+        return None

@@ -286,7 +286,7 @@ class Session(ABC):
         return 0
 
     def compilation(self) -> dict[str, Any]:
-        """Return what was compiled since the last call (JSON-like, `engines.plain.compiler`); empty if nothing can be.
+        """Return what was compiled since the last call (JSON-like, `engines.plain.modules`); empty if nothing can be.
         """
         return {}
 
@@ -362,7 +362,7 @@ class Engine(Plugin):
         """Return the loop of one rank that does not train in lock step; None: the worker's own loop.
 
         Args:
-            context: the rank's `repro.worker.context.TrialContext`.
+            context: the rank's `repro.worker.setup.TrialContext`.
         """
         return None
 

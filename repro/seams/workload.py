@@ -22,7 +22,7 @@ Direction = Literal["higher", "lower"]
 TokenKind = Literal["token", "byte"]
 Batch = tuple[Any, Any]
 """Inputs and targets of one micro-batch; `len(targets)` is the number of samples. Inputs are a tensor, or a tuple or
-dict of tensors: the model is called with positional or keyword arguments then (`repro.seams.batches.call_model`)."""
+dict of tensors: the model is called with positional or keyword arguments then (`repro.seams.workload.call_model`)."""
 
 Fed = tuple["np.ndarray", "np.ndarray | None"]
 """One consumed micro-batch: sample indices [n] int64, and the augmentation's draws [n] int64 (None: nothing drawn)."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, model_serializer
+from pydantic import Field, SerializeAsAny, ValidationError, model_serializer
 
 from repro.core import registry
 from repro.core.errors import ReproError, UnknownName
@@ -17,7 +15,7 @@ from repro.core.frozen import Frozen
 from repro.core.redact import without_users
 from repro.core.source_code import is_file_kind
 from repro.seams.plugin import Plugin
-from repro.suite.field_problem import FieldProblem, as_text, describe_error, reject_booleans
+from repro.suite.field_problem import FieldProblem, as_text, describe_error
 from repro.suite.file_classes import file_class
 from repro.suite.recorded import (
     NAME,
@@ -102,33 +100,13 @@ def parse_choice(seam: str, value: Any) -> Any:
         article = "an" if seam[0] in "aeiou" else "a"
         raise FieldProblem(f"must be the name of {article} {seam}, or a mapping with `kind: <name>`")
     options = {str(key): item for key, item in data.items() if key != "kind"}
-    name = Name(seam, data["kind"], _code(data["kind"], options))
-    recorded = described(seam, name.kind)
+    kind, code = data["kind"], _code(data["kind"], options)
+    recorded = described(seam, kind)
     try:
-        options = _with_data(name, options)
-        if recorded is not None:
-            return _recorded(recorded, name, options)
-        return _installed(name, options)
+        return _installed(seam, kind, code, options) if recorded is None else \
+            _recorded(recorded, seam, kind, code, options)
     except UnknownName as error:
         raise FieldProblem(str(error), () if isinstance(value, str) else ("kind",)) from error
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    """Value that a choice names."""
-
-    seam: str
-    kind: str
-    code: str = ""
-
-    def load(self) -> Any:
-        """Return the class.
-
-        Raises:
-            UnknownName: none is installed under this name.
-            UsageError: it cannot be imported, or is no class of this seam.
-        """
-        return file_class(self.seam, self.kind, self.code) if self.code else registry.load(self.seam, self.kind)
 
 
 def _code(kind: str, options: dict[str, Any]) -> str:
@@ -146,41 +124,25 @@ def _code(kind: str, options: dict[str, Any]) -> str:
     return code
 
 
-def _with_data(name: Name, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with those that data give: of the record that is being read, else of this machine.
-
-    Raises:
-        UnknownName: no plug-in of this name is installed, and no record is being read.
-    """
-    try:
-        cls = name.load()
-    except (ReproError, FieldProblem):
-        if described(name.seam, name.kind) is not None:
-            return options
-        raise
-    names = getattr(cls, "from_data", ())
-    if all(item in options for item in names):
-        return options
-    found = from_data(name.seam, name.kind, name.code, options, names)
-    return {**(cls.found_here(options) if found is None else found), **options}
-
-
-def _installed(name: Name, options: dict[str, Any]) -> Choice:
+def _installed(seam: str, kind: str, code: str, options: dict[str, Any]) -> Choice:
     """Return the choice of a plug-in that is installed, or of a class from a file that may be imported.
+
+    Options that data give are those of the record that is being read, else of this machine.
 
     Raises:
         UnknownName: none is, under this name.
         UsageError: it cannot be imported.
-        FieldProblem: it does not accept an option.
+        FieldProblem: it is no class of this seam, or does not accept an option.
     """
-    cls = name.load()
-    reject_booleans(cls, options)
+    cls = file_class(seam, kind, code) if code else registry.load(seam, kind)
+    if not all(name in options for name in cls.from_data):
+        found = from_data(seam, kind, code, options, cls.from_data)
+        options = {**(cls.found_here(options) if found is None else found), **options}
     try:
-        return Choice.model_construct(
-            seam=name.seam, kind=name.kind, code=name.code, plugin=cls.model_validate(options))
+        return Choice.model_construct(seam=seam, kind=kind, code=code, plugin=cls.model_validate(options))
     except ValidationError as error:
         problem, path = describe_error(error, cls)
-        raise FieldProblem(problem + _owners(name.seam, error), path) from error
+        raise FieldProblem(problem + _owners(seam, error), path) from error
 
 
 def _owners(seam: str, error: ValidationError) -> str:
@@ -192,31 +154,32 @@ def _owners(seam: str, error: ValidationError) -> str:
     return f"; it is an option of {seam} {' and '.join(found)}" if found else ""
 
 
-def _recorded(recorded: RecordedPlugins, name: Name, options: dict[str, Any]) -> Choice:
+def _recorded(
+    recorded: RecordedPlugins, seam: str, kind: str, code: str, options: dict[str, Any]
+) -> Choice:
     """Return a choice of a record: of the plug-in as installed if it is what the record describes, else a stand-in."""
-    if not re.match(NAME, name.kind):
-        raise FieldProblem(f"no {name.seam} can have this name: {name.kind[:60]!r}")
-    key = json.dumps([name.seam, name.kind, name.code, options], sort_keys=True)
+    if not re.match(NAME, kind):
+        raise FieldProblem(f"no {seam} can have this name: {kind[:60]!r}")
+    key = json.dumps([seam, kind, code, options], sort_keys=True)
     if key not in recorded.parsed:
-        recorded.parsed[key] = _read(recorded.find(name.seam, name.kind, name.code, options), name, options)
+        recorded.parsed[key] = _read(recorded.find(seam, kind, code, options), seam, kind, code, options)
     found: Choice = recorded.parsed[key]
     return found
 
 
-def _read(item: RecordedPlugin | None, name: Name, options: dict[str, Any]) -> Choice:
+def _read(item: RecordedPlugin | None, seam: str, kind: str, code: str, options: dict[str, Any]) -> Choice:
     try:
-        here = _installed(name, options)
+        here = _installed(seam, kind, code, options)
         if item is None or (describe(here, item.written).facts == item.facts and here.options == item.options):
             return here
     except (ReproError, FieldProblem, ValidationError):
         pass  # not installed, not allowed, broken, or of a version with other options
     if item is None:
-        raise FieldProblem(f"{name.seam} {name.kind!r} is not installed here, and the record does not describe it")
+        raise FieldProblem(f"{seam} {kind!r} is not installed here, and the record does not describe it")
     try:
-        plugin = item.plugin()
+        return Choice.model_construct(seam=seam, kind=kind, code=code, plugin=item.plugin())
     except ValidationError as error:
-        raise FieldProblem(f"lacks what any {name.seam} has: {describe_error(error, Plugin)[0]}") from error
-    return Choice.model_construct(seam=name.seam, kind=name.kind, code=name.code, plugin=plugin)
+        raise FieldProblem(f"lacks what any {seam} has: {describe_error(error, Plugin)[0]}") from error
 
 
 def describe(choice: Choice, written: Iterable[dict[str, Any]]) -> RecordedPlugin:
@@ -234,13 +197,3 @@ def describe(choice: Choice, written: Iterable[dict[str, Any]]) -> RecordedPlugi
         "distribution": registry.distribution(choice.seam, choice.kind), "shown": choice.label,
         "options": choice.options, "written": tuple(written), "facts": facts,
     })
-
-
-WorkloadChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "workload"))]
-EngineChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "engine"))]
-CommChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "comm"))]
-PrecisionChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "precision"))]
-OptimizerChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "optimizer"))]
-MeasurementChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "measurement"))]
-PreconditionerChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "preconditioner"))]
-LauncherChoice = Annotated[Choice, BeforeValidator(partial(parse_choice, "launcher"))]

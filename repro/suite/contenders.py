@@ -5,21 +5,20 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from repro.core import pattern
 from repro.core.random_streams import Streams
 from repro.suite.field_problem import FieldProblem, Problem, as_text
+from repro.suite.kinds.kinds import written_kinds
 from repro.suite.metrics import METRICS
-from repro.suite.model import Combine, Suite
+from repro.suite.model import Suite
 from repro.suite.tune import MOST_SETTINGS, Setting, Settings, Space, Tune, Tuned, draw_settings
 
 Levels = dict[str, tuple[int, Any]]
 """Factor -> (index of its level, the level) of one combination."""
-Kinds = Callable[[dict[str, Any]], dict[str, Any]]
-"""Returns a trial as written, with plug-ins given by name as mappings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +75,15 @@ def combine(trial: dict[str, Any], levels: Levels, settings: Mapping[str, Any]) 
 
 def every_combination(suite: Suite) -> Iterator[Levels]:
     """Yield the levels of every combination of factors that the suite asks for."""
-    for combination in _combinations([list(enumerate(levels)) for levels in suite.matrix.values()], suite.combine):
+    factors = [list(enumerate(levels)) for levels in suite.matrix.values()]
+    reference = [levels[0] for levels in factors]
+    apart = ([*reference[:place], level, *reference[place + 1:]]
+             for place, levels in enumerate(factors) for level in levels[1:])
+    for combination in itertools.product(*factors) if suite.combine == "all" else (reference, *apart):
         yield dict(zip(suite.matrix, combination, strict=True))
 
 
-def _combinations(factors: list[list[tuple[int, Any]]], combine: Combine) -> Iterator[tuple[tuple[int, Any], ...]]:
-    if combine == "all":
-        yield from itertools.product(*factors)
-        return
-    reference = tuple(levels[0] for levels in factors)
-    yield reference
-    for place, levels in enumerate(factors):
-        yield from ((*reference[:place], level, *reference[place + 1:]) for level in levels[1:])
-
-
-def contenders(suite: Suite, problem: Problem, kinds: Kinds) -> list[Contender]:
+def contenders(suite: Suite, problem: Problem) -> list[Contender]:
     """Return the contenders of a suite with `tune`, each with its settings.
 
     Args:
@@ -102,8 +95,8 @@ def contenders(suite: Suite, problem: Problem, kinds: Kinds) -> list[Contender]:
     """
     tune = suite.tune
     assert tune is not None and suite.master_seed is not None
-    groups = _grouped(suite, tune, problem, kinds)
-    spaces = {levels: _space_of(tune, levels, cells, suite, problem, kinds) for levels, cells in groups.items()}
+    groups = _grouped(suite, tune, problem)
+    spaces = {levels: _space_of(tune, levels, cells, suite, problem) for levels, cells in groups.items()}
     count = sum(tune.trials_of(tune.spaces[place]) for place in spaces.values())
     if count > MOST_SETTINGS:  # before any is drawn
         raise problem(f"its contenders have {count} settings in all; at most {MOST_SETTINGS} are allowed",
@@ -134,7 +127,7 @@ def check_spaces(tune: Tune, found: list[Contender], problem: Problem) -> None:
                       f"{'; '.join(item.label for item in found[:8])}", ("tune", "spaces", idle, "for"))
 
 
-def _grouped(suite: Suite, tune: Tune, problem: Problem, kinds: Kinds) -> dict[str, list[Levels]]:
+def _grouped(suite: Suite, tune: Tune, problem: Problem) -> dict[str, list[Levels]]:
     """Return contender -> the combinations in which it may be tuned; every contender of the matrix is in it.
 
     Raises:
@@ -147,7 +140,7 @@ def _grouped(suite: Suite, tune: Tune, problem: Problem, kinds: Kinds) -> dict[s
             raise problem(f"{name!r} is not a factor; factors of this suite: {known}", ("tune", "contenders", place))
     groups: dict[str, list[Levels]] = {}
     for levels in every_combination(suite):
-        data = kinds(combine(suite.trial, levels, {}))
+        data = written_kinds(combine(suite.trial, levels, {}))
         if any(pattern.matches(data, item) for item in suite.exclude):
             continue
         key = contender_key({name: levels[name][1] for name in names})
@@ -163,29 +156,22 @@ def _grouped(suite: Suite, tune: Tune, problem: Problem, kinds: Kinds) -> dict[s
     return groups
 
 
-def _space_of(
-    tune: Tune, key: str, cells: list[Levels], suite: Suite, problem: Problem, kinds: Kinds
-) -> int:
+def _space_of(tune: Tune, key: str, cells: list[Levels], suite: Suite, problem: Problem) -> int:
     """Return the index of the first space that matches a contender.
 
     Raises:
         SuiteError: none does, or the contender has several cells in which it could be tuned.
     """
     label = contender_label(json.loads(key))
-    data = kinds(combine(suite.trial, cells[0], {}))
+    data = written_kinds(combine(suite.trial, cells[0], {}))
     place = next((place for place, space in enumerate(tune.spaces) if pattern.matches(data, space.for_)), None)
     if place is None:
         raise problem(f"the contender {label!r} has no space", ("tune", "spaces"))
     if len(cells) > 1:
+        apart = {key: level for key, (_, level) in cells[0].items() if any(cell[key][1] != level for cell in cells[1:])}
         raise problem(f"the contender {label!r} has {len(cells)} cells; name the one in which it is tuned, for example "
-                      f"at: {_example(cells)}", ("tune", "at"))
+                      f"at: {json.dumps(apart)}", ("tune", "at"))
     return place
-
-
-def _example(cells: list[Levels]) -> str:
-    """Return a pattern that singles the first of several cells out."""
-    differing = {key: level for key, (_, level) in cells[0].items() if any(cell[key][1] != level for cell in cells[1:])}
-    return json.dumps(differing)
 
 
 def check_metric(suite: Suite, designs: set[str], kinds: set[str], problem: Problem) -> None:
@@ -260,8 +246,3 @@ def scored_suite(
         if record else None
     settings = tuple(Setting(where=levels, set=setting) for levels, setting in chosen)  # type: ignore[call-arg]
     return suite.model_copy(update={"tune": None, "settings": settings, "tuned": tuned})
-
-
-def drafted(found: Sequence[Contender]) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
-    """Return the first setting of every contender: which will be chosen is not known before the tuning."""
-    return [(item.levels, item.settings[0]) for item in found]

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from collections.abc import Callable
+from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from repro.core.errors import SuiteError, nearest
 from repro.core.frozen import Frozen
 from repro.core.yaml_file import FieldPath
+from repro.seams.plugin import no_boolean_number
 
 SCHEDULES = ("constant", "step", "polynomial", "cosine")
 """Tags that pydantic adds to the path of a field of a schedule; no suite writes them there."""
 
 Problem = Callable[[str, FieldPath], SuiteError]
 """Makes the error of a problem at a field; that of a suite's file names its line."""
+
+
+def unlocated(text: str, path: FieldPath) -> SuiteError:
+    """Return the error of a problem in a suite of which no file is known."""
+    return SuiteError(text, field=".".join(map(str, path)))
 
 
 class FieldProblem(ValueError):
@@ -32,22 +37,7 @@ class SuitePart(Frozen):
     """Base of the parts of a suite: numbers are finite, and true is not a number."""
 
     model_config = ConfigDict(allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _numbers(cls, data: Any) -> Any:
-        return reject_booleans(cls, data)
-
-
-def reject_booleans(model: type[BaseModel], data: Any) -> Any:
-    """Return `data` unchanged.
-
-    Raises:
-        FieldProblem: it has true or false where `model` has a number.
-    """
-    if key := find_misplaced_boolean(model, data):
-        raise FieldProblem(f"must be a number (given: {str(data[key]).lower()})", (key,))
-    return data
+    _numbers = field_validator("*", mode="wrap")(no_boolean_number)
 
 
 def describe_error(error: ValidationError, model: type[BaseModel]) -> tuple[str, tuple[str | int, ...]]:
@@ -68,8 +58,8 @@ def describe_error(error: ValidationError, model: type[BaseModel]) -> tuple[str,
         return f"kind must be one of {item['ctx'].get('expected_tags', ', '.join(SCHEDULES))}", path
     text = str(cause) if cause is not None else _plain(item["type"], item["msg"])
     given = item["input"]
-    shown = f" (given: {as_text(given)[:60]})" if isinstance(given, str | int | float | bool | list) else ""
-    return f"{text}{shown}", path
+    shown = str(given).lower() if isinstance(given, bool) else as_text(given)[:60]
+    return (f"{text} (given: {shown})" if isinstance(given, str | int | float | list) else text), path
 
 
 KINDS = {
@@ -98,36 +88,7 @@ def known_keys(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]
     models: list[type[BaseModel]] = [model]
     for part in path:
         tagged = [item for item in models if "kind" in item.model_fields and item.model_fields["kind"].default == part]
-        models = tagged or [inner for item in models for inner in _models_at(item, part)]
+        fields = [field for item in models for name, field in item.model_fields.items() if part in (name, field.alias)]
+        types = [kind for field in fields for kind in (field.annotation, *get_args(field.annotation))]
+        models = tagged or [kind for kind in types if isinstance(kind, type) and issubclass(kind, BaseModel)]
     return [field.alias or name for name, field in models[0].model_fields.items()] if len(models) == 1 else []
-
-
-def _models_at(model: type[BaseModel], key: str | int) -> list[type[BaseModel]]:
-    """Return the models allowed at `key`: one, several if there is a choice, none for plain values."""
-    found = [field for name, field in model.model_fields.items() if key in (name, field.alias)]
-    types = [item for field in found for item in (field.annotation, *get_args(field.annotation))]
-    return [item for item in types if isinstance(item, type) and issubclass(item, BaseModel)]
-
-
-def find_misplaced_boolean(model: type[BaseModel], data: Any) -> str | None:
-    """Return the first key of `data` with a boolean where `model` needs a number; None if there is none."""
-    if not isinstance(data, Mapping):
-        return None
-    for name, field in model.model_fields.items():
-        for key in {name, field.alias or name}:
-            if isinstance(data.get(key), bool) and _only_numbers(field.annotation):
-                return key
-    return None
-
-
-def _only_numbers(annotation: Any) -> bool:
-    """Return True if the field allows only numbers (or null)."""
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        return _only_numbers(get_args(annotation)[0])
-    if origin in (Union, UnionType):
-        kinds = [item for item in get_args(annotation) if item is not NoneType]
-        return bool(kinds) and all(_only_numbers(item) for item in kinds)
-    if origin is Literal:
-        return all(isinstance(item, int | float) and not isinstance(item, bool) for item in get_args(annotation))
-    return annotation in (int, float)

@@ -13,8 +13,7 @@ from typing import Any
 
 from repro.core import registry
 from repro.core.errors import SuiteError, UsageError
-from repro.core.source_code import SourceCode, is_file_kind, read_source
-from repro.core.source_import import NotAllowed, allow, import_class
+from repro.core.source_code import NotAllowed, SourceCode, allow, import_class, is_file_kind, read_source
 from repro.core.yaml_file import FieldPath
 from repro.suite.field_problem import FieldProblem
 from repro.suite.recorded import BASES

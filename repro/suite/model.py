@@ -6,23 +6,23 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from repro.core import pattern
+from repro.core.errors import nearest
 from repro.core.frozen import Frozen, digest
+from repro.core.random_streams import SEEDS_BELOW
 from repro.core.redact import without_users
 from repro.suite.design import DEFAULT_METRICS, JUDGES, Design, SequentialDesign, judges_of_all
-from repro.suite.field_problem import FieldProblem, SuitePart, reject_booleans
+from repro.suite.field_problem import FieldProblem, SuitePart
 from repro.suite.kinds.kinds import AnyTrialConfig, default_metric
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, METRICS
-from repro.suite.sequential import Sequential, check_design, with_last_look
+from repro.suite.sequential import Sequential, with_last_look
 from repro.suite.tune import MOST_SETTINGS, Setting, Tune, Tuned
 
 METHOD: Final = "2.0"
 """Version of the measuring method (docs/method.md). Records of another one are refused."""
-SEEDS_BELOW = 1 << 63
 VERSION = r"^\d+(\.\d+){0,2}$"
 MOST_SEEDS = 1000
 MARGIN = 0.05
@@ -68,17 +68,14 @@ def cell_name(choices: AnyTrialConfig, side: Side) -> str:
     return f"{slug}-twin-{code}" if side == "B" else choices.cell_id
 
 
-def _metric(name: str) -> str:
+def _known(name: str) -> str:
     if name not in METRICS:
-        listed = ", ".join(repr(known) for known in METRICS)
-        raise PydanticCustomError("metric", "Input should be one of {listed}", {"listed": listed})
+        raise FieldProblem(f"no metric named {name!r}{nearest(name, METRICS)}")
     return name
 
 
-Metric = Annotated[str, AfterValidator(_metric), Field(json_schema_extra=lambda schema: schema.update(enum=[*METRICS]))]
+Metric = Annotated[str, AfterValidator(_known), Field(json_schema_extra={"enum": [*METRICS]})]
 """The name of an entry of `METRICS`."""
-
-
 Prose = Annotated[str, AfterValidator(without_users)]
 """Text for readers, outside the digest. It is published, so an address in it loses its user and password."""
 
@@ -98,7 +95,7 @@ class Change(SuitePart):
     text: Prose
 
 
-class Suite(Frozen):
+class Suite(SuitePart):
     """A suite: a template of a trial, and the factors that vary."""
 
     schema_: Literal[1] = Field(default=1, alias="schema")
@@ -138,10 +135,10 @@ class Suite(Frozen):
     programs: dict[str, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]] = Field(
         default_factory=dict, description="hashes of the files of programs, filled in when a plan is made; given: the "
                                           "files must have them")
-    margin: float = Field(MARGIN, gt=0, lt=1, allow_inf_nan=False,
+    margin: float = Field(MARGIN, gt=0, lt=1,
                           description="largest relative difference that still counts as the same, declared beforehand")
     horizon: float | None = Field(
-        None, gt=0, allow_inf_nan=False,
+        None, gt=0,
         description="limit up to which runs that missed are compared: seconds, for metric samples a number of samples; "
                     "null: as far as all runs were observed",
     )
@@ -178,11 +175,16 @@ class Suite(Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _numbers(cls, data: Any) -> Any:
-        return reject_booleans(cls, _with_defaults(with_last_look(data)))
+    def _defaults(cls, data: Any) -> Any:
+        return _with_defaults(with_last_look(data))
 
     @model_validator(mode="after")
-    def _one_phase(self) -> Suite:
+    def _consistent(self) -> Suite:
+        if self.changes and self.changes[0].version != self.version:
+            raise FieldProblem(f"the latest change must be that of the suite's version {self.version!r} (given: "
+                               f"{self.changes[0].version!r})", ("changes", 0, "version"))
+        if (empty := next((key for key, levels in self.matrix.items() if not levels), None)) is not None:
+            raise FieldProblem("has no levels; leave the factor out or list some", ("matrix", empty))
         if self.tune is not None and (self.tuned is not None or self.settings):
             raise FieldProblem("its settings are chosen already; leave out `settings` and `tuned` to tune it again",
                                ("tune",))
@@ -193,12 +195,8 @@ class Suite(Frozen):
         if self.tuned is not None and self.tuned.master_seed == self.master_seed:
             raise FieldProblem(f"{self.master_seed} is the master seed that its settings were tuned with; give "
                                "another, or none", ("master_seed",))
-        return self
-
-    @model_validator(mode="after")
-    def _looks(self) -> Suite:
         if self.sequential is not None:
-            check_design(self.sequential, self.seeds, self.primary is not None)
+            self.sequential.check(self.seeds, self.primary is not None)
         return self
 
     @model_validator(mode="after")
@@ -223,22 +221,6 @@ class Suite(Frozen):
             raise FieldProblem(f'is a number without quotes; write it as text, "{value}", so that 1.10 is not 1.1')
         return value
 
-    @field_validator("changes")
-    @classmethod
-    def _latest_first(cls, value: tuple[Change, ...], info: ValidationInfo) -> tuple[Change, ...]:
-        version = info.data.get("version")
-        if value and version is not None and value[0].version != version:
-            raise FieldProblem(f"the latest change must be that of the suite's version {version!r} (given: "
-                               f"{value[0].version!r})", (0, "version"))
-        return value
-
-    @field_validator("matrix")
-    @classmethod
-    def _levels(cls, value: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        for key, levels in value.items():
-            if not levels:
-                raise FieldProblem("has no levels; leave the factor out or list some", (key,))
-        return value
 
 
 def _is_contest(suite: Mapping[str, Any]) -> bool:

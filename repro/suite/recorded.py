@@ -245,34 +245,24 @@ class RecordedPlugin(Frozen):
     facts: dict[str, Any]
 
     @model_validator(mode="after")
-    def _facts_of_its_seam(self) -> RecordedPlugin:
+    def _of_its_plugin(self) -> RecordedPlugin:
         known = FACTS[self.seam].model_validate(self.facts)
         object.__setattr__(self, "facts", known.model_dump(mode="json"))
-        return self
-
-    @model_validator(mode="after")
-    def _label_of_its_options(self) -> RecordedPlugin:
         if not is_label(self.shown, self.kind, self.options):
             raise ValueError("shown: states other options than the plug-in has")
         return self
 
     def plugin(self) -> Plugin:
         """Return the stand-in for it."""
-        came = f" (it came with {self.distribution})" if self.distribution else ""
-        missing = absence(self.seam, self.kind, came, self.code)
-        return stand_in(self.seam, self.options, self._facts(), self.shown, missing)
-
-    def _facts(self) -> Facts:
-        return FACTS[self.seam].model_validate(self.facts)
-
-
-def absence(seam: str, kind: str, came: str, code: str) -> str:
-    """Return the sentence that says what is missing for a run."""
-    if is_file_kind(kind):
-        return (f"{seam} {kind!r} is a class from a file, whose source the record holds (sha256 {code[:16]}); reading "
-                "a record runs none of it")
-    return (f"{seam} {kind!r} is not installed here as the record describes it{came}; the record can be read, "
-            "verified and compared, but not run")
+        if is_file_kind(self.kind):
+            missing = (f"{self.seam} {self.kind!r} is a class from a file, whose source the record holds (sha256 "
+                       f"{self.code[:16]}); reading a record runs none of it")
+        else:
+            came = f" (it came with {self.distribution})" if self.distribution else ""
+            missing = (f"{self.seam} {self.kind!r} is not installed here as the record describes it{came}; the record "
+                       "can be read, verified and compared, but not run")
+        facts = FACTS[self.seam].model_validate(self.facts)
+        return stand_in(self.seam, self.options, facts, self.shown, missing)
 
 
 class RecordedPlugins:

@@ -9,9 +9,8 @@ from typing import Any
 from repro.core import registry
 from repro.core.errors import UsageError
 from repro.suite.field_problem import SCHEDULES
-from repro.suite.kinds.kinds import OF_PAPERS, PROGRAM
+from repro.suite.kinds.kinds import DEFAULT, KINDS, PROGRAM
 from repro.suite.kinds.program import ProgramConfig
-from repro.suite.kinds.training import TrainingConfig
 from repro.suite.kinds.trial_config import TrialConfig
 from repro.suite.model import Suite
 
@@ -21,55 +20,38 @@ EXPONENT = r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"
 def suite_schema() -> dict[str, Any]:
     """Return the schema of a whole suite, including the options of its plug-ins."""
     schema = Suite.model_json_schema(by_alias=True)
-    trial = TrainingConfig.model_json_schema(by_alias=True)
-    definitions: dict[str, Any] = {**schema.pop("$defs", {}), **trial.pop("$defs", {})}
-    definitions.pop("Choice", None)
-    definitions.pop("Plugin", None)
-    for seam in TrainingConfig.plugin_fields:
-        definitions[f"{seam}-choice"] = _choice(seam, definitions)
-        described = trial["properties"][seam]
-        trial["properties"][seam] = {"$ref": f"#/$defs/{seam}-choice", **_default(described)}
-    trial["properties"]["batch"] = {"anyOf": [{"type": "integer", "minimum": 1}, trial["properties"]["batch"]]}
-    _schedule_by_name(trial)
-    program = _program(definitions)
-    # The template may leave out what the matrix sets.
-    of_papers = {kind: _of_paper(found, definitions) for kind, found in OF_PAPERS.items()}
-    definitions["Training"], definitions["ProgramTrial"] = {**trial, "required": []}, {**program, "required": []}
-    for kind, found in of_papers.items():
-        definitions[f"{kind.capitalize()}Trial"] = {**found, "required": ["kind"]}
-    says_program = {"anyOf": [
-        {"required": ["kind"], "properties": {"kind": {"const": PROGRAM}}},
-        {"required": ["engine"], "properties": {"engine": {
-            "type": "object", "required": ["kind"], "properties": {"kind": {"const": PROGRAM}}}}}]}
-    other: dict[str, Any] = {"$ref": "#/$defs/Training"}
-    for kind in of_papers:
-        other = {"if": {"required": ["kind"], "properties": {"kind": {"const": kind}}},
-                 "then": {"$ref": f"#/$defs/{kind.capitalize()}Trial"}, "else": other}
-    definitions["Trial"] = {"if": says_program, "then": {"$ref": "#/$defs/ProgramTrial"}, "else": other}
-    schema["properties"]["trial"] = {"$ref": "#/$defs/Trial"}
-    either = reduce(_either, (found["properties"] for found in (trial, program, *of_papers.values())))
+    definitions: dict[str, Any] = schema.pop("$defs", {})
+    kinds = {name: _trial(kind, definitions) for name, kind in KINDS.items()}
+    trial: dict[str, Any] = {"$ref": f"#/$defs/{DEFAULT}-trial"}
+    for name, found in kinds.items():
+        definitions[f"{name}-trial"] = {**found, "required": []}  # the template may leave out what the matrix sets
+        says: dict[str, Any] = {"required": ["kind"], "properties": {"kind": {"const": name}}}
+        if name == PROGRAM:
+            says = {"anyOf": [says, {"required": ["engine"], "properties": {"engine": {"type": "object", **says}}}]}
+        if name != DEFAULT:
+            trial = {"if": says, "then": {"$ref": f"#/$defs/{name}-trial"}, "else": trial}
+    schema["properties"]["trial"] = trial
+    either = reduce(_either, (found["properties"] for found in kinds.values()))
     schema["properties"]["matrix"] = _matrix(schema["properties"]["matrix"], either)
     schema["$defs"] = definitions
     schema = _with_exponents(schema)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "repro suite"}
 
 
-def _program(definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a trial of kind program; its parts go into `definitions`."""
-    program = ProgramConfig.model_json_schema(by_alias=True)
-    definitions |= {name: part for name, part in program.pop("$defs", {}).items() if name not in ("Choice", "Plugin")}
-    program["properties"]["launcher"] = {"const": "inline"}
-    program["properties"]["batch"] = {"anyOf": [{"type": "integer", "minimum": 1}, program["properties"]["batch"]]}
-    return program
-
-
-def _of_paper(kind: type[TrialConfig], definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a trial of a paper's kind; its parts go into `definitions`."""
+def _trial(kind: type[TrialConfig], definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a trial of one kind; its parts go into `definitions`."""
     found = kind.model_json_schema(by_alias=True)
     definitions |= {name: part for name, part in found.pop("$defs", {}).items() if name not in ("Choice", "Plugin")}
+    fields = found["properties"]
     for seam in kind.plugin_fields:
-        definitions.setdefault(f"{seam}-choice", _choice(seam, definitions))
-        found["properties"][seam] = {"$ref": f"#/$defs/{seam}-choice", **_default(found["properties"][seam])}
+        if f"{seam}-choice" not in definitions:
+            definitions[f"{seam}-choice"] = _choice(seam, definitions)
+        said = {key: fields[seam][key] for key in ("default", "description") if key in fields[seam]}
+        fields[seam] = {"$ref": f"#/$defs/{seam}-choice", **said}
+    if kind is ProgramConfig:
+        fields["launcher"] = {"const": "inline"}
+    if "schedule" in fields:
+        fields["schedule"] = {"anyOf": [{"enum": list(SCHEDULES)}, fields["schedule"]]}
     return found
 
 
@@ -102,15 +84,6 @@ def _with_exponents(schema: Any) -> Any:
         return inner
     said = {key: inner.pop(key) for key in ("default", "description", "title") if key in inner}
     return {**said, "anyOf": [inner, {"type": "string", "pattern": EXPONENT}]}
-
-
-def _default(described: dict[str, Any]) -> dict[str, Any]:
-    return {key: described[key] for key in ("default", "description") if key in described}
-
-
-def _schedule_by_name(trial: dict[str, Any]) -> None:
-    schedule = trial["properties"]["schedule"]
-    trial["properties"]["schedule"] = {"anyOf": [{"enum": list(SCHEDULES)}, schedule]}
 
 
 def _choice(seam: str, definitions: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -15,6 +14,7 @@ from repro.suite.field_problem import FieldProblem, SuitePart
 
 ANYTIME_LEAST = 7
 """Fewest pairs with which the e-process can reach 1 / 0.05."""
+TOO_FEW = f" pairs are too few for an e-process to decide; {ANYTIME_LEAST} are the least"
 
 
 class Sequential(SuitePart):
@@ -39,8 +39,42 @@ class Sequential(SuitePart):
             raise FieldProblem(f"belongs to spending: power, not to {self.spending}", ("power",))
         if not self.anytime and not 1 <= len(self.looks) <= MOST_LOOKS:
             raise FieldProblem(f"a sequential design has 1 to {MOST_LOOKS} looks, not {len(self.looks)}", ("looks",))
-        _check_looks(self)
+        self._check_looks()
         return self
+
+    def _check_looks(self) -> None:
+        looks = self.looks
+        late = next((place for place, (one, other) in enumerate(pairwise(looks), 1) if other <= one), None)
+        if late is not None:
+            raise FieldProblem(f"{looks[late]} does not follow {looks[late - 1]}: looks must rise", ("looks", late))
+        if self.anytime and looks and looks[0] < ANYTIME_LEAST:
+            raise FieldProblem(f"{looks[0]}{TOO_FEW}", ("looks", 0))
+        if not self.anytime and (looks[0] < 2 or looks[-1] > 1000):
+            raise FieldProblem("looks must be between 2 and 1000 pairs",
+                               ("looks", 0 if looks[0] < 2 else len(looks) - 1))
+        for place, level in enumerate(() if self.anytime else self.levels()):
+            floor = sign_flip_floor(level.n)
+            if level.n <= EXACT_PAIRS and level.difference < floor:
+                raise FieldProblem(f"{level.n} pairs cannot decide there: the look's nominal p is "
+                                   f"{level.difference:.2g}, below the exact sign-flip test's least, {floor:.2g}; "
+                                   "look later or spend more early", ("looks", place))
+
+    def check(self, seeds: int, has_primary: bool) -> None:
+        """Check it against the rest of its suite.
+
+        Raises:
+            FieldProblem: the last look is not `seeds`, or there is no primary contrast.
+        """
+        if not has_primary:
+            raise FieldProblem("needs a primary contrast: it alone decides when the run stops", ("sequential",))
+        if not self.looks and seeds < ANYTIME_LEAST:
+            raise FieldProblem(f"{seeds}{TOO_FEW}", ("seeds",))
+        if self.looks and self.looks[-1] != seeds:
+            last = len(self.looks) - 1
+            beyond = next((place for place, n in enumerate(self.looks) if n > seeds), last)
+            what = "is beyond" if self.looks[beyond] > seeds else "is the last look, not"
+            raise FieldProblem(f"{self.looks[beyond]} {what} seeds: {seeds}; leave out seeds, the last look says it",
+                               ("sequential", "looks", beyond))
 
     def levels(self) -> tuple[LookLevel, ...]:
         """Return the nominal levels of the looks; not with anytime."""
@@ -51,31 +85,6 @@ class Sequential(SuitePart):
         return self.looks or tuple(range(ANYTIME_LEAST, seeds + 1))
 
 
-def _check_looks(design: Sequential) -> None:
-    """Check that every look can decide.
-
-    Raises:
-        FieldProblem: looks out of order, or one with too few pairs for its level.
-    """
-    looks = design.looks
-    late = next((place for place, (one, other) in enumerate(pairwise(looks), 1) if other <= one), None)
-    if late is not None:
-        raise FieldProblem(f"{looks[late]} does not follow {looks[late - 1]}: looks must rise", ("looks", late))
-    if design.anytime:
-        if looks and looks[0] < ANYTIME_LEAST:
-            raise FieldProblem(f"{looks[0]} pairs are too few for an e-process to decide; {ANYTIME_LEAST} are the "
-                               "least", ("looks", 0))
-        return
-    if looks[0] < 2 or looks[-1] > 1000:
-        raise FieldProblem("looks must be between 2 and 1000 pairs", ("looks", 0 if looks[0] < 2 else len(looks) - 1))
-    for place, level in enumerate(design.levels()):
-        floor = sign_flip_floor(level.n)
-        if level.n <= EXACT_PAIRS and level.difference < floor:
-            raise FieldProblem(f"{level.n} pairs cannot decide there: the look's nominal p is {level.difference:.2g}, "
-                               f"below the exact sign-flip test's least, {floor:.2g}; look later or spend more early",
-                               ("looks", place))
-
-
 def with_last_look(data: Any) -> Any:
     """Return raw data of a suite in which `seeds`, if it is left out, is the last look."""
     design = data.get("sequential") if isinstance(data, Mapping) else None
@@ -83,38 +92,3 @@ def with_last_look(data: Any) -> Any:
     if not isinstance(looks, list | tuple) or not looks or "seeds" in data:
         return data
     return {**data, "seeds": looks[-1]} if type(looks[-1]) is int and looks[-1] > 0 else data
-
-
-def check_design(design: Sequential, seeds: int, has_primary: bool) -> None:
-    """Check a design against the rest of its suite.
-
-    Raises:
-        FieldProblem: the last look is not `seeds`, or there is no primary contrast.
-    """
-    if not has_primary:
-        raise FieldProblem("needs a primary contrast: it alone decides when the run stops", ("sequential",))
-    if design.looks and design.looks[-1] != seeds:
-        beyond = next((place for place, n in enumerate(design.looks) if n > seeds), len(design.looks) - 1)
-        what = "is beyond" if design.looks[beyond] > seeds else "is the last look, not"
-        raise FieldProblem(f"{design.looks[beyond]} {what} seeds: {seeds}; leave out seeds, the last look says it",
-                           ("sequential", "looks", beyond))
-    if not design.looks and seeds < ANYTIME_LEAST:
-        raise FieldProblem(f"{seeds} is too few for an e-process to decide; {ANYTIME_LEAST} are the least", ("seeds",))
-
-
-@dataclass(frozen=True, slots=True)
-class ChosenDesign:
-    """A design chosen on the command line, for a suite that declares none."""
-
-    option: str
-    fields: Mapping[str, Any]
-    seeds: int
-
-    def applied(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Return raw data of a suite with this design."""
-        return {**data, "sequential": dict(self.fields), "seeds": self.seeds}
-
-
-UNTIL_SETTLED = ChosenDesign(
-    "--until-settled", {"looks": [8, 12, 18, 27, 40], "spending": "power", "power": 1.0}, 40)
-ANYTIME = ChosenDesign("--anytime", {"anytime": True}, 200)

@@ -13,17 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field, GetJsonSchemaHandler, StrictInt, field_validator, model_validator
+from pydantic import Field, GetJsonSchemaHandler, StrictInt, model_validator
 
 from repro.core.errors import nearest
-from repro.core.random_streams import Streams
+from repro.core.random_streams import SEEDS_BELOW, Streams
 from repro.suite.field_problem import FieldProblem, SuitePart
 from repro.suite.metrics import METRICS
 
-SEEDS_BELOW = 1 << 63
 MOST_TRIALS = 1000
-MOST_SEEDS = 100
-MOST_SPACES = 200
 MOST_CHOICES = 1000
 MOST_SETTINGS = 5000
 LARGEST_INT = 1 << 53
@@ -69,11 +66,10 @@ class Axis(SuitePart):
         if len(forms) != 1:
             raise FieldProblem("must be a list of choices, or a range: {log: [lo, hi]}, {linear: [lo, hi]} or "
                                "{int: [lo, hi]}")
-        name = forms[0].rstrip("_")
         if self.choices is not None:
             self._check_choices(self.choices)
             return self
-        low, high = self.ends
+        name, (low, high) = forms[0].rstrip("_"), self.ends
         if name == "int" and max(abs(low), abs(high)) > LARGEST_INT:
             raise FieldProblem(f"a search cannot draw whole numbers beyond 2^53 = {LARGEST_INT:,}; give smaller ends",
                                (name, int(abs(high) > LARGEST_INT)))
@@ -93,9 +89,8 @@ class Axis(SuitePart):
             raise FieldProblem("is empty: list at least one choice")
         if len(choices) > MOST_CHOICES:
             raise FieldProblem(f"lists {len(choices):,} choices; at most {MOST_CHOICES:,} are allowed")
-        twice = next((item for place, item in enumerate(choices) if item in choices[:place]), None)
-        if twice is not None:
-            raise FieldProblem(f"lists {twice!r} twice")
+        if twice := [item for place, item in enumerate(choices) if item in choices[:place]]:
+            raise FieldProblem(f"lists {twice[0]!r} twice")
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -136,15 +131,10 @@ class Space(SuitePart):
                                                                        "get; needs `unequal`")
     unequal: str = Field("", description="why these contenders get another number of settings")
 
-    @field_validator("origin")
-    @classmethod
-    def _says_something(cls, value: str) -> str:
-        if not value.strip():
-            raise FieldProblem("is empty: say where the range comes from")
-        return value
-
     @model_validator(mode="after")
     def _not_empty(self) -> Space:
+        if not self.origin.strip():
+            raise FieldProblem("is empty: say where the range comes from", ("origin",))
         if not self.space:
             raise FieldProblem("is empty: name at least one field to tune", ("space",))
         for name in self.space:
@@ -179,43 +169,28 @@ class Tune(SuitePart):
                                                                  "several: a pattern")
     trials: int = Field(ge=1, le=MOST_TRIALS, description="settings of every contender")
     search: Search = Field("halton", description="how settings are drawn, all of them before the first trial")
-    seeds: int = Field(1, ge=1, le=MOST_SEEDS, description="trials of every setting")
+    seeds: int = Field(1, ge=1, le=100, description="trials of every setting")
     metric: str = Field(json_schema_extra={"enum": [*METRICS]},
                         description="the figure by which settings of a contender are ranked; those that miss the "
                                     "target come after all that reach it, by their best quality")
     hopeless: Hopeless | None = Field(None, description="abandon hopeless trials by this rule; null: none")
     master_seed: int | None = Field(None, ge=0, lt=SEEDS_BELOW, description="seed of every random number of the "
                                     "tuning; null: derived from that of the scored trials")
-    spaces: tuple[Space, ...] = Field(max_length=MOST_SPACES, description="what is searched")
-
-    @field_validator("contenders")
-    @classmethod
-    def _some_factor(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        if value == ():
-            raise FieldProblem("is empty, so no contender would be tuned; name factors of the matrix, or leave it "
-                               "out: every cell competes then")
-        return value
-
-    @field_validator("metric")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        if value not in METRICS:
-            raise FieldProblem(f"no metric named {value!r}{nearest(value, METRICS)}")
-        return value
-
-    @field_validator("spaces")
-    @classmethod
-    def _some(cls, value: tuple[Space, ...]) -> tuple[Space, ...]:
-        if not value:
-            raise FieldProblem("is empty: every contender needs a space")
-        return value
+    spaces: tuple[Space, ...] = Field(max_length=200, description="what is searched")
 
     @model_validator(mode="after")
-    def _override_differs(self) -> Tune:
-        for place, space in enumerate(self.spaces):
-            if space.trials == self.trials:
-                raise FieldProblem(f"is what every contender gets ({self.trials}); leave it and `unequal` out",
-                                   ("spaces", place, "trials"))
+    def _consistent(self) -> Tune:
+        if self.contenders == ():
+            raise FieldProblem("is empty, so no contender would be tuned; name factors of the matrix, or leave it "
+                               "out: every cell competes then", ("contenders",))
+        if self.metric not in METRICS:
+            raise FieldProblem(f"no metric named {self.metric!r}{nearest(self.metric, METRICS)}", ("metric",))
+        if not self.spaces:
+            raise FieldProblem("is empty: every contender needs a space", ("spaces",))
+        same = next((place for place, space in enumerate(self.spaces) if space.trials == self.trials), None)
+        if same is not None:
+            raise FieldProblem(f"is what every contender gets ({self.trials}); leave it and `unequal` out",
+                               ("spaces", same, "trials"))
         return self
 
     def trials_of(self, space: Space) -> int:

@@ -1,4 +1,4 @@
-"""Cells as rows: the declared metric with its interval, how trials ended, figures of training."""
+"""Cells as rows and tables: the declared metric with its interval, how trials ended, figures of training."""
 
 from __future__ import annotations
 
@@ -7,10 +7,36 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from repro.compare import METRICS, Summary
 from repro.compare.cell_figures import GROUPS, Figure
 from repro.compare.findings import Findings
+from repro.core.numbers import readable
+from repro.tables.layout import NOTHING, Column, TextTable, count, ends, figure, laid, rounded, words
+from repro.tables.values import Row, as_number, bounds, estimate, plain
 
-from .amounts import amount_text, ends_text, seconds_text, share_text
-from .layout import NOTHING, Column, TextTable, count, ends, figure, laid, rounded, words
-from .values import Row, as_number, bounds, estimate, plain
+
+def seconds_text(value: float, digits: int = 4) -> str:
+    """Return a time as `0.7664 s` or `1.527 ms`."""
+    number, unit = readable(value)
+    return f"{number:.{digits}g} {unit}"
+
+
+def amount_text(value: float, metric: str, digits: int = 4) -> str:
+    """Return a value of a metric with the unit of the metric."""
+    scale = METRICS[metric]
+    return seconds_text(value, digits) if scale.timed else f"{value:.{digits}g} {scale.unit}".rstrip()
+
+
+def ends_text(low: float, high: float, metric: str) -> str:
+    """Return the ends of an interval; times have their unit, once if both have the same."""
+    if not METRICS[metric].timed:
+        return f"{low:.4g} to {high:.4g}"
+    first, last = seconds_text(low), seconds_text(high)
+    unit = last[last.index(" "):]
+    return f"{first.removesuffix(unit)} to {last}"
+
+
+def share_text(value: float | None, decimals: int = 0) -> str:
+    """Return a share in per cent; a dash if it is unknown."""
+    return "-" if value is None else f"{100 * value:.{decimals}f} %"
+
 
 PAPER = (
     ("step_seconds", "Step (s)"), ("train_samples_per_second", "Samples/s"), ("tokens_per_second", "Tokens/s"),
@@ -43,17 +69,14 @@ def summary_row(item: Summary, origin: str | None) -> Row:
     Args:
         origin: of its figures; None: unknown.
     """
+    statuses = ", ".join(f"{count} {status}" for status, count in sorted(item.statuses.items()))
     row: Row = {"cell_id": item.cell_id, "cell": plain(item.label), "origin": origin, "metric": item.metric,
-                "n": item.n, "ok": item.ok, "statuses": _ends(item), "median": item.median}
+                "n": item.n, "ok": item.ok, "statuses": statuses, "median": item.median}
     return row | bounds("median", item.interval) | bounds("success", item.success) | {
         "coefficient_of_variation": item.coefficient_of_variation, "outliers": sum(item.outliers),
         "resumed": item.resumed, "median_epochs": item.median_epochs,
         "median_samples_per_second": item.median_samples_per_second, "median_final": item.median_final,
     }
-
-
-def _ends(item: Summary) -> str:
-    return ", ".join(f"{count} {status}" for status, count in sorted(item.statuses.items()))
 
 
 def cell_table(found: Sequence[Summary], origins: Mapping[str, str], title: str) -> TextTable:
@@ -91,6 +114,11 @@ def _shown(found: Sequence[Summary], origins: Mapping[str, str]) -> Iterator[Row
 def missing_text(item: Summary) -> str:
     """Return what stands for a median that a cell has not."""
     return "not run" if not item.n else "not reached" if METRICS[item.metric].to_target else "none"
+
+
+def median_text(item: Summary) -> str:
+    """Return the median of a cell with its unit, or what stands for it."""
+    return missing_text(item) if item.median is None else amount_text(item.median, item.metric, 3)
 
 
 def done(found: Sequence[Summary]) -> str:

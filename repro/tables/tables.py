@@ -20,13 +20,11 @@ from repro.record.result.remarks import joined
 from repro.record.result.results import Result, figures_of
 
 from .cell_tables import cell_rows
-from .claims import claim_rows
-from .effects import effect_rows, interaction_rows
-from .operation_rows import check_rows, measure_rows
+from .operations import check_rows, measure_rows
 from .scores import profile_rows, score_rows, score_time_rows
 from .tuning import setting_rows, space_rows, tuning_rows
 from .values import Row, Value, plain
-from .verdicts import comparison_rows, pair_rows
+from .verdicts import claim_rows, comparison_rows, effect_rows, interaction_rows, pair_rows
 
 HASHES = ("init_weights", "data_order", "augmentation", "data", "final_weights")
 PHASES = ("train", "eval", "checkpoint", "logging", "other")
@@ -72,16 +70,17 @@ def tables(record: Record) -> list[Table]:
         Table("pairs", "One row per pair of trials with one seed", tuple(pair_rows(answers))),
         Table("trials", "One row per trial", tuple(_trial(record, item) for item in record.results)),
         Table("operations", "One row per figure of a cell whose trials measure operations",
-              tuple(measure_rows(record))),
+              tuple(measure_rows(record, record.plan.cells))),
         Table("checks", "One row per check of the answers of a cell whose trials measure operations",
-              tuple(check_rows(record))),
+              tuple(check_rows(record, record.plan.cells))),
         *(table(record) for table in registry.parts("table").values()),
         Table("evaluations", "One row per evaluation of a trial", tuple(_evaluations(record))),
         Table("attempts", "One row per attempt of a trial, including failed ones", tuple(_attempts(record))),
         Table("parameters", "One row per setting of a cell", tuple(_parameters(record))),
         Table("environment", "One row per fact about the machine and its software", tuple(_environment(record))),
         Table("warnings", "One row per warning about the machine and the run", tuple(_warnings(answers))),
-        Table("skipped", "One row per combination that did not run", tuple(_skipped(record))),
+        Table("skipped", "One row per combination that did not run", tuple(
+            {"cell": plain(item.label), "reason": plain(item.reason)} for item in record.plan.skipped)),
     ]
     return [table for table in found if table.rows]
 
@@ -189,11 +188,6 @@ def _environment(record: Record) -> Iterable[Row]:
     for package in record.environment.packages:
         name, _, version = package.partition("==")
         yield {"name": plain(f"package.{name}"), "value": plain(version)}
-
-
-def _skipped(record: Record) -> Iterable[Row]:
-    for item in record.plan.skipped:
-        yield {"cell": plain(item.label), "reason": plain(item.reason)}
 
 
 def _warnings(found: Findings) -> Iterable[Row]:

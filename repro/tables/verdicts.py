@@ -1,15 +1,29 @@
-"""Verdicts on pairs of cells as rows: comparisons, the factors of ratios of times, pairs of trials."""
+"""Verdicts as rows and tables: comparisons of cells, factors of ratios of times, main effects, claims of a contest."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from repro.compare import METRICS, Comparison
+from repro.compare.design.effect import Interaction, MainEffect
 from repro.compare.evidence.time_split import in_words
+from repro.compare.figures import Claim
 from repro.compare.findings import Findings
-
-from .layout import NOTHING, Column, TextTable, count, ends, figure, laid, rounded, sentence, words
-from .values import Row, as_number, bounds, estimate, plain
+from repro.tables.layout import (
+    NOTHING,
+    Column,
+    TextTable,
+    count,
+    decimals,
+    ends,
+    figure,
+    laid,
+    name,
+    rounded,
+    sentence,
+    words,
+)
+from repro.tables.values import Row, as_number, bounds, estimate, plain
 
 
 def comparison_rows(found: Iterable[Comparison], origins: Mapping[str, str]) -> Iterator[Row]:
@@ -106,3 +120,90 @@ ALONE = "p alone"
 """Header of p before the correction for several tests."""
 FOOTNOTE = ("* declared contrast, tested alone; every other p is corrected by Holm over all shown. A ratio below 1 "
             "means less time, fewer samples, lower throughput or lower quality.")
+
+
+def effect_rows(found: Sequence[MainEffect], origin: str) -> Iterator[Row]:
+    """Yield one row per main effect.
+
+    Args:
+        origin: of the figures.
+    """
+    for item in found:
+        pooled = item.pooled
+        row = _effect(item, origin) | {
+            "combinations": item.combinations, "incomplete": item.incomplete, "failed": item.failed,
+            "seeds": pooled.n, "ratio": pooled.ratio,
+        }
+        row |= bounds("ratio", pooled.interval)
+        row |= {"speedup": pooled.speedup, "verdict": pooled.verdict, "refused": pooled.refused,
+                "because": plain(pooled.because), "p": pooled.p, "p_adjusted": pooled.p_adjusted,
+                "family": pooled.family, "settles": plain(pooled.settles),
+                "depends_on": plain(", ".join(dict.fromkeys(other.factor for other in item.flagged))),
+                "differs": plain(pooled.also), "cautions": plain("; ".join(pooled.cautions))}
+        yield row
+
+
+def interaction_rows(found: Sequence[MainEffect], origin: str) -> Iterator[Row]:
+    """Yield one row per difference of a main effect between two levels of another factor."""
+    for item in found:
+        for other in item.interactions:
+            yield _effect(item, origin) | _interaction(other)
+
+
+def _effect(item: MainEffect, origin: str) -> Row:
+    return {"factor": plain(item.factor), "level": plain(item.level), "reference": plain(item.reference),
+            "origin": origin, "metric": item.pooled.metric}
+
+
+def _interaction(other: Interaction) -> Row:
+    row: Row = {
+        "other_factor": plain(other.factor), "other_level": plain(other.level),
+        "other_reference": plain(other.reference), "combinations": other.combinations,
+        "ratio_here": other.ratio_here, "ratio_there": other.ratio_there, "ratio": other.ratio,
+    }
+    return row | bounds("ratio", other.interval) | {
+        "p": other.p, "p_adjusted": other.p_adjusted, "flagged": other.flagged, "reverses": other.reverses}
+
+
+def effect_table(found: Sequence[MainEffect], origin: str, digits: int = 3) -> TextTable:
+    """Return one row per main effect; no row if the suite asks for none.
+
+    Args:
+        digits: of ratios.
+    """
+    return laid("Main effects: each level against that of the baseline, paired over all other factors", (
+        words("Level", "level"), words("Against", "reference"), words("Figures", "origin"),
+        Column("Ratio of", lambda row: METRICS[str(row["metric"])].noun, False),
+        count("Pairs of cells", "combinations"), *judged_columns("Seeds", "seeds", digits),
+        words("Depends on", "depends_on")), effect_rows(found, origin))
+
+
+def claim_rows(found: Sequence[Claim], origins: Mapping[str, str]) -> Iterator[Row]:
+    """Yield one row a cell; none if the run is no contest."""
+    for item in found:
+        row: Row = {
+            "cell_id": item.cell_id, "cell": plain(item.label), "origin": origins.get(item.cell_id),
+            "quality": plain(item.metric), "direction": item.direction, "target": item.target, "alpha": item.alpha,
+            "declared": item.declared, "n": item.n, "mean": item.mean, "deviation": item.deviation,
+        }
+        yield row | bounds("mean", item.interval) | {
+            "p": item.p, "verdict": item.verdict, "because": plain(item.because),
+            "cautions": plain("; ".join(item.cautions))}
+
+
+def claim_table(found: Sequence[Claim], origins: Mapping[str, str]) -> TextTable:
+    """Return one row a cell."""
+    return laid(f"Claims of quality: {name(found[0].statement)}" if found else "", (
+        words("Cell", "cell"), words("Figures", "origin"), count("Runs", "n", "declared"), decimals("Mean", "mean", 5),
+        Column("Interval", _ends), decimals("Standard deviation", "deviation", 5), figure("p, one-sided", "p", 2),
+        figure("alpha", "alpha", 2), Column("Claim", _claim, numeric=False)), claim_rows(found, origins))
+
+
+def _ends(row: Row) -> str:
+    if row["mean_low"] is None or row["mean_level"] is None:
+        return NOTHING
+    return f"{row['mean_low']:.5f} to {row['mean_high']:.5f} ({100 * float(row['mean_level']):.3g} %)"
+
+
+def _claim(row: Row) -> str:
+    return str(row["verdict"]) if row["verdict"] == "supported" else f"{row['verdict']}: {name(str(row['because']))}"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 
 class Stopwatch:
@@ -53,27 +53,8 @@ class Stopwatch:
         return before
 
 
-class StepTimer(Protocol):
-    """Times the steps of one block; read only after the block."""
-
-    def start(self) -> None:
-        """Begin a block."""
-
-    def mark_input(self) -> None:
-        """Mark that the step's input is ready."""
-
-    def mark_step(self) -> None:
-        """Mark that the engine's step returned."""
-
-    def exclude_pause(self) -> None:
-        """Exclude the time since the last mark: it was neither input nor step (weights were hashed)."""
-
-    def read(self) -> tuple[list[float], list[float]]:
-        """Return (step seconds, input seconds) of every step since `start`; on a GPU the caller synchronises before."""
-
-
 class HostTimer:
-    """Host times, for devices whose work is done when the call returns (CPU)."""
+    """Times the steps of one block by the host's clock, for devices whose work is done when the call returns (CPU)."""
 
     def __init__(self, now: Callable[[], int] = time.perf_counter_ns) -> None:
         self._now = now
@@ -81,17 +62,21 @@ class HostTimer:
         self._excluded_ns = 0
 
     def start(self) -> None:
+        """Begin a block."""
         self._marks, self._excluded_ns = [self._now()], 0
 
     def mark_input(self) -> None:
+        """Mark that the step's input is ready; `mark_step`: that the engine's step returned."""
         self._marks.append(self._now() - self._excluded_ns)
 
     mark_step = mark_input
 
     def exclude_pause(self) -> None:
+        """Exclude the time since the last mark: it was neither input nor step (weights were hashed)."""
         self._excluded_ns = self._now() - self._marks[-1]
 
     def read(self) -> tuple[list[float], list[float]]:
+        """Return (step seconds, input seconds) of every step since `start`; on a GPU the caller synchronises before."""
         marks = self._marks
         steps = [(marks[i + 1] - marks[i]) / 1e9 for i in range(1, len(marks) - 1, 2)]
         inputs = [(marks[i + 1] - marks[i]) / 1e9 for i in range(0, len(marks) - 1, 2)]
@@ -99,7 +84,7 @@ class HostTimer:
 
 
 class CudaTimer:
-    """CUDA events at step boundaries.
+    """The same by CUDA events at step boundaries.
 
     The host runs ahead of the device, so host times mean nothing. Input seconds are the time that the device was idle
     between two steps, until the copy of the next batch was there and the host had launched something: nothing to speak
@@ -140,13 +125,6 @@ class CudaTimer:
         return event
 
 
-def step_timer(device: str, virtual: Callable[[], int] | None) -> StepTimer:
-    """Return the timer for the device; `virtual` is an engine's own clock, if it has one."""
-    if virtual is not None:
-        return HostTimer(virtual)
-    return CudaTimer() if device.startswith("cuda") else HostTimer()
-
-
 @dataclass(frozen=True, slots=True)
 class RankClock:
     """The clock of one rank: the time, the phases, the step timer."""
@@ -154,7 +132,7 @@ class RankClock:
     now: Callable[[], int]
     """Monotonic nanoseconds of the log."""
     watch: Stopwatch
-    timer: StepTimer
+    timer: HostTimer | CudaTimer
 
 
 def make_clock(
@@ -166,5 +144,6 @@ def make_clock(
         virtual: an engine's own clock; replaces the machine's.
         now: the machine's clock, shifted if the trial was resumed after a reboot.
     """
-    now = virtual or now
-    return RankClock(now, Stopwatch(now), step_timer(device, virtual))
+    if virtual is not None:
+        return RankClock(virtual, Stopwatch(virtual), HostTimer(virtual))
+    return RankClock(now, Stopwatch(now), CudaTimer() if device.startswith("cuda") else HostTimer())

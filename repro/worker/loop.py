@@ -7,23 +7,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from repro.core.random_streams import Streams
 from repro.record.folder.checkpoint import Resumption
 from repro.record.log.schema import CheckpointWritten, ControllerReading, Hashes, Phases, ResumedFrom, RunStart, RunStop
 from repro.record.result.remarks import Resumed
-from repro.worker.checkpoints.checkpoint_writer import CheckpointWriter
-from repro.worker.checkpoints.checkpointing import read_own_state, refuse_foreign_state, save_checkpoint
-from repro.worker.context import TrialContext
+from repro.worker.checkpoints import CheckpointWriter, refuse_foreign_state, save_checkpoint
 from repro.worker.control_counters import read_controller
 from repro.worker.evaluation import Evaluator
-from repro.worker.input.data_audit import BatchSplit, DataAudit
+from repro.worker.input.data_audit import DataAudit
 from repro.worker.input.data_order import make_order
 from repro.worker.input.pipeline import make_input
-from repro.worker.report.capture import Capture
-from repro.worker.report.final_report import RankFigures, report_final
-from repro.worker.steps import TimedSteps
+from repro.worker.report.final_checks import Capture
+from repro.worker.report.final_report import report_final
+from repro.worker.setup import TrialContext
+from repro.worker.steps import TimedSteps, TrafficLog
 from repro.worker.stop_rule import Ending, Progress, decide, decide_hopeless, decide_steps
-from repro.worker.traffic_log import TrafficLog
 
 
 class Loop:
@@ -34,14 +31,10 @@ class Loop:
     ) -> None:
         self.context, self.writer, self.resumed = context, writer, resumed
         self.session, self.log, self.watch = context.session, context.log, context.clock.watch
-        trial, job, batch = context.trial, context.job, context.choices.batch.global_
-        train_samples = context.workload.train_samples
-        self.order = make_order(context.choices.input.order, Streams(trial.master_seed, trial.repeat), train_samples,
-                                batch, job.world, job.accumulation)
+        trial, job = context.trial, context.job
+        self.order = make_order(trial, job)
         self.input = make_input(context, self.order)
-        self.audit = DataAudit(
-            context.parts, self.order, BatchSplit(job.rank, job.world, job.accumulation, batch), train_samples
-        ) if context.parts is not None else None
+        self.audit = DataAudit(context.parts, self.order, job) if context.parts is not None else None
         self.traffic = TrafficLog()
         self.steps = TimedSteps(context, self.input, self.audit, self.traffic)
         self.evaluator = Evaluator(context, self.input.evaluation)
@@ -57,9 +50,13 @@ class Loop:
     def run(self) -> None:
         """Train until the target, the budget or divergence ends the trial, then log the final report."""
         with self.input.explained():
-            self._run()
+            self._train()
+            peak_bytes = self.peak_bytes()
+            with self.session.evaluated():  # the final weights are those of the last evaluation
+                report_final(self.context, self.steps, self.order, self.capture, self.evaluator.last,
+                             (self.init_peak_bytes, peak_bytes), self.controller)
 
-    def _run(self) -> None:
+    def _train(self) -> None:
         if self.resumed is not None:
             self.resume(self.resumed)
         else:
@@ -71,13 +68,6 @@ class Loop:
                 self.save(self.writer)
         self.stop(ending)
         self.traffic.add(self.session.traffic())
-        figures = RankFigures(
-            self.steps.step, self.steps.block_seconds, self.steps.whole_seconds, self.traffic.total(),
-            self.peak_bytes(), self.init_peak_bytes, self.order, self.audit, self.capture, self.evaluator.last,
-            self.input, self.controller,
-        )
-        with self.session.evaluated():  # the final weights are those of the last evaluation
-            report_final(self.context, figures)
 
     def start(self) -> None:
         """Start the clock and read the data."""
@@ -177,7 +167,7 @@ class Loop:
         Raises:
             CheckpointRefused: the checkpoint is damaged or of something else.
         """
-        own = read_own_state(self.context, resumed)
+        own = resumed.own(self.context.job.rank if self.context.parts is not None else 0)  # without a model one writes
         self.open_data()
         with refuse_foreign_state(resumed.path.name):
             self.session.load(resumed.path, own["session"])

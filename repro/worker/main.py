@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,17 @@ from repro.core.events import EventLog
 from repro.core.machine import torch_build
 from repro.core.random_streams import Streams
 from repro.record.environment.environment import settings
-from repro.record.folder.checkpoint import Resumption
 from repro.record.folder.stored_code import allow_code_of_trial
 from repro.record.log import schema
 from repro.record.log.schema import Bar
 from repro.seams.training import Engine, Job, RankLoop, Session, Workload
 from repro.suite.model import Trial
-from repro.worker.checkpoints.checkpoint_writer import CheckpointWriter, from_payload
+from repro.worker.checkpoints import from_payload
 from repro.worker.clock import make_clock
-from repro.worker.context import TrialContext
 from repro.worker.loop import Loop
 from repro.worker.memory import naming_out_of_memory
 from repro.worker.serve import serve
-from repro.worker.setup import RankPlace, make_job, start_session, warm_up
+from repro.worker.setup import RankPlace, Started, TrialContext, make_job, start_session, warm_up
 from repro.worker.weights import weights_sha256
 
 VIRTUAL_ANCHOR_MS = 1_577_836_800_000.0
@@ -62,64 +60,51 @@ def build(trial: Trial, place: RankPlace, log_path: Path, payload: Mapping[str, 
     if place.rank and not engine.needs_parts:
         writer = None  # rank 0 writes for all: no barrier keeps the other ranks in step with it
     bar = Bar.model_validate(payload["bar"]) if payload.get("bar") else None
-    if resumed is not None:
-        return _build_resumed(trial, job, virtual, log_path, writer, resumed, bar)
-    log = _open_log(log_path, place.rank, virtual)
+    shift_ns = resumed.shift_ns if resumed else 0
+    now = (lambda: time.monotonic_ns() + shift_ns) if shift_ns else time.monotonic_ns
+    # The log up to a checkpoint, initialisation included, is copied from the earlier attempt.
+    before = resumed.log() if resumed and place.rank == 0 else b""
+    log = EventLog(log_path if place.rank == 0 else None, place.rank, virtual or now,
+                   anchor_ms=VIRTUAL_ANCHOR_MS if virtual else None, before=before)
     with _close_on_failure(log):
-        log.write(schema.CacheClear(value=True))
-        log.write(schema.Launched(value=virtual() if virtual else payload["launched_ns"]))
-        return _build_new(trial, job, virtual, log, writer, bar)
-
-
-def _build_new(
-    trial: Trial, job: Job, virtual: Callable[[], int] | None, log: EventLog, writer: CheckpointWriter | None,
-    bar: Bar | None,
-) -> RankLoop:
-    """Build a trial that starts from its initial weights; initialisation is an interval of its log."""
-    engine = trial.training.engine.get(Engine)
-    log.write(schema.InitStart())
-    _describe(log, trial, engine)
-    started = start_session(trial, job)
-    session, parts = started.session, started.parts
-    with _close_on_failure(session):
-        log.write(schema.Hashes(value={"init_weights": weights_sha256(session.weights())}))
-        log.write(schema.Settings(value=settings(os.environ)))
-        _state_bar(log, bar)
-        if planned := session.gradient_plan():
-            log.write(schema.GradientPlan(value=planned))
-        if engine.needs_parts:
-            log.write(schema.Build(value=torch_build()))
-        if parts is not None and trial.training.warmup_steps:
-            compiled = warm_up(session, parts, job, trial.training)
-            if compiled is not None:
-                log.write(compiled)
-        log.write(schema.InitStop())
-        log.flush()
-        context = TrialContext(trial, job, started, log, make_clock(job.device, virtual), bar)
-        return engine.rank_loop(context) or Loop(context, writer)
-
-
-def _build_resumed(
-    trial: Trial, job: Job, virtual: Callable[[], int] | None, log_path: Path, writer: CheckpointWriter | None,
-    resumed: Resumption, bar: Bar | None,
-) -> Loop:
-    """Build a trial that resumes a checkpoint: the session is new, the loop loads its state.
-
-    The log up to the checkpoint, initialisation included, is copied from the earlier attempt.
-    """
-    now = _shifted_clock(resumed.shift_ns)
-    log = _open_log(log_path, job.rank, virtual, now, resumed.log() if job.rank == 0 else b"")
-    with _close_on_failure(log):
-        log.flush()
+        if resumed is None:
+            log.write(schema.CacheClear(value=True))
+            log.write(schema.Launched(value=virtual() if virtual else payload["launched_ns"]))
+            log.write(schema.InitStart())
+            _describe(log, trial, engine)
+        else:
+            log.flush()
         started = start_session(trial, job)
         with _close_on_failure(started.session):
-            if started.parts is not None:
+            if resumed is None:
+                _initialise(trial, job, started, log, bar)
+            elif started.parts is not None:
                 # Even if the trial has no warm-up: in the first steps DDP rearranges its buckets and optimizers create
                 # their state, which the earlier attempt had done by its checkpoint.
                 warm_up(started.session, started.parts, job, trial.training)
-            clock = make_clock(job.device, virtual, now)
+            context = TrialContext(trial, job, started, log, make_clock(job.device, virtual, now), bar)
+            if resumed is None:
+                return engine.rank_loop(context) or Loop(context, writer)
             _state_bar(log, bar)
-            return Loop(TrialContext(trial, job, started, log, clock, bar), writer, resumed)
+            return Loop(context, writer, resumed)
+
+
+def _initialise(trial: Trial, job: Job, started: Started, log: EventLog, bar: Bar | None) -> None:
+    """Warm up a trial that starts from its initial weights; initialisation is an interval of its log."""
+    session = started.session
+    log.write(schema.Hashes(value={"init_weights": weights_sha256(session.weights())}))
+    log.write(schema.Settings(value=settings(os.environ)))
+    _state_bar(log, bar)
+    if planned := session.gradient_plan():
+        log.write(schema.GradientPlan(value=planned))
+    if trial.training.engine.get(Engine).needs_parts:
+        log.write(schema.Build(value=torch_build()))
+    if started.parts is not None and trial.training.warmup_steps:
+        compiled = warm_up(session, started.parts, job, trial.training)
+        if compiled is not None:
+            log.write(compiled)
+    log.write(schema.InitStop())
+    log.flush()
 
 
 @contextmanager
@@ -141,20 +126,6 @@ def _state_bar(log: EventLog, bar: Bar | None) -> None:
     """Log the bar of a tuning trial that may be abandoned."""
     if bar is not None:
         log.write(schema.HopelessBar(value=bar))
-
-
-def _shifted_clock(shift_ns: int) -> Callable[[], int]:
-    return (lambda: time.monotonic_ns() + shift_ns) if shift_ns else time.monotonic_ns
-
-
-def _open_log(
-    path: Path, rank: int, virtual: Callable[[], int] | None, now: Callable[[], int] = time.monotonic_ns,
-    before: bytes = b"",
-) -> EventLog:
-    target = path if rank == 0 else None
-    if virtual is None:
-        return EventLog(target, rank, now, before=before)
-    return EventLog(target, rank, virtual, anchor_ms=VIRTUAL_ANCHOR_MS, before=before)
 
 
 def _describe(log: EventLog, trial: Trial, engine: Engine) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from repro.core.errors import OutOfMemory
-from repro.core.memory import is_out_of_memory
+from repro.core.machine import is_out_of_memory
 from repro.seams.training import Engine
 from repro.suite.kinds.training import TrainingConfig
 

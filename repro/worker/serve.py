@@ -10,8 +10,7 @@ from repro.seams.training import Engine, ServerWork, TrainingParts
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial
 from repro.worker.clock import make_clock
-from repro.worker.context import block_steps
-from repro.worker.setup import RankPlace, build_parts, make_job
+from repro.worker.setup import RankPlace, block_steps, build_parts, make_job
 
 
 def serve(

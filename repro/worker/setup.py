@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import os
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from repro.core.errors import one_line
+from repro.core.events import EventLog
+from repro.core.machine import rank_threads
 from repro.core.random_streams import Streams
-from repro.record.log.schema import Compilation
+from repro.record.log.schema import Bar, Compilation
 from repro.seams.training import (
     Comm,
     Engine,
@@ -27,10 +32,11 @@ from repro.seams.training import (
 )
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial
-from repro.worker.model_flops import meta_twin
+from repro.worker.clock import RankClock
 
 if TYPE_CHECKING:
     import torch
+
 
 DISTURBANCE = 1e-7
 """Relative size of the disturbance that measures how much rounding matters: about one last place of float32."""
@@ -94,6 +100,20 @@ def start_session(
     functions = replace(parts) if parts is not None else None
     twin = meta_twin(parts.model) if parts is not None and job.rank == 0 else None
     return Started(engine.start(parts, job, streams), parts, functions, twin)
+
+
+def meta_twin(model: torch.nn.Module) -> torch.nn.Module | str:
+    """Return a copy of the model on the meta device, before an engine changes it; or why there is none."""
+    import torch
+
+    tensors = [*model.parameters(), *model.buffers()]
+    memo: dict[int, Any] = {
+        id(item): torch.nn.Parameter(torch.empty_like(item, device="meta"), item.requires_grad)
+        if isinstance(item, torch.nn.Parameter) else torch.empty_like(item, device="meta") for item in tensors}
+    try:
+        return copy.deepcopy(model, memo)
+    except Exception as error:  # a model may hold anything; a figure for readers must not end a trial
+        return f"the model cannot be copied: {one_line(str(error))}"
 
 
 def build_parts(
@@ -177,7 +197,7 @@ def seed_libraries(streams: Streams, determinism: str, with_torch: bool, rank: i
     import torch
 
     if not torch.cuda.is_available():
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        torch.set_num_threads(rank_threads(os.environ))
     if determinism != "free":
         torch.manual_seed(streams.seed("torch", rank))  # dropout masks differ by rank
     if determinism == "bitwise":
@@ -190,3 +210,58 @@ def seed_libraries(streams: Streams, determinism: str, with_torch: bool, rank: i
         # times the step time. The filling changes results only if a program reads memory that it has not written, and
         # then the hashes differ.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialContext:
+    """One rank of one trial: its configuration, its session, its data, its log and its clock."""
+
+    trial: Trial
+    job: Job
+    started: Started
+    log: EventLog
+    clock: RankClock
+    bar: Bar | None = None
+    """Of a tuning trial that may be abandoned as hopeless."""
+
+    @property
+    def session(self) -> Session:
+        return self.started.session
+
+    @property
+    def parts(self) -> TrainingParts | None:
+        """None for an engine that needs no model (the fake)."""
+        return self.started.parts
+
+    @property
+    def choices(self) -> TrainingConfig:
+        return self.trial.training
+
+    @property
+    def workload(self) -> Workload:
+        return self.choices.workload.get(Workload)
+
+    @property
+    def budget_steps(self) -> int:
+        """Steps that the declared budget allows."""
+        return self.choices.budget_steps
+
+    def block_steps(self, step: int) -> int:
+        """Return the steps of the block that begins after `step` steps."""
+        return block_steps(self.choices, step)
+
+    def count_samples(self, step: int) -> int:
+        """Samples of all ranks together after `step` optimizer steps."""
+        return step * self.choices.batch.global_
+
+
+def block_steps(choices: TrainingConfig, step: int) -> int:
+    """Return the steps of the block that begins after `step` steps.
+
+    With a target they are those up to the next evaluation, CEIL(`evaluate_every` / global batch); without one, all
+    warm-up steps, then all timed steps.
+    """
+    rest = choices.budget_steps - step
+    if choices.evaluate_every is not None:
+        return min(math.ceil(choices.evaluate_every / choices.batch.global_), rest)
+    return choices.stop.warmup if step < choices.stop.warmup else rest

@@ -1,22 +1,67 @@
-"""Blocks of timed optimizer steps: the input, the timer, the losses, the hashes of a bitwise trial."""
+"""Timed optimizer steps in blocks: their input, timer and losses, their lines in the log, the traffic of the rank."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repro.core.events import EventLog
-from repro.record.log.schema import BlockStart, BlockStop, Hashes
-from repro.worker.context import TrialContext
+from repro.record.log.schema import BlockStart, BlockStop, Hashes, Operations, RankSteps, StepBlock
 from repro.worker.input.data_audit import DataAudit
 from repro.worker.input.trial_input import TrialInput
-from repro.worker.step_log import write_steps
-from repro.worker.traffic_log import TrafficLog
+from repro.worker.setup import TrialContext
 from repro.worker.weights import weights_sha256
 
+SECONDS = ("busy_seconds", "exposed_seconds", "overlapped_seconds")
+COUNTS = ("collectives", "payload_bytes", "sent_bytes", "received_bytes")
+STEPS_A_LINE = 10_000
+"""About half a MiB: our readers accept 16 MiB (`events.MAX_LINE`), those of published logs 1 MiB."""
 HASHED_STEPS = (1, 10)
 """Steps after which a bitwise trial logs the hash of its weights, in addition to the last (method.md section 5)."""
+
+
+class TrafficLog:
+    """Adds up the readings of a rank's meter, in the meter's format (`Comm.traffic`)."""
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[str, str], dict[str, Any]] = {}
+        self._seconds = dict.fromkeys(SECONDS, 0.0)
+        self._training = dict.fromkeys(SECONDS, 0.0)
+        self._counted = False
+
+    def add(self, reading: Mapping[str, Any], training: bool = False) -> None:
+        """Add a reading of the meter; `training`: it covers training steps only."""
+        if not reading:
+            return
+        self._counted = True
+        for line in reading["lines"]:
+            self._add_line(line)
+        for name in SECONDS:
+            self._seconds[name] += reading[name]
+            self._training[name] += reading[name] if training else 0.0
+
+    def _add_line(self, line: Mapping[str, Any]) -> None:
+        known = self._lines.setdefault((line["operation"], line["dtype"]), dict(line) | dict.fromkeys(COUNTS, 0))
+        for name in COUNTS:
+            # None means not counted; a sum with it is unknown too.
+            known[name] = None if None in (known[name], line[name]) else known[name] + line[name]
+
+    def restore(self, total: Mapping[str, Any]) -> None:
+        """Continue from the return value of `total` in an earlier attempt."""
+        if not total:
+            return
+        self._counted = True
+        self._lines = {(line["operation"], line["dtype"]): dict(line) for line in total["lines"]}
+        self._seconds = {name: float(total[name]) for name in SECONDS}
+        self._training = dict(total["training"])
+
+    def total(self) -> dict[str, Any]:
+        """Return everything (JSON-like, `repro.record.result.results.RankTraffic`); empty if nothing was counted."""
+        if not self._counted:
+            return {}
+        return {"lines": [self._lines[key] for key in sorted(self._lines)], **self._seconds,
+                "training": dict(self._training)}
 
 
 class TimedSteps:
@@ -105,3 +150,63 @@ def read_losses(losses: Sequence[Any]) -> list[float]:
     import torch
 
     return [float(loss) for loss in torch.stack([loss.detach().reshape(()) for loss in losses]).tolist()]
+
+
+def write_steps(
+    log: EventLog, first: int, seconds: Sequence[float], inputs: Sequence[float], losses: Sequence[float],
+    end_ns: int,
+) -> None:
+    """Write the `StepBlock` lines of one block.
+
+    Every line is complete in itself, so that a reader may stop after any of them: it names its first step and has the
+    time at which its last step ended, like the only line of a short block.
+
+    Args:
+        first: number of the block's first step, from 0.
+        end_ns: end of the block on the log's clock, nanoseconds.
+    """
+    later = sum(seconds) + sum(inputs)
+    for start in _line_starts(len(seconds)):
+        part = slice(start, start + STEPS_A_LINE)
+        last = start + STEPS_A_LINE >= len(seconds)
+        later -= sum(seconds[part]) + sum(inputs[part])
+        log.write(StepBlock(first=first + start, seconds=_round_seconds(seconds[part]),
+                            input_seconds=_round_seconds(inputs[part]), loss=losses[part]),
+                  at_ns=end_ns if last else end_ns - round(later * 1e9))
+
+
+def write_rank_steps(
+    log: EventLog, slowest: Sequence[float], fastest: Sequence[float], whole: Sequence[float]
+) -> None:
+    """Write the `RankSteps` lines of one block: seconds of the slowest and of the fastest rank, by step.
+
+    Args:
+        whole: seconds of the slowest rank with the step's input.
+    """
+    for start in _line_starts(len(slowest)):
+        part = slice(start, start + STEPS_A_LINE)
+        log.write(RankSteps(slowest_seconds=_round_seconds(slowest[part]),
+                            fastest_seconds=_round_seconds(fastest[part]), whole_seconds=_round_seconds(whole[part])))
+
+
+def write_operations(log: EventLog, ranks: Sequence[Sequence[float]]) -> None:
+    """Write the `Operations` lines: seconds of the slowest and of the fastest rank, by operation.
+
+    Args:
+        ranks: seconds of every operation, one list a rank.
+    """
+    slowest, fastest = ([pick(times) for times in zip(*ranks, strict=True)] for pick in (max, min))
+    for start in _line_starts(len(slowest)):
+        part = slice(start, start + STEPS_A_LINE)
+        log.write(Operations(slowest_seconds=_round_seconds(slowest[part]),
+                             fastest_seconds=_round_seconds(fastest[part])))
+
+
+def _line_starts(count: int) -> range:
+    """Return the first steps of all lines; a block without steps has one line too."""
+    return range(0, max(count, 1), STEPS_A_LINE)
+
+
+def _round_seconds(seconds: Sequence[float]) -> list[float]:
+    """Round to nanoseconds: more digits would only enlarge the log."""
+    return [round(value, 9) for value in seconds]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+
+from repro.record.log.schema import RankWeights
+from repro.seams.training import Held, Precision
 
 
 def weights_sha256(weights: Mapping[str, np.ndarray]) -> str:
@@ -16,3 +19,60 @@ def weights_sha256(weights: Mapping[str, np.ndarray]) -> str:
         digest.update(f"{name}{array.shape}".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
+
+
+LOW_BITS = {"bfloat16": 0xFFFF, "float16": 0x1FFF}
+"""Bits of a float32 that are zero in every number of the narrower type."""
+
+
+def describe_held(held: Sequence[Held], full: Mapping[str, np.ndarray], weights: str) -> RankWeights:
+    """Return what a rank holds, compared with the full weights.
+
+    Args:
+        full: the full (master) weights, float32.
+        weights: type of the weights that the model computes with.
+    """
+    parts, values = hashlib.sha256(), hashlib.sha256()
+    different, first = 0, ""
+    for item in sorted(held, key=lambda item: (item.name, item.start, item.values.size)):
+        parts.update(f"{item.name}:{item.start}:{item.values.size};".encode())
+        values.update(np.ascontiguousarray(item.values + np.float32(0), dtype="<f4").tobytes())
+        wrong = _count_different(item, full.get(item.name), weights)
+        first = first or (item.name if wrong else "")
+        different += wrong
+    return RankWeights(parts=parts.hexdigest()[:16], sha256=values.hexdigest(), different=different, first=first)
+
+
+def _count_different(item: Held, full: np.ndarray | None, weights: str) -> int:
+    if full is None:
+        return int(item.values.size)
+    expected = round_to(full.ravel()[item.start:item.start + item.values.size], weights)
+    if expected.shape != item.values.shape:
+        return int(item.values.size)
+    return int(np.count_nonzero((expected != item.values) & ~(np.isnan(expected) & np.isnan(item.values))))
+
+
+def round_to(values: np.ndarray, kind: str) -> np.ndarray:
+    """Return float32 `values` rounded to the type named `kind`, as float32."""
+    if kind == "float32":
+        return values
+    import torch
+
+    rounded: np.ndarray = torch.from_numpy(np.ascontiguousarray(values)).to(getattr(torch, kind)).float().numpy()
+    return rounded
+
+
+def wide_share(weights: Mapping[str, np.ndarray], precision: Precision) -> float:
+    """Return the share of the weights, zeros aside, that the narrow type of `precision` could not hold; 0 to 1.
+
+    Without a narrow type it is bfloat16. Master weights in float32 nearly all have more digits; copies that were
+    rounded have none.
+    """
+    narrow = precision.autocast or precision.weights
+    mask = np.uint32(LOW_BITS.get(narrow, LOW_BITS["bfloat16"]))
+    wide = known = 0
+    for array in weights.values():
+        bits = np.ascontiguousarray(array, dtype=np.float32).view(np.uint32)
+        known += int(np.count_nonzero(bits))
+        wide += int(np.count_nonzero(bits & mask))
+    return wide / known if known else 1.0

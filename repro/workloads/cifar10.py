@@ -4,35 +4,117 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
 from repro.core.errors import TrialError
 from repro.core.random_streams import Streams
-from repro.seams.training import DataIdentity, Direction, TrainingParts, Workload
-from repro.workloads import synthetic_images
+from repro.seams.training import Batch, DataIdentity, TrainingParts
+from repro.workloads import cifar10_form, synthetic
+from repro.workloads.cifar10_form import CHANNELS, CLASSES, SIDE
 from repro.workloads.data.manifest import Prepared
 from repro.workloads.data.workload import Counts, FileWorkload
-from repro.workloads.images import cifar10_form
-from repro.workloads.selected_data import DedupWorkload, Images, rows_sha256
+from repro.workloads.reading import Classifier, InMemory, Tables
+from repro.workloads.selected_data import DedupWorkload
+from repro.workloads.synthetic import drawn_identity
 
 if TYPE_CHECKING:
-    from repro.workloads.images.small_batches import SmallImages
+    import torch
+
+PAD = 4
+"""Pixels by which a crop moves an image at most; the edge is mirrored."""
+SHIFTS = 2 * PAD + 1
+MEAN = (0.4914, 0.4822, 0.4465)
+STD = (0.2470, 0.2435, 0.2616)
+"""Mean and standard deviation of CIFAR-10's training pixels, by channel, in [0, 1]."""
+
+
+class Augmentation(NamedTuple):
+    """Random changes of training images, drawn again in every epoch."""
+
+    flip: bool
+    crop: bool
+    cutout: int
+    """Side of a square of mean colour, its centre anywhere in the image; 0: none (DeVries and Taylor 2017)."""
+
+
+class SmallImageBatches(Tables):
+    """Images [n, 3, 32, 32] of mean 0 and deviation 1, augmented on the device, vectorised.
+
+    The number that is drawn for a sample holds flip, shift and the centre of the cutout, whichever of them are used.
+    """
+
+    shape = (CHANNELS, SIDE, SIDE)
+    classes = CLASSES
+
+    def __init__(
+        self, load: Callable[[], InMemory], samples: int, augmentation: Augmentation, streams: Streams, device: str
+    ) -> None:
+        super().__init__(load, samples, streams, device)
+        self._augmentation = augmentation
+        if any(augmentation):
+            self.outcomes = 2 * SHIFTS**2 * SIDE**2
+
+    def open(self) -> str:
+        self._mean, self._std = (self.put(np.array(each, np.float32)) * 255 for each in (MEAN, STD))
+        self._scale = 1 / self._std
+        return super().open()
+
+    def looked_up(self, epoch: int, indices: np.ndarray, draws: np.ndarray | None) -> Batch:
+        rows = self.put(indices)
+        images = self._scaled(self._train[rows]) if draws is None else self._augmented(rows, self.put(draws))
+        return images, self._train_targets[rows]
+
+    def evaluation(self, indices: np.ndarray) -> Batch:
+        images, targets = super().evaluation(indices)
+        return self._scaled(images), targets
+
+    def _augmented(self, rows: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+        """Return the images of `rows` [n] as their numbers `codes` [n] say; all on the device."""
+        import torch
+
+        rest, flips = codes.div(2, rounding_mode="floor"), codes.remainder(2)
+        shifts, middles = rest.remainder(SHIFTS**2), rest.div(SHIFTS**2, rounding_mode="floor")
+        line = torch.arange(SIDE, device=codes.device)
+        ys, xs = line.expand(len(codes), SIDE), line.expand(len(codes), SIDE)
+        if self._augmentation.flip:
+            xs = torch.where(flips[:, None] == 1, SIDE - 1 - xs, xs)
+        if self._augmentation.crop:
+            down, right = shifts.remainder(SHIFTS), shifts.div(SHIFTS, rounding_mode="floor")
+            ys, xs = _mirrored(ys + down[:, None] - PAD), _mirrored(xs + right[:, None] - PAD)
+        images = self._scaled(self._train[rows[:, None, None], ys[:, :, None], xs[:, None, :]])
+        if self._augmentation.cutout:
+            middle_y, middle_x = middles.div(SIDE, rounding_mode="floor"), middles.remainder(SIDE)
+            hidden = self._near(middle_y, line)[:, :, None] & self._near(middle_x, line)[:, None, :]
+            images.masked_fill_(hidden[:, None], 0.0)  # the mean colour
+        return images
+
+    def _near(self, middles: torch.Tensor, line: torch.Tensor) -> torch.Tensor:
+        """Return [n, 32] bool: pixels of a line that the square around each middle hides."""
+        start = middles[:, None] - self._augmentation.cutout // 2
+        return (line >= start) & (line < start + self._augmentation.cutout)
+
+    def _scaled(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Return pixels [n, 32, 32, 3] uint8 as [n, 3, 32, 32] float32 of mean 0 and deviation 1."""
+        return ((pixels.float() - self._mean) * self._scale).permute(0, 3, 1, 2).contiguous()
+
+
+def _mirrored(places: torch.Tensor) -> torch.Tensor:
+    """Return places outside of 0 to 31 mirrored at the edge, which is not repeated."""
+    return SIDE - 1 - (SIDE - 1 - places.abs()).abs()
+
 
 WIDTHS = {"resnet9": 64, "resnet20": 16, "resnet32": 16, "nin": 192}
 """Channels of the first convolution in the papers and entries."""
 
 
-class _Cifar10(Workload):
+class _Cifar10(Classifier):
     """Small colour images of ten classes in the device's memory; where they come from is the subclass's matter."""
 
-    metrics: ClassVar[Mapping[str, Direction]] = {"top1": "higher"}
-    ranges: ClassVar[Mapping[str, tuple[float, float]]] = {"top1": (0.0, 1.0)}
-    test_views: ClassVar[int | None] = 1
     reference_samples_per_second: ClassVar[float] = 20.0
 
     model: Literal["resnet9", "resnet20", "resnet32", "nin"] = "resnet9"
@@ -44,13 +126,13 @@ class _Cifar10(Workload):
     """Mirror each training image with probability 1/2, drawn again in every epoch; like the next two."""
     crop: bool = True
     """Move each training image by at most 4 pixels in both directions; the edge is mirrored."""
-    cutout: int = Field(default=0, ge=0, le=cifar10_form.SIDE)
+    cutout: int = Field(default=0, ge=0, le=SIDE)
     """Side of a square of mean colour at a random place in each training image (DeVries and Taylor 2017); 0: none."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Share of a target that is spread over all classes, in the training loss."""
 
     @abstractmethod
-    def _load(self) -> SmallImages:
+    def loaded(self) -> InMemory:
         """Read or draw the data, checked.
 
         Raises:
@@ -58,25 +140,12 @@ class _Cifar10(Workload):
         """
 
     def build(self, streams: Streams, device: str) -> TrainingParts:
-        from repro.workloads import classification
-        from repro.workloads.images import small_nets
-        from repro.workloads.images.small_batches import Augmentation, SmallImageBatches
+        from repro.workloads import nets
 
         augmentation = Augmentation(self.flip, self.crop, self.cutout)
-        batches = SmallImageBatches(self._load, self.train_samples, augmentation, streams, device)
-        make = partial(small_nets.NETS[self.model], cifar10_form.CLASSES, self.width or WIDTHS[self.model])
-        return TrainingParts(
-            model=classification.initialised(make, streams),
-            loss=partial(classification.loss, label_smoothing=self.label_smoothing),
-            scores={"top1": classification.top1},
-            train_batch=batches.train,
-            eval_batch=batches.evaluation,
-            synthetic_batch=batches.synthetic,
-            open_data=batches.open,
-            fed=batches.fed,
-            selection=batches.selection,
-            draws=batches.draws if batches.augments else None,
-        )
+        batches = SmallImageBatches(self.loaded, self.train_samples, augmentation, streams, device)
+        make = partial(nets.SMALL[self.model], CLASSES, self.width or WIDTHS[self.model])
+        return batches.parts(make, self.label_smoothing)
 
 
 class Cifar10(_Cifar10, FileWorkload, DedupWorkload):
@@ -97,15 +166,11 @@ class Cifar10(_Cifar10, FileWorkload, DedupWorkload):
     def train_samples(self) -> int:
         return self.selected.kept if self.selected else self.data.train_samples
 
-    def images(self) -> Images:
-        return _images(load(self.prepared()))
+    def whole(self) -> InMemory:
+        return load(self.prepared())
 
-    def _load(self) -> SmallImages:
-        found = load(self.prepared())
-        kept = self.rows(_images(found))
-        if kept is None:
-            return found
-        return found._replace(images=found.images[kept], targets=found.targets[kept], selection=rows_sha256(kept))
+    def loaded(self) -> InMemory:
+        return DedupWorkload.loaded(self)
 
 
 class Cifar10Synthetic(_Cifar10):
@@ -128,34 +193,22 @@ class Cifar10Synthetic(_Cifar10):
         return self.held_out
 
     def identity(self) -> DataIdentity:
-        return DataIdentity(
-            name="cifar10-synthetic", version="1", sha256=self._load().sha256, train_samples=self.samples,
-            eval_samples=self.held_out, licence="none: no data", source="drawn from the options of the workload",
-        )
+        return drawn_identity("cifar10-synthetic", self, self.loaded().sha256)
 
-    def _load(self) -> SmallImages:
-        from repro.workloads.images.small_batches import SmallImages
-
-        recipe = synthetic_images.Recipe(
-            cifar10_form.SIDE, cifar10_form.CHANNELS, cifar10_form.CLASSES, self.samples, self.held_out, seed=0)
-        images, targets = synthetic_images.as_bytes(synthetic_images.draw(recipe))
+    def loaded(self) -> InMemory:
+        recipe = synthetic.Recipe(SIDE, CHANNELS, CLASSES, self.samples, self.held_out, seed=0)
+        images, targets = synthetic.as_bytes(synthetic.draw(recipe))
         sha256 = hashlib.sha256(images.tobytes() + targets.astype("<i8").tobytes()).hexdigest()
         cut = self.samples
-        return SmallImages(images[:cut], targets[:cut], images[cut:], targets[cut:], sha256)
+        return InMemory(images[:cut], targets[:cut], images[cut:], targets[cut:], sha256)
 
 
-def _images(found: SmallImages) -> Images:
-    return Images(found.images, found.eval_images, found.sha256)
-
-
-def load(data: Prepared) -> SmallImages:
+def load(data: Prepared) -> InMemory:
     """Read all files and compare their hashes with the manifest's.
 
     Raises:
         TrialError: a file cannot be read or has changed.
     """
-    from repro.workloads.images.small_batches import SmallImages
-
     contents = {}
     for entry in data.entries:
         try:
@@ -164,5 +217,4 @@ def load(data: Prepared) -> SmallImages:
             raise TrialError(f"{data.name}: {entry.path} cannot be read: {error.strerror}") from error
         if hashlib.sha256(contents[entry.path]).hexdigest() != entry.sha256:
             raise TrialError(f"{data.name}: {entry.path} has changed since the manifest was made; {data.again}")
-    images, targets, eval_images, eval_targets = cifar10_form.read(contents)
-    return SmallImages(images, targets.astype(np.int64), eval_images, eval_targets.astype(np.int64), data.sha256)
+    return InMemory(*cifar10_form.read(contents), data.sha256)

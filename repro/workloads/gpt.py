@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pydantic import Field, model_validator
 
 from repro.core.errors import TrialError, UsageError
-from repro.core.random_streams import Streams
 from repro.seams.plugin import TextOption
-from repro.seams.training import TokenKind, TrainingParts
+from repro.seams.training import TokenKind
 from repro.suite.field_problem import FieldProblem
-from repro.workloads.data.form import DataForm
-from repro.workloads.data.manifest import Prepared
+from repro.workloads.data.manifest import DataForm, Prepared
 from repro.workloads.data.workload import PreparedWorkload, Stated
-from repro.workloads.tokens.form import TokenForm
-from repro.workloads.tokens.language_model import METRIC, GptModel
+from repro.workloads.tokens.form import TokenForm, mapped, of_split
+from repro.workloads.tokens.language_model import GptModel
+from repro.workloads.tokens.shape import METRIC, TokenStreams
 from repro.workloads.tokens.tokenizers import BYTES, GPT2
-
-if TYPE_CHECKING:
-    from repro.workloads.tokens.windows import Opened
 
 EVAL_TOKENS = 10_485_760
 """Of FineWeb for validation, as in the nanoGPT speed-run."""
@@ -49,7 +45,7 @@ class Gpt(GptModel, PreparedWorkload):
     Known target: val_loss 3.28 with 124M on FineWeb (the nanoGPT speed-run).
     """
 
-    title: ClassVar[str] = "token shards, GPT-2"
+    title: ClassVar[str] = "token form, GPT-2"
     form: ClassVar[DataForm] = TokenForm()
 
     tokenizer: TextOption | None = Field(
@@ -89,33 +85,24 @@ class Gpt(GptModel, PreparedWorkload):
     def eval_samples(self) -> int:
         return self.eval_tokens // self.context
 
-    def build(self, streams: Streams, device: str) -> TrainingParts:
-        from repro.workloads.tokens.parts import training_parts
-        from repro.workloads.tokens.windows import WindowReader
-
-        vocabulary = self.data.vocabulary
-        reader = WindowReader(partial(_opened, self.prepared(), self.context, self.eval_tokens))
-        return training_parts(reader, self.shape(vocabulary), vocabulary, streams, device)
+    def opener(self) -> Callable[[], TokenStreams]:
+        return partial(_opened, self.prepared(), self.eval_tokens)
 
 
-def _opened(prepared: Prepared, context: int, eval_tokens: int) -> Opened:
-    """Return the windows of the prepared shards, mapped into memory: nothing but their headers is read here.
+def _opened(prepared: Prepared, eval_tokens: int) -> TokenStreams:
+    """Return the tokens of the prepared shards, mapped into memory: nothing but their headers is read here.
 
     Only files of the manifest are opened: a shard that was added to the folder is none of the data.
 
     Raises:
         TrialError: a shard is absent, or is not as its header says.
     """
-    from repro.workloads.tokens import shards
-    from repro.workloads.tokens.form import of_split
-    from repro.workloads.tokens.windows import Opened, Windows
-
     try:
         files = [entry.path for entry in prepared.entries]
-        train, evaluation = ([shards.mapped(prepared.folder / name) for name in of_split(files, split)]
+        train, evaluation = ([mapped(prepared.folder / name) for name in of_split(files, split)]
                              for split in ("train", "val"))
     except OSError as error:
         raise TrialError(f"{error.filename}: cannot be read: {error.strerror}; {prepared.again}") from error
     except UsageError as error:
         raise TrialError(f"{error}; {prepared.again}") from error
-    return Opened(Windows(train, context), Windows(evaluation, context, eval_tokens + 1), prepared.sha256)
+    return TokenStreams(train, evaluation, prepared.sha256, eval_tokens + 1)

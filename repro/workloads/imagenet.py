@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from repro.core.random_streams import Streams
 from repro.seams.training import Batch, DataIdentity, Direction, TrainingParts, Workload
-from repro.workloads import synthetic_images
 from repro.workloads.data.workload import Counts, FileWorkload
-from repro.workloads.images.imagenet_form import OFFICIAL, ImageNetForm
-
-if TYPE_CHECKING:
-    from torch import nn
+from repro.workloads.imagenet_form import OFFICIAL, ImageNetForm, ImageReader, Stages, drawn, side_in
+from repro.workloads.reading import InProcess, noise
+from repro.workloads.synthetic import COARSE, Recipe, SyntheticBatches, digest, draw, drawn_identity
 
 SMALLEST = {"resnet50": 32, "alexnet_bn": 64, "googlenet": 32, "vgg16": 32}
 """Fewest pixels a side that the layers of each network leave something of."""
@@ -65,13 +64,11 @@ class _ImageNet(Workload):
         """(First epoch, pixels a side) of training images."""
         return self.resizing or ((0, self.image_size),)
 
-    def _parts(self, classes: int, streams: Streams, device: str, **functions: Any) -> TrainingParts:
-        from repro.workloads import classification
-        from repro.workloads.images import large_nets
+    def _parts(self, classes: int, streams: Streams, functions: Mapping[str, Any]) -> TrainingParts:
+        from repro.workloads import classification, nets
 
-        make: Callable[[], nn.Module] = partial(large_nets.NETS[self.model], classes)
         return TrainingParts(
-            model=classification.initialised(make, streams),
+            model=classification.initialised(partial(nets.LARGE[self.model], classes), streams),
             loss=partial(classification.loss, label_smoothing=self.label_smoothing),
             scores={"top1": classification.top1, "top5": classification.top5}, unlike_samples=len(self.stages) > 1,
             **functions,
@@ -87,18 +84,12 @@ class ImageNet(_ImageNet, FileWorkload):
     data: ImageCounts = ImageCounts(**OFFICIAL)
 
     def build(self, streams: Streams, device: str) -> TrainingParts:
-        from repro.workloads.images.image_reader import ImageReader, drawn
-        from repro.workloads.reading import InProcess
-
         reader = ImageReader(self.prepared(), streams, self.stages, self.image_size)
-        batches = InProcess(reader, device)
-        return self._parts(
-            self.data.classes, streams, device,
-            train_batch=batches.train_batch, eval_batch=batches.eval_batch,
-            synthetic_batch=partial(_noise, self.stages[0][1], self.data.classes, device), open_data=reader.open,
-            fed=batches.fed, draws=lambda epoch, indices: drawn(streams, epoch, self.train_samples)[indices],
-            reader=reader,
-        )
+        side, classes = self.stages[0][1], self.data.classes
+        return self._parts(classes, streams, {
+            **InProcess(reader, device).functions(),
+            "synthetic_batch": partial(noise, device, (3, side, side), classes),
+            "draws": lambda epoch, indices: drawn(streams, epoch, self.train_samples)[indices]})
 
 
 class ImageNetSynthetic(_ImageNet):
@@ -122,30 +113,36 @@ class ImageNetSynthetic(_ImageNet):
         return self.held_out
 
     def identity(self) -> DataIdentity:
-        from repro.workloads.synthetic_batches import recipe
-
-        return DataIdentity(
-            name="imagenet-synthetic", version="1", train_samples=self.samples, eval_samples=self.held_out,
-            sha256=synthetic_images.sha256(recipe(self.classes, self.samples, self.held_out)),
-            licence="none: no data", source="drawn from the options of the workload",
-        )
+        return drawn_identity("imagenet-synthetic", self, digest(draw(self._recipe())))
 
     def build(self, streams: Streams, device: str) -> TrainingParts:
-        from repro.workloads.synthetic_batches import CoarseBatches
+        batches = CoarseBatches(self._recipe(), self.stages, self.image_size, streams, device)
+        return self._parts(self.classes, streams, batches.functions())
 
-        batches = CoarseBatches(self.classes, self.samples, self.held_out, self.stages, self.image_size, device)
-        return self._parts(
-            self.classes, streams, device, train_batch=batches.train, eval_batch=batches.evaluation,
-            synthetic_batch=batches.synthetic, open_data=batches.open, fed=batches.fed,
-        )
+    def _recipe(self) -> Recipe:
+        return Recipe(COARSE, 3, self.classes, self.samples, self.held_out, seed=0)
 
 
-def _noise(side: int, classes: int, device: str, samples: int) -> Batch:
-    """Return noise of the shape of training images on the device, identical in every call."""
-    import numpy as np
-    import torch
+class CoarseBatches(SyntheticBatches):
+    """Images of 4 x 4 blocks, so that a thousand classes and a million samples fit in memory."""
 
-    generator = np.random.default_rng(0)
-    images = generator.standard_normal((samples, 3, side, side), dtype=np.float32)
-    return (torch.from_numpy(images).to(device),
-            torch.from_numpy(generator.integers(classes, size=samples)).to(device))
+    def __init__(
+        self, recipe: Recipe, stages: Stages, eval_side: int, streams: Streams, device: str
+    ) -> None:
+        super().__init__(recipe, streams, device)
+        self._stages, self._eval_side = stages, eval_side
+
+    def looked_up(self, epoch: int, indices: np.ndarray, draws: np.ndarray | None) -> Batch:
+        return _enlarged(super().looked_up(epoch, indices, draws), side_in(self._stages, epoch))
+
+    def evaluation(self, indices: np.ndarray) -> Batch:
+        return _enlarged(super().evaluation(indices), self._eval_side)
+
+    def synthetic(self, samples: int) -> Batch:
+        return _enlarged(super().synthetic(samples), side_in(self._stages, 0))
+
+
+def _enlarged(batch: Batch, side: int) -> Batch:
+    from torch.nn import functional
+
+    return functional.interpolate(batch[0], size=(side, side), mode="nearest"), batch[1]

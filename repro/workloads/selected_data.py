@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from repro.core import registry
 from repro.seams.plugin import Setting, TextOption
-from repro.seams.training import Workload
+from repro.workloads.reading import Classifier, InMemory
 
 HashKind = Literal["ahash", "dhash", "phash", "whash"]
 
@@ -114,7 +114,7 @@ def _finder() -> Finder:
     return found
 
 
-class DedupWorkload(Workload):
+class DedupWorkload(Classifier):
     """Base of workloads with the option `dedup`. How many images stay is a fact of the data that the plan holds."""
 
     from_data: ClassVar[tuple[str, ...]] = ("selected",)
@@ -124,12 +124,16 @@ class DedupWorkload(Workload):
     """What `dedup` leaves; found when a suite is read."""
 
     @abstractmethod
-    def images(self) -> Images:
-        """Read all images.
+    def whole(self) -> InMemory:
+        """Read all data.
 
         Raises:
             TrialError: they are not there, or not what the workload declares.
         """
+
+    def images(self, found: InMemory) -> Images:
+        """Return the images among which near-duplicates are looked for."""
+        return Images(found.images, found.eval_images, found.sha256)
 
     @classmethod
     def found_here(cls, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,15 +168,19 @@ class DedupWorkload(Workload):
         if self.selected is not None:
             return self.selected
         assert self.dedup is not None
-        return _finder().select(self.dedup, self.images())
+        return _finder().select(self.dedup, self.images(self.whole()))
 
-    def rows(self, images: Images) -> np.ndarray | None:
-        """Return the numbers of the training images that stay, ascending; None: all.
+    def loaded(self) -> InMemory:
+        """Return the data without what is left out.
 
         Raises:
-            TrialError: they are not those of the plan.
+            TrialError: what stays is not what the plan says.
         """
-        return None if self.dedup is None else _finder().rows(self.dedup, images, self.selection)
+        found = self.whole()
+        if self.dedup is None:
+            return found
+        kept = _finder().rows(self.dedup, self.images(found), self.selection)
+        return found._replace(images=found.images[kept], targets=found.targets[kept], selection=rows_sha256(kept))
 
 
 def rows_sha256(rows: np.ndarray) -> str:

@@ -41,7 +41,7 @@ DIES = """\
 import os
 import signal
 
-from repro.workloads.digits_mlp import DigitsMlp
+from repro.workloads.digits import DigitsMlp
 
 
 class Dies(DigitsMlp):

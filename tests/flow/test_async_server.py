@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from repro.engines.ddp import Ddp
-from repro.engines.single import Single
-from repro.optimizers.lars import Lars
+from repro.engines.torch_engines import Ddp, Single
+from repro.optimizers.rules import Lars
 from repro.papers.server.async_server import AsyncServer
 from tests.engine_ranks import ADAMW, Case, check_warm_up, furthest, ranks, same_bytes
 

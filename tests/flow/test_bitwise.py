@@ -13,7 +13,7 @@ from repro.record.folder.store import Record
 from repro.runner.run import Run, prepare
 from repro.suite.model import Trial
 from repro.suite.planning.plan import Plan
-from repro.workloads.digits_data import TRAIN_SAMPLES
+from repro.workloads.digits import TRAIN_SAMPLES
 from tests.plans import planned
 from tests.watcher import Silent
 

@@ -11,16 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from repro.comm.algorithms.butterfly import Butterfly
-from repro.comm.algorithms.halving_doubling import HalvingDoubling
-from repro.comm.algorithms.hierarchical import Hierarchical
-from repro.comm.algorithms.hybrid import Hybrid
-from repro.comm.algorithms.multicolor import Multicolor
-from repro.comm.algorithms.parameter_server import ParameterServer
-from repro.comm.algorithms.ring import Ring
-from repro.comm.algorithms.tree import ReductionTree
-from repro.engines.ddp import Ddp
-from repro.engines.single import Single
+from repro.comm.algorithms.doubling import Butterfly, HalvingDoubling
+from repro.comm.algorithms.ring import Hierarchical, Ring
+from repro.comm.algorithms.tree import Multicolor, ParameterServer, ReductionTree
+from repro.engines.torch_engines import Ddp, Single
+from repro.papers.jizhi.hybrid import Hybrid
 from repro.seams.training import Comm
 from tests.engine_ranks import SCATTERED, ZERO, Case, furthest, ranks, same_bytes
 

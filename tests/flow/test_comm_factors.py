@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from repro.comm.algorithms.ring import Ring
-from repro.engines.ddp import Ddp
 from repro.engines.deepspeed_zero import DeepSpeedZero
-from repro.engines.single import Single
+from repro.engines.torch_engines import Ddp, Single
 from repro.seams.plugin import Setting
 from repro.seams.training import Engine
 from tests.engine_ranks import ZERO, Case, furthest, ranks, same_bytes

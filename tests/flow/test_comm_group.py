@@ -13,14 +13,10 @@ from typing import Any
 
 import pytest
 
-from repro.comm.algorithms.butterfly import Butterfly
-from repro.comm.algorithms.halving_doubling import HalvingDoubling
-from repro.comm.algorithms.hierarchical import Hierarchical
-from repro.comm.algorithms.hybrid import Hybrid
-from repro.comm.algorithms.multicolor import Multicolor
-from repro.comm.algorithms.parameter_server import ParameterServer
-from repro.comm.algorithms.ring import Ring
-from repro.comm.algorithms.tree import ReductionTree
+from repro.comm.algorithms.doubling import Butterfly, HalvingDoubling
+from repro.comm.algorithms.ring import Hierarchical, Ring
+from repro.comm.algorithms.tree import Multicolor, ParameterServer, ReductionTree
+from repro.papers.jizhi.hybrid import Hybrid
 from repro.seams.training import Comm
 from tests.engine_ranks import free_port
 from tests.waiting import until

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from repro.engines.ddp import Ddp
-from repro.engines.fsdp import Fsdp
 from repro.engines.precisions import Bf16Master, Fp16Master
-from repro.engines.single import Single
+from repro.engines.torch_engines import Ddp, Fsdp, Single
 from repro.seams.training import Engine
 from tests.engine_ranks import SCATTERED, ZERO, Case, check_warm_up, furthest, ranks, same_bytes, thorough
 

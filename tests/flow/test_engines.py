@@ -11,12 +11,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from repro.engines.ddp import Ddp
 from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.engines.precisions import Bf16Autocast, Bf16Master, Fp16Autocast, Fp16Master
-from repro.engines.single import Single
-from repro.optimizers.adam import AdamW
-from repro.optimizers.sgd import Sgd
+from repro.engines.torch_engines import Ddp, Single
+from repro.optimizers.rules import AdamW, Sgd
 from repro.seams.training import Precision
 from tests.engine_ranks import (
     ADAMW,

@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from repro.comm.algorithms.halving_doubling import HalvingDoubling
+from repro.comm.algorithms.doubling import HalvingDoubling
 from repro.comm.algorithms.ring import Ring
-from repro.engines.ddp import Ddp
-from repro.engines.fsdp import Fsdp
 from repro.engines.precisions import Bf16Autocast, Bf16Master, Fp16Autocast, Fp16Master
-from repro.engines.single import Single
-from repro.optimizers.sgd import Sgd
-from repro.worker.rank_weights import describe_held
+from repro.engines.torch_engines import Ddp, Fsdp, Single
+from repro.optimizers.rules import Sgd
+from repro.worker.weights import describe_held
 from tests.engine_ranks import ADAMW, Case, check_warm_up, furthest, ranks, same_bytes, thorough
 from tests.flow.test_checkpoints import alone, begin, fail_once, hashes
 

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from repro.comm.algorithms.ring import Ring
-from repro.engines.ddp import Ddp
 from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.engines.precisions import Bf16Autocast, Bf16Master, Fp16Autocast
-from repro.engines.single import Single
+from repro.engines.torch_engines import Ddp, Single
 from repro.papers.kfac.kfac import Kfac
 from repro.seams.plugin import ModelOptions
 from tests.engine_ranks import ADAMW, Case, Run, check_warm_up, furthest, ranks, same_bytes, thorough

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from repro.comm.algorithms.ring import Ring
-from repro.engines.ddp import Ddp
 from repro.engines.deepspeed_zero import DeepSpeedZero
+from repro.engines.torch_engines import Ddp
 from repro.papers.kfac.kfac import Kfac
 from repro.papers.kfac.options import Grid, assign
 from repro.seams.training import Engine

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from repro.comm.algorithms.ring import Ring
-from repro.engines.ddp import Ddp
-from repro.engines.local_sgd import LocalSgd, Outer
-from repro.engines.plain.outer import OuterStep
 from repro.engines.precisions import Bf16Master
+from repro.engines.torch_engines import Ddp
+from repro.papers.local_sgd.local_session import OuterStep
+from repro.papers.local_sgd.local_sgd import LocalSgd, Outer
 from tests.engine_ranks import ADAMW, Case, Run, check_warm_up, furthest, ranks, same_bytes
 
 __all__ = ["ranks"]

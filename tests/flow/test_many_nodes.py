@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from repro.comm.algorithms.hybrid import Hybrid
 from repro.comm.algorithms.ring import Ring
 from repro.launchers.netns.probe import ability
+from repro.papers.jizhi.hybrid import Hybrid
 from repro.record.result.parts import Network
 from tests.other_users import environment_of, ordinary_users
 

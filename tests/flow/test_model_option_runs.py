@@ -6,10 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from repro.engines.ddp import Ddp
 from repro.engines.deepspeed_zero import DeepSpeedZero
-from repro.engines.fsdp import Fsdp
-from repro.engines.single import Single
+from repro.engines.torch_engines import Ddp, Fsdp, Single
 from repro.seams.plugin import Compilation, ModelOptions
 from tests.engine_ranks import SCATTERED, Case, Run, furthest, ranks, same_bytes
 

@@ -10,12 +10,10 @@ import pytest
 
 from repro.comm.algorithms.backend import Backend
 from repro.core.random_streams import Streams
-from repro.engines.ddp import Ddp
 from repro.engines.deepspeed_zero import DeepSpeedZero
-from repro.engines.fsdp import Fsdp
 from repro.engines.precisions import Bf16Master
-from repro.engines.single import Single
-from repro.optimizers.adam import AdamW
+from repro.engines.torch_engines import Ddp, Fsdp, Single
+from repro.optimizers.rules import AdamW
 from repro.seams.training import Engine, Job
 from tests.engine_ranks import build_parts, free_port
 

@@ -10,9 +10,8 @@ from dataclasses import replace
 import pytest
 
 from repro.comm.algorithms.ring import Ring
-from repro.engines.fsdp import Fsdp
 from repro.engines.precisions import Bf16Master
-from repro.engines.single import Single
+from repro.engines.torch_engines import Fsdp, Single
 from repro.seams.training import Engine
 from tests.engine_ranks import Case, Run, check_warm_up, furthest, ranks, same_bytes, thorough
 from tests.optimizer_cases import ENGINES, EVERYWHERE, OPTIMIZERS, ZERO_0, ZERO_1, ZERO_2
@@ -56,7 +55,6 @@ def test_training_is_that_of_one_plain_process(ranks: Run, name: str, engine: En
 @pytest.mark.parametrize(("name", "engine"), parameters(FAST))
 def test_a_warm_up_leaves_nothing_behind(ranks: Run, name: str, engine: Engine) -> None:
     check_warm_up(ranks, case_of(name, engine))
-
 
 
 @pytest.mark.parametrize("name", ["lars", "lamb", pytest.param("soap", marks=pytest.mark.slow)])

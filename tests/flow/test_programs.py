@@ -24,6 +24,7 @@ from repro.record.folder import post_mortem
 from repro.record.folder.store import read_record
 from repro.record.log.reading import log_damage, read_log
 from repro.record.result.results import Result
+from repro.runner.launching import entry_of
 from repro.seams.launching import LaunchRequest
 from repro.suite.file import read_suite
 from repro.suite.model import Trial
@@ -72,7 +73,7 @@ def launched(folder: Path) -> Result:
     plan = make_plan(found.suite, Machine("cpu", 0, 2), found.problem, folder=found.folder)
     trial = next(iter(plan.trials()))
     request = LaunchRequest(
-        entry=trial.choices.entry, processes=1, device="cpu", folder=folder / "run",
+        entry=entry_of(trial.choices), processes=1, device="cpu", folder=folder / "run",
         timeout_seconds=trial.choices.timeout_seconds,
         payload={"trial": trial.model_dump(mode="json", by_alias=True), "log": "result_1.txt",
                  "base": str(folder), "code": "", "launched_ns": time.monotonic_ns()})

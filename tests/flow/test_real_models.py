@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from repro.record.folder.store import Record, read_record
-from repro.workloads import prose_data
-from repro.workloads.tokens import shards
+from repro.workloads import text
+from repro.workloads.tokens import form
 from repro.workloads.tokens.tokenizers import BYTES
 from tests.chaos.faults import ranks_of
 from tests.commands import command, environment
@@ -60,11 +60,11 @@ def _images(folder: Path) -> str:
 
 
 def _tokens(folder: Path) -> str:
-    text = prose_data.verified().astype(np.uint16)
+    book = text.verified().astype(np.uint16)
     folder.mkdir()
-    shards.write(folder / "made_train_000001.bin", text[:60_000])
-    shards.write(folder / "made_train_000002.bin", text[60_000:100_000])
-    shards.write(folder / "made_val_000000.bin", text[-5000:])
+    form.write(folder / "made_train_000001.bin", book[:60_000])
+    form.write(folder / "made_train_000002.bin", book[60_000:100_000])
+    form.write(folder / "made_val_000000.bin", book[-5000:])
     (folder / "tokenizer.json").write_text(
         json.dumps({"name": BYTES.name, "vocabulary": BYTES.vocabulary, "sha256": BYTES.sha256}))
     model = ("{kind: gpt, tokenizer: bytes, size: small, layers: 2, width: 64, heads: 2, context: 32, "

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from repro.engines.ddp import Ddp
 from repro.engines.deepspeed_zero import DeepSpeedZero
-from repro.engines.fsdp import Fsdp
-from repro.engines.local_sgd import LocalSgd, Outer
 from repro.engines.precisions import Bf16Master, Fp32
-from repro.engines.single import Single
+from repro.engines.torch_engines import Ddp, Fsdp, Single
 from repro.optimizers.muon import Muon
-from repro.optimizers.soap import Soap
+from repro.optimizers.rules import Soap
+from repro.papers.local_sgd.local_sgd import LocalSgd, Outer
 from repro.seams.training import Engine, Precision
 from tests.engine_ranks import ADAMW, SCATTERED, SGD, Case, Run, ranks
 from tests.optimizer_cases import ENGINES as OPTIMIZER_ENGINES

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 import pytest
 
 from repro.core.errors import UsageError
-from repro.runner import timing_lock
-from repro.runner.timing_lock import VARIABLE, only_run_that_times
+from repro.runner import machine_watch
+from repro.runner.machine_watch import VARIABLE, only_run_that_times
 
 HOLD = """
 import sys
-from repro.runner import timing_lock
-timing_lock.NAME = chr(0) + sys.argv[1]
-with timing_lock.only_run_that_times(lambda text: print(text, flush=True)):
+from repro.runner import machine_watch
+machine_watch.NAME = chr(0) + sys.argv[1]
+with machine_watch.only_run_that_times(lambda text: print(text, flush=True)):
     print("holds", flush=True)
     sys.stdin.readline()
 """
@@ -29,7 +29,7 @@ with timing_lock.only_run_that_times(lambda text: print(text, flush=True)):
 def name(monkeypatch: pytest.MonkeyPatch) -> str:
     found = f"repro-timing-test-{uuid.uuid4().hex}"
     monkeypatch.delenv(VARIABLE)
-    monkeypatch.setattr(timing_lock, "NAME", f"\0{found}")
+    monkeypatch.setattr(machine_watch, "NAME", f"\0{found}")
     return found
 
 
@@ -74,7 +74,7 @@ def test_runs_of_two_users_exclude_each_other(
     first = start(name, holders, "65534")
     assert line(first) == "holds"
     shown: list[str] = []
-    monkeypatch.setattr(timing_lock.time, "sleep", lambda seconds: first.kill())
+    monkeypatch.setattr(machine_watch.time, "sleep", lambda seconds: first.kill())
     with only_run_that_times(shown.append) as waited:
         assert waited > 0
         assert len(shown) == 1 and f"(pid {first.pid} of nobody)" in shown[0]

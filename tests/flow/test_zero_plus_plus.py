@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from repro.engines.ddp import Ddp
 from repro.engines.deepspeed_zero import DeepSpeedZero
+from repro.engines.torch_engines import Ddp
 from tests.engine_ranks import Case, Run, furthest, ranks
 
 pytest.importorskip("deepspeed")

@@ -194,7 +194,7 @@ def _record(folder: Path) -> list[bytes]:
 
 def _calibration(root: Path) -> dict[str, object]:
     from repro.compare.design.calibration import machine_of
-    from repro.core.record_format import FORMAT
+    from repro.core.frozen import FORMAT
 
     record = read_record(root)
     pairs = [

@@ -14,11 +14,9 @@ import pytest
 
 from repro.core import registry
 from repro.core.machine import detect
-from repro.engines.ddp import Ddp
 from repro.engines.deepspeed_zero import DeepSpeedZero
-from repro.engines.fsdp import Fsdp
 from repro.engines.precisions import Bf16Autocast, Bf16Master, Fp16Autocast, Fp16Master, Fp32, Tf32
-from repro.engines.single import Single
+from repro.engines.torch_engines import Ddp, Fsdp, Single
 from repro.seams.plugin import Compilation, ModelOptions, Setting
 from repro.seams.training import Comm, Engine, Precision
 from tests.engine_ranks import ADAMW, ON_GPU, SCATTERED, SGD, Case, Ranks, furthest, same_bytes
@@ -129,7 +127,7 @@ def test_compression(ranks: Ranks, engine: Engine, compression: str, device: str
     assert effective["comm_dtype"] == {"fp16": "float16", "bf16": "bfloat16", "powersgd": "float32"}[compression]
 
 
-OPTIONS = [ModelOptions(compile=Compilation()), ModelOptions(compile=Compilation("reduce-overhead")),
+OPTIONS = [ModelOptions(compile=Compilation()), ModelOptions(compile=Compilation(mode="reduce-overhead")),
            ModelOptions(activation_checkpointing=True), ModelOptions(channels_last=True),
            ModelOptions(cudnn_benchmark=True)]
 

@@ -9,7 +9,7 @@ import torch
 from plant import DEFECTS, LATE, Plant, defect
 
 from repro.engines.precisions import Bf16Autocast, Fp32
-from repro.optimizers.adam import AdamW
+from repro.optimizers.rules import AdamW
 from repro.seams.training import Batch, Job, TrainingParts
 
 # ---- gradients

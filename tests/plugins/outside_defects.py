@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from plant import Plant, defect
 
-from repro.optimizers.sgd import Sgd
+from repro.optimizers.rules import Sgd
 from repro.seams.training import Batch, Job, TrainingParts
 
 EPOCH = 44

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from repro.core.random_streams import Streams
-from repro.engines.ddp import Ddp
 from repro.engines.deepspeed_zero import DeepSpeedZero
+from repro.engines.torch_engines import Ddp
 from repro.seams.training import Job, Session, TrainingParts
 
 

@@ -8,7 +8,7 @@ import time
 from typing import ClassVar, Literal
 
 from repro.core.random_streams import Streams
-from repro.engines.ddp import Ddp
+from repro.engines.torch_engines import Ddp
 from repro.seams.training import Job, Session, TrainingParts
 
 

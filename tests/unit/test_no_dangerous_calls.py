@@ -46,8 +46,8 @@ METHODS = {"extractall", "extract"}
 """Of zipfile and tarfile: they follow what the archive says; `repro.bundle.source` unpacks by itself."""
 ALLOWED: dict[tuple[str, str], str] = {
     ("repro/engines/plain/tensor_files.py", "pickle"): "base class of an unpickler for an index's classes only",
-    ("repro/workloads/images/cifar10_form.py", "tarfile.open"): "reads named members of known size; extracts nothing",
-    ("repro/workloads/images/cifar10_form.py", "pickle"): "base class of an unpickler that refuses every class",
+    ("repro/workloads/cifar10_form.py", "tarfile.open"): "reads named members of known size; extracts nothing",
+    ("repro/workloads/cifar10_form.py", "pickle"): "base class of an unpickler that refuses every class",
 }
 """(file, call) -> why it may stay. torch.load with weights_only=True needs no entry."""
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from reporters import markdown
-from reporters.latex_report import latex_files
+from reporters.latex import latex_files
 from reporters.paper import brief
 from reporters.paper.brief import shown_of
 from reporters.tracking.metric_points import cell_metrics, cell_points, result_points

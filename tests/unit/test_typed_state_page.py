@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from repro.compare.findings import findings
-from repro.engines.ddp import Ddp
 from repro.engines.deepspeed_zero import DeepSpeedZero
-from repro.engines.single import Single
+from repro.engines.torch_engines import Ddp, Single
 from repro.seams.plugin import Setting
 from repro.suite.choice import parse_choice
 from repro.suite.planning.plan import Plan

@@ -3,20 +3,115 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from repro.compare import Metric
 from repro.record.folder.store import Record
 from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, DEFAULT_WITHOUT_TARGET
 from repro.suite.planning.cell import Cell
-from repro.tables.text import significant
+from repro.tables.text import significant, wrapped
 
+from ..axis import log_ticks, tick_text
 from ..cells import COLORS, DASHES, SYMBOLS, CellMark, marks, origins
-from .bounds import CostModel, fits
-from .curves import Chart
-from .scaling_charts import BOUND_LINES, drawn_line, ideal, scaling_chart, step_traces
-from .scaling_line import ScalingLine, scaling_line, speed_of
+from .bounds import CostModel, ScalingLine, ScalingPoint, StepBounds, fits, scaling_line, speed_of
+from .plot import DASHES as PATTERNS
+from .plot import Chart, error_bars, layout, log_ticks_of, short
+
+BOUND_LINES: tuple[tuple[Callable[[StepBounds], float | None], str, str], ...] = (
+    (lambda bounds: bounds.compute, "compute alone", "dot"),
+    (lambda bounds: bounds.one_after_the_other, "compute + bytes / link rate", "dash"),
+    (lambda bounds: bounds.modelled, "compute + fitted cost model", "dashdot"),
+)
+"""(seconds of a bound, its name, dash)."""
+
+
+def scaling_chart(
+    name: str, title: str, counted: str, traces: Sequence[dict[str, Any] | None], lines: Sequence[ScalingLine],
+    unit: str,
+) -> Chart:
+    data = [trace for trace in traces if trace]
+    ticks = sorted({point.processes for line in lines for point in line.points})
+    drawn = [value for trace in data for value in _extent(trace) if value > 0]
+    return Chart(f"scaling-{name}", title, counted, {"data": data, "layout": _layout(unit, ticks, drawn)},
+                 f"{title} against the number of processes, {counted}; {len(lines)} lines, both axes logarithmic")
+
+
+def step_traces(line: ScalingLine) -> list[dict[str, Any] | None]:
+    every = [(point.processes, 1e3 * value, f"cell {point.mark.number}") for point in line.points
+             for value in point.steps]
+    trials = {
+        "type": "scatter", "mode": "markers", "name": line.label, "legendgroup": f"line-{line.number}", "opacity": 0.35,
+        "x": [x for x, _, _ in every], "y": [short(y) for _, y, _ in every], "hoverinfo": "skip",
+        "marker": {"symbol": line.symbol, "size": 5, "color": f"--c{line.color}"},
+    }
+    found: list[dict[str, Any] | None] = [trials if every else None]
+    for bound, words, dash in BOUND_LINES:
+        def value(point: ScalingPoint, bound: Callable[[StepBounds], float | None] = bound) -> float | None:
+            known = bound(point.bounds)
+            return None if known is None else 1e3 * known
+
+        if any(value(point) is not None and point.processes > 1 for point in line.points):
+            found.append(drawn_line(line, value, words=words, dash=dash))
+    return [*found, drawn_line(line, lambda point: None if point.bounds.step is None else 1e3 * point.bounds.step)]
+
+
+def drawn_line(
+    line: ScalingLine, value: Callable[[ScalingPoint], float | None], words: str = "", dash: str = "",
+    intervals: bool = False,
+) -> dict[str, Any] | None:
+    """Return one line of a chart; None if it has no value."""
+    # A logarithmic axis cannot show 0.
+    points = [(point, known) for point in line.points if (known := value(point)) is not None and known > 0]
+    if not points:
+        return None
+    color = f"--c{line.color}"
+    label = f"{wrapped(line.label)}{f'<br>{words}' if words else ''}"
+    found: dict[str, Any] = {
+        "type": "scatter", "mode": "lines" if words else "lines+markers", "name": line.label, "meta": [label],
+        "legendgroup": f"line-{line.number}", "x": [point.processes for point, _ in points],
+        "y": [short(known) for _, known in points],
+        "line": {"color": color, "dash": PATTERNS[dash or line.dash], "width": 1.1 if words else 1.8},
+        "hovertemplate": "%{meta[0]}<br>%{x} processes: %{y:.4~g}<extra></extra>",
+    }
+    if not words:
+        found["marker"] = {"symbol": line.symbol, "size": 7, "color": color}
+    if intervals:
+        ends = [point.interval or (known, known) for point, known in points]
+        found["error_y"] = error_bars([known for _, known in points], ends, color)
+    return found
+
+
+def ideal(lines: Sequence[ScalingLine], origins: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the line of ideal speed-up, p times as fast; none if ranks share cores by design."""
+    ticks = sorted({point.processes for line in lines for point in line.points})
+    if set(origins) != {"measured"} or not any(point.speedup for line in lines for point in line.points):
+        return []
+    return [{
+        "type": "scatter", "mode": "lines", "name": "p times as fast", "x": ticks, "y": ticks, "legendgroup": "ideal",
+        "line": {"color": "--ink", "dash": PATTERNS["longdash"], "width": 1.1},
+        "hovertemplate": "p processes, p times as fast: %{y}<extra></extra>",
+    }]
+
+
+def _extent(trace: dict[str, Any]) -> list[float]:
+    """Return all heights of a trace, including the ends of its intervals."""
+    heights = [value for value in trace["y"] if value is not None]
+    bars = trace.get("error_y")
+    if bars is None:
+        return heights
+    return [*heights, *(value + up for value, up in zip(heights, bars["array"], strict=True)),
+            *(value - down for value, down in zip(heights, bars["arrayminus"], strict=True))]
+
+
+def _layout(unit: str, ticks: Sequence[int], drawn: Sequence[float]) -> dict[str, Any]:
+    """Return the layout; `drawn`: all heights. Within one decade plotly.js would label only one or two ticks."""
+    looks = layout("processes", unit)
+    looks["xaxis"] |= log_ticks_of(ticks, str)
+    looks["yaxis"] |= log_ticks_of(log_ticks(min(drawn), max(drawn)) if drawn else (), tick_text)
+    return looks
+
 
 SPEEDUPS = {DEFAULT: "Speed-up of the time to target", DEFAULT_OF_A_CONTEST: "Speed-up of the time to the end",
             DEFAULT_WITHOUT_TARGET: "Speed-up of the training throughput"}

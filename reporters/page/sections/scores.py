@@ -7,16 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from repro.compare import METRICS
-from repro.compare.figures import Estimate
+from repro.compare import METRICS, MetricSpec
 from repro.compare.findings import Findings
 from repro.compare.ranking.score_figures import ContenderScore, Outcome, Scores
 from repro.compare.ranking.scores import TWICE, NotScored
-from repro.tables.text import Number, number, plural, seconds, share, visible, without_paths, wrapped
+from repro.tables.text import plural, visible, without_paths, wrapped
 
 from ..cells import COLORS, DASHES, SYMBOLS
-from ..charts.curves import DASHES as PATTERNS
-from ..charts.curves import Chart, layout
+from ..charts.plot import DASHES as PATTERNS
+from ..charts.plot import Chart, layout
 
 BANDS_UP_TO = 4
 """Contenders up to which bands are visible at first."""
@@ -34,16 +33,10 @@ class ContenderMark:
     symbol: str
 
 
-@dataclass(frozen=True, slots=True)
-class TimeCell:
-    """One contender on one workload."""
-
-    index: int
-    """Index in `scores.outcomes` of `repro scores --json`."""
-    median: Number | None
-    reached: int
-    n: int
-    best: bool
+def contender_mark(index: int, name: str) -> ContenderMark:
+    """Return the mark of a contender by its place."""
+    return ContenderMark(index, visible(without_paths(name)), index % COLORS, DASHES[index % len(DASHES)],
+                         SYMBOLS[index % len(SYMBOLS)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +44,10 @@ class ContenderRow:
     """One contender in both tables."""
 
     mark: ContenderMark
-    score: Number | None
-    band: tuple[Number, Number] | None
-    best_on: Number | None
-    within: tuple[Number | None, ...]
-    solved: int
-    mean: Number | None
-    ends: tuple[Number, Number] | None
-    withheld: str
-    times: tuple[TimeCell, ...]
-    steps: tuple[tuple[Number | None, Number | None], ...]
+    item: ContenderScore
+    times: tuple[tuple[int, Outcome, bool], ...]
+    """Of each workload: index in `scores.outcomes` of `repro scores --json`, the outcome, whether it is the best."""
+    steps: list[tuple[float, float]]
     """(factor of the best time, share of workloads from there on)."""
 
 
@@ -68,61 +55,49 @@ class ContenderRow:
 class ScoreView:
     """The section."""
 
-    found: Scores | None
-    reason: str
-    """Reason for a missing ranking; "" if there is one."""
-    noun: str
-    factors: tuple[str, ...]
+    found: Scores
+    taus: tuple[float, ...]
     """Factors of the best time of the columns."""
     bands: bool
-    end: str
-    """tau_max."""
-    width: str
-    """tau_max - 1."""
+    """True if bands are visible at first."""
     rows: tuple[ContenderRow, ...]
     charts: tuple[Chart, ...]
+    reason: str = ""
+
+    @property
+    def spec(self) -> MetricSpec:
+        """The metric of the figures."""
+        return METRICS[self.found.metric]
 
 
-def page_scores(findings: Findings) -> ScoreView | None:
+@dataclass(frozen=True, slots=True)
+class Withheld:
+    """No ranking, for a reason."""
+
+    reason: str
+    charts: tuple[Chart, ...] = ()
+
+
+def page_scores(findings: Findings) -> ScoreView | Withheld | None:
     """Return the scores; None if the record has fewer than two workloads or contenders."""
     found = findings.scores
     if found is None:
         return None
     if isinstance(found, NotScored):
-        return ScoreView(None, found.reason, "", (), False, "", "", (), ())
-    taus = sorted({TWICE, found.tau_max})
-    rows = tuple(_row(index, item, found, taus) for index, item in enumerate(found.contenders))
-    return ScoreView(
-        found=found, reason="", noun=METRICS[found.metric].noun, factors=tuple(f"{tau:g}" for tau in taus),
-        bands=len(rows) <= BANDS_UP_TO and found.draws > 0, end=f"{found.tau_max:g}",
-        width=f"{found.tau_max - 1:g}", rows=rows, charts=(_chart(found, rows),))
+        return Withheld(found.reason)
+    rows = tuple(_row(index, item, found) for index, item in enumerate(found.contenders))
+    return ScoreView(found, tuple(sorted({TWICE, found.tau_max})), len(rows) <= BANDS_UP_TO and found.draws > 0, rows,
+                     (_chart(found, rows),))
 
 
-def _row(index: int, item: ContenderScore, found: Scores, taus: Sequence[float]) -> ContenderRow:
-    mark = ContenderMark(index, visible(without_paths(item.name)), index % COLORS, DASHES[index % len(DASHES)],
-                         SYMBOLS[index % len(SYMBOLS)])
+def _row(index: int, item: ContenderScore, found: Scores) -> ContenderRow:
     places = {(outcome.contender, outcome.workload): place for place, outcome in enumerate(found.outcomes)}
+    outcomes = [(places[item.name, workload.name], found.outcome(item.name, workload.name), workload.best)
+                for workload in found.workloads]
     return ContenderRow(
-        mark=mark, score=number(item.score.value), band=_ends(item.score), best_on=share(item.best_share),
-        within=tuple(share(found.within(item, tau)) for tau in taus), solved=item.solved,
-        mean=number(item.mean_ratio.value) if item.mean_ratio else None, ends=_ends(item.mean_ratio),
-        withheld=item.withheld,
-        times=tuple(_time(places[item.name, workload.name], found.outcome(item.name, workload.name),
-                          workload.best, found.metric) for workload in found.workloads),
-        steps=tuple((number(tau), share(value)) for tau, value in _changes(found.taus, item.profile)))
-
-
-def _time(index: int, item: Outcome, best: float | None, metric: str) -> TimeCell:
-    text = seconds if METRICS[metric].timed else number
-    return TimeCell(index, text(item.median), item.reached, item.n,
-                    item.median is not None and item.median == best)
-
-
-def _ends(found: Estimate | None) -> tuple[Number, Number] | None:
-    if found is None or found.interval is None:
-        return None
-    low, high = number(found.interval.low), number(found.interval.high)
-    return (low, high) if low and high else None
+        contender_mark(index, item.name), item,
+        tuple((place, outcome, outcome.median is not None and outcome.median == best)
+              for place, outcome, best in outcomes), _changes(found.taus, item.profile))
 
 
 def _chart(found: Scores, rows: Sequence[ContenderRow]) -> Chart:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
+import repro
 from repro.record.derive.effective import requested
 from repro.record.environment.differences import NodeRecord
 from repro.record.environment.plugin_code import PROGRAM, PluginCode
@@ -19,7 +21,7 @@ from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.cell import Cell
 from repro.tables.text import gibibytes, moment, seconds, visible
 
-from ..cells import CellMark, marks
+from ..cells import CellMark, marks, spans
 
 Fact = tuple[str, object]
 
@@ -134,17 +136,6 @@ def _requested(cell: Cell) -> dict[str, str]:
                     "autocast": found["matmul_dtype"]}
 
 
-def spans(numbers: Sequence[int]) -> str:
-    """Format 1, 2, 3, 5 as `1 to 3, 5`."""
-    runs: list[list[int]] = []
-    for value in sorted(numbers):
-        if runs and value == runs[-1][-1] + 1:
-            runs[-1].append(value)
-        else:
-            runs.append([value])
-    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
-
-
 def machine(record: Record) -> list[Fact]:
     """Return hardware and system as (name, value); unknown values say so."""
     environment = record.environment
@@ -220,3 +211,37 @@ def suite_text(record: Record) -> str:
     if visible(text) == text:
         return text
     return yaml.safe_dump(data, sort_keys=False, allow_unicode=False, width=100) + drawn  # hidden characters as escapes
+
+
+MESSAGE = ("If you use this software in a publication, please cite it with the version and the suite digest of your "
+           "runs.")
+TITLE = "repro-harness: time-to-accuracy benchmarks with verdicts that can be checked and re-run"
+AUTHOR = "The repro-harness contributors"
+LICENSE = "Apache-2.0"
+RELEASED = "2026-11-20"
+"""Date of this version; a record of another version is cited without a date. A test compares all with CITATION.cff."""
+
+
+def citation(record: Record) -> str:
+    """Return the CITATION.cff of the version that made the run."""
+    version = record.environment.repro_version
+    date = f"date-released: {RELEASED}\n" if version == repro.__version__ else ""
+    return (f'cff-version: 1.2.0\nmessage: "{MESSAGE}"\ntitle: "{TITLE}"\ntype: software\nauthors:\n'
+            f'  - name: "{AUTHOR}"\nversion: {version}\n{date}license: {LICENSE}\n')
+
+
+def bibtex(record: Record) -> str:
+    """Return the BibTeX entry.
+
+    It is `@misc`, which every style knows. The note has the digits of the digest that the reports show, because no line
+    of a column holds all 64; the field `digest`, which styles ignore, has all. Keys of two suites
+    differ: a paper may cite both.
+    """
+    version = record.environment.repro_version
+    year = f"  year = {{{RELEASED[:4]}}},\n" if version == repro.__version__ else ""
+    key = re.sub("[^0-9A-Za-z.]", "", version)
+    return (f"@misc{{repro-harness-{key}-{record.plan.digest[:8]},\n"
+            f"  title = {{{{{TITLE}}}}},\n  author = {{{{{AUTHOR}}}}},\n{year}"
+            f"  version = {{{version}}},\n  license = {{{LICENSE}}},\n"
+            f"  note = {{Suite digest {record.plan.digest[:16]}, method {record.plan.method}}},\n"
+            f"  digest = {{{record.plan.digest}}},\n}}\n")

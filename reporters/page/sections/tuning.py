@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from repro.compare.findings import Findings
@@ -14,28 +16,138 @@ from repro.compare.ranking.tuning_check import (
     untuned_optimizers,
     width,
 )
-from repro.record.tuning import RULE, TunedContender, Tuning, TuningCost
+from repro.record.tuning import RULE, TriedSetting, TunedContender, Tuning
+from repro.suite.field_problem import as_text
 from repro.suite.metrics import METRICS
-from repro.tables.text import Number, number, plural, seconds, share, visible, without_paths, wrapped
+from repro.suite.model import Metric
+from repro.suite.tune import Axis
+from repro.tables.text import plural, significant, wrapped
 from repro.tables.tuning import end_of, figure_text, is_lower_better, setting_text
 
-from ..cells import COLORS, DASHES, SYMBOLS
-from ..charts.curves import DASHES as PATTERNS
-from ..charts.curves import Chart, layout
-from ..charts.parallel import Parallel, parallel
-from .scores import ContenderMark
+from ..charts.plot import DASHES as PATTERNS
+from ..charts.plot import Chart, layout
+from .scores import ContenderMark, contender_mark
+
+TOP, BOTTOM, LOST = 34.0, 190.0, 204.0
+"""Pixels from the top: best and worst end of an axis, and the place of settings without a figure."""
+HEIGHT = 216
+SHADES = 5
+"""Classes s0 (best) to s4 of report.css."""
+WIDE = 10.0
+"""Largest over least figure from which on its axis is logarithmic."""
 
 
 @dataclass(frozen=True, slots=True)
-class SettingRow:
-    """One setting in the table of the search."""
+class DrawnAxis:
+    """One axis: a field, or the figure."""
 
-    rank: int
-    number: int
-    setting: str
-    figure: str
-    quality: Number | None
-    ends: str
+    name: str
+    at: float
+    """Per cent of the width."""
+    left: bool
+    """Its ticks stand left of it: the first axis."""
+    ticks: tuple[tuple[float, str], ...]
+    """(pixels from the top, text)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnSetting:
+    """One line."""
+
+    segments: tuple[tuple[float, float, float, float], ...]
+    """(x1 per cent, y1 pixels, x2, y2)."""
+    style: str
+    """Its classes: a shade by its figure, or missed, abandoned, failed; best for the chosen one."""
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel:
+    """The whole search of one contender."""
+
+    axes: tuple[DrawnAxis, ...]
+    settings: tuple[DrawnSetting, ...]
+    """The best last, on top of the others."""
+    least_width: int
+    """Pixels below which the drawing scrolls."""
+    height: int = HEIGHT
+
+
+def parallel(contender: TunedContender, metric: str) -> Parallel:
+    """Draw the settings of a contender."""
+    names = sorted(contender.space.space)
+    places = [_place(index, len(names) + 1) for index in range(len(names) + 1)]
+    lower = is_lower_better(contender, metric)
+    scale = _Scale([item.figure for item in contender.settings if item.figure is not None], lower)
+    axes = [DrawnAxis(name, at, at == places[0], _ticks(contender.space.space[name]))
+            for name, at in zip(names, places, strict=False)]
+    axes.append(DrawnAxis(METRICS[metric].noun, places[-1], False, scale.ticks))
+    drawn = []
+    for item in sorted(contender.settings, key=lambda item: -item.rank):
+        heights = [_height(contender.space.space[name], item.values[name]) for name in names]
+        points = list(zip(places, [*heights, scale.height(item.figure)], strict=True))
+        drawn.append(DrawnSetting(
+            tuple((*one, *other) for one, other in pairwise(points)),
+            f"{_style(item, scale)}{' best' if item is contender.chosen else ''}", _words(item, metric)))
+    return Parallel(tuple(axes), tuple(drawn), 160 * (len(names) + 1))
+
+
+class _Scale:
+    """The axis of the figure: the best at the top."""
+
+    def __init__(self, values: Sequence[float], lower: bool) -> None:
+        self._log = bool(values) and min(values) > 0 and max(values) / min(values) >= WIDE
+        ends = [self._of(value) for value in values] or [0.0]
+        low, high = min(ends), max(ends)
+        self._best, self._worst = (low, high) if lower else (high, low)
+        shown = sorted(set(values), reverse=not lower)
+        marks = [(self.height(value), f"{value:,.4g}") for value in (*shown[:1], *shown[1:][-1:])]
+        self.ticks = (*marks, (LOST, "missed"))
+
+    def _of(self, value: float) -> float:
+        return math.log(value) if self._log else value
+
+    def share(self, value: float) -> float:
+        """Return 0 for the best figure and 1 for the worst."""
+        width = self._worst - self._best
+        return (self._of(value) - self._best) / width if width else 0.0
+
+    def height(self, value: float | None) -> float:
+        return LOST if value is None else round(TOP + self.share(value) * (BOTTOM - 14 - TOP), 1)
+
+
+def _style(item: TriedSetting, scale: _Scale) -> str:
+    if item.figure is None:
+        return end_of(item).replace(" ", "-")
+    return f"s{min(SHADES - 1, int(scale.share(item.figure) * SHADES))}"
+
+
+def _words(item: TriedSetting, metric: str) -> str:
+    quality = "" if item.quality is None else f", best quality {significant(item.quality, 4)}"
+    return (f"setting {item.number}, rank {item.rank}: {setting_text(item.values)}: {METRICS[metric].noun} "
+            f"{figure_text(item, metric)}{quality}")
+
+
+def _place(index: int, count: int) -> float:
+    return round(13.0 + 73.0 * index / max(1, count - 1), 3)
+
+
+def _height(axis: Axis, value: Any) -> float:
+    """Return where a value lies on its axis, the least at the bottom."""
+    if axis.choices is not None:
+        index = next((place for place, choice in enumerate(axis.choices) if choice == value), 0)
+        part = index / (len(axis.choices) - 1) if len(axis.choices) > 1 else 0.5
+    else:
+        low, high = axis.ends
+        part = math.log(value / low) / math.log(high / low) if axis.log else (value - low) / (high - low)
+    return round(BOTTOM - min(1.0, max(0.0, part)) * (BOTTOM - TOP), 1)
+
+
+def _ticks(axis: Axis) -> tuple[tuple[float, str], ...]:
+    if axis.choices is not None:
+        shown = axis.choices if len(axis.choices) <= 8 else (axis.choices[0], axis.choices[-1])
+        return tuple((_height(axis, choice), as_text(choice)) for choice in shown)
+    return tuple((_height(axis, end), f"{end:g}") for end in axis.ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,34 +156,11 @@ class TunedRow:
 
     mark: ContenderMark
     budget: Budget
-    trials: int | None
-    abandoned: Number | None
-    """Share of its trials."""
-    wall: Number | None
-    processor: Number | None
-    unknown: int
-    chosen: str
-    near: str
-    """Fields whose chosen value is near an end of its range; "" none is."""
-    figure: str
-    unequal: bool
+    contender: TunedContender | None
+    """None: the tuning is not in the record."""
     drawn: Parallel | None
-    settings: tuple[SettingRow, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SpaceRow:
-    """One field of one space."""
-
-    contenders: str
-    field: str
-    values: str
-    width: str
-    origin: str
-    first: bool
-    """The first row of its space."""
-    rows: int
-    """Fields of its space."""
+    near: tuple[str, ...]
+    """Fields whose chosen value is near an end of its range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +168,34 @@ class TuningView:
     """The section."""
 
     check: TuningCheck
-    noun: str
-    rule: str
     rows: tuple[TunedRow, ...]
-    spaces: tuple[SpaceRow, ...]
-    total: TunedRow | None
     charts: tuple[Chart, ...]
-    equal: bool
-    """Every contender had the same number of tuning trials."""
-    here: bool
+    rule: str = RULE
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that judges settings."""
+        return self.check.tune.metric
+
+    @property
+    def noun(self) -> str:
+        """Its name."""
+        return METRICS[self.metric].noun
+
+    @property
+    def most(self) -> int:
+        """The most tuning trials of a contender."""
+        return max((row.budget.given for row in self.rows), default=0)
+
+    @property
+    def spaces(self) -> list[tuple[str, str, str, str, str]]:
+        """(contenders, field, values, width, origin) of every field of every space."""
+        groups: dict[str, list[Budget]] = {}
+        for item in self.check.budgets:
+            groups.setdefault(item.space.model_dump_json(), []).append(item)
+        return [("; ".join(item.label for item in members), name, axis.text(), width(axis),
+                 " ".join(members[0].space.origin.split()))
+                for members in groups.values() for name, axis in sorted(members[0].space.space.items())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,65 +211,17 @@ def page_tuning(findings: Findings) -> TuningView | Untuned | None:
     found = findings.tuning
     if found is None:
         return Untuned() if untuned_optimizers(findings.record) else None
-    metric, tuning = found.tune.metric, found.tuning
-    most = max((item.given for item in found.budgets), default=0)
-    rows = tuple(_row(index, item, most, tuning, metric) for index, item in enumerate(found.budgets))
-    return TuningView(
-        check=found, noun=METRICS[metric].noun, rule=RULE, rows=rows, spaces=tuple(_spaces(found.budgets)),
-        total=_total(tuning), charts=_charts(tuning, metric) if tuning else (),
-        equal=all(item.given == most for item in found.budgets), here=tuning is not None)
+    contenders = found.tuning.contenders if found.tuning else [None] * len(found.budgets)
+    rows = tuple(_row(index, budget, contender, found.tune.metric)
+                 for index, (budget, contender) in enumerate(zip(found.budgets, contenders, strict=False)))
+    return TuningView(found, rows, _charts(found.tuning, found.tune.metric) if found.tuning else ())
 
 
-def _mark(index: int, label: str) -> ContenderMark:
-    return ContenderMark(index, visible(without_paths(label)), index % COLORS, DASHES[index % len(DASHES)],
-                         SYMBOLS[index % len(SYMBOLS)])
-
-
-def _row(index: int, budget: Budget, most: int, tuning: Tuning | None, metric: str) -> TunedRow:
-    contender = tuning.contenders[index] if tuning else None
-    cost, best = (contender.cost, contender.chosen) if contender else (None, None)
+def _row(index: int, budget: Budget, contender: TunedContender | None, metric: Metric) -> TunedRow:
+    best = contender.chosen if contender else None
     return TunedRow(
-        mark=_mark(index, budget.label), budget=budget, trials=cost.trials if cost else None,
-        abandoned=_abandoned(cost), wall=seconds(cost.wall_seconds) if cost else None,
-        processor=seconds(cost.processor_seconds) if cost else None, unknown=cost.unknown if cost else 0,
-        chosen=setting_text(best.values) if best else "",
-        near="; ".join(near_an_end(budget.space, best.values)) if best else "",
-        figure=figure_text(best, metric) if best else "",
-        unequal=budget.given != most, drawn=parallel(contender, metric) if contender else None,
-        settings=_settings(contender, metric) if contender else ())
-
-
-def _abandoned(cost: TuningCost | None) -> Number | None:
-    return share(cost.abandoned / cost.trials) if cost and cost.trials else None
-
-
-def _total(tuning: Tuning | None) -> TunedRow | None:
-    if tuning is None or not tuning.contenders:
-        return None
-    first, cost = tuning.contenders[0], tuning.cost
-    budget = Budget("all", sum(item.budget for item in tuning.contenders), tuning.tune.seeds, first.space, cost.trials)
-    return TunedRow(_mark(0, "all"), budget, cost.trials, _abandoned(cost), seconds(cost.wall_seconds),
-                    seconds(cost.processor_seconds), cost.unknown, "", "", "", False, None, ())
-
-
-def _settings(contender: TunedContender, metric: str) -> tuple[SettingRow, ...]:
-    return tuple(SettingRow(
-        item.rank, item.number, setting_text(item.values), figure_text(item, metric), number(item.quality, 4),
-        ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in sorted(item.statuses.items()))
-        or end_of(item)) for item in contender.ranked)
-
-
-def _spaces(budgets: Sequence[Budget]) -> list[SpaceRow]:
-    groups: dict[str, list[Budget]] = {}
-    for item in budgets:
-        groups.setdefault(item.space.model_dump_json(), []).append(item)
-    found = []
-    for members in groups.values():
-        space = members[0].space
-        names = "; ".join(item.label for item in members)
-        found += [SpaceRow(names, name, axis.text(), width(axis), " ".join(space.origin.split()), not place,
-                           len(space.space)) for place, (name, axis) in enumerate(sorted(space.space.items()))]
-    return found
+        contender_mark(index, budget.label), budget, contender, parallel(contender, metric) if contender else None,
+        tuple(near_an_end(budget.space, best.values)) if best else ())
 
 
 def _charts(tuning: Tuning, metric: str) -> tuple[Chart, ...]:
@@ -196,7 +256,7 @@ def _best_so_far(index: int, contender: TunedContender, metric: str) -> dict[str
             y.append(best)
     if not x:
         return None
-    mark = _mark(index, contender.label)
+    mark = contender_mark(index, contender.label)
     color = f"--c{mark.color}"
     return {
         "type": "scatter", "mode": "lines+markers", "uid": f"tuning-{index}", "name": f"contender {index + 1}",

@@ -10,7 +10,7 @@ field to `Facts` and fills it where facts are read (`from_record`, `published/au
 
 from __future__ import annotations
 
-from repro.audit.rules import acm, algoperf, firecaffe, hoefler_belli, mlperf, neurips
+from repro.audit.rules import checklists, firecaffe, hoefler_belli, mlperf
 from repro.audit.rules.facts import Facts
 from repro.audit.rules.from_record import record_facts
 from repro.audit.rules.rule import Finding, Rule, Verdict
@@ -18,8 +18,7 @@ from repro.record.folder.store import Record
 
 __all__ = ["ORDER", "RULES", "Facts", "Finding", "Rule", "Verdict", "check", "check_facts", "failing_first"]
 
-RULES: tuple[Rule, ...] = (*firecaffe.RULES, *hoefler_belli.RULES, *mlperf.RULES, *neurips.RULES, *acm.RULES,
-                           *algoperf.RULES)
+RULES: tuple[Rule, ...] = (*firecaffe.RULES, *hoefler_belli.RULES, *mlperf.RULES, *checklists.RULES)
 ORDER: tuple[Verdict, ...] = ("fail", "cannot tell", "pass", "not applicable")
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
 from repro.compare import Comparison
-from repro.compare.ranking.tuning_check import Budget
+from repro.compare.ranking.tuning_check import TuningCheck
+from repro.compare.verdict.convergence import Convergence
+from repro.record.folder.ledger import Attempt
 
 Origin = Literal["record", "mlperf", "dawnbench", "speedrun", "mlflow"]
 HYPERPARAMETERS = ("initialisation", "optimizer", "momentum", "weight decay", "learning rate", "schedule",
@@ -92,56 +94,26 @@ class CellFacts:
     def reached(self) -> int:
         return sum(run.reached is True for run in self.runs)
 
+    @property
+    def share(self) -> str:
+        """Its runs that reached the target, as text."""
+        return f"{self.reached} of {len(self.runs)}"
+
 
 @dataclass(frozen=True, slots=True)
 class DataFacts:
     """A data set as the source describes it."""
 
     name: str
-    version: str | None
-    digest: str | None
-    train_samples: int | None
-    eval_samples: int | None
-    licence: str | None
-    source: str | None
-    synthetic: bool
+    version: str | None = None
+    digest: str | None = None
+    train_samples: int | None = None
+    eval_samples: int | None = None
+    licence: str | None = None
+    source: str | None = None
+    synthetic: bool = False
     test_views: int | None = None
     """Number of times that an evaluation shows a test sample."""
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptFacts:
-    """One start of a run."""
-
-    run: str
-    number: int
-    status: str
-    seconds: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """A cell's samples to the target against the reference's at its batch."""
-
-    candidate: str
-    baseline: str
-    verdict: Literal["equivalent", "faster", "slower", "inconclusive"]
-    ratio: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class TuningFacts:
-    """Facts about the tuning of the contenders."""
-
-    search: str
-    budgets: tuple[Budget, ...]
-    """One a contender."""
-    tuning_seed: int
-    scored_seed: int | None
-    here: bool
-    """The source holds the tuning trials."""
-    budget_problems: tuple[str, ...]
-    seed_problems: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -183,12 +155,14 @@ class Facts:
     """Number of combinations excluded on purpose."""
     missing: int | None = None
     """Planned runs without a result."""
-    attempts: tuple[AttemptFacts, ...] | None = None
+    attempts: tuple[Attempt, ...] | None = None
+    """Starts of runs."""
     deleted: int | None = None
     """Number of deleted runs, as far as the source shows them."""
     means: Mapping[str, str] | None = None
     """Summary of "costs", "rates" and "ratios": arithmetic, harmonic or geometric mean, or median."""
-    agreements: tuple[Agreement, ...] | None = None
+    agreements: Sequence[Convergence] | None = None
+    """Each cell's samples to the target against those of the reference at its batch."""
     parity: str | None = None
     """"passed", "failed", "not needed"; None: no gate, or one that left cells out."""
     ungated: Mapping[str, str] = field(default_factory=dict)
@@ -197,7 +171,7 @@ class Facts:
     """Number of models whose answers are combined in one figure."""
     augmented: bool | None = None
     """Test samples are shown several times, cropped or flipped."""
-    tuning: TuningFacts | None = None
+    tuning: TuningCheck | None = None
     """None: none is stated."""
     untuned_optimizers: bool = False
     """Optimizers are compared whose settings come from nowhere that is stated."""
@@ -231,6 +205,16 @@ class Facts:
     @cached_property
     def by_id(self) -> dict[str, CellFacts]:
         return {cell.cell_id: cell for cell in self.cells}
+
+    @property
+    def ended(self) -> list[RunFacts]:
+        """The runs of which it is known whether they reached their target."""
+        return [run for _, run in self.runs if run.reached is not None]
+
+    @property
+    def several(self) -> list[CellFacts]:
+        """The cells that have, or may have, several workers."""
+        return [cell for cell in self.cells if cell.workers is None or cell.workers > 1]
 
     def cell(self, cell_id: str) -> CellFacts:
         return self.by_id[cell_id]

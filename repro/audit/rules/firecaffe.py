@@ -24,7 +24,7 @@ def public_data(facts: Facts) -> Judged:
         return "fail", f"synthetic data, which say nothing about real quality: {join(synthetic)}"
     if lacking := [f"{item.name} without {join(gaps)}" for item in facts.data if (gaps := _unstated(item))]:
         return lacks(facts, f"data not identified: {join(lacking)}")
-    runs = [run for _, run in facts.runs if run.reached is not None]
+    runs = facts.ended
     if not runs or any(run.quality is None or (run.throughput is None and run.seconds is None) for run in runs):
         bare = sum(run.quality is None for run in runs)
         return lacks(facts, f"{bare} of {many(runs, 'run')} without a quality")
@@ -51,15 +51,11 @@ def hyperparameters(facts: Facts) -> Judged:
                    f"{', '.join(HYPERPARAMETERS)}"
 
 
-def _worker_counts(facts: Facts) -> set[int | None]:
-    return {cell.workers for cell in facts.cells}
-
-
 def _no_scaling(facts: Facts) -> Judged | None:
     """Return the verdict if there is no scaling to judge, else None."""
     if facts.contrasts is None:
         return "not applicable", "no speed-up is stated"
-    counts = _worker_counts(facts)
+    counts = {cell.workers for cell in facts.cells}
     if None in counts:
         return "cannot tell", "the number of workers is not stated for every cell"
     if len(counts) < 2:
@@ -102,8 +98,9 @@ def accuracy_held(facts: Facts) -> Judged:
     runs = [run for cell in cells for run in cell.runs if run.reached is not None]
     if bare := [run.name for run in runs if run.quality is None]:
         return lacks(facts, f"quality unknown in {len(bare)} of {many(runs, 'run')}: {join(bare)}")
-    lost = [f"{one.label} ({_share(one)} against {_share(other)})" for one, other in
-            (_faster(facts, item) for item in quick if item.metric == "throughput") if _worse(one, other)]
+    lost = [f"{one.label} ({one.share} against {other.share})" for one, other in
+            (_faster(facts, item) for item in quick if item.metric == "throughput")
+            if one.reached * len(other.runs) < other.reached * len(one.runs)]
     if lost:
         return "fail", f"fewer runs of the faster cell reach the target: {join(lost)}"
     return "pass", f"{many(pairs, 'speed-up')}, each with the quality of all its runs; " \
@@ -114,14 +111,6 @@ def _faster(facts: Facts, item: Comparison) -> tuple[CellFacts, CellFacts]:
     """Return the faster cell and the other one."""
     candidate, baseline = facts.cell(item.candidate), facts.cell(item.baseline)
     return (baseline, candidate) if item.verdict == "slower" else (candidate, baseline)
-
-
-def _worse(one: CellFacts, other: CellFacts) -> bool:
-    return one.reached * len(other.runs) < other.reached * len(one.runs)
-
-
-def _share(cell: CellFacts) -> str:
-    return f"{cell.reached} of {len(cell.runs)}"
 
 
 def full_training(facts: Facts) -> Judged:
@@ -143,7 +132,7 @@ def hardware(facts: Facts) -> Judged:
     """F6."""
     if facts.hardware is None:
         return lacks(facts, facts.no_hardware)
-    several = [cell for cell in facts.cells if cell.workers is None or cell.workers > 1]
+    several = facts.several
     unknown = [cell.label for cell in several if cell.bandwidth is None and not cell.loopback]
     if unknown:
         what = facts.interconnect or "interconnect not stated"
@@ -190,7 +179,7 @@ def single_model(facts: Facts) -> Judged:
 
 
 def _one_view(facts: Facts) -> Judged:
-    runs = [run for _, run in facts.runs if run.reached is not None]
+    runs = facts.ended
     known, data = sum(bool(run.weights) for run in runs), facts.data or ()
     described = f"{known} of {many(runs, 'run')} end in one set of weights, whose hash is recorded" + _on_ranks(runs)
     if several := [item.name for item in data if (item.test_views or 0) > 1]:
@@ -215,7 +204,7 @@ def _on_ranks(runs: Sequence[RunFacts]) -> str:
 
 def communication(facts: Facts) -> Judged:
     """F9."""
-    several = [cell for cell in facts.cells if cell.workers is None or cell.workers > 1]
+    several = facts.several
     if not several:
         return "not applicable", "no cell has several workers"
     unknown = [cell.label for cell in several if not any(run.communicated for run in cell.runs)]

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from repro.audit.rules.facts import Agreement, AttemptFacts, CellFacts, DataFacts, Facts, RunFacts, TuningFacts
+from repro.audit.rules.facts import CellFacts, DataFacts, Facts, RunFacts
 from repro.compare import Summary
 from repro.compare.findings import findings
-from repro.compare.ranking.tuning_check import TuningCheck, untuned_optimizers
+from repro.compare.ranking.tuning_check import untuned_optimizers
 from repro.core.frozen import canonical
 from repro.record.derive.trial_log import reached
 from repro.record.environment.environment import DataSet, Environment
@@ -54,18 +54,10 @@ def record_facts(record: Record) -> Facts:
         system=f"{environment.system}, {environment.python}", commit=environment.commit, dirty=environment.dirty,
         varied=tuple(plan.suite.matrix), skipped=tuple((item.label, item.reason) for item in plan.skipped),
         excluded=len(plan.suite.exclude), missing=len(record.missing()),
-        attempts=tuple(AttemptFacts(item.trial_id, item.attempt, item.status, item.seconds)
-                       for item in record.attempts),
-        tuning=_tuning(found.tuning), untuned_optimizers=untuned_optimizers(record),
-        means=MEANS, agreements=_agreements(record), parity=_parity(record.parity),
+        attempts=record.attempts, tuning=found.tuning, untuned_optimizers=untuned_optimizers(record),
+        means=MEANS, agreements=found.convergence, parity=_parity(record.parity),
         ungated=(record.parity or {}).get("skipped") or {},
     )
-
-
-def _tuning(found: TuningCheck | None) -> TuningFacts | None:
-    return None if found is None else TuningFacts(
-        found.tune.search, found.budgets, found.tuning_seed, found.scored_seed, found.tuning is not None,
-        found.budget_problems, found.seed_problems)
 
 
 def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
@@ -76,8 +68,10 @@ def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
     return CellFacts(
         cell_id=cell.cell_id, label=cell.label, workers=choices.processes, global_batch=choices.global_batch,
         runs=tuple(_run(record.plan.master_seed, item, stop) for item in results),
-        model=_model(choices),
-        target=_target(stop),
+        model=json.dumps(choices.workload.model_dump(mode="json"), sort_keys=True)
+        if isinstance(choices, TrainingConfig) else None,
+        target="" if not stop.has_target else
+        f"{stop.metric} {'<=' if stop.direction == 'lower' else '>='} {stop.target:g}",
         others=canonical(choices, exclude={"processes", "batch"}),
         hyperparameters=_hyperparameters(choices, results),
         determinism=None if isinstance(choices, ProgramConfig) else choices.repeatability,
@@ -87,18 +81,6 @@ def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
         and all(item.network is None for item in results),
         simulated=choices.origin == "simulated",
     )
-
-
-def _model(choices: AnyTrialConfig) -> str | None:
-    """Return architecture, data and loss as text; None for any other kind of trial."""
-    if not isinstance(choices, TrainingConfig):
-        return None
-    return json.dumps(choices.workload.model_dump(mode="json"), sort_keys=True)
-
-
-def _target(stop: AnyStop) -> str:
-    """Return the target; "" if none was asked for."""
-    return f"{stop.metric} {'<=' if stop.direction == 'lower' else '>='} {stop.target:g}" if stop.has_target else ""
 
 
 def _has_interval(summary: Summary) -> bool:
@@ -184,11 +166,6 @@ def _data(item: DataSet) -> DataFacts:
 def _hardware(environment: Environment) -> str | None:
     devices = ", ".join(environment.devices) or environment.device
     return f"{environment.cpu}, {environment.cores} cores, {devices}" if environment.cpu else None
-
-
-def _agreements(record: Record) -> tuple[Agreement, ...]:
-    return tuple(Agreement(item.candidate_label, item.baseline_label, item.verdict, item.ratio)
-                 for item in findings(record).convergence)
 
 
 def _parity(found: Mapping[str, Any] | None) -> str | None:

@@ -69,14 +69,11 @@ def ratios(facts: Facts) -> Judged:
         return "cannot tell", "the summary of ratios is not stated"
     if how != "geometric mean":
         return "fail", f"ratios are summarised by the {how}; only the geometric mean is valid"
-    bare = [item.candidate_label for item in shown if not item.pairs and _absolute(facts, item) < 2]
+    bare = [item.candidate_label for item in shown if not item.pairs
+            and None in (facts.cell(item.candidate).median, facts.cell(item.baseline).median)]
     if bare:
         return lacks(facts, f"ratios without their times: {join(bare)}")
     return "pass", f"{many(shown, 'ratio')}, each the geometric mean, with the figures of both sides"
-
-
-def _absolute(facts: Facts, item: Comparison) -> int:
-    return sum(facts.cell(name).median is not None for name in (item.candidate, item.baseline))
 
 
 def determinism(facts: Facts) -> Judged:
@@ -147,7 +144,7 @@ def sound_test(facts: Facts) -> Judged:
 
 def percentiles(facts: Facts) -> Judged:
     """HB8."""
-    runs = [run for _, run in facts.runs if run.reached is not None]
+    runs = facts.ended
     if not runs:
         return lacks(facts, "there is no run")
     if any(run.steps is None for run in runs):
@@ -187,7 +184,7 @@ def synchronisation(facts: Facts) -> Judged:
 
 def bounds(facts: Facts) -> Judged:
     """HB11."""
-    several = [cell for cell in facts.cells if cell.workers is None or cell.workers > 1]
+    several = facts.several
     if not several:
         return "not applicable", "no cell has several workers"
     if any(run.expected is None for cell in several for run in cell.runs):
@@ -203,7 +200,7 @@ def bounds(facts: Facts) -> Judged:
 
 def plots(facts: Facts) -> Judged:
     """HB12."""
-    runs = [run for _, run in facts.runs if run.reached is not None]
+    runs = facts.ended
     if not runs:
         return lacks(facts, "there is no run")
     if any(run.points is None for run in runs):

@@ -120,16 +120,16 @@ def no_picking(facts: Facts) -> Judged:
     if facts.attempts is None:
         return "cannot tell", "this source does not show which runs were started"
     shown = {run.name for _, run in facts.runs}
-    unlisted = shown - {item.run for item in facts.attempts}
+    unlisted = shown - {item.trial_id for item in facts.attempts}
     if unlisted:
         return "fail", f"{many(unlisted, 'result')} without a line in the ledger: {join(sorted(unlisted))}"
     last: dict[str, int] = {}
     for item in facts.attempts:
-        last[item.run] = max(last.get(item.run, 0), item.number)
-    repeated = [item for item in facts.attempts if item.number < last[item.run]]
-    if again := [item.run for item in repeated if meaning(item.status).counts]:
+        last[item.trial_id] = max(last.get(item.trial_id, 0), item.attempt)
+    repeated = [item for item in facts.attempts if item.attempt < last[item.trial_id]]
+    if again := [item.trial_id for item in repeated if meaning(item.status).counts]:
         return "fail", f"run again although they had a result: {join(dict.fromkeys(again))}"
-    if lost := [item.run for item in repeated if item.status == LOST]:
+    if lost := [item.trial_id for item in repeated if item.status == LOST]:
         return "cannot tell", f"run again because their result was damaged or missing: {join(dict.fromkeys(lost))}"
     cut = sum(item.status == INTERRUPTED for item in repeated)
     hidden = sorted(last.keys() - shown)
@@ -145,7 +145,7 @@ def reference_convergence(facts: Facts) -> Judged:
         return "cannot tell", "reference convergence points are not in this source"
     if not facts.agreements:
         return "not applicable", "no two cells share workload, batch and precision"
-    early = [f"{item.candidate}{f' ({item.ratio:.3f} x the samples)' if item.ratio else ''}"
+    early = [f"{item.candidate_label}{f' ({item.ratio:.3f} x the samples)' if item.ratio else ''}"
              for item in facts.agreements if item.verdict == "faster"]
     if early:
         return "fail", f"fewer samples to the target than the reference at the same batch: {join(early)}"

@@ -8,8 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from repro.cli.options import FiniteRange, PlaceParam, echo_json, json_option
-from repro.cli.terminal import say
+from repro.cli.options import FiniteRange, PlaceParam, answer, json_option
 from repro.core.errors import UsageError
 
 
@@ -99,19 +98,12 @@ def comm(html: Path | None, mlflow: bool, as_json: bool, **request: Any) -> None
     \b
     Example: repro bench comm --fabric nodes=8,rate=200mbit --sizes 4k:16m --html comm.html
     """
-    from repro.bench.comm.bench import measure_and_write
-    from repro.bench.comm.comm_options import read_options
+    from repro.bench.comm.bench import measure_and_write, read_options
     from repro.bench.comm.table import text
 
     outcome = measure_and_write(read_options(**request), html, mlflow)
-    if as_json:
-        echo_json(outcome.as_json())
-    else:
-        say(text(outcome))
+    answer(as_json, outcome.as_json(), lambda: text(outcome))
 
 
 def _print(found: Any, as_json: bool) -> None:
-    if as_json:
-        echo_json(found.model_dump(mode="json"))
-    else:
-        say(found.text())
+    answer(as_json, found.model_dump(mode="json"), found.text)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from repro.cli.options import PlaceParam, allow_code_option, allow_option, echo_json, json_option
+from repro.cli.options import PlaceParam, allow_code_option, allow_option, answer, echo_json, json_option
 from repro.cli.terminal import say
 from repro.core.errors import Exit
 
@@ -56,10 +56,7 @@ def verify(source: Path, as_json: bool) -> None:
     from repro.bundle.verify import verify as verify_record
 
     found = verify_record(source)
-    if as_json:
-        echo_json(found.as_json())
-    else:
-        say(found.text())
+    answer(as_json, found.as_json(), found.text)
     sys.exit(Exit.DONE if found.sound else Exit.NOT_REPRODUCED)
 
 
@@ -78,10 +75,7 @@ def diff(first: Path, second: Path, as_json: bool) -> None:
     from repro.bundle.difference import diff_records
 
     found = diff_records(first, second)
-    if as_json:
-        echo_json(found.as_json())
-    else:
-        say(found.text())
+    answer(as_json, found.as_json(), found.text)
 
 
 @click.command()
@@ -114,8 +108,5 @@ def reproduce(
     if resume is not None and (trials or out):
         raise click.UsageError("--resume RUN keeps the folder and the trials of RUN; leave out --trials and --out")
     found = reproduce_record(source, trials, out, force, resume, allowed, code)
-    if as_json:
-        echo_json(found.as_json())
-    else:
-        say(found.text())
+    answer(as_json, found.as_json(), found.text)
     sys.exit(found.exit_code)

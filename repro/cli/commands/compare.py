@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from repro.cli.options import FiniteRange, PlaceParam, echo_json, json_option
+from repro.cli.options import FiniteRange, PlaceParam, answer, json_option
 from repro.core.errors import UsageError
 from repro.suite.metrics import METRICS
 
@@ -77,10 +77,7 @@ def compare(
         from repro.core.files import write_text
 
         write_text(markdown, comment(found, request["fail_if"]))
-    if as_json:
-        echo_json(found.as_json())
-    else:
-        print_compared(found)
+    answer(as_json, found.as_json(), lambda: print_compared(found))
     sys.exit(found.exit_code)
 
 
@@ -118,10 +115,7 @@ def scores(
 
     with open_records(runs) as folders:
         found = score_runs(folders, metric, by, baseline, tau_max)
-    if as_json:
-        echo_json(found.as_json() | {"runs": [str(run) for run in runs]})
-    else:
-        print_scored(found)
+    answer(as_json, found.as_json() | {"runs": [str(run) for run in runs]}, lambda: print_scored(found))
 
 
 @click.command()
@@ -144,8 +138,5 @@ def audit(source: str, mapping: Path | None, as_json: bool) -> None:
     from repro.cli.text.compare import print_audit
 
     found = audit_source(source, mapping)
-    if as_json:
-        echo_json(found.as_json())
-    else:
-        print_audit(found)
+    answer(as_json, found.as_json(), lambda: print_audit(found))
     sys.exit(found.exit_code)

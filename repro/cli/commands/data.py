@@ -13,7 +13,7 @@ from repro.cli.options import PlaceParam, echo_json, json_option
 from repro.cli.terminal import say
 
 if TYPE_CHECKING:
-    from repro.workloads.data.form import Progress
+    from repro.workloads.data.manifest import Progress
 
 
 @click.group()
@@ -55,7 +55,7 @@ def list_(as_json: bool) -> None:
     Example: repro data list
     """
     from repro.workloads.data import manifest
-    from repro.workloads.data.form import manifest_file
+    from repro.workloads.data.manifest import manifest_file
     from repro.workloads.data.prepare import forms
 
     rows = []
@@ -86,12 +86,11 @@ def check(name: str) -> None:
     \b
     Example: repro data check imagenet
     """
-    from repro.workloads.data import check as checks
-    from repro.workloads.data.prepare import form_of
+    from repro.workloads.data.prepare import check_all, form_of, required
 
-    found = checks.required(form_of(name))
+    found = required(form_of(name))
     with _progress() as progress:
-        checks.check_all(found, progress)
+        check_all(found, progress)
     say(f"{name}: all {found.manifest.files:,} files match the manifest, identity {found.sha256[:16]}")
 
 

@@ -41,7 +41,7 @@ def workload(name: str) -> None:
     \b
     Example: repro new workload my-spirals
     """
-    module, found = checked(name).replace("-", "_"), class_name(name)
+    module, found = checked(name).replace("-", "_"), "".join(part.capitalize() for part in name.split("-"))
     if keyword.iskeyword(found) or keyword.iskeyword(module):
         raise UsageError(f"{name!r} is a Python keyword; give the workload another name")
     write({Path(f"{module}.py"): start("workload.py", CLASS=found),
@@ -72,11 +72,6 @@ def checked(name: str) -> str:
     if NAME.fullmatch(name) is None:
         raise UsageError(f"{name!r} is not a name: use small letters, digits and `-`, at most 50, a letter first")
     return name
-
-
-def class_name(name: str) -> str:
-    """Return the name as a class has it: `my-spirals` is MySpirals."""
-    return "".join(part.capitalize() for part in name.split("-"))
 
 
 def start(template: str, **words: str) -> str:

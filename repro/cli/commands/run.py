@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
@@ -14,22 +14,15 @@ from repro.cli.options import (
     SuiteParam,
     allow_code_option,
     allow_option,
-    anytime_option,
-    design_of,
-    echo_json,
+    answer,
+    design_options,
     json_option,
-    master_seed_option,
     override_option,
     planned,
     read_source,
-    seeds_option,
-    until_settled_option,
 )
 from repro.cli.terminal import say
 from repro.core.errors import visible
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command()
@@ -38,16 +31,13 @@ if TYPE_CHECKING:
 @override_option
 @click.option("--launcher", metavar="KIND", help="Short for -o launcher=KIND; KIND may also be '{kind: slurm, nodes: "
               "4}'. Outside a job, slurm submits one.")
-@seeds_option
-@master_seed_option
+@design_options
 @click.option("--resume", type=PlaceParam(path_type=Path), metavar="RUN", help="Resume an interrupted run: run the "
               "missing trials of its own plan.")
 @click.option("--rerun-failed", "again", is_flag=True, help="With --resume: also rerun trials that crashed or hung, "
               "each as a new attempt.")
 @click.option("--force", is_flag=True, help="With --resume: resume even if the machine, code or plan have changed; the "
               "report says so.")
-@until_settled_option
-@anytime_option
 @click.option("--budget", type=DurationParam(), metavar="TIME", help="For a sequential run: end at the last look "
               "within this time (90s, 45m, 2h); --resume continues with the next pairs.")
 @click.option("--strict", is_flag=True, help="Refuse to start if the machine would distort the figures (busy, too few "
@@ -62,10 +52,8 @@ if TYPE_CHECKING:
 @json_option
 def run(
     suite: str | None, scheduler: tuple[str, ...], overrides: tuple[str, ...], launcher: str | None,
-    seeds: int | None, master_seed: int | None, resume: Path | None,
-    again: bool, force: bool, until_settled: bool, anytime: bool, budget: float | None, strict: bool, energy: bool,
-    out: Path | None, track: bool,
-    allowed: tuple[str, ...], code: str | None, as_json: bool,
+    resume: Path | None, again: bool, force: bool, budget: float | None, strict: bool, energy: bool,
+    out: Path | None, track: bool, allowed: tuple[str, ...], code: str | None, as_json: bool, **design: Any
 ) -> None:
     """Run SUITE, or resume an interrupted run.
 
@@ -88,10 +76,10 @@ def run(
     if resume is not None:
         if scheduler:
             raise click.UsageError("--resume RUN submits nothing; leave out what follows --")
-        if suite is not None or overrides or out is not None or (seeds, master_seed) != (None, None):
+        if {suite, out, design["seeds"], design["master_seed"]} != {None} or overrides:
             raise click.UsageError("--resume RUN takes its suite, seeds and folder from RUN; leave out SUITE, -o, "
                                    "--seeds, --master-seed and --out")
-        if until_settled or anytime:
+        if design["until_settled"] or design["anytime"]:
             raise click.UsageError("--resume RUN keeps the design of RUN; leave out --until-settled and --anytime")
         ended = resume_suite(resume, track, options, allowed, code)
     elif suite is None:
@@ -99,7 +87,7 @@ def run(
     elif force or again or allowed or code:
         raise click.UsageError("--force, --rerun-failed, --allow and --allow-code require --resume RUN")
     else:
-        source = read_source(suite, overrides, seeds, master_seed, design_of(until_settled, anytime))
+        source = read_source(suite, overrides, **design)
         stated = source.suite.master_seed is not None and ("master_seed",) not in source.overrides
         plan, phases = planned(source, overrides)
         if stated:
@@ -111,10 +99,7 @@ def run(
             return
         ended = run_phases(phases, source.text, out, track, options) if phases else \
             run_suite(plan, source.text, out, track, options)
-    if as_json:
-        echo_json(ended.as_json())
-    else:
-        say(ended_text(ended))
+    answer(as_json, ended.as_json(), lambda: ended_text(ended))
     if ended.warning():
         say(visible(f"warning: {ended.warning()}"), err=True)
     sys.exit(ended.exit_code)

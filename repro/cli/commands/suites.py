@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from repro.cli.options import (
     PlaceParam,
-    anytime_option,
-    design_of,
+    answer,
+    design_options,
     echo_json,
     expand,
     json_option,
-    master_seed_option,
     override_option,
     planned,
     read_source,
-    seeds_option,
     suite_argument,
-    until_settled_option,
 )
-from repro.cli.terminal import say
+from repro.cli.terminal import say, stdout
 from repro.core import registry
-from repro.core.errors import ReproError
+from repro.core.errors import Exit, ReproError
 from repro.suite.file import bundled, read_suite
 
 KINDS = {
@@ -58,13 +56,10 @@ def list_(kind: str, as_json: bool) -> None:
 def rows(kind: str) -> list[dict[str, str]]:
     """Return the name and a one-line title of everything of a kind."""
     if kind == "suites":
-        return [_suite_row(name) for name in bundled()]
+        suites = {name: read_suite(name).suite for name in bundled()}
+        return [{"name": name, "version": suite.version, "title": suite.title, "expected": suite.expected}
+                for name, suite in suites.items()]
     return [{"name": name, "title": _title(KINDS[kind], name)} for name in registry.names(KINDS[kind])]
-
-
-def _suite_row(name: str) -> dict[str, str]:
-    suite = read_suite(name).suite
-    return {"name": name, "version": suite.version, "title": suite.title, "expected": suite.expected}
 
 
 def _title(seam: str, name: str) -> str:
@@ -89,25 +84,18 @@ def show(suite: str, overrides: tuple[str, ...], as_json: bool) -> None:
     from repro.cli.text.suite import suite_text
 
     found = read_source(suite, overrides)
-    if as_json:
-        echo_json(found.suite.model_dump(mode="json", by_alias=True))
-    else:
-        say(suite_text(found.suite, found.sources))
+    answer(as_json, found.suite.model_dump(mode="json", by_alias=True), lambda: suite_text(found.suite, found.sources))
 
 
 @click.command()
 @suite_argument
 @override_option
-@seeds_option
-@master_seed_option
-@until_settled_option
-@anytime_option
+@design_options
 @click.option("--pilot", type=PlaceParam(path_type=Path), metavar="RUN|BUNDLE", help="Run with the same cells: also "
               "print the smallest effect that these repeats can show, and the repeats that the margin requires.")
 @json_option
 def plan(
-    suite: str, overrides: tuple[str, ...], seeds: int | None, master_seed: int | None, until_settled: bool,
-    anytime: bool, pilot: Path | None, as_json: bool,
+    suite: str, overrides: tuple[str, ...], pilot: Path | None, as_json: bool, **design: Any
 ) -> None:
     """Show the trials that SUITE runs here.
 
@@ -125,7 +113,7 @@ def plan(
     from repro.runner.preflight import absent_data
     from repro.suite.planning.plan import estimate, over_time_limits
 
-    source = read_source(suite, overrides, seeds, master_seed, design_of(until_settled, anytime))
+    source = read_source(suite, overrides, **design)
     found, phases = planned(source, overrides)
     drawn = drawn_by_run(source.suite)
     shown = None
@@ -200,10 +188,7 @@ def calibrate(
     plan, wanted = expand(source, overrides), read_pattern(cell, "--cell") if cell is not None else None
     found = calibration.replay(stored, plan, wanted, pairs, to) if stored is not None else \
         calibration.calibrate(plan, source.text, wanted, pairs, nulls, keep, to)
-    if as_json:
-        echo_json(found.as_json())
-    else:
-        say(found.text())
+    answer(as_json, found.as_json(), found.text)
 
 
 @click.command()
@@ -221,15 +206,10 @@ def gate(suite: str, overrides: tuple[str, ...], only: tuple[str, ...], as_json:
     \b
     Example: repro gate engines --only engine=ddp
     """
-    from dataclasses import asdict
-
-    from repro.cli.workflows.gate import gate_text, run_gate
+    from repro.cli.text.compare import print_gate
+    from repro.cli.workflows.gate import run_gate
 
     source = read_source(suite, overrides)
-    plan, _ = planned(source, overrides)
-    found = run_gate(plan, source.text, only)
-    if as_json:
-        echo_json([asdict(row) for row in found.rows])
-    else:
-        say(gate_text(found))
-    sys.exit(found.exit_code)
+    found = run_gate(planned(source, overrides)[0], source.text, only)
+    answer(as_json, found, lambda: print_gate(found, stdout(200)))
+    sys.exit(Exit.DONE if all(row["passed"] for row in found) else Exit.TRIAL_FAILED)

@@ -1,11 +1,11 @@
-"""Comparisons, scores and audits as tables and sentences for a terminal, and a comparison as a comment in Markdown."""
+"""What records and gates show, as tables and sentences for a terminal; a comparison also as a comment in Markdown."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from repro.audit.audit import Audit
 from repro.cli.terminal import Console, line, stdout, table_of
@@ -16,11 +16,9 @@ from repro.core.errors import visible
 from repro.core.markdown import escaped
 from repro.core.redact import Scrubber
 from repro.tables.cell_tables import group_tables, spread_table
-from repro.tables.claims import claim_table
-from repro.tables.effects import effect_table
-from repro.tables.layout import TextTable, as_markdown, compact
+from repro.tables.layout import NOTHING, TextTable, as_markdown, compact
 from repro.tables.scores import score_table, score_time_table
-from repro.tables.verdicts import ALONE, FOOTNOTE, comparison_table
+from repro.tables.verdicts import ALONE, FOOTNOTE, claim_table, comparison_table, effect_table
 
 if TYPE_CHECKING:
     from repro.compare.design.calibration import Calibration
@@ -223,6 +221,23 @@ def print_audit(found: Audit, console: Console | None = None) -> None:
     counts = ", ".join(f"{number} {verdict}" for verdict, number in found.counts.items())
     unmet = ", ".join(item.id for item in found.failed)
     console.lines(f"{len(found.findings)} rules: {counts}", *([f"required and not met: {unmet}"] if unmet else []))
+
+
+REQUESTS = ("optimizer",)
+"""Checks of what was requested. They run last, but what they find explains differences from the first step on."""
+
+
+def print_gate(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """Print a table with a line for each check, and the failures in words below it, causes before symptoms."""
+    heads = ("Candidate", "Group", "Check", "Result", "Step", "Tensor", "Difference", "Tolerance")
+    print_table(TextTable("", heads, (False,) * 4 + (True, False, True, True), tuple(
+        (row["candidate"], row["group"], row["check"], "pass" if row["passed"] else "fail",
+         *(NOTHING if row[key] in (None, "") else f"{row[key]:.3g}" if isinstance(row[key], float) else str(row[key])
+           for key in ("step", "tensor", "size", "tolerance"))) for row in rows)), console)
+    compared = list(dict.fromkeys((row["candidate"], row["group"]) for row in rows))
+    failed = sorted((row for row in rows if not row["passed"]), key=lambda row: (
+        compared.index((row["candidate"], row["group"])), row["check"] not in REQUESTS, row["step"] or 0))
+    console.lines(*([f"{row['candidate']}: {row['text']}" for row in failed] or ["all checks passed"]))
 
 
 ROWS, NOTES, SENTENCES = 6, 6, 3

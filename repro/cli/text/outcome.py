@@ -8,10 +8,10 @@ from repro.cli.terminal import command
 from repro.cli.text.compare import calibration_text, comparison_sentence, effect_lines, quality_lines
 from repro.cli.text.suite import tuning_lines
 from repro.cli.workflows.run import Ended
-from repro.compare import METRICS, Summary
+from repro.compare import Summary
 from repro.compare.findings import Findings
 from repro.core.errors import visible
-from repro.tables.amounts import amount_text
+from repro.tables.cell_tables import median_text
 
 
 def ended_text(ended: Ended) -> str:
@@ -32,8 +32,9 @@ def ended_text(ended: Ended) -> str:
 def cell_lines(summaries: Sequence[Summary]) -> list[str]:
     """Return the cells with their medians."""
     width = max((len(item.label) for item in summaries), default=0)
-    return [f"{item.label:<{width}}  {item.ok} of {item.n} {item.done}, median {_median(item)}{_resumed(item)}"
-            for item in summaries]
+    resumed = " ({} resumed from a checkpoint; the lost time is on their clocks)"
+    return [f"{item.label:<{width}}  {item.ok} of {item.n} {item.done}, median {median_text(item)}"
+            + (resumed.format(item.resumed) if item.resumed else "") for item in summaries]
 
 
 def answer_lines(found: Findings) -> list[str]:
@@ -46,13 +47,3 @@ def answer_lines(found: Findings) -> list[str]:
         answers = [] if found.effects else ["no primary contrast was declared"]
     qualities = map(visible, quality_lines(found.claims))
     return [*qualities, *answers, *(line for item in found.effects for line in effect_lines(item))]
-
-
-def _resumed(item: Summary) -> str:
-    return f" ({item.resumed} resumed from a checkpoint; the lost time is on their clocks)" if item.resumed else ""
-
-
-def _median(item: Summary) -> str:
-    if item.median is None:
-        return "not reached" if METRICS[item.metric].to_target else "none"
-    return amount_text(item.median, item.metric, 3)

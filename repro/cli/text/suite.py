@@ -13,11 +13,11 @@ from repro.core.source_code import SourceCode, is_file_kind
 from repro.record.tuning import RULE, TunedContender, Tuning, TuningCost
 from repro.seams.preconditioner import Work
 from repro.suite.contenders import contender_label
-from repro.suite.field_problem import as_text
 from repro.suite.metrics import METRICS
 from repro.suite.model import Suite
 from repro.suite.planning.plan import Cost, Plan, estimate
 from repro.suite.tune import Space, Tune
+from repro.tables.tuning import setting_text
 
 if TYPE_CHECKING:
     from repro.cli.workflows.tuning import Phases
@@ -99,8 +99,9 @@ def plan_text(
     version = f" {plan.suite.version}" if plan.suite.version else ""
     count = f"at most {len(plan.order)} trials of {len(plan.cells)} cells" if plan.design.looks else \
         f"{len(plan.order)} trials = {len(plan.cells)} cells x {plan.design.repeats} repeats"
+    place = f"{plan.device_count} GPU(s)" if plan.device == "cuda" else f"{plan.cores} CPU cores"
     lines = [phases_text(phases), ""] if phases else []
-    lines += [f"{plan.suite.suite}{version}: {count} on {_place(plan)}",
+    lines += [f"{plan.suite.suite}{version}: {count} on {place}",
              f"suite digest {plan.digest[:16]}, method {plan.method}", *_seeds(plan, drawn), ""]
     width = max(len(cell.label) for cell in plan.cells)
     lines += [f"  {cell.label:<{width}}  {cell.choices.work}" for cell in plan.cells]
@@ -138,10 +139,6 @@ def _seeds(plan: Plan, drawn: Sequence[str]) -> list[str]:
     return [f"seeds: master seed {plan.master_seed} as stated; each run draws its order"] if drawn else []
 
 
-def _place(plan: Plan) -> str:
-    return f"{plan.device_count} GPU(s)" if plan.device == "cuda" else f"{plan.cores} CPU cores"
-
-
 def _level(level: Any) -> str:
     if isinstance(level, dict):
         kind = level.get("kind")
@@ -159,7 +156,7 @@ def suite_lines(suite: Suite) -> list[str]:
     """Return what a suite declares about its tuning, or where its settings come from, for `repro show`."""
     tune = suite.tune or (suite.tuned.tune if suite.tuned else None)
     lines = [f"{'setting:':<13}{contender_label(item.where, item.values)}: "
-             f"{settings_text(item.set_) if item.set_ is not None else 'none, not scored'}" for item in suite.settings]
+             f"{setting_text(item.set_) if item.set_ is not None else 'none, not scored'}" for item in suite.settings]
     if tune is None:
         return lines
     name = "tuning:" if suite.tune else "tuned by:"
@@ -214,16 +211,11 @@ def tuning_lines(tuning: Tuning) -> list[str]:
     return [*lines, f"tuning: {_cost(tuning.cost)}, in a separate record: {tuning.record.folder.root}"]
 
 
-def settings_text(values: Mapping[str, Any]) -> str:
-    """Return a setting as people read it: `optimizer.lr 0.1, batch.global 64`."""
-    return ", ".join(f"{key} {as_text(value)}" for key, value in sorted(values.items()))
-
-
 def _choice(tuning: Tuning, item: TunedContender) -> str:
     best, spec = item.chosen, METRICS[tuning.tune.metric]
     if best is None:
         return f"not scored: none of its {item.budget} settings could be judged ({item.ends})"
-    chosen = f"{settings_text(best.values)}, the best of {item.budget} settings"
+    chosen = f"{setting_text(best.values)}, the best of {item.budget} settings"
     if best.figure is not None:
         return f"{chosen}, {spec.noun} {best.figure:,.6g}"
     return f"{chosen}; no setting reached the target with every seed; best quality {best.quality:.4g}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -21,7 +21,7 @@ from repro.core.machine import detect
 from repro.record.folder import limits
 from repro.record.folder.store import Record, read_record
 from repro.runner.run import discarded_if_unstarted, prepare
-from repro.suite.model import Metric, Suite
+from repro.suite.model import Suite
 from repro.suite.planning.cell import Cell
 from repro.suite.planning.plan import Plan, expand_again
 
@@ -84,19 +84,19 @@ def calibrate(
         KeyboardInterrupt: a signal ended the run; `replay` accepts the completed trials.
         ReproError: the plan cannot be a calibration, or the run failed; `replay` accepts the completed trials.
     """
-    twins = twin_plan(plan, choose_cells(plan, wanted), pairs or max(plan.design.common, 6), nulls)
+    each = _pairs(plan, pairs)
+    twins = twin_plan(plan, choose_cells(plan, wanted), each, nulls)
     limits.check_size(twins)
     folder = prepare(twins, suite_text, dated(f"{plan.suite.suite}-calibrate"))
     with discarded_if_unstarted(folder):
         record = execute(
             twins, folder, kept=f"no null is kept; completed trials stay in {folder.root}",
             next_step=f"for their nulls repeat the command with --from {quote(str(folder.root))}")
-    found = _store(record, twins.cells, plan.suite.metric, pairs or max(plan.design.common, 6), plan.suite,
-                  to or place_for(plan.digest), folder.root)
+    found = _store(record, twins.cells, plan.suite, each, to or place_for(plan.digest), folder.root)
     if keep:
         return found
     shutil.rmtree(folder.root)
-    return Calibrated(found.calibration, found.added, found.path, None, found.left_out)
+    return replace(found, run=None)
 
 
 def replay(run: Path, plan: Plan, wanted: dict[str, Any] | None, pairs: int | None, to: Path | None) -> Calibrated:
@@ -109,32 +109,24 @@ def replay(run: Path, plan: Plan, wanted: dict[str, Any] | None, pairs: int | No
     if to is None and is_bundle(run):
         raise UsageError(f"{run}: is a bundle, which is never changed; name the file of the calibration with --to")
     with open_record(run) as root:
-        return _nulls_of(read_record(root), run, plan, wanted, pairs, to or run / FILE)
+        record = read_record(root)
+        then = record.plan
+        # The digest that the suite has by the method and the master seed of the stored plan.
+        suite = plan.suite.model_copy(update={"master_seed": then.master_seed})
+        if then.digest != expand_again(then.model_copy(update={"suite": suite}), detect()).digest:
+            raise UsageError(f"{run}: is a run of {then.suite.suite!r} with digest {then.digest[:16]}, not of "
+                             f"{plan.suite.suite!r} with {plan.digest[:16]}; a calibration requires a run of the same "
+                             "suite")
+        cells = then.cells if wanted is None else choose_cells(then, wanted)
+        return _store(record, cells, plan.suite, _pairs(plan, pairs), to or run / FILE, run)
 
 
-def _nulls_of(
-    record: Record, run: Path, plan: Plan, wanted: dict[str, Any] | None, pairs: int | None, to: Path
-) -> Calibrated:
-    """Return the nulls of the record that `run` names, kept in the file `to`."""
-    if record.plan.digest != _digest_of_its_time(plan, record.plan):
-        raise UsageError(f"{run}: is a run of {record.plan.suite.suite!r} with digest {record.plan.digest[:16]}, not "
-                         f"of {plan.suite.suite!r} with {plan.digest[:16]}; a calibration requires a run of the "
-                         "same suite")
-    cells = list(record.plan.cells) if wanted is None else choose_cells(record.plan, wanted)
-    return _store(record, cells, plan.suite.metric, pairs or max(plan.design.common, 6), plan.suite,
-                 to, run)
+def _pairs(plan: Plan, pairs: int | None) -> int:
+    return pairs or max(plan.design.common, 6)
 
 
-def _digest_of_its_time(plan: Plan, then: Plan) -> str:
-    """Return the digest that the suite of `plan` has by the method and the master seed of an earlier plan."""
-    suite = plan.suite.model_copy(update={"master_seed": then.master_seed})
-    return expand_again(then.model_copy(update={"suite": suite}), detect()).digest
-
-
-def _store(
-    record: Record, cells: Sequence[Cell], metric: Metric, pairs: int, suite: Suite, to: Path, run: Path
-) -> Calibrated:
-    nulls, problems = nulls_of(record, cells, metric, pairs)
+def _store(record: Record, cells: Sequence[Cell], suite: Suite, pairs: int, to: Path, run: Path) -> Calibrated:
+    nulls, problems = nulls_of(record, cells, suite.metric, pairs)
     if not nulls:
         raise UsageError(f"{run}: gives no comparison of a cell with itself: {problems[0]}")
     found = add(to, calibrated(record, suite, record.plan.digest, nulls))

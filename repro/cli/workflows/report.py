@@ -37,7 +37,7 @@ def rebuild_and_report(
         raise UsageError("--from-mlflow creates a run folder; name it with --out")
     found: Any = registry.load("reporter", "mlflow")()
     folder, older = found.rebuild(experiment, out)
-    return write_reports(folder, list(targets), None, only, prefix), older
+    return write_reports(folder, targets, None, only, prefix), older
 
 
 def report_place(runs: Sequence[Path]) -> Path | None:
@@ -49,7 +49,7 @@ def report_place(runs: Sequence[Path]) -> Path | None:
 
 def whole_reporters(targets: Sequence[str]) -> list[str]:
     """Return which of the reporters always write all of a record."""
-    return [name.strip() for name in targets if name.strip() and not reporter(name.strip()).narrows]
+    return [name for name, item in reporters(targets).items() if not item.narrows]
 
 
 def report_runs(
@@ -66,27 +66,23 @@ def report_runs(
         TrackingError: a tracking server rejected the run.
     """
     if len(runs) == 1:
-        return write_reports(runs[0], list(targets), out, only, prefix)
-    names = [name.strip() for name in targets if name.strip()]
-    for name in names:
-        reporter(name, prefix=prefix)
-    if not names:
-        raise UsageError("--to names no reporter; see `repro list reporters`")
-    if "mlflow" in names:
+        return write_reports(runs[0], targets, out, only, prefix)
+    named = reporters(targets, prefix=prefix)
+    if "mlflow" in named:
         raise UsageError(f"--to mlflow takes one run at a time, not {len(runs)}")
     if out is None:
         raise UsageError(f"{len(runs)} runs are copied into one folder; name it with --out")
     found = sections(runs, out)
     prefixes = [prefix + spelled(number) for number, _ in enumerate(found, 1)] if len(found) > 1 else [prefix]
     paths = [place for section, own in zip(found, prefixes, strict=True)
-             for place in write_reports(section.record.folder.root, names, None, only, own)]
-    joined = [place for name in names for place in reporter(name).write_sections(found, out)] if len(found) > 1 else []
+             for place in write_reports(section.record.folder.root, [*named], None, only, own)]
+    joined = [place for item in named.values() for place in item.write_sections(found, out)] if len(found) > 1 else []
     write_text(out / INDEX, index(found))
     return [*joined, str(out / INDEX), *paths]
 
 
 def write_reports(
-    run: Path, targets: list[str], out: Path | None, only: str | None = None, prefix: str = ""
+    run: Path, targets: Sequence[str], out: Path | None, only: str | None = None, prefix: str = ""
 ) -> list[str]:
     """Write the record of `run` with each of the reporters `targets`; return the paths and URLs written.
 
@@ -99,14 +95,24 @@ def write_reports(
         OutputError: `run` is no run folder, or `out` cannot be written.
         TrackingError: a tracking server rejected the record.
     """
-    reporters = [reporter(name.strip(), only, prefix) for name in targets if name.strip()]
-    if not reporters:
-        raise UsageError("--to names no reporter; see `repro list reporters`")
+    named = reporters(targets, only, prefix)
     record = read_record(run)
     tuning = read_tuning(record.folder.root)
     before = [tuning.record] if tuning is not None else []
-    return [place for item in reporters for part in (*(before if item.of_each_phase else ()), record)
+    return [place for item in named.values() for part in (*(before if item.of_each_phase else ()), record)
             for place in item.write(part, out or part.folder.reports)]
+
+
+def reporters(targets: Sequence[str], only: str | None = None, prefix: str = "") -> dict[str, Reporter]:
+    """Load the reporters of --to, by name, as `reporter` does.
+
+    Raises:
+        UsageError: --to names none.
+    """
+    names = [name.strip() for name in targets if name.strip()]
+    if not names:
+        raise UsageError("--to names no reporter; see `repro list reporters`")
+    return {name: reporter(name, only, prefix) for name in names}
 
 
 def reporter(name: str, only: str | None = None, prefix: str = "") -> Reporter:

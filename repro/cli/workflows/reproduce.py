@@ -159,12 +159,10 @@ def choose_trials(record: Record, trials: str | None) -> list[tuple[str, int]]:
     by_id = {trial_id: key for key, trial_id in have.items()}
     wanted = [part.strip() for part in trials.split(",") if part.strip()]
     if unknown := next((part for part in wanted if part not in by_id), None):
-        raise UsageError(f"--trials: no trial with a result named {unknown!r}{_suggestion(unknown, list(by_id))}")
+        known = nearest(unknown, list(by_id)) if len(by_id) <= 12 else \
+            f" among {len(by_id)}, for example {next(iter(by_id))}"
+        raise UsageError(f"--trials: no trial with a result named {unknown!r}{known}")
     return [by_id[part] for part in dict.fromkeys(wanted)]
-
-
-def _suggestion(name: str, known: Sequence[str]) -> str:
-    return nearest(name, known) if len(known) <= 12 else f" among {len(known)}, for example {known[0]}"
 
 
 def reduce_plan(plan: Plan, chosen: Sequence[tuple[str, int]], machine: Machine, order_seed: int) -> Plan:

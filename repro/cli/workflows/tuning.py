@@ -27,12 +27,12 @@ from repro.record.folder import limits
 from repro.record.folder.store import RunFolder
 from repro.record.tuning import DECLARED, FOLDER, FROZEN, RULE, Declared, Tuning, read_declared
 from repro.runner.run import fill, prepare
-from repro.suite.contenders import Contender, check_spaces, contenders, drafted, scored_suite, tuning_suite
+from repro.suite.contenders import Contender, check_spaces, contenders, scored_suite, tuning_suite
 from repro.suite.field_problem import Problem, as_text
 from repro.suite.file import SuiteFile
 from repro.suite.model import Suite
 from repro.suite.planning.consent import refuse_credentials
-from repro.suite.planning.matrix import tried_cells, written_kinds
+from repro.suite.planning.matrix import tried_cells
 from repro.suite.planning.plan import Drawn, Plan, estimate, make_plan
 
 BETWEEN_SECONDS = 20.0
@@ -75,11 +75,12 @@ def plan_phases(source: SuiteFile, overrides: Sequence[str]) -> Phases:
     tried = tuning_suite(declared.seeded)
     overridden = bool(overrides)
     tuning = make_plan(tried, machine, source.problem, overridden, Drawn(seed, fresh_seed()), folder=source.folder)
-    found = contenders(tried, source.problem, written_kinds)
+    found = contenders(tried, source.problem)
     if not overrides:  # which may take contenders away
         check_spaces(suite.tune, found, source.problem)
     _refuse_untried(tuning, source.problem)
-    draft = make_plan(scored_suite(declared.seeded, drafted(found)), machine, source.problem, overridden,
+    first = [(item.levels, item.settings[0]) for item in found]  # which will be chosen is not known before the tuning
+    draft = make_plan(scored_suite(declared.seeded, first), machine, source.problem, overridden,
                       Drawn(seed, declared.order_seed), folder=source.folder)
     for plan in (tuning, draft):
         refuse_credentials(plan, os.environ)

@@ -1,1 +1,1 @@
-"""Collective algorithms, one a file, each a schedule as data."""
+"""Collective algorithms by family, each a schedule as data."""

@@ -1,16 +1,15 @@
-"""Ring all-reduce (Patarasuk and Yuan, 2009): fewest bytes for the busiest rank, latency grows with the number of
-ranks.
-"""
+"""Rings: one of all ranks (Patarasuk and Yuan, 2009), or rings inside groups and between them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from repro.comm.algorithm import Algorithm, Operation, per_chunk
 from repro.comm.schedule import Busiest, Span, Transfer, chunks, cut
+from repro.seams.plugin import Setting
 
 PIECES, LEAST_BYTES = 2, 64 << 10
 """Pieces of a segment. With one piece a neighbour waits while the other adds; with many small ones Python is the limit.
@@ -95,3 +94,97 @@ def circulate(
         for place, rank in enumerate(ranks):
             for index, piece in enumerate(segments[(place + shift - step) % world]):
                 yield Transfer(first_round + step * most + index, rank, ranks[(place + 1) % world], *piece, adds)
+
+
+class Hierarchical(Algorithm):
+    """Rings inside groups of g neighbouring ranks and a ring between groups.
+
+    Source: Jia et al., "Highly scalable deep learning training system with mixed-precision", arXiv:1807.11205,
+    section 3.3 (`form: masters`); Mikami et al., arXiv:1811.05233 (`form: torus`).
+
+    masters, 4(g-1) + 2(p/g-1) rounds:
+
+    1. Reduce inside each group: ring reduce-scatter, then the members send their segments to the group's first rank.
+    2. The masters all-reduce the whole buffer in a ring.
+    3. Broadcast inside each group: the master scatters segments, a ring all-gathers them.
+
+    torus, 2(g-1) + 2(p/g-1) rounds: reduce-scatter inside the group; the ranks that own the same segment all-reduce it
+    between groups, all rings at once; all-gather inside the group.
+    """
+
+    title: ClassVar[str] = "hierarchical"
+    own: ClassVar[tuple[Operation, ...]] = ("all_reduce",)
+    always_shown: ClassVar[tuple[str, ...]] = ("group",)
+
+    group: int = Field(2, ge=1, description="ranks of one group; must divide the number of ranks")
+    form: Literal["masters", "torus"] = Field(
+        "masters", description="masters: one rank per group talks to other groups; torus: every rank does")
+
+    def unsupported(self, setting: Setting) -> str | None:
+        if setting.processes % self.group:
+            return f"groups of {self.group} do not divide {setting.processes} ranks"
+        return super().unsupported(setting)
+
+    def runs(self, operation: Operation, world: int) -> bool:
+        return super().runs(operation, world) and world % self.group == 0
+
+    def all_reduce(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
+        segments = cut(count, self.group)
+        teams = [list(range(first, first + self.group)) for first in range(0, world, self.group)]
+        return self._masters(teams, segments, count) if self.form == "masters" else self._torus(teams, segments)
+
+    def _masters(self, teams: list[list[int]], segments: list[Span], count: int) -> Iterator[Transfer]:
+        hops, owned = self.group - 1, [segments[(place + 1) % self.group] for place in range(self.group)]
+        # 1. reduce inside the group
+        for team in teams:
+            yield from circulate([[span] for span in segments], team, 0, shift=0, adds=True)
+            yield from (Transfer(hops + place - 1, team[place], team[0], *owned[place], False)
+                        for place in range(1, self.group))
+        # 2. the masters' ring
+        across = 2 * (len(teams) - 1)
+        yield from whole_ring(Span(0, count), [team[0] for team in teams], 2 * hops)
+        # 3. broadcast inside the group
+        first = 2 * hops + across
+        for team in teams:
+            yield from (Transfer(first + place - 1, team[0], team[place], *owned[place], False)
+                        for place in range(1, self.group))
+            yield from circulate([[span] for span in segments], team, first + hops, shift=1, adds=False)
+
+    def _torus(self, teams: list[list[int]], segments: list[Span]) -> Iterator[Transfer]:
+        hops = self.group - 1
+        for team in teams:
+            yield from circulate([[span] for span in segments], team, 0, shift=0, adds=True)
+        for place in range(self.group):
+            yield from whole_ring(segments[(place + 1) % self.group], [team[place] for team in teams], hops)
+        for team in teams:
+            yield from circulate([[span] for span in segments], team, hops + 2 * (len(teams) - 1), 1, adds=False)
+
+    def busiest(self, world: int, count: int, itemsize: int) -> Busiest:
+        """Sum a rank's ring inside its group and its ring between groups; a master also gathers and scatters.
+
+        With S_i segments of the group, a member at place i sends S - S_(i+1) and S - S_(i+2) and receives S - S_i and
+        S - S_(i+1) in its group's rings; a master scatters, and gathers, S - S_1 more.
+        """
+        sizes, group, teams = [span.size for span in cut(count, self.group)], self.group, world // self.group
+        if self.form == "masters":
+            across = ring_busiest(teams, count, itemsize)
+            spared = sizes[1 % group], sizes[2 % group], sizes[0]
+            sent = (3 * count - 2 * spared[0] - spared[1]) * itemsize + across.sent
+            received = (3 * count - 2 * spared[0] - spared[2]) * itemsize + across.received
+            # A member's reduce-scatter, gather and all-gather; more than the master's only in tiny single groups.
+            least = (2 * count - min(sizes)) * itemsize if group > 1 else 0
+            return Busiest(max(sent, least), max(received, least))
+        found = []
+        for place in range(group):
+            own, before, after = (sizes[(place + shift) % group] for shift in (1, 0, 2))
+            across = ring_busiest(teams, own, itemsize)
+            found.append(((2 * count - own - after) * itemsize + across.sent,
+                          (2 * count - own - before) * itemsize + across.received))
+        return Busiest(max(sent for sent, _ in found), max(received for _, received in found))
+
+
+def whole_ring(span: Span, ranks: list[int], first_round: int) -> Iterator[Transfer]:
+    """Schedule a ring all-reduce of one span among `ranks`."""
+    segments = [[part] for part in cut(span.size, len(ranks), span.start)]
+    yield from circulate(segments, ranks, first_round, shift=0, adds=True)
+    yield from circulate(segments, ranks, first_round + len(ranks) - 1, shift=1, adds=False)

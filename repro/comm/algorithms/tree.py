@@ -1,4 +1,4 @@
-"""Reduction tree: reduce up to the root and broadcast down, in one piece (FireCaffe) or pipelined by chunk."""
+"""Reduction trees (one, or several with disjoint inner ranks) and the star of a parameter server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from repro.comm.algorithm import Algorithm, Operation, per_chunk
-from repro.comm.schedule import Busiest, Span, Transfer, chunks
+from repro.comm.schedule import Busiest, Span, Transfer, chunks, cut
+from repro.seams.plugin import Setting
 
 
 class ReductionTree(Algorithm):
@@ -79,10 +80,6 @@ class Tree:
                 found[parent] += 1
         return found
 
-    def internal(self) -> set[int]:
-        """Return the ranks that have children."""
-        return {parent for parent in self.parents if parent is not None}
-
 
 def heap_tree(world: int, arity: int, root: int) -> Tree:
     """Build the k-ary heap over r' = (r - root) mod p: the children of r' are k r' + 1 .. k r' + k."""
@@ -118,3 +115,108 @@ def down(tree: Tree, pieces: Sequence[Span], first_round: int) -> Iterator[Trans
         for rank, parent in enumerate(tree.parents):
             if parent is not None:
                 yield Transfer(first_round + index + tree.depth - 1 - tree.wave[rank], parent, rank, *piece, False)
+
+
+class Multicolor(Algorithm):
+    """c pipelined k-ary trees, each for its own part of the buffer, with disjoint inner ranks.
+
+    Source: Kumar et al. (IBM), "Efficient training of convolutional neural nets on large distributed systems",
+    arXiv:1711.00705, section on multi-color all-reduce. The paper does not print the construction; ours:
+
+    1. The buffer is cut into c parts ("colours").
+    2. Colour i has the heap k-ary tree over r' = (r - i floor(p/c)) mod p. Inner ranks of two colours are disjoint
+       when c ceil((p-1)/k) <= p; more colours are refused.
+    3. Each colour is reduced up and sent down its tree in chunks, all colours at the same time.
+
+    The busiest rank sends about (k + c) S / c instead of a single tree's (k + 1) S.
+    """
+
+    title: ClassVar[str] = "multi-colour trees"
+    own: ClassVar[tuple[Operation, ...]] = ("all_reduce",)
+    always_shown: ClassVar[tuple[str, ...]] = ("colors", "arity")
+
+    colors: int = Field(4, ge=1, description="trees, and parts of the buffer")
+    arity: int = Field(4, ge=1, le=64, description="children of an inner rank")
+    chunk_kib: float = Field(256.0, gt=0, description="KiB of a colour sent at a time")
+
+    def unsupported(self, setting: Setting) -> str | None:
+        most = self.most_colors(setting.processes)
+        if setting.processes > 1 and self.colors > most:
+            return (f"{self.colors} colours of arity {self.arity} on {setting.processes} ranks share inner ranks; "
+                    f"the construction allows {most}")
+        return super().unsupported(setting)
+
+    def most_colors(self, world: int) -> int:
+        """Return the largest c with c ceil((p-1)/k) <= p."""
+        return world // max(1, -(-(world - 1) // self.arity))
+
+    def trees(self, world: int) -> list[Tree]:
+        """Return one tree per colour; fewer in a smaller group made inside a trial, as many as its size allows."""
+        colors = min(self.colors, self.most_colors(world))
+        # 2. rotated by floor(p / c) a colour
+        return [heap_tree(world, self.arity, root=color * (world // colors)) for color in range(colors)]
+
+    def all_reduce(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
+        trees = self.trees(world)
+        # 1. one part per colour
+        for tree, part in zip(trees, cut(count, len(trees)), strict=True):
+            # 3. up and down
+            pieces = chunks(part, per_chunk(self.chunk_kib, itemsize))
+            yield from up(tree, pieces)
+            yield from down(tree, pieces, first_round=tree.depth)
+
+    def busiest(self, world: int, count: int, itemsize: int) -> Busiest:
+        """Sum over colours the part's bytes times the rank's links in that colour's tree."""
+        trees = self.trees(world)
+        degrees = [tree.degrees() for tree in trees]
+        sizes = [part.size for part in cut(count, len(trees))]
+        most = max(sum(degree[rank] * size for degree, size in zip(degrees, sizes, strict=True))
+                   for rank in range(world))
+        return Busiest(most * itemsize, most * itemsize)
+
+
+class ParameterServer(Algorithm):
+    """A synchronous parameter server whose shards live on the first k ranks.
+
+    Source: Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014, as the star that
+    FireCaffe (CVPR 2016, section 4.1) compares trees with.
+
+    1. The buffer is cut into k shards; rank j owns shard j.
+    2. Push: every rank sends each shard to its owner, which adds them in rank order.
+    3. Pull: each owner sends its finished shard to all others.
+
+    Two rounds; path 2(p-1)/k x S, with one server 2(p-1) S. With k = p this is a direct reduce-scatter and all-gather.
+    """
+
+    title: ClassVar[str] = "parameter server"
+    own: ClassVar[tuple[Operation, ...]] = ("all_reduce", "broadcast")
+    always_shown: ClassVar[tuple[str, ...]] = ("shards",)
+
+    shards: int = Field(1, ge=1, description="servers among the ranks, each with an equal share")
+
+    def unsupported(self, setting: Setting) -> str | None:
+        if self.shards > setting.processes:
+            return f"{self.shards} shards need as many ranks; there are {setting.processes}"
+        return super().unsupported(setting)
+
+    def all_reduce(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
+        # 1. shards
+        shards = cut(count, min(self.shards, world))
+        for owner, shard in enumerate(shards):
+            others = [rank for rank in range(world) if rank != owner]
+            # 2. push
+            yield from (Transfer(0, rank, owner, *shard, True) for rank in others)
+            # 3. pull
+            yield from (Transfer(1, owner, rank, *shard, False) for rank in others)
+
+    def broadcast(self, world: int, count: int, itemsize: int, root: int) -> Iterator[Transfer]:
+        """Pull only: the root sends to each rank."""
+        return (Transfer(0, root, rank, 0, count, False) for rank in range(world) if rank != root)
+
+    def busiest(self, world: int, count: int, itemsize: int) -> Busiest:
+        """Return the bytes of the owner of the largest shard s: it pushes S - s and sends back (p - 1) s, and receives
+        as many.
+        """
+        largest = cut(count, min(self.shards, world))[0].size
+        size = (count + (world - 2) * largest) * itemsize if world > 1 else 0
+        return Busiest(size, size)

@@ -1,4 +1,7 @@
-"""Process group for torch.distributed that runs an algorithm's schedules over an inner group's links."""
+"""Process group for torch.distributed that runs an algorithm's schedules over an inner group's links.
+
+Other collectives pass to the inner group (gloo or NCCL), in the order of submission.
+"""
 
 # mypy: disable-error-code="override"
 # torch declares several signatures of a collective; only the one with options is called on a group.
@@ -13,17 +16,26 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch._C._distributed_c10d import PrefixStore, ProcessGroup, Store
 
-from repro.comm.collectives import Collectives, Operation
-from repro.comm.runtime.device import OnCpu, OnCuda
-from repro.comm.runtime.inner import Links, PassingGroup, Tensors
-from repro.comm.runtime.lane import AlgorithmWork
-from repro.comm.runtime.meter import Meter
-from repro.comm.runtime.program import DTYPES, REDUCTIONS, Program, compile_program, execute
-from repro.comm.runtime.rounds import NcclWire, Rounds, execute_rounds, own_rounds
-from repro.comm.runtime.wire import GroupWire
+from repro.comm.runtime.lane import AlgorithmWork, Lane
+from repro.comm.runtime.meter import Meter, OnCpu, OnCuda
+from repro.comm.runtime.program import (
+    DTYPES,
+    REDUCTIONS,
+    Program,
+    Rounds,
+    compile_program,
+    execute,
+    execute_rounds,
+    own_rounds,
+)
+from repro.comm.runtime.wire import GroupWire, MissingRankFinder, NcclWire
+from repro.comm.schedule import Collectives, Operation
 from repro.core.errors import TrialError
+
+Tensors = list[torch.Tensor]
+
 
 BACKEND = "repro"
 NAMES = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "avg", dist.ReduceOp.PRODUCT: "product",
@@ -62,16 +74,15 @@ def make_group(
 ) -> AlgorithmGroup:
     """Create a group that is not registered with `torch.distributed`; its ranks meet through `store`."""
     connect = _connect_nccl if device.startswith("cuda") else _connect_gloo
-    links = connect(PrefixStore("inner", store), rank, world, timeout, torch.device(device))
-    return AlgorithmGroup(algorithm, links, meter, store, timeout.total_seconds())
+    wire = connect(PrefixStore("inner", store), rank, world, timeout, torch.device(device))
+    return AlgorithmGroup(algorithm, wire, meter, store, timeout.total_seconds())
 
 
-def _connect_gloo(store: Store, rank: int, world: int, timeout: timedelta, device: torch.device) -> Links:
-    inner = dist.ProcessGroupGloo(store, rank, world, timeout)
-    return Links(inner, GroupWire(inner, rank, world), OnCpu())
+def _connect_gloo(store: Store, rank: int, world: int, timeout: timedelta, device: torch.device) -> GroupWire:
+    return GroupWire(dist.ProcessGroupGloo(store, rank, world, timeout), rank, world)
 
 
-def _connect_nccl(store: Store, rank: int, world: int, timeout: timedelta, device: torch.device) -> Links:
+def _connect_nccl(store: Store, rank: int, world: int, timeout: timedelta, device: torch.device) -> GroupWire:
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timeout
     # Only dist.ProcessGroup can put several messages into one NCCL call.
@@ -79,21 +90,46 @@ def _connect_nccl(store: Store, rank: int, world: int, timeout: timedelta, devic
     inner._set_default_backend(dist.ProcessGroup.BackendType.NCCL)
     nccl = dist.ProcessGroupNCCL(store, rank, world, options)
     inner._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.NCCL, nccl)
-    return Links(inner, NcclWire(inner, rank, world, device), OnCuda(device))
+    return NcclWire(inner, rank, world, device)
 
 
-class AlgorithmGroup(PassingGroup):
-    """Process group that runs the algorithm's collectives as schedules and passes the others to the inner group."""
+class AlgorithmGroup(ProcessGroup):
+    """Process group that runs the algorithm's collectives as schedules and passes the others to the inner group.
+
+    torch calls the methods by these names, from Python and C++.
+    """
 
     def __init__(
-        self, algorithm: Collectives, links: Links, meter: Meter, store: Store, timeout_seconds: float
+        self, algorithm: Collectives, wire: GroupWire, meter: Meter, store: Store, timeout_seconds: float
     ) -> None:
-        super().__init__(links, meter, store, timeout_seconds)
+        rank, world = wire.rank, wire.world
+        super().__init__(rank, world)  # type: ignore[call-arg]  # torch does not declare the constructor of subclasses
+        self.inner, self.wire, self.meter, self.place, self.world = wire.inner, wire, meter, rank, world
+        self.finder = MissingRankFinder(store, wire, timeout_seconds)
+        clock = OnCuda(wire.device) if isinstance(wire, NcclWire) else OnCpu()
+        self.lane = Lane(meter, f"comm of {world} ranks", clock)
         self.algorithm = algorithm
-        self.by_rounds = isinstance(links.wire, NcclWire)
+        self.by_rounds = isinstance(wire, NcclWire)
         self.inner_name = "nccl" if self.by_rounds else "gloo"
+        self.passed: set[str] = set()
         self.ran: set[str] = set()
+        self._name = ""
         self._program = lru_cache(maxsize=256)(self._compile)
+
+    def _set_group_name(self, name: Any) -> None:
+        super()._set_group_name(name)
+        self._name = name
+
+    @property
+    def group_name(self) -> str:
+        """The name by which a device mesh (FSDP) finds this group; torch itself keeps it only with a backend of C++."""
+        return self._name
+
+    def getRank(self) -> int:  # noqa: N802 - torch's name
+        return self.place
+
+    def getSize(self) -> int:  # noqa: N802 - torch's name
+        return self.world
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         return BACKEND
@@ -116,25 +152,94 @@ class AlgorithmGroup(PassingGroup):
     def allreduce(self, tensors: Tensors, opts: Any = None) -> AlgorithmWork:
         reduction = _reduction(opts)
         if reduction is None or not self._takes("all_reduce", *tensors):
-            return super().allreduce(tensors, opts)
+            return self.pass_through("all_reduce", "allreduce", tensors, [tensors], opts)
         return self._queue(lambda item: self._all_reduce(item, reduction), tensors, opts)
 
     def broadcast(self, tensors: Tensors, opts: Any = None) -> AlgorithmWork:
         if not self._takes("broadcast", *tensors):
-            return super().broadcast(tensors, opts)
+            return self.pass_through("broadcast", "broadcast", tensors, [tensors], opts)
         root = int(opts.rootRank)
         return self._queue(lambda item: self._broadcast(item, root), tensors, opts)
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> AlgorithmWork:
         if not self._takes("all_gather", output, tensor) or not output.is_contiguous():
-            return super().all_gather_single(output, tensor, opts)
+            return self.pass_through("all_gather", "_allgather_base", [output], [output, tensor], opts)
         return self._queue(lambda item: self._all_gather(item, tensor), [output], opts)
 
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> AlgorithmWork:
         reduction = _reduction(opts)
         if reduction is None or not self._takes("reduce_scatter", output, tensor):
-            return super().reduce_scatter_single(output, tensor, opts)
+            return self.pass_through("reduce_scatter", "_reduce_scatter_base", [output], [output, tensor], opts)
         return self._queue(lambda item: self._reduce_scatter(item, tensor, reduction), [output], opts)
+
+    def pass_through(
+        self, operation: str, method: str, results: Tensors, arguments: list[Any], opts: Any
+    ) -> AlgorithmWork:
+        """Queue the inner group's `method`, which writes the tensors `results`."""
+        def job() -> None:
+            with self.finder.naming_missing_rank():
+                call: Callable[..., Any] = getattr(self.inner, method)
+                call(*arguments, *(() if opts is None else (opts,))).wait()
+            self.passed.add(operation)
+            name = str(results[0].dtype).removeprefix("torch.") if results else "none"
+            self.meter.count(f"{operation} ({self.inner_name})", name, sum(item.nbytes for item in results), None, None)
+
+        return self.lane.submit(job, results, opts)
+
+    def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> AlgorithmWork:
+        # Name used by torch before 2.13.
+        return self.all_gather_single(output, tensor, opts)
+
+    def _reduce_scatter_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> AlgorithmWork:
+        return self.reduce_scatter_single(output, tensor, opts)
+
+    def reduce(self, tensors: Tensors, opts: Any = None) -> AlgorithmWork:
+        return self.pass_through("reduce", "reduce", tensors, [tensors], opts)
+
+    def allgather(self, outputs: list[Tensors], tensors: Tensors, opts: Any = None) -> AlgorithmWork:
+        return self.pass_through("all_gather_list", "allgather", _flat(outputs), [outputs, tensors], opts)
+
+    def gather(self, outputs: list[Tensors], tensors: Tensors, opts: Any = None) -> AlgorithmWork:
+        return self.pass_through("gather", "gather", _flat(outputs), [outputs, tensors], opts)
+
+    def scatter(self, outputs: Tensors, tensors: list[Tensors], opts: Any = None) -> AlgorithmWork:
+        return self.pass_through("scatter", "scatter", outputs, [outputs, tensors], opts)
+
+    def reduce_scatter(self, outputs: Tensors, tensors: list[Tensors], opts: Any = None) -> AlgorithmWork:
+        return self.pass_through("reduce_scatter_list", "reduce_scatter", outputs, [outputs, tensors], opts)
+
+    def alltoall(self, outputs: Tensors, tensors: Tensors, opts: Any = None) -> AlgorithmWork:
+        return self.pass_through("all_to_all", "alltoall", outputs, [outputs, tensors], opts)
+
+    def alltoall_base(
+        self, output: torch.Tensor, tensor: torch.Tensor, out_sizes: list[int], in_sizes: list[int], opts: Any = None
+    ) -> AlgorithmWork:
+        return self.pass_through("all_to_all", "alltoall_base", [output], [output, tensor, out_sizes, in_sizes], opts)
+
+    def all_to_all_single(
+        self, output: torch.Tensor, tensor: torch.Tensor, out_sizes: list[int], in_sizes: list[int], opts: Any = None
+    ) -> AlgorithmWork:
+        return self.alltoall_base(output, tensor, out_sizes, in_sizes, opts)
+
+    def barrier(self, opts: Any = None) -> AlgorithmWork:
+        return self.pass_through("barrier", "barrier", [], [], opts)
+
+    # ---- an engine's own messages: not queued, because a receive may depend on the caller's next call
+
+    def send(self, tensors: Tensors, peer: int, tag: int = 0) -> Any:
+        return self.inner.send(tensors, peer, tag)
+
+    def recv(self, tensors: Tensors, peer: int, tag: int = 0) -> Any:
+        return self.inner.recv(tensors, peer, tag)
+
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Any:
+        return self.inner.recv_anysource(tensors, tag)
+
+    def shutdown(self) -> None:
+        self.lane.close()
+
+    def abort(self) -> None:
+        self.lane.broken = self.lane.broken or TrialError("the process group was aborted")
 
     def _takes(self, operation: Operation, *tensors: torch.Tensor) -> bool:
         plain = all(tensor.layout == torch.strided and tensor.dtype in DTYPES for tensor in tensors)
@@ -226,3 +331,7 @@ def _reduction(opts: Any) -> str | None:
 def _copy_back(tensor: torch.Tensor, flat: torch.Tensor) -> None:
     if flat.data_ptr() != tensor.data_ptr():
         tensor.copy_(flat.view(tensor.shape))
+
+
+def _flat(rows: list[Tensors]) -> Tensors:
+    return [item for row in rows for item in row]

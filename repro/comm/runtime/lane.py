@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from repro.comm.runtime.device import OnCpu
-from repro.comm.runtime.meter import Meter
+from repro.comm.runtime.meter import Meter, OnCpu
 
 
 class AlgorithmWork(torch.distributed.Work):

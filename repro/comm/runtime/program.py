@@ -1,4 +1,10 @@
-"""Compile one rank's part of a schedule into a list of instructions: the order of posts, sends and waits."""
+"""One rank's part of a schedule, compiled and executed: over gloo a list of instructions, over NCCL round after round.
+
+Over gloo the order of posts, sends and waits is fixed by the compiler. NCCL's sends and receives block their stream
+until the other side is there: all messages of a round go in one NCCL group, in which they progress together, and then
+come the reductions, ordered by the stream. Both ends of a message are in the same round, so every group finds its
+counterpart.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +13,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import groupby
 from typing import NamedTuple
 
 import torch
 
-from repro.comm.runtime.wire import Pending, Wire
+from repro.comm.runtime.wire import LinkBroken, Message, Pending, Wire
 from repro.comm.schedule import Transfer
 
 SCRATCH_BYTES = 8 << 20
@@ -249,14 +256,6 @@ REDUCTIONS: dict[str, Reduce] = {
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32)
 
 
-class LinkBroken(Exception):
-    """The link to `peer` failed or timed out."""
-
-    def __init__(self, peer: int, cause: BaseException) -> None:
-        super().__init__(f"link to rank {peer}: {cause}")
-        self.peer, self.cause = peer, cause
-
-
 def execute(program: Program, flat: torch.Tensor, wire: Wire, reduce: Reduce) -> None:
     """Run one rank's part of a collective.
 
@@ -280,3 +279,42 @@ def execute(program: Program, flat: torch.Tensor, wire: Wire, reduce: Reduce) ->
                     reduce(flat[start:stop], slots[slot][:stop - start])
     except (RuntimeError, TimeoutError) as error:
         raise LinkBroken(peer, error) from error
+
+
+Rounds = tuple[tuple[Transfer, ...], ...]
+
+
+def own_rounds(transfers: Iterable[Transfer], rank: int) -> Rounds:
+    """Return the transfers of `rank`, grouped by round."""
+    mine = [item for item in transfers if rank in (item.source, item.target) and item.start < item.stop]
+    mine.sort(key=lambda item: item.round)
+    return tuple(tuple(group) for _, group in groupby(mine, key=lambda item: item.round))
+
+
+def execute_rounds(rounds: Rounds, flat: torch.Tensor, wire: Wire, reduce: Reduce) -> None:
+    """Run one rank's part of a collective.
+
+    Raises:
+        LinkBroken: the messages of a round failed; names one of the other ends.
+    """
+    for items in rounds:
+        room = wire.scratch(sum(item.stop - item.start for item in items if _adds(item, wire.rank)), flat)
+        messages: list[Message] = []
+        adds: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for item in items:
+            place, sends = flat[item.start:item.stop], item.source == wire.rank
+            if _adds(item, wire.rank):
+                received, room = room[:place.numel()], room[place.numel():]
+                adds.append((place, received))
+            messages.append(Message(received if _adds(item, wire.rank) else place,
+                                    item.target if sends else item.source, sends))
+        try:
+            wire.exchange(messages)
+        except (RuntimeError, TimeoutError) as error:
+            raise LinkBroken(messages[0].peer, error) from error
+        for place, received in adds:
+            reduce(place, received)
+
+
+def _adds(item: Transfer, rank: int) -> bool:
+    return item.adds and item.target == rank

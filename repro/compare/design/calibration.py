@@ -21,9 +21,8 @@ from repro.compare.evidence.evidence import NO_SPREAD
 from repro.compare.figures import Bounds
 from repro.core.errors import ReproError, UsageError
 from repro.core.files import read_model, write_model
-from repro.core.frozen import Frozen
+from repro.core.frozen import FORMAT, Formatted, Frozen
 from repro.core.random_streams import Streams
-from repro.core.record_format import FORMAT, Formatted
 from repro.record.environment.environment import Environment
 from repro.record.folder.store import Record
 from repro.record.result.results import Result

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from repro.core.errors import SuiteError
-from repro.core.yaml_file import FieldPath
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.record.tuning import TunedContender, Tuning, read_tuning, tuning_of, tuning_sha256
 from repro.suite.contenders import Contender, contender_label, contenders
-from repro.suite.planning.matrix import levels_of_cells, written_kinds
+from repro.suite.field_problem import unlocated
+from repro.suite.planning.matrix import levels_of_cells
 from repro.suite.recorded import reading
 from repro.suite.tune import Axis, Space, Tune
 
@@ -129,13 +129,9 @@ def _drawn(record: Record) -> list[Contender]:
                                          "master_seed": suite.tuned.master_seed})
     try:
         with reading(record.plan.plugins):
-            return contenders(suite, _problem, written_kinds)
+            return contenders(suite, unlocated)
     except SuiteError:
         return []
-
-
-def _problem(text: str, path: FieldPath) -> SuiteError:
-    return SuiteError(text, field=".".join(map(str, path)))
 
 
 def _budgets(tune: Tune, drawn: Sequence[Contender], found: Tuning | None) -> Iterator[Budget]:

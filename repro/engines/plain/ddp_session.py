@@ -1,23 +1,202 @@
-"""A model in training under DDP."""
+"""A model in training under DDP, and the hooks that send its buckets: compressed or not, with or without overlap."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
+    allreduce_hook,
+    bf16_compress_hook,
+    fp16_compress_hook,
+)
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from repro.core.errors import TrialError
-from repro.engines.plain.hooks import Hooks
 from repro.engines.plain.loop import LoopSession
-from repro.engines.plain.reduction_dtypes import ReductionWatcher
-from repro.engines.plain.state_snapshot import RandomStates
-from repro.engines.plain.sufficient_factors import SufficientFactors
-from repro.seams.training import Batch, Job, TrainingParts
+from repro.engines.plain.numerics import ReductionWatcher
+from repro.seams.training import Batch, Comm, Job, TrainingParts
+
+Bucket = Any
+Future = Any
+Send = Callable[[Bucket], Future]
+PLAIN: dict[str, Callable[[Any, Any], Future]] = {
+    "none": allreduce_hook, "fp16": fp16_compress_hook, "bf16": bf16_compress_hook,
+}
+
+
+class Hooks:
+    """The hook of one DDP module; not registered if DDP's default is requested (no compression, overlap)."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.power: PowerSgd | None = None
+        self.computed: float | None = None
+        """Time of back-propagation's last bucket (`time.perf_counter`)."""
+        if job.compression == "powersgd":
+            self.power = PowerSgd(job.comm, job.compression_rank)
+            self.send: Send = self.power
+        else:
+            self.send = partial(PLAIN[job.compression], dist.group.WORLD)
+        if job.overlap is False:
+            self.send = Deferred(self.send)
+
+    def register(self, wrapped: DistributedDataParallel) -> None:
+        """Register with `wrapped`, if needed."""
+        if self.job.compression != "none" or self.job.overlap is False:
+            wrapped.register_comm_hook(self, _call)
+
+    def __call__(self, bucket: Bucket) -> Future:
+        if bucket.is_last():
+            self.computed = time.perf_counter()
+        return self.send(bucket)
+
+    def compression(self, registered: bool) -> str:
+        """Return the effective compression of gradients.
+
+        Args:
+            registered: DDP reports a hook.
+        """
+        send = self.send.send if isinstance(self.send, Deferred) else self.send
+        if not registered:
+            return "none"
+        if isinstance(send, PowerSgd):
+            return f"powersgd rank {send.state.matrix_approximation_rank}"
+        return next((name for name, hook in PLAIN.items() if getattr(send, "func", None) is hook), "unknown")
+
+    def overlap(self, registered: bool) -> str:
+        """Return "on" if buckets are sent while back-propagation still runs, else "off"."""
+        return "off" if registered and isinstance(self.send, Deferred) else "on"
+
+
+def _call(hooks: Hooks, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    future: torch.futures.Future[torch.Tensor] = hooks(bucket)
+    return future
+
+
+# DDP checks the annotations at run time; deferred ones would be strings.
+_call.__annotations__ = {"bucket": GradBucket, "return": torch.futures.Future[torch.Tensor]}
+
+
+class Deferred:
+    """Holds all buckets back until the last one is ready: the same buckets without overlap."""
+
+    def __init__(self, send: Send) -> None:
+        self.send = send
+        self.waiting: list[tuple[Bucket, Future]] = []
+
+    def __call__(self, bucket: Bucket) -> Future:
+        promise = _promise(bucket)
+        self.waiting.append((bucket, promise))
+        if bucket.is_last():
+            waiting, self.waiting = self.waiting, []
+            for kept, promised in waiting:
+                self.send(kept).add_done_callback(_forward(promised))
+        return promise
+
+
+def _promise(bucket: Bucket) -> Future:
+    """Return a future that is aware of the bucket's device: DDP's stream then waits for the work behind its value.
+
+    A future without devices records no event, and the optimizer would read gradients that are still on their way.
+    """
+    device = bucket.buffer().device
+    return new_future([device] if device.type == "cuda" else [])
+
+
+def new_future(devices: list[torch.device]) -> Future:
+    """Return a future whose value lies on these devices."""
+    return torch.futures.Future(devices=[*devices])
+
+
+def _forward(promise: Future) -> Callable[[Future], None]:
+    def pass_on(done: Future) -> None:
+        try:
+            promise.set_result(done.value())
+        except RuntimeError as error:
+            promise.set_exception(error)
+
+    return pass_on
+
+
+class PowerSgd:
+    """torch's PowerSGD (Vogels, Karimireddy and Jaggi, 2019), bucket after bucket on a separate thread.
+
+    Its second all-reduce starts after the first has ended. With one thread all ranks start them in the same order,
+    independent of their speed.
+    """
+
+    REMEMBERED = ("error_dict", "p_memory_dict", "q_memory_dict")
+    COUNTED = ("iter", "total_numel_before_compression", "total_numel_after_compression", "next_stats_report")
+
+    def __init__(self, comm: Comm, rank: int) -> None:
+        self.comm, self.rank = comm, rank
+        self.thread = ThreadPoolExecutor(1, "PowerSGD")
+        self.watched: AbstractContextManager[Any] | None = None
+        """Entered around everything that is sent from the thread."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Start with an empty state."""
+        # Two uncompressed steps first: DDP rebuilds its buckets after the first, and error feedback is kept by bucket.
+        self.state = PowerSGDState(
+            dist.group.WORLD, matrix_approximation_rank=self.rank, start_powerSGD_iter=2
+        )
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the tensors of earlier steps, by kind and bucket; errors differ between ranks."""
+        return {f"{kind}.{bucket}": tensor for kind in self.REMEMBERED
+                for bucket, tensor in getattr(self.state, kind).items()}
+
+    def plain(self) -> dict[str, Any]:
+        """Return the rest of the state (JSON-like)."""
+        state: Any = self.state.rng.get_state()
+        kind, keys, *rest = state
+        return {**{name: getattr(self.state, name) for name in self.COUNTED}, "rng": [kind, keys.tolist(), *rest]}
+
+    def load(self, tensors: dict[str, torch.Tensor], plain: Mapping[str, Any], device: torch.device) -> None:
+        """Load what `tensors` and `plain` returned."""
+        self.reset()
+        for name, tensor in tensors.items():
+            kind, _, bucket = name.partition(".")
+            if kind in self.REMEMBERED:
+                getattr(self.state, kind)[int(bucket)] = tensor.to(device)
+        for name in self.COUNTED:
+            setattr(self.state, name, plain[name])
+        kind, keys, *rest = plain["rng"]
+        self.state.rng.set_state((kind, np.asarray(keys, dtype=np.uint32), *rest))
+
+    def __call__(self, bucket: Bucket) -> Future:
+        promise = _promise(bucket)
+        device = bucket.buffer().device
+        ready = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+        self.thread.submit(self._send, bucket, promise, ready)
+        return promise
+
+    def _send(self, bucket: Bucket, promise: Future, ready: torch.cuda.Event | None) -> None:
+        device = bucket.buffer().device
+        on_device = torch.cuda.device(device) if ready else nullcontext()
+        try:
+            with self.watched or nullcontext(), self.comm.inline(), on_device:
+                if ready:
+                    torch.cuda.current_stream(device).wait_event(ready)
+                promise.set_result(powerSGD_hook(self.state, bucket).wait())
+        except Exception as error:
+            # Raised here it would be lost: DDP, which waits for the promise, raises it in the training thread.
+            promise.set_exception(error)
+
+    def close(self) -> None:
+        self.thread.shutdown()
 
 
 class DdpSession(LoopSession):
@@ -26,36 +205,22 @@ class DdpSession(LoopSession):
     Args:
         broadcast_buffers: copy rank 0's buffers before each forward pass.
         send: bucketed, layerwise or blocking.
-        factors: layers that send sufficient factors: none, planned or all.
         options: further ones of DDP that the trial chooses.
     """
 
     wrapped: DistributedDataParallel
 
     def __init__(
-        self, parts: TrainingParts, job: Job, broadcast_buffers: bool, send: str = "bucketed", factors: str = "none",
-        **options: Any,
+        self, parts: TrainingParts, job: Job, broadcast_buffers: bool, send: str = "bucketed", **options: Any,
     ) -> None:
-        self.options, self.wanted = options, factors
-        self.factors: SufficientFactors | None = None
+        self.options = options
         self.hooks = Hooks(replace(job, overlap=False) if send == "blocking" else job)
-        if factors != "none" and parts.unlike_samples:
-            raise TrialError("sufficient_factors need samples of one shape, which this workload does not have")
-        super().__init__(parts, job, self._wrap)
+        super().__init__(parts, job, self.wrap)
         self.wrapped.broadcast_buffers = broadcast_buffers  # set here: the argument has another name since torch 2.13
         self.hooks.register(self.wrapped)
 
-    def _wrap(self, model: torch.nn.Module) -> DistributedDataParallel:
-        if self.wanted != "none":
-            self.factors = SufficientFactors(model, self.job, self.wanted == "all", self._look)
-            if not any(line.shape.linear for line in self.factors.table):
-                raise TrialError("sufficient_factors would have no effect: the model has no nn.Linear with a weight "
-                                 "of its own; remove them")
-            if {*self.factors.names} == {name for name, _ in self.trained()}:
-                raise TrialError("sufficient_factors leave DDP no parameter: the model has weights of nn.Linear alone; "
-                                 "add a bias, or use sufficient_factors: none")
-            DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(  # type: ignore[no-untyped-call]
-                model, self.factors.names)
+    def wrap(self, model: torch.nn.Module) -> DistributedDataParallel:
+        """Return the model under DDP."""
         return DistributedDataParallel(
             model,
             device_ids=[self.device.index] if self.device.type == "cuda" else None,
@@ -64,39 +229,27 @@ class DdpSession(LoopSession):
             **self.options,
         )
 
-    def _look(self) -> None:
-        """Run one forward pass that leaves no trace: neither random numbers nor running statistics."""
-        drawn = RandomStates()
-        inputs, _ = self.parts.synthetic_batch(self.job.micro_batch)
-        self.model.eval()
-        self.forward(inputs)  # with gradients: without them torch's encoder layers take a path around their parts
-        self.model.train()
-        drawn.restore()
-
-    def gradient_plan(self) -> list[dict[str, Any]]:
-        return [line.row() for line in self.factors.table] if self.factors else []
+    def factor_layers(self) -> int:
+        """Return how many layers send sufficient factors in place of their gradient."""
+        return 0
 
     def local(self) -> AbstractContextManager[Any]:
-        if self.factors is None:
-            return self.wrapped.no_sync()
-        both = ExitStack()
-        both.enter_context(self.wrapped.no_sync())
-        both.enter_context(self.factors.accumulating())
-        return both
+        return self.wrapped.no_sync()
 
     def backward(self, batches: Sequence[Batch]) -> torch.Tensor:
         loss = super().backward(batches)
         # DDP waits for its buckets inside C++.
         self.job.comm.returned(self.hooks.computed)
-        if self.factors:
-            self.factors.finish()
         return loss
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
-        self.hooks.watch(ReductionWatcher(self.reductions.elements))
+        if (power := self.hooks.power) is None:
+            super().warm_up(batches)
+            return
+        power.watched = ReductionWatcher(self.reductions.elements)
         super().warm_up(batches)
-        self.hooks.watch(None)
-        self.hooks.reset()
+        power.watched = None
+        power.reset()
 
     def own_tensors(self) -> dict[str, torch.Tensor]:
         return self.hooks.power.tensors() if self.hooks.power else {}
@@ -126,18 +279,19 @@ class DdpSession(LoopSession):
 
     def _sent(self, sizes: str) -> dict[str, str]:
         """Return how gradients leave, read from DDP's buckets, its hook and the layers that send factors."""
-        tensors = len(self.parameters) - (len(self.factors.layers) if self.factors else 0)
+        tensors = len(self.parameters) - self.factor_layers()
         alone = bool(sizes) and len(sizes.split(",")) == tensors
         late = self.hooks.overlap(True) == "off"
         return {"send": ("blocking" if late else "layerwise") if alone and self.options.get("bucket_cap_mb", 1) < 1e-5
-                else "bucketed", "factor_layers": str(len(self.factors.layers) if self.factors else 0)}
+                else "bucketed", "factor_layers": str(self.factor_layers())}
 
     def close(self) -> None:
         # Reducer and gradients (views of its buckets) hold the group. If they outlived it, the last of them would wait
         # for gloo's threads while it holds the interpreter lock that those threads need: a hang, observed in tests.
         self.clear_gradients()
-        self.hooks.close()
-        del self.wrapped, self.hooks, self.factors
+        if self.hooks.power:
+            self.hooks.power.close()
+        del self.wrapped, self.hooks
         gc.collect()
         super().close()
 

@@ -1,32 +1,116 @@
-"""A model in training under FSDP2."""
+"""A model in training under FSDP2.
+
+All code that depends on FSDP's internals is in this file: torch offers no other way to read back what it does.
+"""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from repro.engines.plain.even_passes import EvenPasses
+from repro.core.errors import TrialError
 from repro.engines.plain.loop import LoopSession, MasterCopy
+from repro.engines.plain.modules import blocks_of
 from repro.engines.plain.numerics import name_of
 from repro.engines.plain.session import as_array
-from repro.engines.plain.sharding import Group, Sharding, groups_of, reshard
 from repro.engines.plain.tensor_files import copy_tensors
 from repro.seams.training import Held, Job, TrainingParts
+
+
+def inner_modules(model: nn.Module, wrap: str | Sequence[str], blocks: Sequence[str] = ()) -> list[nn.Module]:
+    """Return the modules below the root that are gathered one by one, the innermost first.
+
+    Args:
+        wrap: "model", "blocks", or the classes of the modules.
+        blocks: the workload's names of its blocks.
+
+    Raises:
+        TrialError: the model has no module of a class that `wrap` names.
+    """
+    if wrap == "model":
+        return []
+    return blocks_of(model, blocks if wrap == "blocks" else wrap)
+
+
+def divide(
+    model: nn.Module, inner: Sequence[nn.Module], device_type: str, reshard_after_forward: bool | None,
+    policy: MixedPrecisionPolicy,
+) -> None:
+    """Divide the model over all ranks of the default group, the inner modules first.
+
+    Args:
+        reshard_after_forward: None: torch's default, True for all modules but the root.
+
+    Raises:
+        TrialError: the model cannot be divided.
+    """
+    if scalars := [name for name, parameter in model.named_parameters() if parameter.ndim == 0]:
+        raise TrialError(f"engine fsdp: parameter {scalars[0]!r} is a scalar, which FSDP cannot divide; give it "
+                         "the shape [1] in the workload")
+    assert dist.group.WORLD is not None
+    mesh = DeviceMesh.from_group(dist.group.WORLD, device_type)
+    for module in [*inner, model]:
+        fully_shard(module, mesh=mesh, reshard_after_forward=reshard_after_forward, mp_policy=policy)
+
+
+def sharded_modules(model: nn.Module) -> list[FSDPModule]:
+    """Return the modules that FSDP gathers, the root first."""
+    return [module for module in model.modules() if isinstance(module, FSDPModule)]
+
+
+def reshard(model: nn.Module) -> None:
+    """Free gathered weights: after a pass without back-propagation FSDP keeps those that it expects to need in it."""
+    for module in sharded_modules(model):
+        module.reshard()
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One group of parameters that FSDP gathers and reduces together, as FSDP describes it."""
+
+    elements: int
+    """Elements that a reduce-scatter of its gradients sends in, the filling up to equal parts included."""
+    freed: bool
+    """The gathered weights are freed after the forward pass and gathered again for back-propagation."""
+    computed: torch.dtype | None
+    """Type of the gathered weights; None: they have not been gathered yet."""
+    sent: torch.dtype | None
+    """Type to which gradients are rounded to be sent; None: their own."""
+
+
+def groups_of(model: nn.Module, world: int) -> list[Group]:
+    """Return the groups of the model's trained parameters."""
+    groups = [group for module in sharded_modules(model) for group in module._get_fsdp_state()._fsdp_param_groups]
+    trained = [[param for param in group.fsdp_params if param.sharded_param.requires_grad] for group in groups]
+    return [_describe(group, params, world) for group, params in zip(groups, trained, strict=True) if params]
+
+
+def _describe(group: Any, trained: Sequence[Any], world: int) -> Group:
+    gathered = getattr(trained[0], "_unsharded_param", None)
+    return Group(
+        elements=sum(param.padded_sharded_param_size.numel() for param in trained) * world,
+        freed=bool(group._reshard_after_forward), computed=None if gathered is None else gathered.dtype,
+        sent=group._reduce_dtype,
+    )
+
 
 SENT = {"fp16": torch.float16, "bf16": torch.bfloat16}
 """Compression -> the type in which gradients are sent."""
 
 
-class FsdpSession(EvenPasses, LoopSession):
+class FsdpSession(LoopSession):
     """The plain loop around a model whose parameters are divided over the ranks.
 
     Every rank keeps a part of each parameter, its gradient and its optimizer state: rows of the first dimension, in
@@ -50,16 +134,16 @@ class FsdpSession(EvenPasses, LoopSession):
             # The session casts the model's inputs, as in every engine; between modules nothing is cast.
             cast_forward_inputs=False,
         )
-        self.sharding = Sharding(self.wrap, self.reshard_after_forward, policy, self.parts.blocks)
+        self.inner = inner_modules(self.model, self.wrap, self.parts.blocks)
         self.prepare_blocks()
-        self.sharding.apply(self.model, self.device.type)
+        divide(self.model, self.inner, self.device.type, self.reshard_after_forward, policy)
         # While a module's weights are gathered, they take the place of the parts in `named_parameters`.
         self.parts_of_rank = super().trained()
         return None
 
     def compiled_modules(self) -> list[torch.nn.Module]:
         """Return the modules whose weights are gathered together: FSDP's hooks cannot be compiled."""
-        return self.sharding.inner(self.model) or [self.model]
+        return self.inner or [self.model]
 
     def trained(self) -> list[tuple[str, torch.nn.Parameter]]:
         return self.parts_of_rank
@@ -67,15 +151,12 @@ class FsdpSession(EvenPasses, LoopSession):
     # ---- training
 
     @contextmanager
-    def _unsynchronised(self) -> Iterator[None]:
+    def local(self) -> Iterator[None]:
         self.model.set_requires_gradient_sync(False)  # type: ignore[operator]  # of FSDPModule
         try:
             yield
         finally:
             self.model.set_requires_gradient_sync(True)  # type: ignore[operator]
-
-    def local(self) -> AbstractContextManager[Any]:
-        return self._unsynchronised()
 
     def clip(self, limit: float) -> None:
         gradients = [parameter.grad for parameter in self.stepped if parameter.grad is not None]
@@ -84,22 +165,21 @@ class FsdpSession(EvenPasses, LoopSession):
         # One sum over ranks; as a distributed tensor the norm would be summed again for every gradient.
         torch.nn.utils.clip_grads_with_norm_(self.stepped, limit, norm.full_tensor())
 
+    def forward_is_collective(self) -> bool:
+        return not self.alone
+
     def finish_evaluation(self) -> None:
-        super().finish_evaluation()
         reshard(self.model)
 
     # ---- checkpoints: a rank writes its own parts
 
     def state_tensors(self) -> dict[str, torch.Tensor]:
-        return {name: tensor for name, tensor in self._all_tensors().items() if not isinstance(tensor, DTensor)}
+        return {name: tensor for name, tensor in super().state_tensors().items() if not isinstance(tensor, DTensor)}
 
     def own_tensors(self) -> dict[str, torch.Tensor]:
         # A small parameter has fewer rows than there are ranks: some ranks have none.
-        return {name: tensor.to_local() for name, tensor in self._all_tensors().items()
+        return {name: tensor.to_local() for name, tensor in super().state_tensors().items()
                 if isinstance(tensor, DTensor) and tensor.to_local().numel()}
-
-    def _all_tensors(self) -> dict[str, torch.Tensor]:
-        return super().state_tensors()
 
     def load_state(self, folder: Path, own: Mapping[str, Any]) -> None:
         self.checkpoint = folder.name
@@ -111,7 +191,7 @@ class FsdpSession(EvenPasses, LoopSession):
     # ---- read-outs
 
     def state_memory(self) -> dict[str, int]:
-        return self.states().fsdp().plain()
+        return self.states().fsdp()
 
     def gradients(self) -> dict[str, np.ndarray]:
         scale = np.float32(self.scaler.get_scale() if self.scaler else 1.0)

@@ -12,7 +12,7 @@ import torch
 
 from repro.engines.plain.numerics import make_scaler, name_of
 from repro.engines.plain.session import TorchSession, as_array
-from repro.engines.plain.state_snapshot import GroupNumbers, create_state, state_tensors
+from repro.engines.plain.state import GroupNumbers, create_state, state_tensors
 from repro.engines.plain.tensor_files import copy_tensors, load_tensors, save_tensors
 from repro.seams.training import Batch, Job, TrainingParts
 from repro.seams.workload import call_model

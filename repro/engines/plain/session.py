@@ -1,4 +1,4 @@
-"""The part that all engines on torch share: evaluation, sums over ranks, checkpoints, warm-up, memory."""
+"""The part that all engines on torch share: evaluation, sums over ranks, checkpoints, warm-up, machine."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from repro.core import memory
+from repro.core import machine
 from repro.core.errors import CheckpointRefused, TrialError
-from repro.engines.plain import preconditioner_state
-from repro.engines.plain.blocks import Recomputation, blocks_of
-from repro.engines.plain.compiler import Compiler
-from repro.engines.plain.numerics import Numerics, name_of
-from repro.engines.plain.optimizer_options import class_of, options_of
-from repro.engines.plain.preconditioner_state import PreconditionerState
-from repro.engines.plain.reduction_dtypes import ReductionWatcher
-from repro.engines.plain.state_snapshot import Buffers, OptimizerState, RandomStates, digest, state_tensors
+from repro.engines.plain.modules import Compiler, Recomputation, blocks_of
+from repro.engines.plain.numerics import Numerics, ReductionWatcher, name_of
+from repro.engines.plain.state import (
+    Buffers,
+    OptimizerState,
+    PreconditionerState,
+    RandomStates,
+    class_of,
+    digest,
+    options_of,
+    state_tensors,
+)
+from repro.engines.plain.tensor_files import load_preconditioner, preconditioner_bytes, save_preconditioner
 from repro.engines.state_memory import States
 from repro.seams.preconditioner import Place
 from repro.seams.training import Batch, Held, Job, Session, TrainingParts
@@ -63,10 +68,6 @@ class TorchSession(Session):
         if self.device.type == "cuda":
             torch.backends.cudnn.benchmark = job.model.cudnn_benchmark
 
-    def blocks(self) -> list[torch.nn.Module]:
-        """Return the model's blocks, as the workload names them."""
-        return blocks_of(self.model, self.parts.blocks)
-
     def prepare_blocks(self) -> None:
         """Recompute and compile as the trial asks; called before the model is wrapped or divided.
 
@@ -77,7 +78,7 @@ class TorchSession(Session):
         if options.channels_last and not self._images():
             raise TrialError("channels_last would have no effect: the model has no weights of 4 dimensions")
         if options.activation_checkpointing:
-            if not (blocks := self.blocks()):
+            if not (blocks := blocks_of(self.model, self.parts.blocks)):
                 raise TrialError("activation_checkpointing would have no effect: the model has no blocks")
             self.recomputation = Recomputation(blocks, compiled=options.compile is not None)
         if options.compile is not None:
@@ -150,28 +151,40 @@ class TorchSession(Session):
         with self.evaluated():
             return self._evaluate(batches, metric)
 
+    def forward_is_collective(self) -> bool:
+        """Return True if a forward pass waits for the other ranks: all then run the same number of passes."""
+        return False
+
     def _evaluate(self, batches: Collection[Batch], metric: str) -> tuple[float, int]:
-        score = self.parts.scores[metric]
+        score, missing = self.parts.scores[metric], self._missing_passes(len(batches))
+        inputs = None
         self.share_buffers()
         self.model.eval()
         # Summed on the device in float64: read once per evaluation, and exact for 10^7 correct samples.
         sum_, samples = torch.zeros((), dtype=torch.float64, device=self.device), 0
         with torch.no_grad():
-            for inputs, targets in self.each(batches):
+            for inputs, targets in batches:
+                self.eval_batch = max(self.eval_batch, len(targets))
                 sum_ += score(self.forward(inputs), targets)
                 samples += len(targets)
+            for _ in range(missing):  # the last inputs again; more ranks than samples: synthetic ones
+                inputs = self.parts.synthetic_batch(1)[0] if inputs is None else inputs
+                self.forward(inputs)
             self.finish_evaluation()
         self.model.train()
         return float(sum_), samples
 
-    def each(self, batches: Collection[Batch]) -> Iterator[Batch]:
-        """Yield the batches of an evaluation; notes the size of the largest."""
-        for batch in batches:
-            self.eval_batch = max(self.eval_batch, len(batch[1]))
-            yield batch
+    def _missing_passes(self, own: int) -> int:
+        """Return the passes that this rank adds to an evaluation of `own` batches, so that no rank waits for ever."""
+        if not self.forward_is_collective():
+            return 0
+        # Once per evaluation: an answer from the device before every pass would keep the host from running ahead.
+        most = torch.tensor(own, device=self.device)
+        dist.all_reduce(most, op=dist.ReduceOp.MAX)
+        return int(most) - own
 
     def finish_evaluation(self) -> None:
-        """Called after the last batch: an engine with a collective forward pass evens out the ranks here."""
+        """Called after the last forward pass of an evaluation."""
 
     def share_buffers(self) -> None:
         """Copy rank 0's buffers to every rank, in every engine as in DDP.
@@ -226,7 +239,7 @@ class TorchSession(Session):
     def save(self, folder: Path) -> dict[str, Any]:
         weights = self._weights_hash()  # collective: after a failed write the other ranks would wait forever
         # Collective too: before an engine's part can fail on one rank.
-        kept = preconditioner_state.save(self.preconditioning, folder, self.job.rank, self.alone)
+        kept = save_preconditioner(self.preconditioning, folder, self.job.rank, self.alone)
         own = self.save_state(folder)
         scaler = {name: value for name, value in self.scaler_state().items() if isinstance(value, PLAIN)}
         return {"engine": own, "scaler": scaler, "comm": self.job.comm.state(), "weights": weights,
@@ -235,7 +248,7 @@ class TorchSession(Session):
     def load(self, folder: Path, own: Mapping[str, Any]) -> None:
         self.job.comm.restore(own["comm"])
         self.load_state(folder, own["engine"])
-        preconditioner_state.load(self.preconditioning, folder, own, self.job.rank)
+        load_preconditioner(self.preconditioning, folder, own, self.job.rank)
         self.load_scaler_state(own["scaler"])
         if self._weights_hash() != own["weights"]:
             raise CheckpointRefused(f"checkpoint {folder.name}: the weights differ from those that were saved")
@@ -245,9 +258,8 @@ class TorchSession(Session):
         return digest(self.weights())
 
     def state_bytes(self) -> int:
-        sizes = [int(getattr(parameter, "ds_numel", parameter.numel())) for _, parameter in self.trained()]
         numbers = max(STATE_NUMBERS, 2 + math.ceil(self._moments()))
-        return numbers * STATE_BYTES * sum(sizes) + preconditioner_state.checkpoint_bytes(
+        return numbers * STATE_BYTES * self._size() + preconditioner_bytes(
             self.preconditioning, self.job.world)
 
     # ---- read-outs
@@ -262,13 +274,16 @@ class TorchSession(Session):
     def peak_bytes(self) -> int | None:
         if self.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self.device))
-        return memory.peak_bytes()
+        return machine.peak_bytes()
 
     def states(self) -> States:
         """Return the model and its optimizer in the terms of `state_memory`."""
-        sizes = [int(getattr(parameter, "ds_numel", parameter.numel())) for _, parameter in self.trained()]
-        return States(sum(sizes), self.job.world, self.numerics.weights.itemsize, self.job.precision.master,
+        return States(self._size(), self.job.world, self.numerics.weights.itemsize, self.job.precision.master,
                       self._moments())
+
+    def _size(self) -> int:
+        """Return how many numbers are trained, over all ranks."""
+        return sum(int(getattr(parameter, "ds_numel", parameter.numel())) for _, parameter in self.trained())
 
     def _moments(self) -> float:
         """Return how many numbers the optimizer keeps for a parameter, in the mean; 0 before its first step."""
@@ -277,13 +292,13 @@ class TorchSession(Session):
         return kept / sum(parameter.numel() for parameter in states) if states else 0.0
 
     def state_memory(self) -> dict[str, int]:
-        return self.states().whole().plain()
+        return self.states().whole()
 
     def reset_peak(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         else:
-            memory.reset_peak()
+            machine.reset_peak()
 
     def traffic(self) -> dict[str, Any]:
         return self.job.comm.traffic()

@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from repro.core.errors import CheckpointError, CheckpointRefused
+from repro.seams.preconditioner import Preconditioning
 
 INDEX_CLASSES = {
     "torch.distributed.checkpoint.metadata": {
@@ -165,3 +166,38 @@ def as_checkpoint_error(folder: Path, error: BaseException, done: str = "read") 
         cause = f"it holds more than tensors and plain values ({(unsafe or cause)[:200]}); none of that was loaded"
     kind = CheckpointRefused if done == "read" else CheckpointError
     return kind(f"checkpoint {folder.parent.name}: {folder.name} cannot be {done}: {cause}")
+
+
+KEY = "preconditioner"
+"""Subfolder of a checkpoint, and the key of the counts."""
+
+
+def save_preconditioner(running: Preconditioning | None, folder: Path, rank: int, alone: bool) -> dict[str, Any]:
+    """Write its tensors; return the rest of its state (JSON-like); nothing without a preconditioner."""
+    if running is None:
+        return {}
+    save_tensors(folder / KEY, running.shared_tensors(), running.own_tensors(), rank, alone)
+    return {KEY: running.counts()}
+
+
+def load_preconditioner(running: Preconditioning | None, folder: Path, own: Mapping[str, Any], rank: int) -> None:
+    """Load what `save_preconditioner` wrote.
+
+    Raises:
+        CheckpointRefused: the files are damaged, or of another preconditioner.
+    """
+    if running is None:
+        return
+    shared, mine = load_tensors(folder / KEY, rank)
+    copy_tensors(running.shared_tensors(), shared, folder.name)
+    copy_tensors(running.own_tensors(), mine, folder.name)
+    running.set_counts(own[KEY])
+
+
+def preconditioner_bytes(running: Preconditioning | None, world: int) -> int:
+    """Return the bytes that `save_preconditioner` writes on all ranks together."""
+    if running is None:
+        return 0
+    shared, own = ([tensor.nbytes for tensor in found.values()]
+                   for found in (running.shared_tensors(), running.own_tensors()))
+    return sum(shared) + world * sum(own)

@@ -1,10 +1,17 @@
-"""DeepSpeed's configuration of one trial: the trial's own settings over the user's fragment."""
+"""DeepSpeed's configuration: that of one trial, its own settings over the user's fragment, and the keys of a fragment.
+
+The table of keys is an allow-list. DeepSpeed also has keys that name a file, a folder, a host or a program. By them a
+suite, or the record of a stranger, could write any file of the user. Those keys are refused. The tables are literal
+because importing DeepSpeed takes seconds; a test compares them with the installed version.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from repro.core.errors import nearest
 from repro.seams.training import Job, LossScaling
 
 _PRECISION = "the trial's `precision`"
@@ -154,3 +161,136 @@ def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         nested = isinstance(below, Mapping) and isinstance(value, Mapping)
         merged[key] = merge(below, value) if nested else value  # type: ignore[arg-type]
     return merged
+
+
+NAMES = "names"
+"""Names of modules or classes of the model, which DeepSpeed compares with those of the model and never imports."""
+Values = tuple[str, ...] | str | None
+"""None: a number, a switch or null. A tuple: also one of its words, or a list of them. NAMES: names of modules."""
+Keys = Mapping[str, "Keys | Values"]
+
+_NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*\Z")
+ON_DISK = "it names a folder to write in"
+ZERO: Keys = {
+    **dict.fromkeys((
+        "stage", "contiguous_gradients", "reduce_scatter", "reduce_bucket_size", "use_multi_rank_bucket_allreduce",
+        "allgather_partitions", "allgather_bucket_size", "overlap_comm", "compute_grad_norm", "load_from_fp32_weights",
+        "elastic_checkpoint", "sub_group_size", "cpu_offload_param", "cpu_offload_use_pin_memory", "cpu_offload",
+        "prefetch_bucket_size", "stage3_prefetch_bucket_size", "param_persistence_threshold",
+        "stage3_param_persistence_threshold", "model_persistence_threshold", "stage3_model_persistence_threshold",
+        "max_live_parameters", "stage3_max_live_parameters", "max_reuse_distance", "stage3_max_reuse_distance",
+        "gather_16bit_weights_on_model_save", "stage3_gather_16bit_weights_on_model_save",
+        "module_granularity_threshold", "stage3_module_granularity_threshold", "use_all_reduce_for_fetch_params",
+        "stage3_use_all_reduce_for_fetch_params", "allgather_sequential", "stage3_allgather_sequential",
+        "stage3_gather_fp16_weights_on_model_save", "ignore_unused_parameters", "legacy_stage1",
+        "round_robin_gradients", "parameter_alignment", "zero_hpz_partition_size", "zero_quantized_weights",
+        "zero_quantized_nontrainable_weights", "zero_quantized_gradients", "memory_efficient_linear",
+        "pipeline_loading_checkpoint", "override_module_apply", "log_trace_cache_warnings", "enable_sanity_checks",
+        "save_muon_momentum_buffer_in_memory",
+    )),
+    "offload_param": {"device": ("none", "cpu"),
+                      **dict.fromkeys(("buffer_count", "pin_memory", "buffer_size", "max_in_cpu"))},
+    "offload_optimizer": {"device": ("none", "cpu"),
+                          **dict.fromkeys(("buffer_count", "pin_memory", "pipeline_read", "pipeline_write",
+                                           "fast_init", "ratio", "super_offload", "cpuadam_cores_perc"))},
+    "zenflow": {"select_strategy": ("auto", "step", "epoch"), "select_interval": ("auto",),
+                "update_interval": ("auto",),
+                **dict.fromkeys(("topk_ratio", "overlap_step", "offload", "auto_ratio", "full_warm_up_rounds",
+                                 "pt_reserved_cores_perc", "steps_per_epoch"))},
+    "leaf_module": dict.fromkeys(("classes", "names", "name_suffixes"), NAMES),
+}
+OPEN: Keys = {
+    "zero_optimization": ZERO,
+    "activation_checkpointing": dict.fromkeys((
+        "partition_activations", "number_checkpoints", "contiguous_memory_optimization",
+        "synchronize_checkpoint_boundary", "profile", "cpu_checkpointing")),
+    "aio": dict.fromkeys(("block_size", "queue_depth", "intra_op_parallelism", "single_submit", "overlap_events",
+                          "use_gds")),
+    "compile": {"passes": ("z1", "z3", "autosp", "autotp"), **dict.fromkeys((
+        "deepcompile", "autoep_non_moe", "free_activation", "free_activation_threshold", "offload_activation",
+        "offload_activation_pin_memory", "offload_opt_states", "double_buffer", "symmetric_memory", "debug_log",
+        "offload_parameters", "sync_before_reduce", "sync_after_reduce", "sync_before_allgather",
+        "sync_after_allgather", "keep_int_input_tensors", "keep_all_input_tensors"))},
+    "hybrid_engine": dict.fromkeys(("enabled", "max_out_tokens", "inference_tp_size", "release_inference_cache",
+                                    "pin_parameters", "tp_gather_partition_size", "enable_cuda_graph")),
+    "seq_parallel_communication_data_type": ("fp32", "fp16", "bf16"),
+    "log_level": ("debug", "info", "warning", "error", "critical"),
+    **dict.fromkeys((
+        "prescale_gradients", "gradient_predivide_factor", "disable_allgather", "disable_python_gc", "dump_state",
+        "memory_breakdown", "vocabulary_size", "use_data_before_expert_parallelism", "dataloader_drop_last",
+    )),
+}
+"""Keys that a fragment may set."""
+
+REFUSED: Mapping[str, str] = {
+    "autotuning": "it writes its results to files, and starts programs, that it names",
+    "checkpoint": "the harness keeps its own checkpoints, in the run folder",
+    "compression_training": "it is no part of a training comparison",
+    "curriculum_learning": "the harness decides which samples are trained on",
+    "data_efficiency": "it reads and writes files that it names, and the harness decides which samples are trained on",
+    "datastates_ckpt": "it names files to write",
+    "elasticity": "it changes the batch size and the number of processes",
+    "expert_parallel": "it loads modules that it names",
+    "nebula": ON_DISK,
+    "pipeline": "the harness trains without pipelines",
+    "sparse_attention": "it is no part of a training comparison",
+    "tensor_parallel": "it loads modules that it names",
+    "weight_quantization": "it is no part of a training comparison",
+    "zero_optimization.offload_param.nvme_path": ON_DISK,
+    "zero_optimization.offload_optimizer.nvme_path": ON_DISK,
+}
+"""Dotted keys that DeepSpeed has and a fragment may not set -> why."""
+
+
+def misplaced_keys(
+    fragment: Mapping[str, Any], elsewhere: Mapping[str, str]
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield (path, problem) of every key that a fragment may not hold, and of every value that a key does not take.
+
+    Args:
+        elsewhere: dotted keys that exist and that the trial sets; they are not looked at.
+    """
+    yield from _misplaced(fragment, OPEN, (), elsewhere)
+
+
+def _misplaced(
+    tree: Mapping[str, Any], known: Keys, above: tuple[str, ...], elsewhere: Mapping[str, str]
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    for key, value in tree.items():
+        path = (*above, str(key))
+        name = ".".join(path)
+        if name in elsewhere:
+            continue
+        if name in REFUSED:
+            yield path, f"key {name!r} of DeepSpeed is not allowed: {REFUSED[name]}; allowed{_allowed(above, known)}"
+        elif key not in known:
+            yield path, f"DeepSpeed has no key {name!r}{nearest(str(key), known)}"
+        elif isinstance(below := known[key], Mapping):
+            if isinstance(value, Mapping):
+                yield from _misplaced(value, below, path, elsewhere)
+            elif value is not None and not isinstance(value, bool):
+                yield path, f"key {name!r} of DeepSpeed takes a mapping, not {_shown(value)}"
+        elif wanted := _unfit(value, below):
+            yield path, f"key {name!r} of DeepSpeed takes {wanted}, not {_shown(value)}"
+
+
+def _allowed(above: tuple[str, ...], known: Keys) -> str:
+    return f" below {'.'.join(above)}: {', '.join(known)}" if above else f": {', '.join(known)}"
+
+
+def _unfit(value: Any, values: Values) -> str:
+    """Return what a key takes if it does not take `value`, else ""."""
+    if values is None:
+        return "" if value is None or isinstance(value, bool | int | float) else "a number, true or false"
+    each = value if isinstance(value, list) else [value]
+    if values == NAMES:
+        fits = all(isinstance(item, str) and _NAME.match(item) for item in each)
+        return "" if fits else "names of modules or classes of the model"
+    if all(item is None or isinstance(item, bool | int | float) or item in values for item in each):
+        return ""
+    return f"one of {', '.join(values)}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -24,18 +24,16 @@ from deepspeed.utils import (
 )
 
 from repro.core.errors import TrialError
-from repro.engines.plain.even_passes import EvenPasses
 from repro.engines.plain.numerics import make_scaler, name_of
-from repro.engines.plain.optimizer_options import class_of, options_of
-from repro.engines.plain.session import as_array
-from repro.engines.plain.state_snapshot import GroupNumbers
+from repro.engines.plain.session import TorchSession, as_array
+from repro.engines.plain.state import GroupNumbers, class_of, options_of
 from repro.engines.zero import extension
 from repro.engines.zero.checkpoint_files import TAG, SafeFiles, refuse_unreadable
 from repro.seams.training import Batch, Held, Job, TrainingParts
 from repro.seams.workload import call_model
 
 
-class DeepSpeedSession(EvenPasses):
+class DeepSpeedSession(TorchSession):
     """One DeepSpeed engine and the read-outs of its state.
 
     Args:
@@ -101,7 +99,8 @@ class DeepSpeedSession(EvenPasses):
             buffer.data = buffer.data.to(self.device)
 
     def _initialize(self) -> None:
-        _reset_autocast()
+        # An earlier autocast trial in this process left its type in DeepSpeed's module.
+        torch_autocast.TORCH_AUTOCAST_INITIALIZED, torch_autocast.TORCH_AUTOCAST_DTYPE = False, None
         # Stage 0 with low-precision weights steps the optimizer once on zero gradients during initialisation: rate 0
         # keeps the weights, and the state that it leaves (AdamW's step count, decay in the momentum) is cleared below.
         numbers = GroupNumbers(self.optimizer)
@@ -184,7 +183,7 @@ class DeepSpeedSession(EvenPasses):
     # ---- read-outs
 
     def state_memory(self) -> dict[str, int]:
-        return self.states().deepspeed(self.stage).plain()
+        return self.states().deepspeed(self.stage)
 
     def loss_scale(self) -> float:
         """Return the factor of the loss before backward; 1 without loss scaling."""
@@ -309,12 +308,6 @@ def _silence_deepspeed() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed\..*")
     # A shared-memory all-reduce for inference on CPUs: compiled with g++ at the first start (45 s) and never used here.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-
-
-def _reset_autocast() -> None:
-    """Reset DeepSpeed's module state: an earlier autocast trial in this process left its type there."""
-    torch_autocast.TORCH_AUTOCAST_INITIALIZED = False
-    torch_autocast.TORCH_AUTOCAST_DTYPE = None
 
 
 HYPER = ("lr", "betas", "eps", "weight_decay")

@@ -6,11 +6,19 @@ gid map to themselves there, so files behave as before. No other program is need
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
-from collections.abc import Iterator
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from multiprocessing.context import get_spawning_popen
+from multiprocessing.reduction import DupFd
 from pathlib import Path
+from typing import Any
+
+from repro.core import orphans
 
 _NEW_USER = 0x10000000
 _NEW_NET = 0x40000000
@@ -83,3 +91,92 @@ def _call(name: str, *arguments: int) -> None:
     if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments):
         number = ctypes.get_errno()
         raise OSError(number, f"{name}: {os.strerror(number)}")
+
+
+def node_of(rank: int, processes: int, nodes: int) -> int:
+    """Return the node of a rank; nodes hold blocks of ranks: with 2 per node, ranks 0 and 1 are on node 0."""
+    return rank * nodes // processes
+
+
+class Placement:
+    """Argument given to every rank; each rank receives its own `Ticket` from it.
+
+    Torch elastic starts ranks in order, by pickling their arguments for the fork server, which can carry open files.
+    Each pickling is for the next rank and carries the namespaces of that rank's node only.
+    """
+
+    def __init__(
+        self, user: int | None, nodes: Sequence[int], environment: Sequence[Mapping[str, str]],
+        slowdown: Mapping[int, float],
+    ) -> None:
+        """`nodes` and `environment` are by rank; `slowdown` names the slowed ranks only."""
+        self._user, self._nodes, self._environment, self._slowdown = user, nodes, environment, slowdown
+        self._issued = 0
+
+    def __reduce__(self) -> tuple[type[Ticket], tuple[Any, ...]]:
+        assert get_spawning_popen() is not None, "a placement is pickled only for a process that is being started"
+        rank = self._issued
+        self._issued += 1
+        user = None if self._user is None else DupFd(self._user)
+        return Ticket, (user, DupFd(self._nodes[rank]), dict(self._environment[rank]), self._slowdown.get(rank, 1.0))
+
+
+class Ticket:
+    """Namespaces, environment and slowdown of one rank."""
+
+    def __init__(self, user: Any, net: Any, environment: Mapping[str, str], slowdown: float) -> None:
+        self._user, self._net, self.environment, self._slowdown = user, net, environment, slowdown
+
+    def enter(self) -> None:
+        """Move this process to its node; to be called before it has a second thread.
+
+        Raises:
+            OSError: the kernel refuses.
+        """
+        user, net = None if self._user is None else self._user.detach(), self._net.detach()
+        enter(user, net)
+        for file in (user, net):
+            if file is not None:
+                os.close(file)
+        if self._slowdown > 1:
+            slow_down(self._slowdown)
+
+
+QUANTUM_SECONDS = 0.004
+
+
+def slow_down(factor: float) -> None:
+    """Slow this process from now until it ends: for every second of processor time it uses, it is stopped for
+    (factor - 1) seconds. It must have one thread.
+
+    A small process next to it reads its processor clock every few milliseconds and stops it by SIGSTOP for the time
+    owed. So all computation takes `factor` times as long, including data loading and the processor's share of
+    communication, however busy the machine is; time spent waiting for other ranks is not stretched. Threads that work
+    at the same time count once. Owed time is paid in pauses of some milliseconds: that is the resolution.
+    """
+    rank = os.getpid()
+    if os.fork():
+        return
+    orphans.signal_at_parent_exit(signal.SIGKILL)
+    # The rank may have ended before the line above; the processor clock of an ended process raises OSError.
+    with contextlib.suppress(OSError):
+        if os.getppid() == rank:
+            _pace(rank, factor)
+    os._exit(0)
+
+
+def _pace(pid: int, factor: float) -> None:
+    clock = (~pid << 3) | 2  # the kernel's name for the processor clock of a whole process
+    used, then, owed = time.clock_gettime(clock), time.monotonic(), 0.0
+    while True:
+        time.sleep(QUANTUM_SECONDS)
+        now_used, now = time.clock_gettime(clock), time.monotonic()
+        owed += (factor - 1) * min(now_used - used, now - then)
+        used, then = now_used, now
+        if owed < QUANTUM_SECONDS:
+            continue
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(owed)
+        os.kill(pid, signal.SIGCONT)
+        then = time.monotonic()
+        owed -= then - now

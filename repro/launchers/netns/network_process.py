@@ -10,7 +10,10 @@ import contextlib
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
+import socket
+import threading
+import time
+from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
@@ -18,9 +21,99 @@ from typing import Any
 
 from repro.core import orphans
 from repro.core.errors import TrialError
-from repro.launchers.netns.link_probe import LinkMeasurement, measure
-from repro.launchers.netns.network import EmulatedNetwork, NetworkSpec, NodeBytes
-from repro.launchers.processes.entry import reason
+from repro.launchers.netns import namespaces
+from repro.launchers.netns.network import FRAME_BYTES, EmulatedNetwork, NetworkSpec, NodeBytes
+from repro.launchers.processes.rank_processes import reason
+
+SECONDS = 0.12
+FRAMES = 40
+"""Fewest frames of a transfer: a slow link needs longer for the same precision."""
+LONGEST = 2.0
+TRIES, ENOUGH = 3, 0.97
+"""A transfer below this share of the stated rate was slowed by the machine, not by the link: it is repeated and the
+best is kept. A link cannot be faster than its shaped rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkMeasurement:
+    """Measured transfer from one node to another."""
+
+    sender: int
+    receiver: int
+    stated_bits_per_second: float
+    """Lower of the rates of both ends."""
+    measured_bits_per_second: float
+    """Payload rate of one TCP stream, without its start."""
+
+
+def measure(network: EmulatedNetwork) -> list[LinkMeasurement]:
+    """Measure from every node to the next, and from the last to the first, one at a time: each link in both directions.
+    """
+    count = len(network.nodes)
+    return [_best(network, node, (node + 1) % count) for node in range(count)] if count > 1 else []
+
+
+def _best(network: EmulatedNetwork, sender: int, receiver: int) -> LinkMeasurement:
+    best = _measure(network, sender, receiver)
+    for _ in range(TRIES - 1):
+        if best.measured_bits_per_second < ENOUGH * best.stated_bits_per_second:
+            again = _measure(network, sender, receiver)
+            best = max(best, again, key=lambda link: link.measured_bits_per_second)
+    return best
+
+
+def _measure(network: EmulatedNetwork, sender: int, receiver: int) -> LinkMeasurement:
+    stated = min(network.spec.rate(sender), network.spec.rate(receiver))
+    seconds = min(LONGEST, max(SECONDS, FRAMES * FRAME_BYTES * 8 / stated))
+    source, sink = _connection(network, sender, receiver)
+    thread = threading.Thread(target=_send, args=(source,), name="repro-link-test", daemon=True)
+    thread.start()
+    try:
+        bits = _receive(sink, seconds)
+    finally:
+        sink.close()
+        # Ends a send that is not read any more.
+        with contextlib.suppress(OSError):
+            source.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        source.close()
+    return LinkMeasurement(sender, receiver, stated, bits)
+
+
+def _connection(network: EmulatedNetwork, sender: int, receiver: int) -> tuple[socket.socket, socket.socket]:
+    with namespaces.inside(network.nodes[receiver]):
+        server = socket.create_server((network.spec.address(receiver), 0))
+    with server:
+        server.settimeout(10)
+        with namespaces.inside(network.nodes[sender]):
+            # The kernel establishes a connection before it is accepted.
+            source = socket.create_connection(server.getsockname(), timeout=10)
+        sink, _ = server.accept()
+    sink.settimeout(10)
+    source.settimeout(None)
+    return source, sink
+
+
+def _send(source: socket.socket) -> None:
+    block = bytes(1 << 18)
+    with contextlib.suppress(OSError):
+        while True:
+            source.sendall(block)
+
+
+def _receive(sink: socket.socket, seconds: float) -> float:
+    """Return bits per second, from the first arrival after a quarter of the time to the last arrival."""
+    buffer, begin = bytearray(1 << 20), time.perf_counter()
+    first, last, received = 0.0, 0.0, 0
+    while last < begin + 1.25 * seconds or not received:  # on a busy machine the first arrival may come after that
+        count = sink.recv_into(buffer)
+        last = time.perf_counter()
+        if first:
+            received += count
+        elif last > begin + 0.25 * seconds:
+            first = last
+    return received * 8 / (last - first)
+
 
 ANSWER_SECONDS = 120.0
 
@@ -113,54 +206,52 @@ def _serve(pipe: Connection, spec: NetworkSpec) -> None:
     os.setpgid(0, 0)  # only the launching process handles Ctrl-C in a terminal
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     network = EmulatedNetwork(spec)
-    service = _Service(network, pipe)
+    service = _Service(network)
     # A closed pipe ends the process silently: no reader is left.
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             request, details = pipe.recv()
             try:
-                answer = getattr(service, request)(*details)
+                answer, files = getattr(service, request)(*details)
             except Exception as error:
                 # Any error of the network (netlink, OSError, torch's store) is sent as the answer.
                 pipe.send((False, f"cannot {network.step}: {reason(error)}"))
                 return
             pipe.send((True, answer))
-            service.send_files()
+            for file in files:
+                send_handle(pipe, file, None)
 
 
 class _Service:
-    """Requests that the network process answers, one per method."""
+    """Requests that the network process answers, one per method: the answer, and open files that follow it."""
 
-    def __init__(self, network: EmulatedNetwork, pipe: Connection) -> None:
-        self._network, self._pipe = network, pipe
+    def __init__(self, network: EmulatedNetwork) -> None:
+        self._network = network
         self._store: Any = None
-        self._due: list[int] = []
-        self._over: Callable[[int], None] = lambda file: send_handle(pipe, file, None)
 
-    def build(self) -> bool:
+    def build(self) -> tuple[bool, list[int]]:
         """Build the network; return True if a user namespace was needed, whose file then follows."""
         self._network.build()
         # A change of credentials has reset it in the kernel.
         orphans.signal_at_parent_exit(signal.SIGKILL)
-        self._due = [] if self._network.user is None else [self._network.user]
-        return self._network.user is not None
+        user = self._network.user
+        return user is not None, [] if user is None else [user]
 
-    def grow(self, count: int) -> str:
+    def grow(self, count: int) -> tuple[str, list[int]]:
         """Add nodes, whose namespaces' files follow; return the congestion control of their TCP."""
         known = len(self._network.nodes)
         self._network.grow(count)
-        self._due = self._network.nodes[known:]
-        return self._network.congestion_control
+        return self._network.congestion_control, self._network.nodes[known:]
 
-    def measure(self) -> list[LinkMeasurement]:
+    def measure(self) -> tuple[list[LinkMeasurement], list[int]]:
         self._network.step = "measure the links"
-        return measure(self._network)
+        return measure(self._network), []
 
-    def traffic(self) -> list[NodeBytes]:
+    def traffic(self) -> tuple[list[NodeBytes], list[int]]:
         self._network.step = "read the interface counters"
-        return self._network.traffic()
+        return self._network.traffic(), []
 
-    def store(self) -> int:
+    def store(self) -> tuple[int, list[int]]:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, not marked so
 
         self._network.step = "open a store on the control network"
@@ -169,10 +260,4 @@ class _Service:
             self._network.spec.control_address, 0, is_master=True, wait_for_workers=False,
             timeout=timedelta(seconds=60), multi_tenant=False,
         )
-        return int(self._store.port)
-
-    def send_files(self) -> None:
-        """Send the files that belong to the last answer."""
-        for file in self._due:
-            self._over(file)
-        self._due = []
+        return int(self._store.port), []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import queue
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -13,18 +12,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from repro.core.errors import ReproError, TrialError, UsageError
-from repro.launchers.nodes import files
-from repro.launchers.nodes.channel import Channel, LinkLost, Message, connect
-from repro.launchers.nodes.identity import identity
-from repro.launchers.processes import hang, shared_fork_server
-from repro.launchers.processes.membership import Membership
-from repro.launchers.processes.node_launch import NodeEnd, NodeLaunch
-from repro.launchers.processes.rank import Assignment, SamePlace
+from repro.launchers.nodes.channel import (
+    Arrivals,
+    Channel,
+    LinkLost,
+    Message,
+    changed_files,
+    connect,
+    file_state,
+    send_files,
+)
+from repro.launchers.nodes.head import identity
+from repro.launchers.processes import fork_server, hang
+from repro.launchers.processes.fork_server import WarmServer
+from repro.launchers.processes.node_launch import NodeEnd, NodeLaunch, interface_of
+from repro.launchers.processes.rank import Assignment, Membership
 from repro.launchers.processes.rank_processes import RankProcesses
-from repro.launchers.processes.shared_fork_server import WarmServer
 
 RETRY_SECONDS = 0.5
 
@@ -114,7 +118,7 @@ class _Session:
         self._root = Path()
         """Takes the place of the run's folder, unless that is shared; below the fork server's, which later processes
         remove if this one is killed."""
-        self._arrivals = files.Arrivals(self._root)
+        self._arrivals = Arrivals(self._root)
 
     def __enter__(self) -> _Session:
         return self
@@ -122,7 +126,7 @@ class _Session:
     def __exit__(self, *_: object) -> None:
         self._channel.close()
         if self._server is not None:
-            shared_fork_server.release(self._server)
+            fork_server.release(self._server)
 
     def run(self, description: Mapping[str, Any]) -> bool:
         """Serve until the head closes, and return True.
@@ -187,10 +191,10 @@ class _Session:
         self._channel.patience(float(wanted["silence_seconds"]))
         try:
             if self._server is None:
-                self._server = shared_fork_server.acquire(wanted["preload"], wanted["device"])
+                self._server = fork_server.acquire(wanted["preload"], wanted["device"])
                 self._root = Path(self._server.folder) / "run"
                 self._root.mkdir()
-                self._arrivals = files.Arrivals(self._root)
+                self._arrivals = Arrivals(self._root)
             self._channel.send("opened", {"seconds": self._server.seconds})
         except ReproError as error:
             self._channel.send("unable", {"reason": str(error)})
@@ -210,7 +214,7 @@ class _Session:
         root = Path(launch.root) if launch.probe else self._root
         self._folder = root / launch.folder
         self._folder.mkdir(parents=True, exist_ok=True)
-        before = files.state(self._folder)
+        before = file_state(self._folder)
         self._stop.clear()
         self._launch = launch
         if self._lost or self._over:  # since the launch was asked for
@@ -223,7 +227,7 @@ class _Session:
         finally:
             self._launch = None
         if not launch.probe:
-            files.send(self._channel, launch.number, self._folder, files.changed(self._folder, before))
+            send_files(self._channel, launch.number, self._folder, changed_files(self._folder, before))
         self._channel.send("ended", {
             "number": launch.number, "codes": found.codes, "killed": found.killed, "suspect": found.suspect,
             "reports": [asdict(report) for report in found.reports]})
@@ -232,13 +236,11 @@ class _Session:
         assert self._server is not None
         self._server.revive()
         payload = launch.payload if launch.probe else moved(launch.payload, launch.root, str(root))
-        with tempfile.TemporaryDirectory(dir=self._server.folder) as reports:
-            work = Assignment(launch.entry, payload, str(self._folder), reports,
-                              {**launch.environment, **interface_of(self._channel.own_address)}, launch.expendable)
-            members = Membership(launch.node, launch.nodes, self._channel.peer_address, launch.port,
-                                 prefix=launch.prefix)
-            return NodeLaunch(work, launch.processes, SamePlace(), members, launch.monitor_seconds,
-                              launch.grace_seconds).carry_out(self._in_time)
+        work = Assignment(launch.entry, payload, str(self._folder),
+                          {**launch.environment, **interface_of(self._channel.own_address)}, launch.expendable)
+        members = Membership(launch.node, launch.nodes, self._channel.peer_address, launch.port, prefix=launch.prefix)
+        return NodeLaunch(work, launch.processes, None, members, launch.monitor_seconds, launch.grace_seconds
+                          ).carry_out(self._in_time, self._server.folder)
 
     def _in_time(self, ranks: RankProcesses, done: threading.Event) -> bool:
         self._ranks = ranks
@@ -255,11 +257,3 @@ def moved(content: Any, root: str, to: str) -> Any:
     if isinstance(content, list):
         return [moved(item, root, to) for item in content]
     return {key: moved(item, root, to) for key, item in content.items()} if isinstance(content, dict) else content
-
-
-def interface_of(address: str) -> dict[str, str]:
-    """Return variables that make gloo and NCCL use the interface that has `address`, unless the user has set them."""
-    names = [name for name, addresses in psutil.net_if_addrs().items()
-             if any(item.address.partition("%")[0] == address for item in addresses)]
-    wanted = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-    return {key: names[0] for key in wanted if names and key not in os.environ}

@@ -3,18 +3,58 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import platform
 import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
+import repro
 from repro.core.errors import UsageError
-from repro.launchers.nodes.channel import Channel, LinkLost, Message, accept
-from repro.launchers.nodes.identity import difference, identity
+from repro.launchers.nodes.channel import Arrivals, Channel, LinkLost, Message, accept
+from repro.launchers.processes.hang import ANSWER_SECONDS, Deadline, Stacks
+from repro.launchers.processes.node_launch import NodeEnd
+from repro.launchers.processes.rank_processes import RankProcesses, RankReport
+from repro.seams.launching import LaunchRequest
+
+PACKAGES = ("torch", "deepspeed", "numpy")
+
+
+def identity() -> dict[str, str]:
+    """Return name -> version, the code of this package included."""
+    return {"repro": repro.__version__, "code of repro": _code(), "Python": platform.python_version(),
+            **{name: _version(name) for name in PACKAGES}}
+
+
+def difference(there: Mapping[str, str], here: Mapping[str, str]) -> str:
+    """Return what differs, in one line; "" if nothing does."""
+    return ", ".join(f"{name} {there.get(name, 'none')} there and {here.get(name, 'none')} here"
+                     for name in dict.fromkeys((*here, *there)) if there.get(name) != here.get(name))
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
+
+
+@cache
+def _code() -> str:
+    root, found = Path(repro.__file__).parent, hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        found.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return found.hexdigest()[:16]
+
 
 BEAT_SECONDS = 1.0
 HELLO_SECONDS = 30.0
@@ -91,22 +131,14 @@ class Node:
         except LinkLost as error:
             self.leave(str(error))
 
-    def next_message(self) -> Message | None:
-        """Return the next message if there is one."""
-        try:
-            return self.inbox.get_nowait()
-        except queue.Empty:
-            return None
-
     def answer(self, seconds: float) -> Message | None:
         """Wait for the next message; None: the node is lost, or silent for so long."""
         until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        while True:
             with contextlib.suppress(queue.Empty):
-                return self.inbox.get(timeout=0.02)
-            if self.lost and self.inbox.empty():
+                return self.inbox.get(timeout=min(seconds, 0.02) or None, block=seconds > 0)
+            if time.monotonic() >= until or (self.lost and self.inbox.empty()):
                 return None
-        return None
 
 
 class Head:
@@ -197,3 +229,76 @@ class Head:
         while not self._over.wait(BEAT_SECONDS):
             for node in self.nodes:
                 node.send("beat", {"sent": time.monotonic_ns()})
+
+
+LAST_WORDS_SECONDS = 30.0
+"""Longest silence of a node between the end here and its own."""
+
+
+class NodeWatch(Deadline):
+    """The deadline of a launch on several nodes, which also ends when another node is lost or its ranks have failed."""
+
+    period = 0.05
+
+    def __init__(self, request: LaunchRequest, nodes: Sequence[Node], number: int) -> None:
+        super().__init__(request)
+        self._nodes, self._number = nodes, number
+        self._arrivals = {node.number: Arrivals(request.folder) for node in nodes}
+        self._ended: dict[int, Message] = {}
+        """Last message of each node whose ranks have ended."""
+
+    def end_of(self, node: Node, processes: int) -> NodeEnd:
+        """Wait until the `processes` ranks of a node have ended and its files have arrived; return how they ended."""
+        last = self._last_message(node)
+        if last is None or last.kind == "unable":
+            if last is None:
+                node.leave(f"no word for {LAST_WORDS_SECONDS:g} s after the end here")
+            why = f"{node.name} was lost: {node.lost}" if last is None else f"{node.name}: {last.content['reason']}"
+            # Earlier than all others, which have failed because of it.
+            return NodeEnd([1] * processes, [RankReport(why, "failed", 1)] * processes, [False] * processes, None)
+        found = last.content
+        reports = [RankReport(**item) for item in found["reports"]]
+        return NodeEnd(
+            found["codes"],
+            [replace(item, nanoseconds=item.nanoseconds - node.clock.offset_ns) if item.reason else item
+             for item in reports], found["killed"], found["suspect"])
+
+    def _last_message(self, node: Node) -> Message | None:
+        """Wait for the last message of a node, and write the files that come before it; None: the node is lost."""
+        while node.number not in self._ended:
+            message = node.answer(LAST_WORDS_SECONDS)
+            if message is None:
+                return None
+            self._take(node, message)
+        return self._ended[node.number]
+
+    def _failed_elsewhere(self) -> bool:
+        return any(self._has_failed(node) for node in self._nodes)
+
+    def _has_failed(self, node: Node) -> bool:
+        while node.number not in self._ended and (message := node.answer(0)) is not None:
+            self._take(node, message)
+        last = self._ended.get(node.number)
+        if last is None:
+            return bool(node.lost)
+        return last.kind == "unable" or any(code != 0 for code in last.content["codes"])
+
+    def _take(self, node: Node, message: Message) -> None:
+        if message.content.get("number") != self._number:
+            return  # of a launch that was interrupted
+        if message.kind in ("ended", "unable"):
+            self._ended[node.number] = message
+        else:
+            try:
+                self._arrivals[node.number].take(message)
+            except LinkLost as error:
+                node.leave(str(error))
+
+    def _ask(self, ranks: RankProcesses) -> Stacks:
+        for node in self._nodes:
+            node.send("stacks")
+        found = super()._ask(ranks)
+        for node in self._nodes:
+            with suppress(queue.Empty):
+                found |= node.stacks.get(timeout=2 * ANSWER_SECONDS)
+        return found

@@ -21,7 +21,7 @@ from torch.distributed.elastic.rendezvous import (
     rendezvous_handler_registry,
 )
 
-from repro.launchers.processes.membership import Membership
+from repro.launchers.processes.rank import Membership
 
 BACKEND = "repro-fixed-nodes"
 STORE_SECONDS = 60

@@ -16,12 +16,35 @@ from dataclasses import dataclass
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from repro.core import door, orphans
+from repro.core.machine import rank_threads
 from repro.launchers.processes import hang
-from repro.launchers.processes.entry import cause, exit_code, reason, resolve
+from repro.launchers.processes.rank_processes import cause, exit_code, reason, resolve
 from repro.seams.launching import RankCause
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, not marked so
+
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """This node's place among the nodes of a launch."""
+
+    node: int = 0
+    nodes: int = 1
+    address: str = LOOPBACK
+    """Of the node that hosts the store."""
+    port: int = 0
+    """Of the store; 0: node 0 of one node binds any."""
+    store: TCPStore | None = None
+    """On the node that hosts it, if it was bound before."""
+    prefix: str = "agent"
+    """Of all keys; a secret of the launch where nodes meet over a network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +55,6 @@ class Assignment:
     payload: Mapping[str, Any]
     folder: str
     """Folder of rank<N>.log."""
-    reports: str
-    """Folder of rank<N>.json, written by a rank that fails."""
     environment: Mapping[str, str]
     expendable: tuple[int, ...] = ()
     """Ranks that may be killed without ending the others."""
@@ -50,39 +71,35 @@ class ClusterPlace(Protocol):
         """Move there; called before this process has a second thread and before it uses the network."""
 
 
-class SamePlace:
-    """The place where the process was started."""
-
-    environment: ClassVar[Mapping[str, str]] = {}
-
-    def enter(self) -> None:
-        """Do nothing."""
-
-
-def run(assignment: Assignment, _processes: object, place: ClusterPlace) -> None:
+def run(assignment: Assignment, _processes: object, place: ClusterPlace | None, reports: str) -> None:
     """Run `assignment` in this process; torch elastic calls it once in every rank.
 
     `_processes` is unused here: pickling it on the way showed the parent which process this is.
+
+    Args:
+        place: None: where the process was started.
+        reports: folder of rank<N>.json, written by a rank that fails.
 
     Raises:
         SystemExit: the entry failed; the reason is in the report, the traceback in the log.
     """
     rank = os.environ["RANK"]
+    report = Path(reports) / f"rank{rank}.json"
     _print_to(Path(assignment.folder) / f"rank{rank}.log")
     _lead_process_group()
     if int(rank) in assignment.expendable:
-        run_in_child(lambda: _run(assignment, place, rank), Path(assignment.reports) / f"lost{rank}.json")
+        run_in_child(lambda: _run(assignment, place, report), Path(reports) / f"lost{rank}.json")
     else:
-        _run(assignment, place, rank)
+        _run(assignment, place, report)
 
 
-def _run(assignment: Assignment, place: ClusterPlace, rank: str) -> None:
+def _run(assignment: Assignment, place: ClusterPlace | None, report: Path) -> None:
     hang.dump_stacks_on_signal()
-    report = Path(assignment.reports) / f"rank{rank}.json"
     try:
-        place.enter()
+        if place is not None:
+            place.enter()
         _die_with_the_parent()
-        _set_environment({**assignment.environment, **place.environment})
+        _set_environment({**assignment.environment, **(place.environment if place else {})})
         resolve(assignment.entry)(assignment.folder, assignment.payload)
     except SystemExit as error:
         if code := exit_code(error):
@@ -133,9 +150,9 @@ def _watch_parent() -> None:
 def _set_environment(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
     torch = sys.modules.get("torch")
-    if torch is not None and environment.get("OMP_NUM_THREADS", "").isdigit():
+    if torch is not None and "OMP_NUM_THREADS" in environment:
         # torch was loaded in the fork server and has read its environment there.
-        torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
+        torch.set_num_threads(rank_threads(environment))
 
 
 def _write(report: Path, why: str, cause: RankCause) -> None:

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from repro.core.installed import why_missing
+from repro.core.machine import why_missing
 from repro.papers.chunkflow.grid import Grid, Triple, why_no_grid, why_no_room
 from repro.seams.measurement import FigureKind, Measurement, Measuring, Origin, Post
 from repro.seams.plugin import Setting

@@ -16,7 +16,7 @@ from repro.core.errors import TrialError
 from repro.core.files import write_bytes
 from repro.core.random_streams import Streams
 from repro.papers.extra import imported, require
-from repro.workloads.data.form import store
+from repro.workloads.data.manifest import store
 from repro.workloads.selected_data import Dedup, HashKind, Images, Selected, rows_sha256
 
 Words = NDArray[np.uint64]

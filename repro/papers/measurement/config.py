@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from repro.core.machine import Machine
-from repro.seams.launching import Launcher
 from repro.seams.measurement import Measurement
 from repro.seams.plugin import Setting
 from repro.seams.training import Comm
-from repro.suite.choice import CommChoice, LauncherChoice, MeasurementChoice
+from repro.suite.choice import Choice
 from repro.suite.kinds.stop import Repeats
 from repro.suite.kinds.training import LAUNCH_SECONDS
 from repro.suite.kinds.trial_config import LogSize, TrialConfig
@@ -22,17 +22,16 @@ from repro.suite.quality import Quality
 class MeasurementConfig(TrialConfig):
     """Everything that defines a cell whose trials measure operations."""
 
-    entry: ClassVar[str] = "repro.papers.measurement.rank:main"
     trains: ClassVar[bool] = False
     default_metric: ClassVar[str] = DEFAULT_OF_A_MEASUREMENT
     plugin_fields: ClassVar[tuple[str, ...]] = ("measurement", "comm", "launcher")
 
     kind: Literal["measurement"] = Field("measurement", description="what a trial is; measurement: a layer, a pipeline")
-    measurement: MeasurementChoice
+    measurement: Choice
     processes: int = Field(1, ge=1, le=65536, description="ranks")
     stop: Repeats
-    comm: CommChoice = Field("backend", validate_default=True)
-    launcher: LauncherChoice = Field("local", validate_default=True)
+    comm: Choice = Field("backend", validate_default=True)
+    launcher: Choice = Field("local", validate_default=True)
     timeout_seconds: float = Field(3600.0, gt=0, le=1e7, description="longest a trial may take, start to end")
     stall_seconds: float | None = Field(
         None, gt=0, le=1e7, description="a trial is ended as hung after this long without an event; must be longer "
@@ -71,46 +70,27 @@ class MeasurementConfig(TrialConfig):
         return self.measurement.get(Measurement).absent()
 
     @property
-    def global_batch(self) -> int | None:
-        return None
-
-    @property
-    def train_samples(self) -> int | None:
-        return None
-
-    @property
-    def settings(self) -> dict[str, str]:
-        return {}
-
-    @property
     def repeatability(self) -> str:
         return "seeded"
 
     @property
     def origin(self) -> str:
         own = self.measurement.get(Measurement).origin
-        return own if own != "measured" else self.launcher.get(Launcher).origin
+        return own if own != "measured" else super().origin
 
     def why_no_checkpoints(self) -> str:
         return "a measurement keeps no checkpoints"
 
     def setting(self, device: str, device_count: int) -> Setting:
         comm = self.comm.get(Comm)
-        return Setting(
-            workload=self.measurement.kind, engine="measurement", comm=self.comm.kind, precision="", optimizer="",
-            launcher=self.launcher.kind, processes=self.processes, accumulation=1, device=device,
-            device_count=device_count, own_algorithm=comm.own_algorithm,
-            passed_through=tuple(comm.passes_through(self.processes)))
+        return replace(super().setting(device, device_count), comm=self.comm.kind, own_algorithm=comm.own_algorithm,
+                       passed_through=tuple(comm.passes_through(self.processes)))
 
     def notes(self, machine: Machine) -> list[str]:
         counted = self.processes == 1 or self.comm.get(Comm).own_algorithm
         silent = "" if counted else (f"{self.comm.label}: the bytes of its collectives are not counted; another comm, "
                                      "for example ring, counts them")
         return [*([silent] if silent else []), *super().notes(machine)]
-
-    @property
-    def always_runs_full_budget(self) -> bool:
-        return True
 
     def full_budget_seconds(self, cores: int) -> float:
         operations = self.stop.repeats + self.stop.warmup
@@ -119,9 +99,3 @@ class MeasurementConfig(TrialConfig):
     def log_size(self) -> LogSize:
         return LogSize(budget=f"{self.stop.repeats} operations", steps=self.stop.repeats, evaluations=0,
                        fewer_steps="fewer repeats", fewer_evaluations="")
-
-    def rank_logs(self) -> int:
-        return self.launcher.get(Launcher).rank_logs(self.processes)
-
-    def gate_starts(self) -> int:
-        return 0

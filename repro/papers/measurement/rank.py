@@ -13,11 +13,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from repro.core import memory
+from repro.core import machine
 from repro.core.errors import OutOfMemory, TrialError
 from repro.core.events import EventLog
-from repro.core.machine import torch_build
-from repro.core.memory import is_out_of_memory
+from repro.core.machine import is_out_of_memory, torch_build
 from repro.core.random_streams import Streams
 from repro.papers.measurement.config import MeasurementConfig
 from repro.record.environment.environment import settings
@@ -28,8 +27,7 @@ from repro.seams.measurement import Counted, FigureKind, Findings, Measurement, 
 from repro.seams.training import Comm
 from repro.suite.model import Trial
 from repro.worker.setup import seed_libraries
-from repro.worker.step_log import write_operations
-from repro.worker.traffic_log import TrafficLog
+from repro.worker.steps import TrafficLog, write_operations
 
 ALIVE_SECONDS = 1.0
 """Time between two events that say that operations go on."""
@@ -145,14 +143,14 @@ class _Run:
             torch.cuda.synchronize()
 
     def _peak_bytes(self) -> int:
-        return int(torch.cuda.max_memory_allocated()) if self.cuda else memory.peak_bytes()
+        return int(torch.cuda.max_memory_allocated()) if self.cuda else machine.peak_bytes()
 
     def _reset_memory(self) -> None:
         self.peak.init = self._peak_bytes()
         if self.cuda:
             torch.cuda.reset_peak_memory_stats()
         else:
-            memory.reset_peak()
+            machine.reset_peak()
 
     # ---- report
 

@@ -13,8 +13,7 @@ from statistics import mean, median
 
 from repro.comm.algorithm import Algorithm
 from repro.comm.cost_model import fit_parameters
-from repro.comm.schedule import ScheduleCost, cost_by_class
-from repro.comm.sharing import shared_path
+from repro.comm.schedule import ScheduleCost
 from repro.core.errors import UsageError
 from repro.core.numbers import plain_sum
 from repro.papers.advise.exchange import Estimated, Exchange, algorithm_of, estimated
@@ -22,6 +21,7 @@ from repro.papers.predict import formula
 from repro.papers.predict.formula import EpochTable
 from repro.papers.predict.observed import Family, Observed, families_in, of_line, of_record
 from repro.papers.predict.prediction import LinkFit, ScaleLine, ScaleModel, ScaleRow, Scaling
+from repro.papers.predict.sharing import cost_by_class, shared_path
 from repro.record.folder.store import Record
 from repro.seams.training import Workload
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from repro.core.random_streams import Streams
 from repro.papers.server.asynchronous import AsyncSession, Update
 from repro.record.log.schema import (
     BlockStart,
@@ -38,29 +37,26 @@ from repro.record.log.schema import (
     ServerProtocol,
     Updates,
 )
-from repro.seams.training import Fed, TrainingParts
-from repro.worker.context import TrialContext
+from repro.seams.training import Fed, Job, TrainingParts
 from repro.worker.control_counters import read_controller
-from repro.worker.evaluation import share_batches
-from repro.worker.input.data_audit import BatchSplit, DataAudit, Tally
+from repro.worker.evaluation import OwnModel, share_batches
+from repro.worker.input.data_audit import DataAudit, Tally
 from repro.worker.input.data_order import DataOrder, make_order
 from repro.worker.input.trial_input import DirectInput
-from repro.worker.own_model import OwnModel
-from repro.worker.rank_weights import wide_share
 from repro.worker.report.final_report import log_consumed, log_controller, log_memory_of, log_traffic_of
 from repro.worker.report.model_report import describe_model
 from repro.worker.serve import dealt_work, sample_grid
-from repro.worker.step_log import write_rank_steps, write_steps
+from repro.worker.setup import TrialContext
+from repro.worker.steps import TrafficLog, write_rank_steps, write_steps
 from repro.worker.stop_rule import Ending, Progress, decide, decide_hopeless, decide_steps
-from repro.worker.traffic_log import TrafficLog
-from repro.worker.weights import weights_sha256
+from repro.worker.weights import weights_sha256, wide_share
 
 
 class DealtAudit(DataAudit):
     """Compares what this worker consumed with what the seed has at the places that it was dealt."""
 
-    def __init__(self, parts: TrainingParts, order: DataOrder, split: BatchSplit, train_samples: int) -> None:
-        super().__init__(parts, order, split, train_samples)
+    def __init__(self, parts: TrainingParts, order: DataOrder, job: Job) -> None:
+        super().__init__(parts, order, job)
         self._dealt: list[np.ndarray] = []
 
     def count_dealt(self, step: int, rank: int, consumed: list[Fed]) -> None:
@@ -70,11 +66,10 @@ class DealtAudit(DataAudit):
             step: global batch in the seeded order.
             rank: whose micro-batches of it were dealt.
         """
-        split = self.split
-        self.split = BatchSplit(rank, split.world, split.accumulation, split.global_batch)
-        self.calls = step * split.accumulation
+        self.job = replace(self.job, rank=rank)
+        self.calls = step * self.job.accumulation
         self._dealt.extend(self._next_positions(len(indices)) for indices, _ in consumed)
-        self.calls = step * split.accumulation
+        self.calls = step * self.job.accumulation
         self.count(consumed)
 
     def expected_tallies(self, samples: int) -> tuple[Tally, Tally]:
@@ -155,11 +150,9 @@ class AsyncLoop:
         assert isinstance(session, AsyncSession) and parts is not None
         self.session, self.parts = session, parts
         trial, job, batch = context.trial, context.job, context.choices.batch.global_
-        samples = context.workload.train_samples
-        self.order = make_order(context.choices.input.order, Streams(trial.master_seed, trial.repeat), samples, batch,
-                                job.world, job.accumulation)
+        self.order = make_order(trial, job)
         self.input = DirectInput(context, self.order, parts)
-        self.audit = DealtAudit(parts, self.order, BatchSplit(job.rank, job.world, job.accumulation, batch), samples)
+        self.audit = DealtAudit(parts, self.order, job)
         self.an_update = session.samples_an_update
         self.each = batch // self.an_update
         """Updates of one global batch."""

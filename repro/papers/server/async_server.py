@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from repro.core.random_streams import Streams
+from repro.engines.torch_engines import started_group
 from repro.papers.server.rules import Rules
 from repro.seams.plugin import Setting
 from repro.seams.training import Engine, Job, Optimizer, RankLoop, ServerWork, Session, TrainingParts
@@ -134,7 +135,6 @@ class AsyncServer(Engine):
         return f"torch {torch.__version__}"
 
     def start(self, parts: TrainingParts | None, job: Job, streams: Streams) -> Session:
-        from repro.engines.plain.process_group import started_group
         from repro.papers.server.session import ServerSession
 
         assert parts is not None

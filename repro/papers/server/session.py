@@ -17,8 +17,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from repro.core.errors import TrialError
 from repro.engines.plain.loop import LoopSession
-from repro.engines.plain.optimizer_options import class_of, options_of
-from repro.engines.plain.state_snapshot import Buffers, RandomStates
+from repro.engines.plain.state import Buffers, RandomStates, class_of, options_of
 from repro.papers.server.asynchronous import AsyncSession, Update
 from repro.papers.server.overview import Attendant, Overview, naming_shard
 from repro.papers.server.rules import Rules

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from repro.core.machine import rank_threads
 from repro.record.log.schema import FinalFacts
 from repro.record.result.remarks import (
     GAP_SHARE,
@@ -71,7 +72,7 @@ def mismatches(choices: TrainingConfig, effective: Mapping[str, str], settings: 
         return []
     wanted = requested(choices)
     if choices.device == "cpu":
-        wanted["threads"] = settings.get("OMP_NUM_THREADS", "1")
+        wanted["threads"] = str(rank_threads(settings))
     found = [Unlike(name=name, wanted=value, ran=effective[name]) for name, value in wanted.items()
              if name in effective and effective[name] not in (value, UNKNOWN)]
     return [*found, *_scaling(choices, effective), *_algorithm(choices, effective)]

@@ -19,12 +19,12 @@ from pathlib import Path
 from pydantic import Field
 
 import repro
-from repro.core import git
 from repro.core.errors import UsageError
 from repro.core.files import LATEST_MS
 from repro.core.frozen import Frozen
 from repro.core.machine import Machine
 from repro.core.redact import SECRET, Scrubber, secrets
+from repro.core.source_code import ask_git
 from repro.record.environment.gpus import interconnect, used_gpus
 from repro.record.environment.plugin_code import PluginCode
 
@@ -241,7 +241,7 @@ def _git(*arguments: str) -> str | None:
     root = Path(repro.__file__).resolve().parent.parent
     if not (root / ".git").exists():
         return None
-    return git.ask(root, *arguments)
+    return ask_git(root, *arguments)
 
 
 def _dirty() -> bool | None:

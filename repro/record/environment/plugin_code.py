@@ -13,9 +13,9 @@ from importlib.metadata import Distribution, EntryPoint, packages_distributions
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
-from repro.core import git, registry
+from repro.core import registry
 from repro.core.frozen import Frozen
-from repro.core.source_import import allowed
+from repro.core.source_code import allowed, ask_git
 from repro.suite.choice import Choice
 from repro.suite.field_problem import FieldProblem
 from repro.suite.kinds import program_files
@@ -230,10 +230,10 @@ def _of_program(engine: Program, base: Path | None) -> PluginCode:
         return code.model_copy(update={
             "commit": program_files.commit_of(base / engine.folder, engine.commit), "dirty": False})
     paths = [str(source.root / name) for name in source.files]
-    if not git.ask(source.root, "ls-files", "--", *paths):
+    if not ask_git(source.root, "ls-files", "--", *paths):
         return code
-    status = git.ask(source.root, "status", "--porcelain", "--", *paths)
-    return code.model_copy(update={"commit": git.ask(source.root, "rev-parse", "HEAD"), "dirty": bool(status)})
+    status = ask_git(source.root, "status", "--porcelain", "--", *paths)
+    return code.model_copy(update={"commit": ask_git(source.root, "rev-parse", "HEAD"), "dirty": bool(status)})
 
 
 def _of_file(choice: Choice) -> PluginCode:
@@ -265,9 +265,9 @@ def _checkout(own: Path | None, files: Iterable[Path]) -> tuple[str | None, bool
         own: the file of that module.
         files: all files of the plug-in; those of the checkout decide its state.
     """
-    if own is None or not git.ask(own.parent, "ls-files", "--", str(own)):
+    if own is None or not ask_git(own.parent, "ls-files", "--", str(own)):
         return None, None
-    top = Path(git.ask(own.parent, "rev-parse", "--show-toplevel") or "")
+    top = Path(ask_git(own.parent, "rev-parse", "--show-toplevel") or "")
     folders = {str(path.resolve().parent) for path in files if path.resolve().is_relative_to(top)}
-    status = git.ask(top, "status", "--porcelain", "--", *sorted(folders)[:1000])
-    return git.ask(top, "rev-parse", "HEAD"), None if status is None else bool(status)
+    status = ask_git(top, "status", "--porcelain", "--", *sorted(folders)[:1000])
+    return ask_git(top, "rev-parse", "HEAD"), None if status is None else bool(status)

@@ -8,8 +8,7 @@ from typing import Any
 
 from repro.core.errors import TrialError, UsageError
 from repro.core.files import write_bytes
-from repro.core.source_code import SourceCode, is_file_kind, stored_source
-from repro.core.source_import import allow, allowed, import_class
+from repro.core.source_code import SourceCode, allow, allowed, import_class, is_file_kind, stored_source
 from repro.suite.choice import Choice
 from repro.suite.kinds import program_files
 from repro.suite.kinds.program import ProgramConfig

@@ -366,7 +366,7 @@ class EvalError(Evaluation):
 
 
 class StepBlock(LogEvent):
-    """Steps of rank 0, up to `worker.step_log.STEPS_A_LINE` of them; written when the last of them has ended."""
+    """Steps of rank 0, up to `worker.steps.STEPS_A_LINE` of them; written when the last of them has ended."""
 
     key = "x_steps"
     first: int
@@ -555,7 +555,7 @@ class ServerProtocol(ValueEvent):
 
 
 class RankWeights(Frozen):
-    """Hashes of the weights that one rank holds at the end (`worker.rank_weights`)."""
+    """Hashes of the weights that one rank holds at the end (`worker.weights`)."""
 
     model_config = ConfigDict(extra="ignore")
 

@@ -257,7 +257,7 @@ class Energy(Frozen):
 
 
 class LayerCost(Frozen):
-    """A line of the cost table of sufficient factors (event `x_gradient_plan`, `repro.engines.gradient_plan`)."""
+    """A line of the cost table of sufficient factors (event `x_gradient_plan`), made in `papers.wait_free`."""
 
     name: str
     """Of the weight."""

@@ -30,6 +30,16 @@ def config_class(data: Mapping[str, Any]) -> type[TrialConfig]:
     return KINDS[_kind(data)]
 
 
+def written_kinds(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a trial as written, with plug-ins given by name as mappings, so that patterns read both alike.
+
+    Raises:
+        FieldProblem: there is no such kind of trial.
+    """
+    seams = config_class(data).plugin_fields
+    return {key: {"kind": value} if key in seams and isinstance(value, str) else value for key, value in data.items()}
+
+
 def default_metric(trial: Mapping[str, Any]) -> str:
     """Return the metric of the kind that a suite's raw `trial` names; "": it follows from the design."""
     kind = trial.get("kind")

@@ -7,22 +7,21 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
 from repro.core.errors import nearest
 from repro.core.machine import Machine
 from repro.core.redact import SECRET
 from repro.core.source_code import PLACE_DIGITS
-from repro.seams.plugin import Setting
-from repro.suite.choice import LauncherChoice
-from repro.suite.design import JUDGES, Judges, claim_text
+from repro.seams.training import Direction
+from repro.suite.choice import Choice
 from repro.suite.field_problem import FieldProblem, SuitePart
 from repro.suite.kinds.evaluation import Evaluation
 from repro.suite.kinds.program_files import ProgramFiles
-from repro.suite.kinds.stop import ALPHA, check_stop
-from repro.suite.kinds.trial_config import CarriedCode, LogSize, TrialConfig
+from repro.suite.kinds.stop import ALPHA, Alpha, Bar, ConfirmEvals
+from repro.suite.kinds.trial_config import BatchSize, CarriedCode, LogSize, TrialConfig
 from repro.suite.quality import Quality
 
 Value = bool | int | float | str
@@ -33,6 +32,7 @@ PLACEHOLDER = re.compile(r"\{\{([A-Za-z_][\w.-]*)\}\}|\{([A-Za-z_][\w.-]*)\}")
 """`{name}`, and `{{name}}` for the text `{name}` itself; any other brace stands for itself."""
 RESERVED = ("REPRO_TRIAL", "REPRO_OWNER", "REPRO_WATCH")
 """Variables by which the harness finds a program's processes and hears from it."""
+UNFILLED = {SEED: f"{{{SEED}}}", RUN_DIR: f"{{{RUN_DIR}}}"}
 NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,99}$"
 UNVERIFIED = ("self-reported: the programs state their quality and their training clock themselves; not gated: "
               "their data, its order, their initial weights and their arithmetic were not compared")
@@ -67,67 +67,34 @@ class Program(SuitePart):
         return PurePosixPath((scripts or self.run)[0]).name[:60]
 
 
-class ProgramBatch(SuitePart):
+class ProgramBatch(BatchSize):
     """Samples of one optimizer step, as the user declares them."""
 
     global_: int = Field(alias="global", ge=1, le=1 << 40, description="samples per optimizer step over all processes")
 
 
-class ProgramStop(SuitePart):
+class ProgramStop(Bar):
     """Criterion of success, declared beforehand; the program itself decides when it ends."""
 
     target: float = Field(description="the quality to reach")
-    confirm_evals: int = Field(1, ge=1, description="consecutive evaluations at or past the target that establish it")
+    confirm_evals: ConfirmEvals = 1
     design: Literal["fixed_budget", "stop_at_target", "contest"] = Field(
         "fixed_budget", description="fixed_budget: it runs to its end; stop_at_target: it is ended (SIGTERM, then "
                                     "SIGKILL) when the target is established; contest: it runs to its end, and "
                                     "the target judges the mean over all trials")
-    alpha: float = Field(ALPHA, gt=0, lt=0.5, description="design contest: level of the claim that the mean quality is "
-                                                          "at least as good as the target")
+    alpha: Alpha = ALPHA
     metric: str = Field("", description="filled in from evaluation")
-    direction: Literal["higher", "lower"] | None = Field(None, description="filled in from evaluation")
-
-    @model_validator(mode="after")
-    def _one_design(self) -> ProgramStop:
-        check_stop(self.design, self.alpha, self.confirm_evals)
-        return self
-
-    @model_serializer(mode="wrap")
-    def _own_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what only a contest has."""
-        data: dict[str, Any] = handler(self)
-        return {name: value for name, value in data.items() if name != "alpha" or self.judges == "mean"}
-
-    @property
-    def judges(self) -> Judges:
-        """What the target judges."""
-        return JUDGES[self.design]
-
-    @property
-    def claim(self) -> str:
-        """The claim about the mean quality of all trials in words; "" if the target judges none."""
-        if self.judges != "mean":
-            return ""
-        return claim_text(self.metric, self.direction or "", self.target, self.alpha)
-
-    @property
-    def has_target(self) -> bool:
-        return True
-
-    @property
-    def warmup(self) -> int:
-        return 0
-
-    @property
-    def steps(self) -> int | None:
-        return None
+    direction: Direction | None = Field(None, description="filled in from evaluation")
+    warmup: ClassVar[int] = 0
+    steps: ClassVar[int | None] = None
 
 
 class ProgramConfig(TrialConfig):
     """Everything that defines a cell whose trials run a program."""
 
-    entry: ClassVar[str] = "repro.program.main:main"
     plugin_fields: ClassVar[tuple[str, ...]] = ("launcher",)
+    ranks: ClassVar[int] = 1
+    unverified: ClassVar[str] = UNVERIFIED
 
     kind: Literal["program"] = Field("program", description="what a trial is; program: your own command")
     engine: Program
@@ -139,39 +106,30 @@ class ProgramConfig(TrialConfig):
     batch: ProgramBatch | None = Field(None, description="declared, so that steps can be counted as samples")
     epoch_samples: int | None = Field(None, ge=1, le=1 << 53, description="samples of one pass, so that they can be "
                                                                           "counted as epochs")
-    launcher: LauncherChoice = Field("inline", validate_default=True)
+    launcher: Choice = Field("inline", validate_default=True)
     timeout_seconds: float = Field(3600.0, gt=0, le=1e7, description="longest a trial may take, start to end")
     stall_seconds: float | None = Field(None, ge=3, le=1e7, description="a trial is ended as hung after this long "
                                                                         "without output; null: only timeout_seconds")
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
-    @model_validator(mode="before")
-    @classmethod
-    def _batch_by_number(cls, data: Any) -> Any:
-        if isinstance(data, dict) and isinstance(data.get("batch"), int):
-            return {**data, "batch": {"global": data["batch"]}}
-        return data
-
     @model_validator(mode="after")
     def _consistent(self) -> ProgramConfig:
-        for name in self.parameters:
-            if not re.match(NAME, name) or name in GIVEN:
-                raise FieldProblem("a parameter's name is a word of letters, digits and underscores, and none of "
-                                   f"{', '.join(GIVEN)}", ("parameters", name))
+        if bad := next((name for name in self.parameters if not re.match(NAME, name) or name in GIVEN), None):
+            raise FieldProblem("a parameter's name is a word of letters, digits and underscores, and none of "
+                               f"{', '.join(GIVEN)}", ("parameters", bad))
         names = self.engine.environment
         if bad := next((name for name in names if not re.match(NAME, name) or name in RESERVED), None):
             raise FieldProblem("is no name of a variable that a suite may set", ("engine", "environment", bad))
         texts = (*self.engine.run, *names.values())
         if not self.engine.run[0] or any("\0" in text for text in texts):
             raise FieldProblem("a command has a name, and no text in it a zero byte", ("engine", "run"))
-        if secret := next((name for name in self.engine.environment if SECRET.search(name)), None):
+        if secret := next((name for name in names if SECRET.search(name)), None):
             raise FieldProblem("looks like a credential, and a suite is stored with every run; set it outside and name "
                                "it in engine.passes", ("engine", "environment", secret))
-        used = set()
         for path, text in self._templates():
             for name in placeholders(text):
-                used.add(name)
                 self._check_placeholder(name, path)
+        used = {name for _, text in self._templates() for name in placeholders(text)}
         if idle := next((name for name in self.parameters if name not in used), None):
             raise FieldProblem(f"the command does not use it; write {{{idle}}} in engine.run, or remove it",
                                ("parameters", idle))
@@ -206,12 +164,10 @@ class ProgramConfig(TrialConfig):
         return self.model_copy(update={"engine": self.engine.model_copy(update={"sha256": found})})
 
     def carried_code(self) -> tuple[CarriedCode, ...]:
-        given = {SEED: f"{{{SEED}}}", RUN_DIR: f"{{{RUN_DIR}}}"}
-        words = shlex.join(self.filled(part, given) for part in self.engine.run)
-        sets = {name: self.filled(text, given) for name, text in self.engine.environment.items()}
+        sets = {name: self.filled(text, UNFILLED) for name, text in self.engine.environment.items()}
         more = f" with {json.dumps(sets, sort_keys=True)}" if sets else ""
         more += f" seeing {json.dumps(sorted(self.engine.passes))}" if self.engine.passes else ""
-        return (CarriedCode(f"command `{words}`{more}", self.engine.sha256,
+        return (CarriedCode(f"command `{self.work}`{more}", self.engine.sha256,
                             f"code/{self.engine.sha256[:PLACE_DIGITS]}"),)
 
     # ---- filling in
@@ -243,10 +199,6 @@ class ProgramConfig(TrialConfig):
     def title(self) -> str:
         return self.engine.name
 
-    @property
-    def task(self) -> str:
-        return self.engine.name
-
     @classmethod
     def phrase(cls, field: str, value: str) -> str:
         if field == "engine":
@@ -268,32 +220,8 @@ class ProgramConfig(TrialConfig):
     def train_samples(self) -> int | None:
         return self.epoch_samples
 
-    @property
-    def settings(self) -> dict[str, str]:
-        return {}
-
-    @property
-    def repeatability(self) -> str:
-        return "unknown"
-
-    @property
-    def ranks(self) -> int:
-        return 1
-
-    @property
-    def unverified(self) -> str:
-        return UNVERIFIED
-
-    @property
-    def origin(self) -> str:
-        return "measured"
-
     def why_no_checkpoints(self) -> str:
         return "a program keeps its own checkpoints, which this harness does not know"
-
-    def setting(self, device: str, device_count: int) -> Setting:
-        return Setting(workload=self.task, engine="program", comm="", precision="", optimizer="", launcher="inline",
-                       processes=1, accumulation=1, device=device, device_count=device_count)
 
     def notes(self, machine: Machine) -> list[str]:
         without = "" if self.uses_seed else (f"{self.title}: the command takes no {{seed}}, so its runs differ by "
@@ -306,26 +234,15 @@ class ProgramConfig(TrialConfig):
         unhashed = f"{self.title}: {outside} lies outside engine.folder, so its changes are not seen" if outside else ""
         return [*(text for text in (without, bound, unhashed) if text), *super().notes(machine)]
 
-    @property
-    def always_runs_full_budget(self) -> bool:
-        return self.stop.design != "stop_at_target"
-
     def full_budget_seconds(self, cores: int) -> float:
         return min(BUDGET_SECONDS, self.timeout_seconds)
 
     @property
     def work(self) -> str:
-        given = {SEED: f"{{{SEED}}}", RUN_DIR: f"{{{RUN_DIR}}}"}
-        return shlex.join(self.filled(part, given) for part in self.engine.run)
+        return shlex.join(self.filled(part, UNFILLED) for part in self.engine.run)
 
     def log_size(self) -> LogSize:
         return LogSize(budget="its own end", steps=0, evaluations=0, fewer_steps="", fewer_evaluations="")
-
-    def rank_logs(self) -> int:
-        return 1
-
-    def gate_starts(self) -> int:
-        return 0
 
 
 def placeholders(text: str) -> list[str]:

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
-from repro.core import git
-from repro.core.source_code import MAX_FILE_BYTES, MAX_FILES, SourceCode
+from repro.core.source_code import MAX_FILE_BYTES, MAX_FILES, SourceCode, ask_git
 from repro.suite.field_problem import FieldProblem
 
 LEFT_OUT = ("__pycache__", "node_modules", "venv", "runs", "mlruns", "wandb")
@@ -85,7 +84,7 @@ def export(folder: Path, commit: str, to: Path) -> None:
     Raises:
         FieldProblem: `folder` is in no checkout, or there is no such commit.
     """
-    top, prefix = git.ask(folder, "rev-parse", "--show-toplevel"), git.ask(folder, "rev-parse", "--show-prefix")
+    top, prefix = ask_git(folder, "rev-parse", "--show-toplevel"), ask_git(folder, "rev-parse", "--show-prefix")
     if top is None or prefix is None:
         raise FieldProblem("its folder is not a git checkout", ("engine", "commit"))
     wanted = commit_of(folder, commit)
@@ -94,14 +93,14 @@ def export(folder: Path, commit: str, to: Path) -> None:
     tree = f"{wanted}:{prefix.rstrip('/')}"
     with tempfile.TemporaryDirectory(prefix="repro-index-") as scratch:
         own = {"GIT_INDEX_FILE": str(Path(scratch, "index"))}
-        if git.ask(Path(top), "read-tree", tree, **own) is None or \
-                git.ask(Path(top), "checkout-index", "--all", f"--prefix={to.resolve()}/", **own) is None:
+        if ask_git(Path(top), "read-tree", tree, **own) is None or \
+                ask_git(Path(top), "checkout-index", "--all", f"--prefix={to.resolve()}/", **own) is None:
             raise FieldProblem(f"git cannot restore this folder from commit {commit!r}", ("engine", "commit"))
 
 
 def commit_of(folder: Path, name: str) -> str | None:
     """Return the hash of the commit that a name stands for in the folder's repository; None: there is none."""
-    return git.ask(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+    return ask_git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
 
 
 def _is_run(folder: Path) -> bool:

@@ -3,51 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from repro.core.errors import nearest
 from repro.core.machine import Machine
-from repro.seams.launching import Launcher
-from repro.seams.plugin import ModelOptions, Setting
+from repro.seams.plugin import Compilation, ModelOptions, Setting
 from repro.seams.preconditioner import Preconditioner, Work
 from repro.seams.training import Comm, Engine, Optimizer, Precision, Workload
-from repro.suite.choice import (
-    CommChoice,
-    EngineChoice,
-    LauncherChoice,
-    OptimizerChoice,
-    PrecisionChoice,
-    PreconditionerChoice,
-    WorkloadChoice,
-)
-from repro.suite.field_problem import FieldProblem, SuitePart
+from repro.suite.choice import Choice
+from repro.suite.field_problem import FieldProblem
 from repro.suite.kinds.stop import Stop, stop_phrase
-from repro.suite.kinds.training_options import (
-    AHEAD,
-    Compile,
-    Constant,
-    GateOptions,
-    Input,
-    Scaling,
-    Schedule,
-    compile_phrase,
-    why_unsupported,
-)
-from repro.suite.kinds.trial_config import LogSize, TrialConfig
+from repro.suite.kinds.training_options import AHEAD, Constant, GateOptions, Input, Scaling, Schedule, compile_phrase
+from repro.suite.kinds.trial_config import BatchSize, LogSize, TrialConfig
 from repro.suite.quality import Quality, quality_of
+from repro.suite.recorded import StandIn
 
 LAUNCH_SECONDS = 0.7
 """Starting and ending the processes of one trial, roughly."""
 INVENTED_SECONDS = 0.05
 """A trial whose engine invents its figures, roughly."""
+GRAPHS = ("reduce-overhead", "max-autotune")
+"""Modes of torch.compile that record CUDA graphs."""
 BITWISE = ("determinism bitwise costs time, which is part of every figure of its cells: deterministic kernels, and "
            "hashes of the weights while logging; `repro run determinism` measures how much it is on this machine")
 
 
-class Batch(SuitePart):
+class Batch(BatchSize):
     """Samples per optimizer step and how they are cut: global = micro x accumulation x processes."""
 
     global_: int = Field(alias="global", ge=1, description="samples per optimizer step over all processes")
@@ -58,24 +41,23 @@ class Batch(SuitePart):
 class TrainingConfig(TrialConfig):
     """Everything that defines a cell whose trials train a model."""
 
-    entry: ClassVar[str] = "repro.worker.main:main"
     plugin_fields: ClassVar[tuple[str, ...]] = (
         "workload", "engine", "comm", "precision", "optimizer", "preconditioner", "launcher")
 
     # Not in the JSON of a training trial: records had no kinds at first, and cells keep their names.
     kind: Literal["training"] = Field("training", exclude=True, description="what a trial is; training: a model")
-    workload: WorkloadChoice
-    engine: EngineChoice
+    workload: Choice
+    engine: Choice
     processes: int = Field(1, ge=1, le=65536, description="ranks")
     batch: Batch
-    optimizer: OptimizerChoice
+    optimizer: Choice
     stop: Stop
     evaluate_every: int | None = Field(None, ge=1, le=1 << 53, description="samples between evaluations, rounded up to "
                                                                            "whole steps; required but for fixed_steps")
-    comm: CommChoice = Field("backend", validate_default=True)  # validated to a Choice
-    precision: PrecisionChoice = Field("fp32", validate_default=True)
-    preconditioner: PreconditionerChoice = Field("none", validate_default=True)
-    launcher: LauncherChoice = Field("local", validate_default=True)
+    comm: Choice = Field("backend", validate_default=True)  # validated to a Choice
+    precision: Choice = Field("fp32", validate_default=True)
+    preconditioner: Choice = Field("none", validate_default=True)
+    launcher: Choice = Field("local", validate_default=True)
     schedule: Schedule = Constant()
     scaling: Scaling = Scaling()
     input: Input = Input()
@@ -83,7 +65,7 @@ class TrainingConfig(TrialConfig):
     compression_rank: int = Field(1, ge=1, description="rank of PowerSGD's factors")
     overlap: bool | None = Field(None, description="average gradients during back-propagation (true), or only after it "
                                                    "(false); null: the engine's default")
-    compile: Literal[False] | Compile = Field(False, description="torch.compile: false, true, or a mapping")
+    compile: Literal[False] | Compilation = Field(False, description="torch.compile: false, true, or a mapping")
     activation_checkpointing: bool = Field(False, description="recompute activations inside the model's blocks in the "
                                                               "backward pass instead of keeping them")
     channels_last: bool = Field(False, description="images and convolutions in memory format channels_last")
@@ -113,13 +95,6 @@ class TrainingConfig(TrialConfig):
     @classmethod
     def _compile_by_default(cls, value: Any) -> Any:
         return {} if value is True else value
-
-    @model_validator(mode="before")
-    @classmethod
-    def _batch_by_number(cls, data: Any) -> Any:
-        if isinstance(data, Mapping) and isinstance(data.get("batch"), int):
-            return {**data, "batch": {"global": data["batch"]}}
-        return data
 
     @model_validator(mode="after")
     def _consistent(self) -> TrainingConfig:
@@ -298,9 +273,7 @@ class TrainingConfig(TrialConfig):
 
     @property
     def origin(self) -> str:
-        if not self.engine.get(Engine).needs_parts:
-            return "simulated"
-        return self.launcher.get(Launcher).origin
+        return super().origin if self.needs_parts else "simulated"
 
     def why_no_checkpoints(self) -> str:
         if not self.stop.has_target:
@@ -310,15 +283,29 @@ class TrainingConfig(TrialConfig):
     @property
     def model_options(self) -> ModelOptions:
         """Return the options by which an engine runs the model: compiled, recomputed, in which memory format."""
-        return ModelOptions(self.compile.option() if self.compile else None, self.activation_checkpointing,
+        return ModelOptions(self.compile or None, self.activation_checkpointing,
                             self.channels_last, self.cudnn_benchmark)
 
     def unsupported(self, machine: Machine) -> str:
         if reason := super().unsupported(machine):
             return reason
-        device = machine.device if self.device == "auto" else self.device
-        return why_unsupported(self.model_options, self.engine.get(Engine), self.engine.kind, self.determinism, device,
-                               machine)
+        if isinstance(self.engine.plugin, StandIn):
+            return ""  # its plan was made where it is installed
+        engine, name = self.engine.get(Engine), self.engine.kind
+        if left := [item for item in self.model_options.chosen() if item not in engine.model_options]:
+            return f"engine {name} does not carry out {left[0]}"
+        if not machine.cpp_compiler and (built := engine.builds()):
+            return f"engine {name} builds {built} with a C++ compiler: install g++, or name one in the variable CXX"
+        on_cpu = (machine.device if self.device == "auto" else self.device) == "cpu"
+        if self.cudnn_benchmark and on_cpu:
+            return "cudnn_benchmark chooses between cuDNN's kernels, and a CPU has none"
+        if self.cudnn_benchmark and self.determinism == "bitwise":
+            return "cudnn_benchmark picks kernels by measured times, so no run repeats another bit for bit"
+        if self.compile and on_cpu and self.compile.mode in GRAPHS:
+            return f"compile mode {self.compile.mode} records CUDA graphs; on a CPU use default"
+        if self.compile and on_cpu and not machine.cpp_compiler:
+            return "compile needs a C++ compiler on a CPU: install g++, or name one in the variable CXX"
+        return ""
 
     def setting(self, device: str, device_count: int) -> Setting:
         precision, optimizer = self.precision.get(Precision), self.optimizer.get(Optimizer)
@@ -342,7 +329,7 @@ class TrainingConfig(TrialConfig):
         )
 
     def preload(self) -> list[str]:
-        if self.engine.get(Engine).needs_parts:
+        if self.needs_parts:
             return [*super().preload(), "torch.utils.flop_counter"]  # the final report counts operations
         # No rank imports what an optimizer and a workload that nothing trains with need.
         return [*self.plugin_modules(), *self.engine.plugin.preload, *self.launcher.plugin.preload]
@@ -356,17 +343,13 @@ class TrainingConfig(TrialConfig):
         return [*ungated, *([remark] if remark else []), *([BITWISE] if costly else []), *super().notes(machine)]
 
     @property
-    def always_runs_full_budget(self) -> bool:
-        return self.stop.design != "stop_at_target"
-
-    @property
     def preconditioner_work(self) -> Work | None:
         """Work of the preconditioner in a mean step (modelled); None: the workload does not state its layers."""
         shapes = self.workload.get(Workload).layer_shapes
         return self.preconditioner.get(Preconditioner).work(shapes, self.batch.global_, self.processes)
 
     def full_budget_seconds(self, cores: int) -> float:
-        if not self.engine.get(Engine).needs_parts:
+        if not self.needs_parts:
             return INVENTED_SECONDS
         workload, busy = self.workload.get(Workload), min(self.processes, cores)
         training = self.budget_epochs * workload.train_samples / (workload.reference_samples_per_second * busy)
@@ -390,9 +373,6 @@ class TrainingConfig(TrialConfig):
     @property
     def ranks(self) -> int:
         return self.processes + self.engine.get(Engine).server_processes(self.processes)
-
-    def rank_logs(self) -> int:
-        return self.launcher.get(Launcher).rank_logs(self.ranks)
 
     def gate_starts(self) -> int:
         if self.ungated:

@@ -6,19 +6,17 @@ import json
 import math
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from repro.core.machine import Machine
-from repro.seams.plugin import CacheState, Compilation, ModelOptions, Plugin
-from repro.seams.training import Engine
+from repro.core.frozen import Frozen
+from repro.seams.plugin import Compilation, ModelOptions
 from repro.suite.field_problem import FieldProblem, SuitePart
-from repro.suite.recorded import StandIn
 
 
-class _Schedule(BaseModel):
+class _Schedule(Frozen):
     """Linear warm-up, then `decay(progress)` with progress running from 0 to 1 over the rest of the budget."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
     warmup_epochs: float = Field(0.0, ge=0, description="epochs of linear warm-up; 0: none")
     warmup_start: float = Field(0.0, ge=0, le=1, description="first rate of the warm-up, as a share of the full rate")
@@ -82,10 +80,8 @@ class Cosine(_Schedule):
 Schedule = Annotated[Constant | Step | Polynomial | Cosine, Field(discriminator="kind")]
 
 
-class Scaling(BaseModel):
+class Scaling(SuitePart):
     """The rule by which the learning rate follows the global batch: declared, never implied."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     rule: Literal["none", "linear", "sqrt"] = Field(
         "none", description="none: as written; linear: times batch/base (Goyal 2017); sqrt: times its square root"
@@ -106,59 +102,13 @@ class Scaling(BaseModel):
         return ratio if self.rule == "linear" else math.sqrt(ratio)
 
 
-GRAPHS = ("reduce-overhead", "max-autotune")
-"""Modes of torch.compile that record CUDA graphs."""
-
-
-class Compile(SuitePart):
-    """torch.compile of the model; `true` means all defaults."""
-
-    mode: Literal["default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"] = "default"
-    dynamic: bool | None = Field(None, description="true: shapes are symbols; false: every shape is compiled; null: "
-                                                   "symbols from the second shape on")
-    cache: CacheState = Field("cold", description="cold: every trial compiles everything; warm: a trial finds "
-                                                  "everything compiled, or compiles it once before its clocks start")
-
-    def option(self) -> Compilation:
-        return Compilation(self.mode, self.dynamic, self.cache)
-
-
 def compile_phrase(value: str) -> str:
     """Return a level of the factor in words; `value` as labels write it: False, or JSON."""
     if not value.startswith("{"):
         return "not compiled"
-    given, defaults = json.loads(value), Compile()
+    given, defaults = json.loads(value), Compilation()
     changed = [f"{key}={item}" for key, item in given.items() if item != getattr(defaults, key, None)]
     return f"compiled ({', '.join(changed)})" if changed else "compiled"
-
-
-def why_unsupported(
-    options: ModelOptions, engine: Plugin, name: str, determinism: str, device: str, machine: Machine
-) -> str:
-    """Return why an engine cannot run a model with these options, in one sentence; "" if it can.
-
-    Args:
-        name: the engine's.
-        device: "cpu" or "cuda".
-    """
-    if isinstance(engine, StandIn):
-        return ""  # its plan was made where it is installed
-    assert isinstance(engine, Engine)
-    if left := [item for item in options.chosen() if item not in engine.model_options]:
-        return f"engine {name} does not carry out {left[0]}"
-    if not machine.cpp_compiler and (built := engine.builds()):
-        return f"engine {name} builds {built} with a C++ compiler: install g++, or name one in the variable CXX"
-    if options.cudnn_benchmark and device == "cpu":
-        return "cudnn_benchmark chooses between cuDNN's kernels, and a CPU has none"
-    if options.cudnn_benchmark and determinism == "bitwise":
-        return "cudnn_benchmark picks kernels by measured times, so no run repeats another bit for bit"
-    if options.compile is None or device != "cpu":
-        return ""
-    if options.compile.mode in GRAPHS:
-        return f"compile mode {options.compile.mode} records CUDA graphs; on a CPU use default"
-    if not machine.cpp_compiler:
-        return "compile needs a C++ compiler on a CPU: install g++, or name one in the variable CXX"
-    return ""
 
 
 def requested(options: ModelOptions) -> dict[str, str]:

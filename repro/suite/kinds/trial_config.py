@@ -19,13 +19,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pydantic import GetJsonSchemaHandler, ValidationInfo, field_validator, model_validator
 from typing_extensions import Self
 
 from repro.core.frozen import digest
 from repro.core.machine import Machine
 from repro.core.source_code import PLACE_DIGITS
+from repro.seams.launching import Launcher
 from repro.seams.plugin import Setting
-from repro.suite.choice import Choice
+from repro.suite.choice import Choice, parse_choice
 from repro.suite.field_problem import SuitePart
 from repro.suite.kinds.program_files import ProgramFiles
 from repro.suite.quality import Quality
@@ -59,11 +61,25 @@ class CarriedCode:
         return f"{self.what} ({self.place}{f', sha256 {self.sha256[:16]}' if self.sha256 else ''})"
 
 
+class BatchSize(SuitePart):
+    """Samples per optimizer step; a plain number is the same as `{global: number}`."""
+
+    if TYPE_CHECKING:
+        global_: int
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_number(cls, data: Any) -> Any:
+        return {"global": data} if isinstance(data, int) else data
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [{"type": "integer", "minimum": 1}, handler(core)]}
+
+
 class TrialConfig(SuitePart):
     """Everything that defines a cell: what its trials have in common."""
 
-    entry: ClassVar[str]
-    """"module:function" that the launcher starts on every rank of a trial."""
     plugin_fields: ClassVar[tuple[str, ...]]
     """Fields that hold a plug-in; each has the name of its seam."""
 
@@ -79,7 +95,13 @@ class TrialConfig(SuitePart):
         timeout_seconds: float
         stall_seconds: float | None
         stop: Any
-        launcher: Any
+        launcher: Choice
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _chosen(cls, value: Any, info: ValidationInfo) -> Any:
+        seam = info.field_name or ""
+        return parse_choice(seam, value) if seam in cls.plugin_fields else value
 
     # ---- names
 
@@ -94,9 +116,9 @@ class TrialConfig(SuitePart):
         """The cell's label in a suite in which nothing varies."""
 
     @property
-    @abstractmethod
     def task(self) -> str:
         """Return the task of its trials, as people read it: cells of one task share a panel of curves."""
+        return self.title
 
     @property
     @abstractmethod
@@ -104,24 +126,24 @@ class TrialConfig(SuitePart):
         """Words and derived figures of the metric by which its trials are judged."""
 
     @property
-    @abstractmethod
     def global_batch(self) -> int | None:
         """Samples of one optimizer step over all processes; None: not declared."""
+        return None
 
     @property
-    @abstractmethod
     def train_samples(self) -> int | None:
         """Samples of one pass over the training data; None: not declared."""
+        return None
 
     @property
-    @abstractmethod
     def settings(self) -> dict[str, str]:
         """Settings that follow from the fields, by name."""
+        return {}
 
     @property
-    @abstractmethod
     def repeatability(self) -> str:
         """The declared level of determinism."""
+        return "unknown"
 
     @property
     def ranks(self) -> int:
@@ -165,17 +187,23 @@ class TrialConfig(SuitePart):
         return ""
 
     @property
-    @abstractmethod
     def origin(self) -> str:
         """The label of a trial's figures: measured, emulated or simulated."""
+        return self.launcher.get(Launcher).origin
 
     @abstractmethod
     def why_no_checkpoints(self) -> str:
         """Return why a trial writes no checkpoints, for example `engine single keeps no checkpoints`; "" if it does."""
 
-    @abstractmethod
     def setting(self, device: str, device_count: int) -> Setting:
         """Return these choices as plain words, on a machine with `device_count` devices of kind `device`."""
+        return Setting(workload=self.task, engine=self.kind, comm="", precision="", optimizer="",
+                       launcher=self.launcher.kind, processes=self.ranks, accumulation=1, device=device,
+                       device_count=device_count)
+
+    def on(self: Self, device: str) -> Self:
+        """Return these choices with a device in place of `auto`."""
+        return self.model_copy(update={"device": device}) if self.device == "auto" else self
 
     def plugins(self) -> tuple[Choice, ...]:
         """Return every plug-in chosen."""
@@ -219,9 +247,9 @@ class TrialConfig(SuitePart):
     # ---- what a trial takes
 
     @property
-    @abstractmethod
     def always_runs_full_budget(self) -> bool:
         """A trial uses its whole budget, even if it reaches its target."""
+        return bool(self.stop.design != "stop_at_target")
 
     @abstractmethod
     def full_budget_seconds(self, cores: int) -> float:
@@ -231,10 +259,10 @@ class TrialConfig(SuitePart):
     def log_size(self) -> LogSize:
         """Return the size of a trial's log for its whole budget."""
 
-    @abstractmethod
     def rank_logs(self) -> int:
         """Return how many files with the output of ranks a trial leaves."""
+        return self.launcher.get(Launcher).rank_logs(self.ranks)
 
-    @abstractmethod
     def gate_starts(self) -> int:
         """Return how often the parity gate starts a cell of these choices: once for each of its comparisons."""
+        return 0

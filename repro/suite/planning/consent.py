@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from repro.core import registry
 from repro.core.errors import UsageError
 from repro.core.redact import credential_in, secrets
-from repro.core.source_import import allowed
+from repro.core.source_code import allowed
 from repro.seams.plugin import Reach
 from repro.suite.kinds.trial_config import CarriedCode
 from repro.suite.planning.cell import Cell

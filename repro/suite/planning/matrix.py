@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -25,8 +25,8 @@ from repro.suite.contenders import (
     contenders,
     every_combination,
 )
-from repro.suite.field_problem import FieldProblem, Problem, describe_error
-from repro.suite.kinds.kinds import AnyTrialConfig, config_class
+from repro.suite.field_problem import FieldProblem, Problem, describe_error, unlocated
+from repro.suite.kinds.kinds import AnyTrialConfig, config_class, written_kinds
 from repro.suite.kinds.program_files import ProgramFiles
 from repro.suite.model import Suite
 from repro.suite.planning.cell import Cell, differing, label_of, shown_factors
@@ -45,10 +45,10 @@ class Combination:
     levels: Levels
     data: dict[str, Any]
     """The trial that it gives, as written."""
-    places: Mapping[str, FieldPath] = field(default_factory=dict)
+    places: Mapping[str, FieldPath]
     """Field of a setting -> where the suite gives its values."""
-    shown: tuple[str, ...] = ()
-    """Fields by which tuning trials of one contender differ."""
+    contender: Contender | None = None
+    """Of which it is one setting, in a tuning."""
 
 
 def expand_matrix(suite: Suite, problem: Problem, files: ProgramFiles) -> tuple[list[Cell], set[int]]:
@@ -78,34 +78,35 @@ def expand_matrix(suite: Suite, problem: Problem, files: ProgramFiles) -> tuple[
 def _combinations(suite: Suite, problem: Problem) -> Iterator[Combination]:
     """Yield every combination of factors that is scored, of a suite with `tune` every setting of every contender."""
     if suite.tune is not None:
-        yield from _tried(suite, problem)
+        for one in contenders(suite, problem):
+            places = {key: ("tune", "spaces", one.place, "space", key) for key in one.space.space}
+            for setting in one.settings:
+                yield Combination(one.combination, combine(suite.trial, one.combination, setting), places, one)
         return
-    by_levels: dict[tuple[str, ...], dict[str, list[int]]] = {}
-    for number, setting in enumerate(suite.settings):
-        by_levels.setdefault(tuple(setting.where), {}).setdefault(contender_key(setting.where), []).append(number)
-    idle = set(range(len(suite.settings)))
+    known: dict[str, list[int]] = {}
+    for number, item in enumerate(suite.settings):
+        known.setdefault(contender_key(item.where), []).append(number)
+    idle, wheres = set(range(len(suite.settings))), {frozenset(item.where) for item in suite.settings}
     for levels in every_combination(suite):
-        keys = ((known, contender_key({name: levels[name][1] for name in names}))
-                for names, known in by_levels.items() if all(name in levels for name in names))
-        hits = sorted(number for known, key in keys for number in known.get(key, ()))
+        keys = [contender_key({name: levels[name][1] for name in names}) for names in wheres if names <= levels.keys()]
+        hits = sorted(number for key in keys for number in known.get(key, ()))
         idle -= set(hits)
         if any(suite.settings[number].set_ is None for number in hits):
             continue
-        chosen = {key: value for number in hits for key, value in suite.settings[number].values.items()}
-        places: dict[str, FieldPath] = {
-            key: ("settings", number, "set", key) for number in hits for key in suite.settings[number].values}
-        yield Combination(levels, combine(suite.trial, levels, chosen), places)
+        chosen = {key: (number, value) for number in hits for key, value in suite.settings[number].values.items()}
+        yield Combination(levels, combine(suite.trial, levels, {key: value for key, (_, value) in chosen.items()}),
+                          {key: ("settings", number, "set", key) for key, (number, _) in chosen.items()})
     if idle:
         raise problem("matches no combination of the suite's factors", ("settings", min(idle), "where"))
 
 
-def _tried(suite: Suite, problem: Problem) -> Iterator[Combination]:
-    """Yield every setting of every contender."""
-    for item in contenders(suite, problem, written_kinds):
-        places = {key: ("tune", "spaces", item.place, "space", key) for key in item.space.space}
-        for setting in item.settings:
-            yield Combination(item.combination, combine(suite.trial, item.combination, setting), places,
-                              tuple(item.space.space))
+def _expanded(suite: Suite, device: str) -> Iterator[tuple[Combination, str]]:
+    """Yield every combination of the suite of a plan with the id of its cell; "" if it is excluded as written."""
+    _check_size(suite, unlocated)
+    files = ProgramFiles(None, suite.programs)
+    for item in _combinations(suite, unlocated):
+        choices = _parse_combination(item, suite, set(), unlocated, files)
+        yield item, "" if choices is None else choices.on(device).cell_id
 
 
 def tried_cells(suite: Suite, device: str) -> list[tuple[Contender, list[str]]]:
@@ -118,20 +119,12 @@ def tried_cells(suite: Suite, device: str) -> list[tuple[Contender, list[str]]]:
     Raises:
         SuiteError: the suite cannot be expanded here.
     """
-    _check_size(suite, _unlocated)
-    files = ProgramFiles(None, suite.programs)
-    found = []
-    for contender in contenders(suite, _unlocated, written_kinds):
-        ids = []
-        for setting in contender.settings:
-            data = combine(suite.trial, contender.combination, setting)
-            choices = _parse_combination(Combination(contender.combination, data), suite, set(), _unlocated, files)
-            if choices is None:
-                ids.append("")
-                continue
-            here = choices.model_copy(update={"device": device}) if choices.device == "auto" else choices
-            ids.append(here.cell_id)
-        found.append((contender, ids))
+    found: list[tuple[Contender, list[str]]] = []
+    for item, cell_id in _expanded(suite, device):
+        assert item.contender is not None, "of a tuning"
+        if not found or found[-1][0] is not item.contender:
+            found.append((item.contender, []))
+        found[-1][1].append(cell_id)
     return found
 
 
@@ -150,7 +143,7 @@ def _undrawn_settings(suite: Suite) -> list[str]:
     searched = suite.model_copy(update={"tune": suite.tuned.tune, "settings": (), "tuned": None,
                                         "master_seed": suite.tuned.master_seed})
     try:
-        drawn = {contender_key(item.levels): item.settings for item in contenders(searched, _unlocated, written_kinds)}
+        drawn = {contender_key(item.levels): item.settings for item in contenders(searched, unlocated)}
     except SuiteError:
         return []  # a search of plug-ins that are not here
     return [contender_label(item.where, item.set_) for item in suite.settings
@@ -169,22 +162,8 @@ def levels_of_cells(suite: Suite, device: str) -> dict[str, dict[str, Any]]:
     Raises:
         SuiteError: the suite cannot be expanded here.
     """
-    files, found = ProgramFiles(None, suite.programs), {}
-    for item in _combinations(suite, _unlocated):
-        choices = _parse_combination(item, suite, set(), _unlocated, files)
-        if choices is not None:
-            here = choices.model_copy(update={"device": device}) if choices.device == "auto" else choices
-            found[here.cell_id] = {key: level for key, (_, level) in item.levels.items()}
-    return found
-
-
-def written_kinds(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a trial as written, with plug-ins given by name as mappings, so that patterns read both alike.
-
-    Raises:
-        FieldProblem: there is no such kind of trial.
-    """
-    return _kinds(data, config_class(data).plugin_fields)
+    return {cell_id: {key: level for key, (_, level) in item.levels.items()}
+            for item, cell_id in _expanded(suite, device) if cell_id}
 
 
 def describe_plugins(suite: Suite, cells: Sequence[Cell]) -> tuple[RecordedPlugin, ...]:
@@ -198,7 +177,7 @@ def describe_plugins(suite: Suite, cells: Sequence[Cell]) -> tuple[RecordedPlugi
               if choice.kind not in registry.BUILT_IN[choice.seam]
               or any(getattr(choice.plugin, name) is not None for name in choice.plugin.from_data)}
     written: dict[tuple[str, str], dict[str, dict[str, Any]]] = {key: {} for key in others}
-    for item in _combinations(suite, _unlocated) if others else ():
+    for item in _combinations(suite, unlocated) if others else ():
         data = item.data
         for seam in {seam for seam, _ in others}:
             if (choice := _parsed(seam, data.get(seam))) is not None and (seam, canonical(choice)) in written:
@@ -209,10 +188,6 @@ def describe_plugins(suite: Suite, cells: Sequence[Cell]) -> tuple[RecordedPlugi
         return tuple(describe(choice, written[key].values()) for key, choice in others.items())
     except ValidationError as error:
         raise SuiteError(f"a plug-in states something wrong about itself: {describe_error(error, Suite)[0]}") from error
-
-
-def _unlocated(text: str, path: FieldPath) -> SuiteError:
-    return SuiteError(text, field=".".join(map(str, path)))
 
 
 def _parsed(seam: str, value: Any) -> Choice | None:
@@ -241,7 +216,7 @@ def _parse_combination(
     data = item.data
     try:
         cls = config_class(data)
-        if _excluded(_kinds(data, cls.plugin_fields), suite, used):
+        if _excluded(written_kinds(data), suite, used):
             return None
         return cls.model_validate(data).located(files)
     except FieldProblem as error:
@@ -255,11 +230,6 @@ def _excluded(cell: dict[str, Any], suite: Suite, used: set[int]) -> bool:
     hits = {index for index, item in enumerate(suite.exclude) if pattern.matches(cell, item)}
     used |= hits
     return bool(hits)
-
-
-def _kinds(data: dict[str, Any], seams: Sequence[str]) -> dict[str, Any]:
-    """Return a trial as written, with plug-ins given by name as mappings, so that patterns read both alike."""
-    return {key: {"kind": value} if key in seams and isinstance(value, str) else value for key, value in data.items()}
 
 
 def _located(text: str, path: tuple[str | int, ...], item: Combination, problem: Problem) -> SuiteError:
@@ -284,7 +254,8 @@ def _label(suite: Suite, expanded: list[tuple[AnyTrialConfig, Combination]], pro
     for (choices, item), shown in zip(expanded, every, strict=True):
         factors = {key: shown[key] for key in varying}
         # A factor that varies shows the options of its level, and so the settings below it.
-        factors |= shown_factors(choices, (key for key in item.shown if key.split(".")[0] not in varying))
+        tuned = item.contender.space.space if item.contender else ()
+        factors |= shown_factors(choices, (key for key in tuned if key.split(".")[0] not in varying))
         differs_in = None
         if suite.combine != "all" and suite.tune is None:
             differs_in = differing(factors, {key: every[0][key] for key in varying})

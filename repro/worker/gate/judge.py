@@ -1,35 +1,43 @@
-"""Judgement of the parity gate in fp32: a candidate's ranks against the reference, check by check."""
+"""Judgement of the parity gate: a candidate's ranks against the reference, check by check."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from repro.seams.training import Precision
 from repro.worker.gate.difference import (
+    AGED,
+    AUTOCAST_TOLERANCE,
+    EVALUATION_TOLERANCE,
+    LARGEST_TOLERANCE,
+    LARGEST_UPDATE_TOLERANCE,
+    NARROW_EVALUATION_TOLERANCE,
+    NARROW_TOLERANCE,
+    NARROW_UPDATE,
     NOISE,
+    OWN_EVALUATION_TOLERANCE,
     TOLERANCE,
+    UPDATE_FACTOR,
+    UPDATE_ROUNDING,
+    UPDATE_TOLERANCE,
+    UPDATE_WIDENED,
+    WIDE_SHARE,
+    WIDENED,
     Compared,
     Difference,
     compare_number,
     compare_tensors,
     first,
 )
-from repro.worker.gate.trace import Measure, Trace
+from repro.worker.gate.trace import Series, Trace
 
-LARGEST_TOLERANCE = 1e-2
-"""Upper limit of every tolerance: beyond it the gate could not tell a defect from amplified rounding."""
+TINY = 1e-30
+"""In the place of 0 below a fraction."""
 SENSITIVE = ("; the tolerance is at its limit, because this training multiplies a disturbance of 1e-7 by 10,000 or "
              "more, so rounding may be the cause: use a smaller rate or a larger damping, or state gate: {skip: "
              "reason}")
-EVALUATION_TOLERANCE = 0.02
-"""Relative, of the reference's evaluation: its weights differ in their last places, and so may a sample's class. The
-evaluation itself is judged with the candidate's own weights, where nothing may differ."""
-OWN_EVALUATION_TOLERANCE = 1e-4
-"""Relative, of the harness's evaluation of the same weights; healthy engines differ by nothing (measured on a CPU)."""
-UPDATE_TOLERANCE = 1e-3
-"""Relative, of the change of a tensor; at small rates rounding of the weights is added."""
-UPDATE_ROUNDING = 4e-7
-"""Absolute floor of an update as a share of the norm of its weights: a few last places of float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,56 +67,39 @@ def check_input(pair: Pair, index: int) -> Difference | None:
 
 def check_loss(pair: Pair, index: int) -> Difference | None:
     step, theirs = pair.reference.steps[index], pair.reference.loss[index]
-    return first([compare_number("loss", "loss", step, trace.loss[index], theirs, pair.tolerances[index])
-                  for trace in pair.ranks])
-
-
-def check_gradients(pair: Pair, index: int) -> Difference | None:
-    return _check_series(pair, index, "gradient", pair.reference.gradients, lambda trace: trace.gradients)
-
-
-def check_weights(pair: Pair, index: int) -> Difference | None:
-    return _check_series(pair, index, "weight", pair.reference.weights, lambda trace: trace.weights)
+    return first(compare_number("loss", step, trace.loss[index], theirs, pair.tolerances[index])
+                 for trace in pair.ranks)
 
 
 def check_updates(pair: Pair, index: int) -> Difference | None:
     """Compare the change of every tensor: at small rates the weights alone would not show that it is missing."""
-    reference = pair.reference
-    step, theirs = reference.steps[index], at(reference.updates, index)
-    weights = at(reference.weights, index)
-    norms = [value[0] for value in theirs.values() if value]
+    norms = [value[0] for value in pair.reference.measures("update", index).values() if value]
     floors = {name: UPDATE_ROUNDING * value[0] + NOISE * max(norms, default=0.0)
-              for name, value in weights.items() if value}
-    tolerance = min(max(UPDATE_TOLERANCE, 100 * pair.tolerances[index]), 0.25)
-    return first([compare_tensors(Compared("update", step, f"step {step}", "update", trace.rank),
-                                  at(trace.updates, index), theirs, tolerance, floors) for trace in pair.ranks])
+              for name, value in pair.reference.measures("weight", index).items() if value}
+    tolerance = min(max(UPDATE_TOLERANCE, UPDATE_WIDENED * pair.tolerances[index]), LARGEST_UPDATE_TOLERANCE)
+    return check_series(pair, index, "update", tolerance, floors)
 
 
-def _check_series(
-    pair: Pair, index: int, what: str, theirs: Mapping[str, Sequence[Measure | None]],
-    ours: Callable[[Trace], Mapping[str, Sequence[Measure | None]]],
+def check_series(
+    pair: Pair, index: int, what: Series, tolerance: float | None = None, floors: Mapping[str, float] | None = None
 ) -> Difference | None:
-    step = pair.reference.steps[index]
-    return first([compare_tensors(Compared(what, step, f"step {step}", what, trace.rank), at(ours(trace), index),
-                                  at(theirs, index), pair.tolerances[index]) for trace in pair.ranks])
-
-
-def at(series: Mapping[str, Sequence[Measure | None]], index: int) -> dict[str, Measure | None]:
-    """Return the measures of one step."""
-    return {name: values[index] for name, values in series.items()}
+    """Compare all tensors of one step; the tolerance is that of the step unless another is given."""
+    reference, allowed = pair.reference, pair.tolerances[index] if tolerance is None else tolerance
+    return first(compare_tensors(Compared(what, reference.steps[index], trace.rank), trace.measures(what, index),
+                                 reference.measures(what, index), allowed, floors) for trace in pair.ranks)
 
 
 STEP_CHECKS: Mapping[str, Check] = {
-    "input": check_input, "loss": check_loss, "gradient": check_gradients, "weight": check_weights,
-    "update": check_updates,
+    "input": check_input, "loss": check_loss, "gradient": lambda pair, index: check_series(pair, index, "gradient"),
+    "weight": lambda pair, index: check_series(pair, index, "weight"), "update": check_updates,
 }
 """Causes before effects: wrong input of one rank changes the loss and the gradients of all."""
 
 
 def check_initial(pair: Pair) -> Difference | None:
     """Compare the weights before the first step: all of them come from the seed."""
-    return first([compare_tensors(Compared("initial weights", 0, "before step 1", "weight", trace.rank),
-                                  trace.initial, pair.reference.initial, TOLERANCE) for trace in pair.ranks])
+    return first(compare_tensors(Compared("initial weights", 0, trace.rank, "weight", "before step 1"), trace.initial,
+                                 pair.reference.initial, TOLERANCE) for trace in pair.ranks)
 
 
 def check_aged(pair: Pair) -> Difference | None:
@@ -126,9 +117,9 @@ def check_aged(pair: Pair) -> Difference | None:
 def check_aged_losses(pair: Pair) -> Difference | None:
     """Compare the losses of the steps at rate 0: weights that stay put differ by as much as at the last step before."""
     last = aged_index(pair.reference)
-    tolerance = max(10 * TOLERANCE, 10 * pair.tolerances[last])
+    tolerance = AGED * max(TOLERANCE, pair.tolerances[last])
     start = pair.reference.steps[last] + 1
-    return first(compare_number("loss", "loss", start + index, trace.aged_loss[index], theirs, tolerance)
+    return first(compare_number("loss", start + index, trace.aged_loss[index], theirs, tolerance)
                  for index, theirs in enumerate(pair.reference.aged_loss) for trace in pair.ranks)
 
 
@@ -142,17 +133,14 @@ def check_buffers(pair: Pair) -> Difference | None:
     """Compare the buffers after the evaluation: all ranks have those of rank 0, whose micro-batches made them."""
     reference, last = pair.reference, pair.reference.steps[-1]
     tolerance = max(pair.tolerances)
-    for trace in pair.ranks:
-        found = compare_tensors(Compared("buffers", last, "after evaluation", "buffer", trace.rank), trace.buffers,
-                                reference.buffers, tolerance)
-        if found is None:
-            continue
-        alone = trace.rank and trace.buffers.keys() == pair.ranks[0].buffers.keys() and compare_tensors(
-            Compared("buffers", last, "", "", 0), pair.ranks[0].buffers, reference.buffers, tolerance) is None
-        extra = " (buffers are not synchronised)" if alone else ""
-        text = found.text.replace("buffer of", "buffer", 1) + extra
-        return Difference("buffers", last, text, found.tensor, found.size, found.tolerance)
-    return None
+    every = [compare_tensors(Compared("buffers", last, trace.rank, "buffer", "after evaluation"), trace.buffers,
+                             reference.buffers, tolerance) for trace in pair.ranks]
+    found = first(every)
+    if found is None:
+        return None
+    alone = every[0] is None and pair.ranks[every.index(found)].buffers.keys() == pair.ranks[0].buffers.keys()
+    extra = " (buffers are not synchronised)" if alone else ""
+    return replace(found, text=found.text.replace("buffer of", "buffer", 1) + extra)
 
 
 def check_evaluations(pair: Pair) -> Difference | None:
@@ -169,7 +157,7 @@ def check_evaluations(pair: Pair) -> Difference | None:
                 text = (f"after step {right.step}: the evaluation is {value:.8g} on rank {trace.rank}, "
                         f"{values[0]:.8g} on rank 0")
                 return Difference("evaluation", right.step, text)
-        found = compare_number("evaluation", "evaluation", right.step, values[0], right.value, EVALUATION_TOLERANCE)
+        found = compare_number("evaluation", right.step, values[0], right.value, EVALUATION_TOLERANCE)
         if found and (index == 0 or pair.ranks[0].evaluations[index].own is None):
             return found
     return None
@@ -184,7 +172,7 @@ def check_own_evaluation(ranks: Sequence[Trace], index: int, tolerance: float) -
                     f"on rank {trace.rank}")
             return Difference("evaluation", item.step, text, item.moved)
         if item.own is not None and (found := compare_number(
-                "evaluation", "evaluation", item.step, item.value, item.own, tolerance)):
+                "evaluation", item.step, item.value, item.own, tolerance)):
             text = found.text.replace("the reference's", "the harness's of the same weights")
             return replace(found, text=text)
     return None
@@ -266,18 +254,20 @@ def widen_tolerances(reference: Trace, disturbed: Sequence[Trace]) -> tuple[floa
     found, largest = [], 0.0
     for index in range(len(reference.loss)):
         largest = max([largest, *(_distance(reference, copy, index) for copy in disturbed)])
-        found.append(TOLERANCE if index == 0 else min(LARGEST_TOLERANCE, max(TOLERANCE, 10 * largest)))
+        found.append(TOLERANCE if index == 0 else min(LARGEST_TOLERANCE, max(TOLERANCE, WIDENED * largest)))
     return tuple(found)
 
 
 def _distance(reference: Trace, copy: Trace, index: int) -> float:
     loss = reference.loss[index]
     distances = [abs(copy.loss[index] / loss - 1)] if loss else []
-    for ours, theirs in ((copy.gradients, reference.gradients), (copy.weights, reference.weights)):
-        known = {name: value for name, value in at(theirs, index).items() if value is not None}
+    series: tuple[Series, ...] = ("gradient", "weight")
+    for what in series:
+        ours = copy.measures(what, index)
+        known = {name: value for name, value in reference.measures(what, index).items() if value is not None}
         floor = NOISE * max((value[0] for value in known.values()), default=0.0)
         for name, right in known.items():
-            mine = ours[name][index]
+            mine = ours[name]
             assert mine is not None
             norm = max(mine[0], right[0]) or 1.0
             distances += [(abs(mine[part] - right[part]) - floor) / (norm * (1 + 2 * part)) for part in (0, 1)]
@@ -286,11 +276,59 @@ def _distance(reference: Trace, copy: Trace, index: int) -> float:
 
 def largest_difference(reference: Trace, trace: Trace) -> float:
     """Return the largest relative difference of a loss or gradient norm over all steps."""
-    losses = [abs(a - b) / max(abs(b), 1e-30) for a, b in zip(trace.loss, reference.loss, strict=True)]
-    norms = [abs(_norm(trace.gradients, index) / _norm(reference.gradients, index) - 1)
+    losses = [abs(a - b) / max(abs(b), TINY) for a, b in zip(trace.loss, reference.loss, strict=True)]
+    norms = [abs((norm(trace, "gradient", index) or TINY) / (norm(reference, "gradient", index) or TINY) - 1)
              for index in range(len(reference.loss))]
     return max(*losses, *norms)
 
 
-def _norm(gradients: Mapping[str, Sequence[Measure | None]], index: int) -> float:
-    return float(sum(value[0] ** 2 for value in at(gradients, index).values() if value) ** 0.5) or 1e-30
+def norm(trace: Trace, what: Series, index: int) -> float:
+    """Return the norm of all tensors of one step together."""
+    return math.sqrt(sum(value[0] ** 2 for value in trace.measures(what, index).values() if value))
+
+
+# ---- in a cell's own format: the first step, the size of every update, the width of master weights
+
+
+def judge_precision(precision: Precision, reference: Trace, ranks: Sequence[Trace]) -> dict[str, Difference | None]:
+    """Return the first difference of every check in a cell's own format; None: passed."""
+    tolerance = AUTOCAST_TOLERANCE if precision.weights == "float32" else NARROW_TOLERANCE
+    pair = Pair(reference, ranks, (tolerance,) * len(reference.loss))
+    # A loss scale may start too large: then the first step is skipped, and its gradients are not finite.
+    finite = all(value is None or math.isfinite(value[0]) for value in reference.measures("gradient", 0).values())
+    return {
+        "initial weights": check_initial(pair),
+        "input": first(check_input(pair, step) for step in range(len(reference.loss))),
+        "loss": check_loss(pair, 0),
+        "gradient": check_series(pair, 0, "gradient") if finite else None,
+        "update": (check_series(pair, 0, "update", min(1.0, NARROW_UPDATE * tolerance)) if finite else None)
+        or _check_sizes(pair),
+        "wide masters": _check_width(pair),
+        "evaluation": first(check_own_evaluation(ranks, number, NARROW_EVALUATION_TOLERANCE)
+                            for number in range(len(reference.evaluations))),
+        "ranks": check_ranks(pair), "optimizer": check_optimizer(pair),
+    }
+
+
+def _check_sizes(pair: Pair) -> Difference | None:
+    """Compare the sizes of all updates with the reference's: none is left out, none is made where the other skips."""
+    for index, step in enumerate(pair.reference.steps):
+        theirs = norm(pair.reference, "update", index)
+        for trace in pair.ranks:
+            ours = norm(trace, "update", index)
+            smaller, larger = sorted((ours, theirs))
+            if not math.isfinite(larger) or larger > UPDATE_FACTOR * smaller:
+                text = f"step {step}: the update on rank {trace.rank} has norm {ours:.8g}, the reference's {theirs:.8g}"
+                return Difference("update", step, text, "", larger / smaller - 1 if smaller else math.inf,
+                                  UPDATE_FACTOR - 1)
+    return None
+
+
+def _check_width(pair: Pair) -> Difference | None:
+    last, theirs = pair.reference.steps[-1], pair.reference.wide_share
+    for trace in pair.ranks:
+        if trace.wide_share < WIDE_SHARE * theirs:
+            text = (f"after step {last}: {trace.wide_share:.1%} of the master weights on rank {trace.rank} are wider "
+                    f"than the narrow type, {theirs:.1%} of the reference's")
+            return Difference("wide masters", last, text, "", 1 - trace.wide_share / theirs, WIDE_SHARE)
+    return None

@@ -6,17 +6,17 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from repro.core.errors import TrialError
 from repro.seams.training import TrainingParts
 from repro.seams.workload import call_model
+from repro.worker.gate.difference import RANDOM
 
-RANDOM = 1e-3
-"""Relative difference of two losses that no order of sums explains: a generator that torch does not know was used."""
+if TYPE_CHECKING:
+    import torch
 
 
 class ScaledLoss:
@@ -58,6 +58,8 @@ def prepare(parts: TrainingParts, ranks: int, device: str) -> None:
 @contextmanager
 def _moved(model: torch.nn.Module, device: str) -> Iterator[None]:
     """Inside, the model is on the device, whole: batches are there, and a model may need kernels of the device."""
+    import torch
+
     before = next((parameter.device for parameter in model.parameters()), torch.device(device))
     model.to(device)
     try:
@@ -72,6 +74,8 @@ def refuse_randomness(parts: TrainingParts) -> None:
     Raises:
         TrialError: the losses differ because the model draws random numbers.
     """
+    import torch
+
     inputs, targets = parts.synthetic_batch(2)
     buffers = [(buffer, buffer.detach().clone()) for buffer in parts.model.buffers()]
     training = parts.model.training
@@ -98,6 +102,8 @@ def refuse_randomness(parts: TrainingParts) -> None:
 
 def _random_states(cuda: list[int]) -> list[Any]:
     """Return the states of the generators that a layer may draw from, comparable."""
+    import torch
+
     numpy_state: Any = np.random.get_state()
     return [bytes(torch.get_rng_state().numpy()), *(bytes(torch.cuda.get_rng_state(index).numpy()) for index in cuda),
             random.getstate(), bytes(numpy_state[1]), numpy_state[2]]
@@ -105,6 +111,8 @@ def _random_states(cuda: list[int]) -> list[Any]:
 
 def cut_dropout(model: torch.nn.Module) -> None:
     """Set the probability of torch's dropout modules to 0: every rank draws its own masks, so two engines differ."""
+    import torch
+
     for module in model.modules():
         if isinstance(module, torch.nn.modules.dropout._DropoutNd):
             module.p = 0.0

@@ -94,7 +94,7 @@ def _cells_to_compare(plan: Plan, every: bool) -> list[Cell]:
     real = [cell for cell in _one_setting_each(plan) if trains_a_model(cell)]
     several = len({(canonical(cell.training.engine), canonical(cell.training.comm), cell.training.model_options)
                    for cell in real}) > 1
-    return [cell for cell in real if not _skip(cell.training)
+    return [cell for cell in real if not cell.training.ungated
             and (several or every or has_foreign_part(cell.training) or _has_option(cell.training))]
 
 
@@ -119,15 +119,9 @@ def _has_option(choices: TrainingConfig) -> bool:
             or choices.preconditioner.get(Preconditioner).active)
 
 
-def _skip(choices: TrainingConfig) -> str:
-    """Return the reason of the suite, the engine or the optimizer to leave a cell out; "" if it is gated."""
-    return choices.ungated
-
-
 def skipped(plan: Plan) -> dict[str, str]:
-    """Return label -> reason of the cells that the suite leaves out."""
-    return {cell.label: _skip(cell.training) for cell in plan.cells
-            if trains_a_model(cell) and _skip(cell.training)}
+    """Return label -> reason of the suite, the engine or the optimizer to leave a cell out."""
+    return {cell.label: cell.training.ungated for cell in plan.cells if trains_a_model(cell) and cell.training.ungated}
 
 
 def has_foreign_part(choices: TrainingConfig) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -14,6 +15,7 @@ Kind = Literal["fp32", "precision"]
 """fp32: the long comparison, without rounding to narrow types; precision: a short one in the cell's own format."""
 Measure = tuple[float, float]
 """(L2 norm, projection on a fixed random direction) of a tensor."""
+Series = Literal["gradient", "weight", "update"]
 AGED_STEPS = 48
 """Steps at rate 0 between the two measured parts: the engine ages beyond step 50, and rounding does not grow."""
 LOW_RATE = 1e-2
@@ -115,6 +117,12 @@ class Trace(Frozen):
     optimizer: dict[str, str] = Field(default_factory=dict)
     """The requested optimizer, in the words of `effective`."""
     effective: dict[str, str]
+
+    def measures(self, what: Series, index: int) -> dict[str, Measure | None]:
+        """Return the tensors of one measured step by name."""
+        every: Mapping[Series, Mapping[str, Sequence[Measure | None]]] = {
+            "gradient": self.gradients, "weight": self.weights, "update": self.updates}
+        return {name: values[index] for name, values in every[what].items()}
 
 
 def read_traces(folder: Path, processes: int) -> list[Trace]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Mapping, Sequence
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +19,14 @@ from repro.record.folder.stored_code import allow_code_of_trial
 from repro.seams.training import Batch, Job, Session, TrainingParts, Workload
 from repro.suite.kinds.training_options import GateOptions
 from repro.suite.model import Trial
-from repro.worker.evaluation import share_batches
-from repro.worker.gate.measure import Measures, batch_sha256
+from repro.worker.evaluation import OwnModel, share_batches
 from repro.worker.gate.model import ScaledLoss, prepare
-from repro.worker.gate.trace import AGED_STEPS, Evaluation, Kind, Step, Trace, measured_steps
+from repro.worker.gate.trace import AGED_STEPS, Evaluation, Kind, Measure, Step, Trace, measured_steps
 from repro.worker.input.data_order import SampleOrder
 from repro.worker.memory import naming_out_of_memory
-from repro.worker.rank_weights import describe_held, wide_share
 from repro.worker.serve import serve
 from repro.worker.setup import RankPlace, Started, make_job, start_session, warm_up
+from repro.worker.weights import describe_held, wide_share
 
 
 def main(folder: str, payload: Mapping[str, Any]) -> None:
@@ -116,7 +119,7 @@ class Recorder:
             self.session.update(rate)
         else:
             self.losses.append(float(self.session.step(batches, rate)))
-            self.measures.skip("gradient")
+            self.measures.add("gradient")
         before, self.weights = self.weights, self.session.weights()
         self.measures.add("weight", self.weights.items())
         self.measures.add("update", ((name, array - before.pop(name)) for name, array in self.weights.items()))
@@ -133,8 +136,6 @@ class Recorder:
 
     def _evaluate(self, step: int, samples: int) -> Evaluation:
         """Evaluate by the engine and, with the weights that it reports, by the harness's own model."""
-        from repro.worker.own_model import OwnModel
-
         metric, job = self.trial.training.gate_metric, self.job
         theirs = self.session.evaluate(share_batches(self.parts, job, samples), metric)
         moved = self._moved()
@@ -169,3 +170,83 @@ class Recorder:
 def _equal(one: np.ndarray, other: np.ndarray) -> bool:
     # Looking for NaN takes several times as long.
     return np.array_equal(one, other) or np.array_equal(one, other, equal_nan=True)
+
+
+BLOCK = 1 << 16
+"""Numbers that are measured at a time: their float64 copies stay in a processor's cache."""
+
+
+class Measures:
+    """Series of measures by kind (gradient, weight, update) and tensor."""
+
+    def __init__(self) -> None:
+        self._steps: defaultdict[str, list[dict[str, Measure]]] = defaultdict(list)
+        self._directions: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+
+    def add(self, kind: str, tensors: Iterable[tuple[str, np.ndarray]] = ()) -> None:
+        """Append the measures of one step; tensors are taken one by one."""
+        self._steps[kind].append(self.of(tensors))
+
+    def series(self, kind: str) -> dict[str, Any]:
+        """Return name -> measures of all steps; None for a step in which the tensor was not measured."""
+        steps = self._steps[kind]
+        return {name: tuple(step.get(name) for step in steps) for name in dict.fromkeys(chain.from_iterable(steps))}
+
+    def of(self, tensors: Iterable[tuple[str, np.ndarray]]) -> dict[str, Measure]:
+        """Return the measures of some tensors."""
+        return {name: self._measure(name, array) for name, array in tensors}
+
+    def _measure(self, name: str, array: np.ndarray) -> Measure:
+        flat = array.reshape(-1)
+        known = self._directions.get(name)
+        if known is None or len(known[1]) != -(-flat.size // BLOCK) or len(known[0]) != min(flat.size, BLOCK):
+            known = self._directions[name] = draw_direction(name, flat.size)
+        direction, factors = known[0].astype(np.float64), known[1]
+        squares = projection = 0.0
+        for number, factor in enumerate(factors):
+            block = flat[number * BLOCK:(number + 1) * BLOCK].astype(np.float64)
+            squares += float(block @ block)
+            projection += float(factor * (block @ direction[:block.size]))
+        return squares**0.5, projection
+
+
+def draw_direction(name: str, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return a random direction that depends only on the name: [at most BLOCK] float32, and a factor for each block.
+
+    A factor is 1 for the first block and 0.5 to 1.5, of either sign, for each other one, so that blocks that are
+    exchanged show. One direction for all blocks keeps memory and time independent of a tensor's size.
+    """
+    generator = np.random.default_rng(zlib.crc32(name.encode()))
+    direction = generator.standard_normal(min(size, BLOCK), dtype=np.float32)
+    blocks = -(-size // BLOCK)
+    factors = (0.5 + generator.random(blocks)) * generator.choice([-1.0, 1.0], blocks)
+    factors[:1] = 1.0
+    return direction, factors
+
+
+def batch_sha256(batch: Batch) -> str:
+    """Hash a micro-batch's inputs and targets as they are on the device."""
+    digest = hashlib.sha256()
+    for part in batch:
+        _update(digest, part)
+    return digest.hexdigest()[:16]
+
+
+def _update(digest: Any, value: Any) -> None:
+    """Add a tensor, or every tensor of a dict, list or tuple, with its name or place."""
+    if isinstance(value, Mapping):
+        for key in sorted(value, key=str):
+            digest.update(f"{key}:".encode())
+            _update(digest, value[key])
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _update(digest, item)
+    elif hasattr(value, "detach"):
+        import torch
+
+        # Bytes, because numpy has no bfloat16.
+        flat = value.detach().cpu().contiguous().reshape(-1)
+        digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
+        digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
+    else:
+        digest.update(repr(value).encode())

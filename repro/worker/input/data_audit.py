@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from repro.seams.training import Fed, TrainingParts
+from repro.seams.training import Fed, Job, TrainingParts
 from repro.worker.input.data_order import DataOrder
 
 LANES = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F)
@@ -56,21 +55,11 @@ def _mix(values: np.ndarray) -> np.ndarray:
     return mixed
 
 
-@dataclass(frozen=True, slots=True)
-class BatchSplit:
-    """The cut of a global batch into micro-batches, and the share of this rank."""
-
-    rank: int
-    world: int
-    accumulation: int
-    global_batch: int
-
-
 class DataAudit:
     """One rank's tallies of the samples and draws that it consumed, updated between blocks of steps."""
 
-    def __init__(self, parts: TrainingParts, order: DataOrder, split: BatchSplit, train_samples: int) -> None:
-        self.parts, self.order, self.split, self.train_samples = parts, order, split, train_samples
+    def __init__(self, parts: TrainingParts, order: DataOrder, job: Job) -> None:
+        self.parts, self.order, self.job, self.train_samples = parts, order, job, order.train_samples
         self.calls = 0
         """Micro-batches counted so far."""
         self.fed, self.drawn = Tally(), Tally()
@@ -96,11 +85,11 @@ class DataAudit:
 
     def _next_positions(self, count: int) -> np.ndarray:
         """Return the positions in the run of the samples of this rank's next micro-batch."""
-        split = self.split
-        step, micro = divmod(self.calls, split.accumulation)
+        job, batch = self.job, self.order.batch
+        step, micro = divmod(self.calls, job.accumulation)
         self.calls += 1
-        each = split.global_batch // (split.accumulation * split.world)
-        start = step * split.global_batch + (micro * split.world + split.rank) * each
+        each = batch // (job.accumulation * job.world)
+        start = step * batch + (micro * job.world + job.rank) * each
         return np.arange(count, dtype=np.int64) + start
 
     def expected_tallies(self, samples: int) -> tuple[Tally, Tally]:
@@ -109,7 +98,7 @@ class DataAudit:
         Passes over the data are dealt to the ranks in turn, also those that other ranks consumed: only the sum counts.
         """
         order, draws = Tally(), Tally()
-        for epoch in range(self.split.rank, -(-samples // self.train_samples), self.split.world):
+        for epoch in range(self.job.rank, -(-samples // self.train_samples), self.job.world):
             start = epoch * self.train_samples
             positions = np.arange(start, min(start + self.train_samples, samples), dtype=np.int64)
             indices = self.order.draw(epoch)[:len(positions)]
@@ -122,7 +111,7 @@ class DataAudit:
         self, draws: Tally, positions: np.ndarray, indices: np.ndarray, seeded: Callable[[int, np.ndarray], np.ndarray]
     ) -> None:
         """Add the draws of the seed; a batch is augmented for the pass in which it begins."""
-        batch = self.split.global_batch
+        batch = self.order.batch
         epochs = positions // batch * batch // self.train_samples
         for epoch in np.unique(epochs).tolist():
             here = epochs == epoch

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
 from repro.core.random_streams import Streams
+from repro.seams.training import Job, Workload
+from repro.suite.model import Trial
 
 DRAWN_AHEAD = 10_000
 """Samples of a pass from which on it is drawn by a second thread: a smaller one takes less time to draw than to hand
@@ -136,11 +138,10 @@ class StreamOrder(DataOrder):
         return self.samples_at(epoch * self.train_samples, self.train_samples)
 
 
-def make_order(
-    kind: Literal["planned", "stream"], streams: Streams, train_samples: int, global_batch: int, world: int,
-    accumulation: int,
-) -> DataOrder:
-    """Return the order that `input.order` asks for."""
-    if kind == "stream":
-        return StreamOrder(train_samples, global_batch, world, accumulation)
-    return SampleOrder(streams, train_samples, global_batch)
+def make_order(trial: Trial, job: Job) -> DataOrder:
+    """Return the order that the trial's `input.order` asks for."""
+    choices = trial.training
+    samples, batch = choices.workload.get(Workload).train_samples, choices.batch.global_
+    if choices.input.order == "stream":
+        return StreamOrder(samples, batch, job.world, job.accumulation)
+    return SampleOrder(Streams(trial.master_seed, trial.repeat), samples, batch)

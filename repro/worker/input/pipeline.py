@@ -2,34 +2,98 @@
 
 from __future__ import annotations
 
+import os
+import queue
 import re
 import signal
+import threading
+import traceback
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from multiprocessing import connection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from repro.core import orphans
 from repro.core.errors import TrialError
+from repro.core.events import EventLog
 from repro.core.random_streams import Streams
 from repro.seams.training import Batch, Fed, SampleReader
-from repro.seams.workload import tensors_in, to_device
-from repro.worker.context import TrialContext
+from repro.seams.workload import map_tensors, tensors_in, to_device
 from repro.worker.evaluation import ShareBatches, share_indices
 from repro.worker.input.data_order import DataOrder
-from repro.worker.input.receiver import Receiver
-from repro.worker.input.trial_input import DirectInput, NoInput, TrialInput
-from repro.worker.input.worker import Arrival, Item, Reading, Unreadable, Wanted, as_read
+from repro.worker.input.trial_input import DirectInput, TrialInput
+from repro.worker.setup import TrialContext
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch.utils.data import DataLoader
 
+
+ASK_SECONDS = 0.1
+CLOSE_SECONDS = 10.0
+"""Longest wait at the end for a batch that is being read; a worker that hangs ends with its rank."""
 REAP_SECONDS = 1.0
 """Longest wait for the end of a worker whose connection broke."""
 HINTS = {
     signal.SIGKILL: " (by the kernel when memory runs out, or by hand)",
     signal.SIGBUS: " (the batches on their way did not fit into /dev/shm)",
 }
+
+
+class Wanted(NamedTuple):
+    """One batch to be read."""
+
+    epoch: int | None
+    """Pass over the training data; None: a batch of an evaluation."""
+    indices: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One batch that was read."""
+
+    batch: Any
+    fed: Fed | None
+    """None: a batch of an evaluation."""
+
+    def pin_memory(self) -> Item:
+        """Return it in page-locked memory; torch calls this, and its own way would turn tuples into lists."""
+        return Item(map_tensors(self.batch, lambda tensor: tensor.pin_memory()), self.fed)
+
+
+class Reading:
+    """The data set of the loader: reads the batch that a key asks for. A failure is a value: it comes in one line and
+    without torch's text around it."""
+
+    def __init__(self, reader: SampleReader) -> None:
+        self.reader = reader
+
+    def __getitem__(self, wanted: Wanted) -> Item | TrialError:
+        try:
+            if wanted.epoch is None:
+                return Item(self.reader.evaluation(wanted.indices), None)
+            read = self.reader.train(wanted.epoch, wanted.indices)
+            return Item(read.batch, read.fed)
+        except TrialError as error:
+            return error
+        except Exception as error:  # a reader of others may raise anything: it is the reason of the trial's end
+            traceback.print_exc()
+            first = (str(error).splitlines() or [""])[0]
+            return TrialError(f"an input worker failed: {type(error).__name__}: {first}".removesuffix(": "))
+
+
+def arrive(log: EventLog, rank: int) -> None:
+    """Prepare an input worker at its start: it ends with its rank, process `rank`, and closes the rank's log.
+
+    The launcher ends the process group of a killed rank, but only while the launcher lives; the kernel's signal works
+    without it.
+    """
+    orphans.signal_at_parent_exit(signal.SIGKILL)
+    if os.getppid() != rank:  # it ended before the line above
+        os._exit(1)
+    log.leave_to_parent()
 
 
 class WorkerInput(TrialInput):
@@ -46,7 +110,7 @@ class WorkerInput(TrialInput):
         self._loader: DataLoader[Any] | None = None
         self._workers: Sequence[Any] = ()
         """The worker processes."""
-        self._items: Receiver[Item | Unreadable] | None = None
+        self._items: Receiver | None = None
         self._copier = Copier(self.job.device)
         self._ahead: list[Item] = []
         """The batches of the next step, or the first one of the next evaluation, on the device; on CUDA only."""
@@ -64,14 +128,15 @@ class WorkerInput(TrialInput):
         import torch
         from torch.utils.data import DataLoader
 
-        trial, asked = self.context.trial, self.context.choices.input
+        trial, asked, rank = self.context.trial, self.context.choices.input, os.getpid()
         seeds = torch.Generator()  # by default the workers' seed is drawn from the generator that dropout draws from
         seeds.manual_seed(Streams(trial.master_seed, trial.repeat).seed("input", self.job.rank))
         # Forked: what `open` has read is shared and not copied, and a reader need not be picklable.
         return DataLoader(
-            Reading(self.reader), batch_size=None, sampler=keys, collate_fn=as_read,  # type: ignore[arg-type]
-            num_workers=asked.workers, prefetch_factor=asked.depth, pin_memory=self._copier.pins,
-            multiprocessing_context="fork", worker_init_fn=Arrival(self.context.log), generator=seeds,
+            Reading(self.reader), batch_size=None, sampler=keys, num_workers=asked.workers,  # type: ignore[arg-type]
+            prefetch_factor=asked.depth, pin_memory=self._copier.pins, multiprocessing_context="fork", generator=seeds,
+            worker_init_fn=lambda _: arrive(self.context.log, rank),
+            collate_fn=lambda item: item,  # torch's own would turn the account's arrays into tensors
         )
 
     def _keys(self, step: int) -> Iterator[Wanted]:
@@ -111,12 +176,8 @@ class WorkerInput(TrialInput):
 
     def _next(self) -> Item:
         assert self._items is not None, "it was started"
-        return self._read(next(self._items))
-
-    def _read(self, item: Item | Unreadable) -> Item:
-        if isinstance(item, Unreadable):
-            raise TrialError(item.reason)
-        return item
+        found: Item = next(self._items)
+        return found
 
     def evaluation(self) -> Collection[Batch]:
         return ShareBatches(self._next_evaluation, self.job, self.context.workload.eval_samples)
@@ -132,7 +193,9 @@ class WorkerInput(TrialInput):
     def evaluation_again(self) -> Iterator[Batch]:
         loader = self._open(self._evaluation_keys())
         for item in loader:
-            moved = self._copier.copy(self._read(item))
+            if isinstance(item, TrialError):
+                raise item
+            moved = self._copier.copy(item)
             self._copier.wait([moved])
             yield moved.batch
 
@@ -217,11 +280,59 @@ class Copier:
                 tensor.record_stream(computing)  # else its memory could be reused while it is still read
 
 
+class Receiver(Iterator[Any]):
+    """An iterator over `items` that has up to `room` of them at hand.
+
+    To unpack a batch from another process takes torch some tenths of a millisecond per tensor, to compute the next keys
+    some microseconds: both are done here while the main thread trains.
+    """
+
+    def __init__(self, items: Iterator[Any], room: int) -> None:
+        self._items = items
+        self._ready: queue.Queue[Any] = queue.Queue(room)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._receive, name="repro-input", daemon=True)
+        self._thread.start()
+
+    def __next__(self) -> Any:
+        """Return the next item, and raise what `items` raised in its place."""
+        found = self._ready.get()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def close(self) -> None:
+        """End the thread and let go of the items."""
+        self._over.set()
+        self._thread.join(CLOSE_SECONDS)
+
+    def _receive(self) -> None:
+        try:
+            for item in self._items:
+                if not self._put(item):
+                    break
+            else:
+                self._put(StopIteration())
+        except Exception as error:  # belongs to the main thread, which is about to ask for this item
+            self._put(error)
+        del self._items
+
+    def _put(self, item: Any) -> bool:
+        """Hand the item over when there is room; return False if the receiver was stopped."""
+        while not self._over.is_set():
+            try:
+                self._ready.put(item, timeout=ASK_SECONDS)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+
 def make_input(context: TrialContext, order: DataOrder) -> TrialInput:
     """Return the input that the trial asks for."""
     parts = context.parts
     if parts is None:
-        return NoInput()
+        return TrialInput()
     if not context.choices.input.workers:
         return DirectInput(context, order, parts)
     if parts.reader is None:

@@ -2,46 +2,48 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 
 from repro.seams.training import Batch, Fed, TrainingParts
-from repro.worker.context import TrialContext
 from repro.worker.evaluation import share_batches
 from repro.worker.input.data_order import DataOrder
+from repro.worker.setup import TrialContext
 
 
-class TrialInput(ABC):
-    """The input of one rank; `start` comes after the data are open, `close` after the last batch."""
+class TrialInput:
+    """The input of one rank; this one, for an engine that needs no model, is empty.
 
-    def start(self, step: int) -> None:  # noqa: B027  # input that nothing reads ahead needs no start
+    `start` comes after the data are open, `close` after the last batch.
+    """
+
+    def start(self, step: int) -> None:
         """Begin at optimizer step `step`; what was looked up until now is forgotten."""
 
-    @abstractmethod
     def take(self, step: int) -> list[Batch]:
         """Return this rank's micro-batches of step `step` on the device; inside the timed step.
 
         Raises:
             TrialError: a sample cannot be read, or an input worker has ended.
         """
+        return []
 
-    def look_ahead(self) -> None:  # noqa: B027
+    def look_ahead(self) -> None:
         """Begin to copy what follows to the device, after the engine's step was launched."""
 
-    @abstractmethod
     def evaluation(self) -> Collection[Batch]:
         """Return this rank's share of the evaluation samples, after the last step of a block."""
+        return ()
 
-    @abstractmethod
     def consumed(self) -> Sequence[Fed]:
         """Return what the micro-batches taken since the last call were made of, in their order."""
+        return ()
 
-    @abstractmethod
     def evaluation_again(self) -> Iterable[Batch]:
         """Return the share of the evaluation samples once more, read again; between blocks or after the last."""
+        return ()
 
     def effective(self) -> dict[str, str]:
         """Return what feeds this rank, read back; empty if the workload looks its batches up on the device."""
@@ -51,24 +53,8 @@ class TrialInput(ABC):
         """Inside, the end of an input worker is raised as the `TrialError` that names it."""
         return nullcontext()
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:
         """End everything that was started."""
-
-
-class NoInput(TrialInput):
-    """For an engine that needs no model."""
-
-    def take(self, step: int) -> list[Batch]:
-        return []
-
-    def evaluation(self) -> Collection[Batch]:
-        return ()
-
-    def consumed(self) -> Sequence[Fed]:
-        return ()
-
-    def evaluation_again(self) -> Iterable[Batch]:
-        return ()
 
 
 class DirectInput(TrialInput):

@@ -2,20 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from repro.core.random_streams import Streams
 from repro.record.log.schema import FinalFacts, OwnEvaluation
-from repro.seams.training import Batch
-from repro.worker.context import TrialContext
-from repro.worker.evaluation import Evaluated
-from repro.worker.rank_weights import describe_held, wide_share
-from repro.worker.report.capture import Capture, Captured, assemble, held_or_full
+from repro.seams.training import Batch, Held, Session
+from repro.worker.evaluation import Evaluated, OwnModel
+from repro.worker.setup import TrialContext
+from repro.worker.weights import describe_held, wide_share
 
-if TYPE_CHECKING:
-    from repro.worker.own_model import OwnModel
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """An evaluation, and what this rank held when it was made."""
+
+    evaluated: Evaluated
+    held: Sequence[Held]
+    buffers: Mapping[str, np.ndarray]
+
+
+class Capture:
+    """Draws one evaluation of every doubling (1, 2-3, 4-7, ...) and keeps the weights of the last drawn one.
+
+    An engine cannot know which are drawn before it has trained. The number of evaluations need not be known, and few
+    of them cost the copy. A copy is a rank's own: nothing is sent while the clock runs.
+    """
+
+    def __init__(self, context: TrialContext) -> None:
+        self.context = context
+        self.enabled = context.parts is not None
+        self.streams = Streams(context.trial.master_seed, context.trial.repeat)
+        self.newest: Captured | None = None
+        self.moved: list[int] = []
+        """Drawn evaluations that changed the weights."""
+        self._before: Sequence[Held] = ()
+
+    def is_drawn(self, number: int) -> bool:
+        """Return True for the drawn evaluation (from 1) of each doubling."""
+        if not self.enabled:
+            return False
+        first = 1 << (number.bit_length() - 1)
+        return number == first + int(self.streams.generator("captured-evaluation", first).integers(first))
+
+    def before(self) -> None:
+        """Keep the weights that are about to be evaluated: on this clock a copy costs less than its hash."""
+        with self.context.session.evaluated():
+            self._before = held_or_full(self.context.session)
+
+    def after(self, evaluated: Evaluated) -> None:
+        """Keep the weights that were evaluated.
+
+        What is held both before and after is compared: an engine that gathers its shards to evaluate may keep whole
+        parameters afterwards.
+        """
+        with self.context.session.evaluated():
+            held = held_or_full(self.context.session)
+        if _differ(self._before, held):
+            self.moved.append(evaluated.number)
+        self._before = ()
+        self.newest = Captured(evaluated, held, self.context.session.buffers())
+
+
+def held_or_full(session: Session) -> list[Held]:
+    """Return what this rank holds; the full weights if its engine cannot tell (all ranks then take part)."""
+    held = session.held()
+    return held if held is not None else [Held(name, array.ravel()) for name, array in session.weights().items()]
+
+
+def _differ(before: Sequence[Held], after: Sequence[Held]) -> bool:
+    """Return True if a bit differs in what is held both before and after."""
+    now = {(item.name, item.start, item.values.size): item.values for item in after}
+    return any(not np.array_equal(item.values.view(np.uint32), found.view(np.uint32)) for item in before
+               if (found := now.get((item.name, item.start, item.values.size))) is not None)
+
+
+def assemble(session: Session, held: Sequence[Held], full: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the full weights from what the ranks held; all ranks take part.
+
+    Args:
+        full: any weights of the same names and shapes.
+    """
+    whole = {item.name: item.values for item in held if not item.start and item.values.size == full[item.name].size}
+    if all(session.gather(whole.keys() == full.keys())):
+        return {name: values.reshape(full[name].shape) for name, values in whole.items()}
+    made = {}
+    for name, array in full.items():
+        # One parameter at a time: NCCL gathers by way of every GPU, which has no place for the whole model.
+        values = np.full(array.size, np.nan, np.float32)
+        for share in session.gather([(item.start, item.values) for item in held if item.name == name]):
+            for start, part in share:
+                values[start:start + part.size] = part
+        made[name] = values.reshape(array.shape)
+    return made
 
 
 def gather_facts(
@@ -28,8 +109,6 @@ def gather_facts(
         weights: the final weights, `Session.weights`.
         batches: returns this rank's share of the evaluation samples, read again.
     """
-    from repro.worker.own_model import OwnModel
-
     session, job = context.session, context.job
     held = session.held()
     ranks = session.gather(describe_held(held, weights, job.precision.weights) if held is not None else None)

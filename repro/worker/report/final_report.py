@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -27,53 +26,37 @@ from repro.record.log.schema import (
     StateMemory,
     TrafficCounted,
 )
-from repro.worker.context import TrialContext
 from repro.worker.evaluation import Evaluated
 from repro.worker.input.data_audit import DataAudit, add_tallies, draws_sha256
 from repro.worker.input.data_order import DataOrder
-from repro.worker.input.trial_input import TrialInput
-from repro.worker.report.capture import Capture
 from repro.worker.report.expected_traffic import expected_traffic
-from repro.worker.report.final_checks import gather_facts
+from repro.worker.report.final_checks import Capture, gather_facts
 from repro.worker.report.model_report import describe_model
-from repro.worker.step_log import write_rank_steps
+from repro.worker.setup import TrialContext
+from repro.worker.steps import TimedSteps, write_rank_steps
 from repro.worker.weights import weights_sha256
 
 
-@dataclass(frozen=True, slots=True)
-class RankFigures:
-    """One rank's figures of a finished trial."""
+def report_final(
+    context: TrialContext, steps: TimedSteps, order: DataOrder, capture: Capture, last: Evaluated | None,
+    peaks: tuple[int | None, int | None], controller: Sequence[ControllerReading | None],
+) -> None:
+    """Gather the figures of all ranks and log them; all ranks take part.
 
-    step: int
-    block_seconds: Sequence[Sequence[float]]
-    """Step seconds, one list a block."""
-    whole_seconds: Sequence[Sequence[float]]
-    """The same with the input of each step."""
-    traffic: Mapping[str, Any]
-    """`TrafficLog.total`."""
-    peak_bytes: int | None
-    """In training."""
-    init_peak_bytes: int | None
-    order: DataOrder
-    audit: DataAudit | None
-    capture: Capture
-    last: Evaluated | None
-    input: TrialInput
-    controller: Sequence[ControllerReading | None]
-    """Counters at `run_start` and at `run_stop`; empty in a resumed attempt."""
-
-
-def report_final(context: TrialContext, figures: RankFigures) -> None:
-    """Gather the figures of all ranks and log them; all ranks take part."""
+    Args:
+        last: the last evaluation.
+        peaks: largest memory of this rank in initialisation and in training, bytes.
+        controller: counters at `run_start` and at `run_stop`; empty in a resumed attempt.
+    """
     session, log = context.session, context.log
-    _log_rank_steps(context, figures)
+    _log_rank_steps(context, steps)
     if context.parts is not None:
         log.write(InputWaits(value=session.gather(
-            waited_and_stepped(figures.block_seconds, figures.whole_seconds, context.choices.stop.warmup))))
-    effective = session.effective() | figures.input.effective()
-    _log_traffic(context, figures, effective)
-    log_controller(context, figures.controller)
-    log_memory_of(context, figures.init_peak_bytes, figures.peak_bytes)
+            waited_and_stepped(steps.block_seconds, steps.whole_seconds, context.choices.stop.warmup))))
+    effective = session.effective() | steps.input.effective()
+    _log_traffic(context, steps, effective)
+    log_controller(context, controller)
+    log_memory_of(context, *peaks)
     if states := session.state_memory():
         log.write(StateMemory(value=states))
     if protocol := session.protocol():
@@ -81,13 +64,12 @@ def report_final(context: TrialContext, figures: RankFigures) -> None:
     weights = session.weights()
     log.write(Hashes(value={"final_weights": weights_sha256(weights)}))
     if context.parts is not None:
-        log.write(FactsGathered(value=gather_facts(
-            context, weights, figures.capture, figures.last, figures.input.evaluation_again)))
-    if figures.audit is None:
+        log.write(FactsGathered(value=gather_facts(context, weights, capture, last, steps.input.evaluation_again)))
+    if steps.audit is None:
         # An engine without a model consumes no samples.
-        log.write(Hashes(value={"data_order": figures.order.sha256()}))
+        log.write(Hashes(value={"data_order": order.sha256()}))
     else:
-        log_consumed(context, figures.audit, context.count_samples(figures.step))
+        log_consumed(context, steps.audit, steps.samples)
     if model := describe_model(context):
         log.write(ModelStated(value=model))
     if context.choices.compile:
@@ -110,9 +92,9 @@ def waited_and_stepped(
     return [both - stepped, stepped]
 
 
-def _log_rank_steps(context: TrialContext, figures: RankFigures) -> None:
-    blocks = context.session.gather([figures.block_seconds, figures.whole_seconds])
-    for index in range(len(figures.block_seconds)):
+def _log_rank_steps(context: TrialContext, steps: TimedSteps) -> None:
+    blocks = context.session.gather([steps.block_seconds, steps.whole_seconds])
+    for index in range(len(steps.block_seconds)):
         ranks, whole = (np.asarray([rank[part][index] for rank in blocks]) for part in range(2))
         write_rank_steps(context.log, ranks.max(axis=0).tolist(), ranks.min(axis=0).tolist(),
                          whole.max(axis=0).tolist())
@@ -136,18 +118,15 @@ def log_controller(context: TrialContext, readings: Sequence[ControllerReading |
                                                    for start, stop in ranks]))
 
 
-def _log_traffic(context: TrialContext, figures: RankFigures, effective: Mapping[str, str]) -> None:
+def _log_traffic(context: TrialContext, steps: TimedSteps, effective: Mapping[str, str]) -> None:
     """Log the traffic of all ranks, and next to it what the algorithm's formula gives for the same collectives."""
-    job = context.job
-    if not log_traffic_of(context, figures.traffic):
-        return
-    if job.rank != 0 or not figures.traffic:  # computed on the rank that writes the log
+    job, traffic = context.job, steps.traffic.total()
+    if not log_traffic_of(context, traffic) or job.rank != 0 or not traffic:  # rank 0 writes the log
         return
     sizes = [int(part) for part in effective.get("bucket_bytes", "").split(",") if part.isdecimal()]
     gathers = [line["rows"] * (line["outputs"] + line["inputs"]) for line in context.session.gradient_plan()
                if line["factors"]]
-    lines = figures.traffic["lines"]
-    if expected := expected_traffic(job.comm, job.world, lines, sizes, figures.step, gathers):
+    if expected := expected_traffic(job.comm, job.world, traffic["lines"], sizes, steps.step, gathers):
         context.log.write(FormulaTraffic(value=expected))
 
 

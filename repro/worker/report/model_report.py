@@ -2,10 +2,44 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from repro.core.errors import one_line
 from repro.record.environment.gpus import stated_peak
 from repro.record.result.parts import Model
-from repro.worker.context import TrialContext
-from repro.worker.model_flops import forward_flops
+from repro.seams.training import TrainingParts
+from repro.seams.workload import call_model, map_tensors
+from repro.worker.setup import TrialContext
+
+if TYPE_CHECKING:
+    import torch
+
+
+SAMPLES = 2
+"""Samples of the counted batch: batch norm in training needs more than one."""
+
+
+def forward_flops(twin: torch.nn.Module, parts: TrainingParts) -> float | str:
+    """Return the operations of the forward pass of one sample, two for each multiplication with its addition; or why
+    they cannot be counted.
+
+    Matrix products and convolutions are counted, attention with all positions, masked or not; not what is computed
+    element by element.
+    """
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    try:
+        inputs = map_tensors(parts.synthetic_batch(SAMPLES)[0], lambda tensor: tensor.to("meta"))
+        twin.train()
+        counter = FlopCounterMode(display=False)
+        with torch.no_grad(), counter:
+            call_model(twin, inputs)
+    except Exception as error:  # as above
+        return f"the forward pass cannot be counted: {one_line(str(error))}"
+    found = counter.get_total_flops() / SAMPLES
+    return float(found) if found else "the forward pass has no matrix product or convolution that can be counted"
+
 
 UNLIKE = "training samples differ in shape in the course of a trial, so their operations are not counted"
 

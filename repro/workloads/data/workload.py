@@ -11,9 +11,8 @@ from repro.core.errors import TrialError
 from repro.seams.plugin import Setting
 from repro.seams.training import DataIdentity, Workload
 from repro.suite.field_problem import describe_error
-from repro.workloads.data import check, manifest
-from repro.workloads.data.form import DataForm, Facts
-from repro.workloads.data.manifest import Prepared
+from repro.workloads.data import manifest, prepare
+from repro.workloads.data.manifest import DataForm, Facts, Prepared
 
 
 class Stated(BaseModel):
@@ -94,7 +93,7 @@ class PreparedWorkload(Workload):
         Raises:
             TrialError: there are none, or they have other counts than the plan.
         """
-        found = check.required(self.form)
+        found = prepare.required(self.form)
         for name, planned in self.data.model_dump().items():
             if (here := found.manifest.facts.get(name)) != planned:
                 raise TrialError(f"{self.form.name}: the plan is for data with {name} {planned}, those prepared here "
@@ -103,7 +102,7 @@ class PreparedWorkload(Workload):
 
     def identity(self) -> DataIdentity:
         found = self.prepared()
-        check.check_for_run(found)
+        prepare.check_for_run(found)
         made = found.manifest
         return DataIdentity(name=made.name, version=made.version, sha256=found.sha256, licence=made.licence,
                             train_samples=self.train_samples, eval_samples=self.eval_samples, source=made.source)

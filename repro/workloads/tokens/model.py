@@ -1,41 +1,27 @@
-"""GPT-2 (Radford et al., 2019): a decoder-only transformer with pre-normalisation and learned positions."""
+"""GPT-2 (Radford et al., 2019), a decoder-only transformer with pre-normalisation and learned positions; its batches,
+windows over a stream of tokens, and its loss.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
+from repro.core.random_streams import Streams
+from repro.seams.training import Batch, Read, SampleReader, TrainingParts
+from repro.workloads.classification import initialised
+from repro.workloads.reading import InProcess
+from repro.workloads.tokens.shape import METRIC, Shape, TokenStreams
+
 SPREAD = 0.02
 """Standard deviation of GPT-2's initial weights."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Everything that determines the architecture."""
-
-    vocabulary: int
-    """Rows of the embedding, padding included."""
-    context: int
-    """Longest sequence, in tokens."""
-    layers: int
-    heads: int
-    width: int
-    """Channels of the residual stream; `heads` divides it."""
-    dropout: float = 0.0
-    """Of embeddings, attention weights and the two outputs of each block."""
-    tied: bool = True
-    """True: the output layer uses the weights of the token embedding."""
-
-    @property
-    def parameters(self) -> int:
-        """Number of trained numbers: 12 w^2 + 13 w a block, embeddings, the last normalisation, an untied output."""
-        width = self.width
-        embeddings = (self.vocabulary * (1 if self.tied else 2) + self.context) * width
-        return self.layers * (12 * width**2 + 13 * width) + embeddings + 2 * width
 
 
 class Attention(nn.Module):
@@ -116,3 +102,120 @@ class Gpt(nn.Module):
                 nn.init.normal_(module.weight, std=SPREAD / math.sqrt(2 * self.shape.layers) if ends_branch else SPREAD)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
+
+
+class Windows:
+    """Non-overlapping windows over a stream of tokens.
+
+    Window i has the inputs [i L, i L + L) and as targets the token after each input, so an epoch predicts every token
+    once, but for the first and a rest shorter than a window.
+
+    Args:
+        parts: the stream, in arrays of unsigned integers one after the other; memory maps are read window by window.
+        length: L.
+        tokens: length of the stream if less than all of it counts.
+    """
+
+    def __init__(self, parts: Sequence[NDArray[np.unsignedinteger]], length: int, tokens: int | None = None) -> None:
+        self.parts, self.length = list(parts), length
+        self.ends = np.cumsum([len(each) for each in self.parts], dtype=np.int64)
+        """Tokens up to the end of each part."""
+        held = int(self.ends[-1])
+        # The last window also needs the token after it, as a target.
+        self.count = max(0, (min(held, held if tokens is None else tokens) - 1) // length)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def batch(self, indices: NDArray[np.int64]) -> Batch:
+        """Return inputs [n, L] and targets [n, L], int64 on the CPU.
+
+        Raises:
+            IndexError: an index is negative or not below the number of windows.
+        """
+        rows = np.empty((len(indices), self.length + 1), dtype=np.int64)
+        for row, index in zip(rows, indices.tolist(), strict=True):
+            if not 0 <= index < self.count:
+                raise IndexError(f"window {index} of {self.count}")
+            self._read(index * self.length, row)
+        both = torch.from_numpy(rows)
+        return both[:, :-1].contiguous(), both[:, 1:].contiguous()
+
+    def _read(self, start: int, row: NDArray[np.int64]) -> None:
+        """Fill `row` with the tokens from `start` on, from as many parts as they lie in."""
+        place = int(np.searchsorted(self.ends, start, side="right"))
+        filled = 0
+        while filled < len(row):
+            part = self.parts[place]
+            inside = start + filled - int(self.ends[place]) + len(part)
+            piece = part[inside : inside + len(row) - filled]
+            row[filled : filled + len(piece)] = piece
+            filled += len(piece)
+            place += 1
+
+
+class WindowReader(SampleReader):
+    """Reads windows of what `open_data` opens; a copy in an input worker opens it again.
+
+    Args:
+        open_data: a function of a module or a partial of one, so that it can be pickled.
+        length: tokens of a window.
+    """
+
+    def __init__(self, open_data: Callable[[], TokenStreams], length: int) -> None:
+        self._open, self._length = open_data, length
+        self._train: Windows | None = None
+        self._eval: Windows | None = None
+
+    def open(self) -> str:
+        found = self._open()
+        self._train = Windows(found.train, self._length)
+        self._eval = Windows(found.evaluation, self._length, found.eval_tokens)
+        return found.sha256
+
+    def train(self, epoch: int, indices: NDArray[np.int64]) -> Read:
+        if self._train is None:
+            self.open()
+        assert self._train is not None
+        return Read(self._train.batch(indices), (indices, None))
+
+    def evaluation(self, indices: NDArray[np.int64]) -> Batch:
+        if self._eval is None:
+            self.open()
+        assert self._eval is not None
+        return self._eval.batch(indices)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"_open": self._open, "_length": self._length, "_train": None, "_eval": None}
+
+
+def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the mean cross entropy of a token in nats; outputs [n, t, vocabulary], targets [n, t]."""
+    return functional.cross_entropy(outputs.float().flatten(0, 1), targets.flatten())
+
+
+def summed_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the sum over samples of their mean loss of a token: all samples have the same number of tokens."""
+    return loss(outputs, targets) * len(targets)
+
+
+def training_parts(
+    open_data: Callable[[], TokenStreams], shape: Shape, tokens: int, streams: Streams, device: str
+) -> TrainingParts:
+    """Return the parts of a GPT of this shape.
+
+    Args:
+        tokens: different tokens that occur, at most `shape.vocabulary`.
+    """
+    return TrainingParts(
+        model=initialised(partial(Gpt, shape), streams), loss=loss, scores={METRIC: summed_loss},
+        synthetic_batch=partial(synthetic, shape.context, tokens, device),
+        **InProcess(WindowReader(open_data, shape.context), device).functions(),
+    )
+
+
+def synthetic(length: int, tokens: int, device: str, samples: int) -> Batch:
+    """Return random tokens, identical in every call."""
+    inputs, targets = np.random.default_rng(0).integers(tokens, size=(2, samples, length))
+    # Two tensors, not two views of one: torch.compile distinguishes them, and batches that are read are none.
+    return torch.from_numpy(inputs).to(device), torch.from_numpy(targets).to(device)

@@ -12,9 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from repro.audit.audit import audit
-from repro.audit.experiment import Experiment, LoggedRun
 from repro.audit.mapping import Mapping, read_mapping
-from repro.audit.mlflow_facts import experiment_facts
+from repro.audit.mlflow_facts import Experiment, LoggedRun, experiment_facts
 from repro.audit.rules import RULES, Finding, check_facts
 from repro.cli.main import cli
 from repro.core.errors import Exit, SuiteError, UsageError

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from repro.cli.main import cli
-from repro.tables.amounts import amount_text, ends_text
+from repro.tables.cell_tables import amount_text, ends_text
 from tests.records import SUITE, Course, make_record
 
 

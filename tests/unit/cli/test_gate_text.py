@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
-from repro.cli.workflows.gate import Gated, _rows, gate_text
+from repro.cli.terminal import Console
+from repro.cli.text.compare import print_gate
+from repro.cli.workflows.gate import rows_of
 from repro.runner.gate import _as_json
 from repro.worker.gate.judge import judge
 from tests.traces import set_norm, trace
@@ -18,8 +21,10 @@ def test_other_options_of_the_optimizer_are_named_before_what_they_cause() -> No
 
     checks = {name: _as_json(found) for name, found in judge(trace(None), [trace(0, other), trace(1, other)]).items()}
     rows = [row for candidate in ("mine", "theirs")
-            for row in _rows({"candidate": candidate, "group": "g", "problem": "x", "checks": checks})]
-    failures = gate_text(Gated(tuple(rows))).partition("\n\n")[2].splitlines()
+            for row in rows_of({"candidate": candidate, "group": "g", "problem": "x", "checks": checks})]
+    stream = io.StringIO()
+    print_gate(rows, Console(file=stream, width=400))
+    failures = stream.getvalue().splitlines()[-6:]
     assert [" ".join(line.split()[:3]) for line in failures] == [
         f"{candidate}: {start}" for candidate in ("mine", "theirs")
         for start in ("optimizer options", "step 1:", "step 2:")]

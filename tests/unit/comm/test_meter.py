@@ -7,9 +7,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from repro.comm.algorithms.hybrid import Hybrid
-from repro.comm.runtime.device import OnCpu
-from repro.comm.runtime.meter import Meter
+from repro.comm.runtime.meter import Meter, OnCpu
+from repro.papers.jizhi.hybrid import Hybrid
 
 
 @dataclass

@@ -9,9 +9,8 @@ import pytest
 from repro.comm.algorithms.ring import Ring
 from repro.comm.algorithms.tree import ReductionTree
 from repro.comm.cost_model import fit_parameters
-from repro.comm.schedule import cost_by_class
-from repro.comm.sharing import shared_path
 from repro.papers.predict.formula import computation_ratio, expected_maximum, interpolated, needed_step, speed_up
+from repro.papers.predict.sharing import cost_by_class, shared_path
 
 ONE_PIECE = ReductionTree(shape="binomial", chunk_kib=None)
 

@@ -7,8 +7,16 @@ from pathlib import Path
 import pytest
 
 from repro.core.errors import OutputError, UsageError
-from repro.core.source_code import SourceCode, is_file_kind, read_source, stored_source
-from repro.core.source_import import NotAllowed, allow, allowed, import_class
+from repro.core.source_code import (
+    NotAllowed,
+    SourceCode,
+    allow,
+    allowed,
+    import_class,
+    is_file_kind,
+    read_source,
+    stored_source,
+)
 
 NET = """\
 import json

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from repro.engines.plain import hooks
+from repro.engines.plain import ddp_session
 
 
 class OnDevice:
@@ -32,6 +32,6 @@ def test_a_bucket_held_back_waits_on_its_own_device(
         asked.append(devices)
         return torch.futures.Future()
 
-    monkeypatch.setattr(hooks, "new_future", future)
-    hooks.Deferred(lambda bucket: torch.futures.Future())(OnDevice(device))
+    monkeypatch.setattr(ddp_session, "new_future", future)
+    ddp_session.Deferred(lambda bucket: torch.futures.Future())(OnDevice(device))
     assert asked == [expected]

@@ -9,12 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from repro.engines.plain import even_passes  # noqa: E402
-from repro.engines.plain.even_passes import EvenPasses  # noqa: E402
-from repro.optimizers.sgd import Sgd  # noqa: E402
+from repro.engines.plain import session as plain_session  # noqa: E402
+from repro.engines.plain.session import TorchSession  # noqa: E402
+from repro.optimizers.rules import Sgd  # noqa: E402
 
 
-class Session(EvenPasses):
+class Session(TorchSession):
     """Counts passes; nothing is trained."""
 
     def __init__(self) -> None:
@@ -23,6 +23,9 @@ class Session(EvenPasses):
             scores={"sum": lambda outputs, targets: outputs.sum()}, synthetic_batch=lambda n: (torch.zeros(n), None))
         self.job: Any = SimpleNamespace(optimizer=Sgd(lr=0.1))
         self.passes: list[Any] = []
+
+    def forward_is_collective(self) -> bool:
+        return True
 
     def share_buffers(self) -> None:
         pass
@@ -36,7 +39,7 @@ def unused(*_: Any) -> Any:
     raise AssertionError
 
 
-for name in EvenPasses.__abstractmethods__ - {"forward"}:
+for name in TorchSession.__abstractmethods__ - {"forward"}:
     setattr(Session, name, unused)
 Session.__abstractmethods__ = frozenset()
 
@@ -49,7 +52,7 @@ def test_a_rank_with_fewer_batches_makes_up_for_them(monkeypatch: pytest.MonkeyP
         asked.append(int(value))
         value.fill_(5)  # the most that a rank has
 
-    monkeypatch.setattr(even_passes.dist, "all_reduce", all_reduce)
+    monkeypatch.setattr(plain_session.dist, "all_reduce", all_reduce)
     session = Session()
     batches = [(torch.full((3,), float(number + 1)), torch.zeros(3)) for number in range(own)]
     for _ in range(2):

@@ -13,7 +13,7 @@ from repro.comm.algorithms.backend import Backend
 from repro.core.random_streams import Streams
 from repro.engines.fake import Fake, FakeSession
 from repro.engines.precisions import Fp32
-from repro.optimizers.sgd import Sgd
+from repro.optimizers.rules import Sgd
 from repro.seams.training import Job
 
 
@@ -96,7 +96,7 @@ def test_the_fake_needs_no_torch() -> None:
     code = (
         "import sys; from repro.engines.fake import Fake; from repro.core.random_streams import Streams;"
         "from repro.seams.training import Job; from repro.engines.precisions import Fp32; "
-        "from repro.optimizers.sgd import Sgd; from repro.comm.algorithms.backend import Backend;"
+        "from repro.optimizers.rules import Sgd; from repro.comm.algorithms.backend import Backend;"
         "s = Fake().start(None, Job(0, 1, 'cpu', 8, 1, None, Fp32(), Sgd(lr=1), Backend()), Streams(1, 0));"
         "s.step([], 0.1); s.weights(); assert 'torch' not in sys.modules"
     )

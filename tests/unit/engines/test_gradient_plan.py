@@ -7,8 +7,8 @@ import math
 import pytest
 
 from repro.comm.algorithms.ring import Ring
-from repro.engines.ddp import Ddp
-from repro.engines.gradient_plan import Shape, crossover, layer_cost, plan_layers
+from repro.engines.torch_engines import Ddp
+from repro.papers.wait_free.gradient_plan import Shape, crossover, layer_cost, plan_layers
 from repro.seams.workload import LayerShape
 
 TABLE = [(4096, 4096, 4, 1024), (4096, 4096, 8, 512), (25088, 4096, 4, 1760), (25088, 4096, 8, 880),

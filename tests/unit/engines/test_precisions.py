@@ -8,10 +8,9 @@ from pydantic import ValidationError
 from repro.core import registry
 from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.engines.precisions import Bf16Autocast, Bf16Master, Fp16Autocast, Fp16Master, Fp32, Tf32
-from repro.engines.single import Single
+from repro.engines.torch_engines import Single
 from repro.engines.zero.config import OWNED, deepspeed_config, merge
-from repro.optimizers.adam import AdamW
-from repro.optimizers.sgd import Sgd
+from repro.optimizers.rules import AdamW, Sgd
 from repro.seams.plugin import Setting
 from repro.seams.training import Comm, Job, Precision
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from repro.optimizers.sgd import Sgd
+from repro.optimizers.rules import Sgd
 from repro.papers.server.async_server import AsyncServer
 from repro.seams.training import ServerWork
 

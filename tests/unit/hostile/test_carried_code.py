@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.core import source_import
+from repro.core import source_code
 from repro.record.folder.index import file_sha256, members, text_of
 from tests.file_classes import imports, write_suite
 from tests.hostile_records import invoke_words
@@ -24,8 +24,8 @@ READERS = (("verify", "RUN"), ("compare", "RUN"), ("audit", "RUN"), ("diff", "RU
 
 def run(*words: str) -> tuple[int, str]:
     """Run a command as if this process were new: nothing is allowed or imported in it."""
-    source_import._allowed.clear()
-    for name in [name for name in sys.modules if name.startswith(source_import.PREFIX)]:
+    source_code._allowed.clear()
+    for name in [name for name in sys.modules if name.startswith(source_code.PREFIX)]:
         del sys.modules[name]
     code, error, output = invoke_words(*words)
     return code, error or output
@@ -59,7 +59,7 @@ def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_no_reader_imports_it_and_no_runner_without_consent(words: tuple[str, ...], made: Path, place: Path) -> None:
     code, text = run(*(word.replace("RUN", "run") for word in words))
     assert imports(made) == 0, text
-    assert not source_import._allowed
+    assert not source_code._allowed
     assert str(made) not in text
     if words[0] in ("run", "reproduce"):
         assert code == 2 and "code that the record brings: engine paced.py:Paced (code/" in text, text

@@ -10,10 +10,9 @@ from unittest.mock import patch
 import pytest
 
 from repro.core.errors import UsageError
-from repro.engines.ddp import Ddp
 from repro.engines.deepspeed_zero import DeepSpeedZero
-from repro.engines.fsdp import Fsdp
-from repro.launchers.processes import fork_server, shared_fork_server
+from repro.engines.torch_engines import Ddp, Fsdp
+from repro.launchers.processes import fork_server
 
 SPY = """
 import sys, traceback
@@ -41,7 +40,7 @@ def environment(device: str) -> dict[str, str]:
     with patch.dict(os.environ):
         for name in ("DS_ACCELERATOR", "PYTORCH_NVML_BASED_CUDA_CHECK"):
             os.environ.pop(name, None)
-        shared_fork_server._set_environment(device, "{}")
+        fork_server._set_environment(device, "{}")
         return dict(os.environ)
 
 

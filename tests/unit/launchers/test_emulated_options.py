@@ -18,7 +18,7 @@ from repro.core.errors import SuiteError
 from repro.core.machine import Machine
 from repro.launchers import emulated
 from repro.launchers.emulated import Fabric
-from repro.launchers.netns.placement import node_of
+from repro.launchers.netns.namespaces import node_of
 from repro.launchers.netns.probe import Ability
 from repro.runner import doctor
 from repro.seams.plugin import Setting

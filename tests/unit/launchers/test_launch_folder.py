@@ -13,7 +13,7 @@ import pytest
 
 from repro.core import orphans
 from repro.core.orphans import OWNER_FILE
-from repro.launchers.processes.shared_fork_server import PREFIX, LaunchFolder, short_temporary
+from repro.launchers.processes.fork_server import PREFIX, LaunchFolder, short_temporary
 
 ROOT = Path(__file__).resolve().parents[3]
 PARENT = """
@@ -21,7 +21,7 @@ import os, sys
 from pathlib import Path
 from repro.core.errors import ReproError
 from repro.launchers.processes import fork_server
-from repro.launchers.processes.shared_fork_server import LaunchFolder
+from repro.launchers.processes.fork_server import LaunchFolder
 
 folder = LaunchFolder()
 log = folder.path / "server.log"

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from repro.core.errors import UsageError
-from repro.launchers.nodes import files, secret
+from repro.launchers.nodes import channel, hosts
 from repro.launchers.nodes.agent import moved
 from repro.launchers.nodes.channel import GREETING, NONCE, TAG, Channel, LinkLost, accept, connect
-from repro.launchers.nodes.head import Clock, Head
-from repro.launchers.nodes.identity import difference, identity
+from repro.launchers.nodes.head import Clock, Head, difference, identity
 
 SECRET, OTHER = b"s" * 32, b"t" * 32
 
@@ -216,23 +215,23 @@ def test_a_secret_is_made_once_and_only_its_owner_reads_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.delenv(secret.VARIABLE, raising=False)
+    monkeypatch.delenv(hosts.SECRET, raising=False)
     with pytest.raises(UsageError, match=r"no secret here: copy .*repro/secret from"):
-        secret.read()
-    key = secret.read(make=True)
-    assert secret.read() == key and len(key) == 64 and len(secret.key_of(key)) == 32
-    assert secret.place().stat().st_mode & 0o777 == 0o600
-    secret.place().chmod(0o640)
+        hosts.read_secret()
+    key = hosts.read_secret(make=True)
+    assert hosts.read_secret() == key and len(key) == 64 and len(hosts.key_of(key)) == 32
+    assert hosts.secret_file().stat().st_mode & 0o777 == 0o600
+    hosts.secret_file().chmod(0o640)
     with pytest.raises(UsageError, match="others can read it; chmod 600"):
-        secret.read()
-    monkeypatch.setenv(secret.VARIABLE, "short")
+        hosts.read_secret()
+    monkeypatch.setenv(hosts.SECRET, "short")
     with pytest.raises(UsageError, match="fewer than 16 characters"):
-        secret.read()
-    monkeypatch.setenv(secret.VARIABLE, "x" * 16)
-    assert secret.read() != key
+        hosts.read_secret()
+    monkeypatch.setenv(hosts.SECRET, "x" * 16)
+    assert hosts.read_secret() != key
 
 
-# ---- files, paths, clocks
+# ---- channel, paths, clocks
 
 
 def test_files_arrive_as_they_were_sent(
@@ -244,12 +243,12 @@ def test_files_arrive_as_they_were_sent(
     contents = {"a/large": os.urandom((2 << 20) + 17), "empty": b"", "small": b"x"}
     for name, content in contents.items():
         (given / name).write_bytes(content)
-    before = files.state(given)
+    before = channel.file_state(given)
     (given / "small").write_bytes(b"xy")
-    assert files.changed(given, before) == ["small"]
+    assert channel.changed_files(given, before) == ["small"]
     target.mkdir()
-    arrivals = files.Arrivals(target)
-    sending = threading.Thread(target=files.send, args=(agent, 1, given, files.all_below(given)))
+    arrivals = channel.Arrivals(target)
+    sending = threading.Thread(target=channel.send_files, args=(agent, 1, given, channel.files_below(given)))
     sending.start()
     for _ in range(1 + 3 + 1 + 1 + 1):  # names, three parts of the large one, one of the small one
         arrivals.take(head.receive())
@@ -265,7 +264,7 @@ def test_a_file_cannot_leave_its_folder(
     agent.send("file", {"name": name, "size": 0, "sha256": "e3b0c44298fc1c149afbf4c8996fb924"
                                                            "27ae41e4649b934ca495991b7852b855"})
     with pytest.raises(LinkLost, match="leads out of its folder"):
-        files.Arrivals(tmp_path / "in").take(head.receive())
+        channel.Arrivals(tmp_path / "in").take(head.receive())
 
 
 def test_paths_below_the_run_are_moved_and_no_others() -> None:

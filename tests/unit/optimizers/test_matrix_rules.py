@@ -11,10 +11,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from repro.core.errors import UsageError  # noqa: E402
-from repro.engines.plain.optimizer_options import class_of, options_of  # noqa: E402
+from repro.engines.plain.state import class_of, options_of  # noqa: E402
 from repro.optimizers.muon import Muon, hidden_names  # noqa: E402
-from repro.optimizers.shampoo import Shampoo  # noqa: E402
-from repro.optimizers.soap import Soap  # noqa: E402
+from repro.optimizers.rules import Shampoo, Soap  # noqa: E402
 
 
 def network() -> Any:
@@ -56,7 +55,7 @@ def test_muon_has_hidden_matrices_and_adamw_the_rest_as_the_record_shows() -> No
     net = network()
     made = Muon(lr=0.02, adamw_lr=0.001, weight_decay=0.1, decay="weights").build(net.named_parameters())
     shown = json.loads(options_of(made))
-    assert class_of(made) == "repro.optimizers.updates.joined.Joined"
+    assert class_of(made) == "repro.optimizers.updates.Joined"
     assert sorted((group["rule"], group["weight_decay"], group["tensors"]) for group in shown) == [
         ("adamw", 0.0, {"*.bias": 4}), ("adamw", 0.1, {"*.weight": 2}), ("muon", 0.1, {"*.weight": 2})]
     held = {group["rule"]: len(group["params"]) for group in made.param_groups if group["weight_decay"]}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from repro.cli.commands.suites import rows
-from repro.core import installed, registry
+from repro.core import machine, registry
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
 from repro.suite.planning.plan import Plan
@@ -96,7 +96,7 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, package: str, module: str
 ) -> None:
     real = importlib.util.find_spec
-    monkeypatch.setattr(installed, "find_spec", lambda wanted: None if wanted == module else real(wanted))
+    monkeypatch.setattr(machine, "find_spec", lambda wanted: None if wanted == module else real(wanted))
     found = plan_of_both(tmp_path, name)
     assert reasons(found) == [f"optimizer {name}: package {package} is not installed: pip install "
                               "'repro-harness[optimizers]'"]

@@ -16,13 +16,8 @@ from repro.papers.kfac.kfac import Kfac  # noqa: E402
 from repro.seams.training import Workload  # noqa: E402
 from repro.seams.workload import call_model  # noqa: E402
 from repro.suite.file import read_suite  # noqa: E402
-from repro.suite.planning.plan import (  # noqa: E402
-    Plan,
-    estimate,
-    make_plan,
-)
-from repro.workloads.digits import Digits  # noqa: E402
-from repro.workloads.digits_mlp import DigitsMlp  # noqa: E402
+from repro.suite.planning.plan import Plan, estimate, make_plan  # noqa: E402
+from repro.workloads.digits import Digits, DigitsMlp  # noqa: E402
 from repro.workloads.gpt_synthetic import GptSynthetic  # noqa: E402
 from repro.workloads.mnist1d import Mnist1d  # noqa: E402
 from repro.workloads.text import Text  # noqa: E402

@@ -20,7 +20,7 @@ from repro.runner.run import Run, prepare
 from repro.seams.training import Batch
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import make_plan
-from repro.worker.checkpoints.checkpoint_writer import CheckpointWriter
+from repro.worker.checkpoints import CheckpointWriter
 from tests.watcher import Silent
 
 SUITE = """\

@@ -25,7 +25,7 @@ from repro.record.result.remarks import CheckpointsSkipped
 from repro.runner.context import Options
 from repro.runner.run import Run
 from repro.seams.training import Batch
-from repro.worker.checkpoints.checkpointing import find_problem
+from repro.worker.checkpoints import find_problem
 from tests.unit.record.resumable_runs import MACHINE, begin, failing, ledger, quiet
 from tests.watcher import Silent
 

@@ -20,10 +20,9 @@ from repro.launchers.inline import Inline
 from repro.record.folder import checkpoint
 from repro.record.log.schema import Launched
 from repro.runner import attempt as runner_attempt
-from repro.runner.launching import PARITY_WORKER, Launchers
+from repro.runner.launching import PARITY_WORKER, Launchers, entry_of
 from repro.runner.run import Run, prepare
 from repro.seams.launching import LaunchRequest, LaunchResult
-from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial
 from repro.suite.planning.plan import Plan, make_plan
 from repro.worker.gate.difference import Difference
@@ -297,7 +296,7 @@ class Counting(Launchers):
     gates = 0
 
     def launch(self, trial: Trial, entry: str, folder: Path, payload: dict[str, Any]) -> LaunchResult:
-        if entry == TrainingConfig.entry:
+        if entry == entry_of(trial.choices):
             raise KeyboardInterrupt
         assert entry == PARITY_WORKER
         self.gates += 1

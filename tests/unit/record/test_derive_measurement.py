@@ -20,7 +20,7 @@ from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.seams.measurement import Check, FigureKind, Findings
 from repro.suite.model import Trial
-from repro.worker.step_log import write_operations
+from repro.worker.steps import write_operations
 from tests.unit.suite.test_measurement_suite import plan
 
 GOOD = {"name": "sum", "error": 1e-13, "limit": 1e-12}

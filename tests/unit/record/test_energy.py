@@ -19,7 +19,7 @@ from repro.record.folder.store import read_record
 from repro.record.result.parts import Energy, Part
 from repro.record.result.remarks import EnergyOfLastAttempt, Resumed
 from repro.record.result.results import Result
-from repro.runner import energy_meter, energy_process
+from repro.runner import energy_meter
 from repro.runner.energy_meter import EnergyMeter
 from tests.records import make_record
 
@@ -103,7 +103,7 @@ def test_the_trackers_process_gets_no_credential_and_no_settings_of_the_user(
     ("gpu", SimpleNamespace(), "measured"),
 ])
 def test_only_a_counter_is_called_measured(kind: str, hardware: object, provenance: str) -> None:
-    assert energy_process._how(kind, hardware)[0] == provenance
+    assert energy_meter._how(kind, hardware)[0] == provenance
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_the_tracker_removes_only_its_own_folder(tmp_path: Path, monkeypatch: py
     for home, left in ((ours, False), (other, True)):
         home.mkdir()
         monkeypatch.setenv("HOME", str(home))
-        energy_process._leave(home)
+        energy_meter._leave(home)
         assert home.exists() is left
 
 
@@ -160,7 +160,7 @@ def test_it_is_in_the_result_the_page_the_tables_and_the_metrics_with_its_label(
 
 
 def test_a_run_without_it_reports_no_energy(tmp_path: Path) -> None:
-    from repro.reporters.page.sections.energy import energy
+    from repro.reporters.page.sections.figures import energy
 
     assert energy(make_record(tmp_path / "run", only=4)) is None
 

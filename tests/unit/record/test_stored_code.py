@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.core import source_import
+from repro.core import source_code
 from repro.core.errors import TrialError
 from repro.core.machine import Machine
 from repro.record.environment.plugin_code import plugin_code
@@ -35,9 +35,9 @@ def test_a_rank_imports_the_kept_source_and_refuses_one_that_changed(tmp_path: P
     keep_code(tmp_path / "run/code", plan)
     trial = next(plan.trials()).model_dump(mode="json", by_alias=True)
     payload = {"trial": trial, "code": str(tmp_path / "run/code")}
-    source_import._allowed.clear()
+    source_code._allowed.clear()
     allow_code_of_trial(payload)
-    assert source_import._allowed[trial["choices"]["engine"]["code"]].root.parent == tmp_path / "run/code"
+    assert source_code._allowed[trial["choices"]["engine"]["code"]].root.parent == tmp_path / "run/code"
     next((tmp_path / "run/code").glob("*/pace.py")).write_text("SECONDS = 3\n")
     with pytest.raises(TrialError, match=r"^code/\w{16}: is not the source of the record: its sha256 is \w{16}, not"):
         allow_code_of_trial(payload)

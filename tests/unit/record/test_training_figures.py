@@ -15,7 +15,7 @@ from repro.record.log.reading import read_log
 from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.model import Trial
-from repro.worker.step_log import write_rank_steps, write_steps
+from repro.worker.steps import write_rank_steps, write_steps
 
 BATCH, WARM, STEPS, PROCESSES = 40, 2, 5, 2
 SECONDS = [9.0, 5.0, 0.1, 0.2, 0.3, 0.4, 0.5]

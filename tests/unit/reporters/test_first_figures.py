@@ -16,12 +16,12 @@ from repro.record.folder.store import Record, read_record
 from repro.suite.model import Trial
 from tests.records import SCALING, SUITE, Course, default_course, make_record, scaling_course
 
-question = importlib.import_module("repro.reporters.page.first.question")
+question = importlib.import_module("repro.reporters.page.question")
 scaling = importlib.import_module("repro.reporters.page.charts.scaling")
-speedup = importlib.import_module("repro.reporters.page.first.speedup")
-sketches = importlib.import_module("repro.reporters.page.first.sketch")
-first = importlib.import_module("repro.reporters.page.first.first")
-copies = importlib.import_module("repro.reporters.page.first.copies")
+speedup = importlib.import_module("repro.reporters.page.speedup")
+sketches = importlib.import_module("repro.reporters.page.axis")
+first = importlib.import_module("repro.reporters.page.first_screen")
+copies = importlib.import_module("repro.reporters.page.speedup")
 axis = importlib.import_module("repro.reporters.page.axis")
 GALLERY = Path(__file__).parents[3] / "docs/gallery/records"
 
@@ -126,8 +126,8 @@ def test_a_bound_of_one_point_is_not_promised(tmp_path: Path) -> None:
 
 def test_an_unfinished_run_is_told_to_run_the_missing_pairs(tmp_path: Path) -> None:
     primary = speedup.forest(findings(make_record(tmp_path / "run", SUITE, only=5))).primary
-    assert primary.because.startswith("1 of 6 planned pairs have run")
-    assert primary.settles == "run the missing pairs"
+    assert primary.item.because.startswith("1 of 6 planned pairs have run")
+    assert primary.item.settles == "run the missing pairs"
 
 
 @pytest.mark.parametrize(("text", "lead"), [

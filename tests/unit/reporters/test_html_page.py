@@ -179,7 +179,7 @@ def test_an_interval_beyond_the_drawing_ends_in_an_arrow(tmp_path: Path) -> None
         return Course(0.01 * (3 if trial.choices.engine.kind == "deepspeed" and trial.repeat else 1))
 
     record = make_record(tmp_path / "run", SUITE.replace("seeds: 6", "seeds: 2"), swinging)
-    forest = importlib.import_module("repro.reporters.page.first.speedup").forest(findings(record))
+    forest = importlib.import_module("repro.reporters.page.speedup").forest(findings(record))
     assert forest.primary.clipped == (True, True)
     assert forest.primary.whisker == (forest.axis.left, forest.axis.right)
     assert not any(any(row.clipped) for row in forest.others if row.candidate.label.startswith("ddp"))

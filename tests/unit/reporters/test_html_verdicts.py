@@ -27,12 +27,12 @@ from tests.records import SUITE, Course, make_record
 
 ROOT = Path(__file__).parents[3]
 bands = importlib.import_module("repro.reporters.page.charts.bands")
-checklists = importlib.import_module("repro.reporters.page.sections.checklist")
-citations = importlib.import_module("repro.reporters.page.citation")
-speedup = importlib.import_module("repro.reporters.page.first.speedup")
+html_page = importlib.import_module("repro.reporters.html_page")
+citations = importlib.import_module("repro.reporters.page.sections.settings")
+speedup = importlib.import_module("repro.reporters.page.speedup")
 survivals = importlib.import_module("repro.reporters.page.charts.survival")
 text_of = importlib.import_module("repro.tables.text")
-trusts = importlib.import_module("repro.reporters.page.sections.trust")
+clocks = importlib.import_module("repro.reporters.page.sections.clocks")
 
 
 def uneven(trial: Trial) -> Course:
@@ -103,7 +103,7 @@ def test_failing_rules_are_counted_at_the_top_and_first_in_their_section(
 ) -> None:
     rules = [finding("F1", "pass"), finding("HB3", "fail", False), finding("F2", "fail"),
              finding("NEU4", "cannot tell")]
-    monkeypatch.setattr(checklists, "check", lambda record: tuple(rules))
+    monkeypatch.setattr(html_page, "check", lambda record: tuple(rules))
     html = written(plain, tmp_path)
     top = html[html.index('id="verdicts"'):html.index('id="h-notices"')]
     assert "1 required best-practice rule fails" in top and "evidence of" not in top
@@ -123,11 +123,11 @@ def test_a_ratio_of_times_is_drawn_with_factors_that_multiply_to_it(missed: Reco
     assert taken
     for row in taken:
         samples, throughput = row.factors
-        assert samples.shown.value / throughput.shown.value == pytest.approx(row.ratio.value, rel=1e-9)
+        assert samples.ratio.value / throughput.ratio.value == pytest.approx(row.ratio.value, rel=1e-9)
         # On a logarithmic axis the lengths from 1 add up.
         lengths = [dot - forest.one for dot in (samples.dot, throughput.dot)]
         assert sum(lengths) == pytest.approx(row.dot - forest.one, abs=0.01)
-        assert items[row.index].split.samples.value == samples.shown.value
+        assert items[row.index].split.samples.value == samples.ratio.value
 
 
 def test_if_trials_missed_the_restricted_mean_replaces_the_ratio(missed: Record) -> None:
@@ -135,14 +135,14 @@ def test_if_trials_missed_the_restricted_mean_replaces_the_ratio(missed: Record)
     item = compare(missed.plan, missed.results, started_ms=missed.started_ms)[0]
     assert primary.ratio is None and item.restricted is not None
     (factor,) = primary.factors
-    assert factor.shown.value == item.restricted.ratio
-    assert [end.value for end in factor.ends] == [item.restricted.interval.low, item.restricted.interval.high]
+    assert factor.ratio.value == item.restricted.ratio
+    assert [end.value for end in factor.interval] == [item.restricted.interval.low, item.restricted.interval.high]
 
 
 def test_every_pair_names_its_two_trials(plain: Record) -> None:
     results = {item.trial_id: item for item in plain.results}
     for row in speedup.forest(findings(plain)).rows:
-        for pair in row.trials:
+        for pair in row.pairs:
             ours, theirs = results[pair.candidate_trial], results[pair.baseline_trial]
             assert (ours.repeat, theirs.repeat) == (pair.repeat, pair.repeat)
             assert ours.tta_wall / theirs.tta_wall == pytest.approx(pair.ratio.value)
@@ -169,7 +169,7 @@ def test_survival_steps_are_those_of_compare_and_ticks_mark_the_missed(missed: R
         if summary.reached_by:
             assert steps == [(pytest.approx(x, rel=1e-6), y) for x, y in summary.reached_by]
             assert trace["marker"]["symbol"].count("line-ns-open") == 3
-            assert row.mean.value == summary.restricted.value
+            assert row.summary.restricted.value == summary.restricted.value
         else:
             assert trace["y"][-1] == 1.0 and len(steps) == len(set(summary.values))
         assert trace["y"] == sorted(trace["y"]) and trace["x"] == sorted(trace["x"])
@@ -234,23 +234,23 @@ def test_thinning_changes_lines_but_no_figure(plain: Record, monkeypatch: pytest
     assert curves.panels(plain)[0].rows == whole.rows
 
 
-@pytest.mark.parametrize(("field", "value", "limit"), [
-    ("conservation_error", 0.02, "conservation"), ("observer_effect", 0.006, "observer"),
+@pytest.mark.parametrize(("field", "value", "name"), [
+    ("conservation_error", 0.02, "Conservation"), ("observer_effect", 0.006, "Observer"),
 ])
-def test_one_trial_beyond_a_limit_is_named(plain: Record, field: str, value: float, limit: str) -> None:
+def test_one_trial_beyond_a_limit_is_named(plain: Record, field: str, value: float, name: str) -> None:
     bad = plain.results[3].model_copy(update={field: value})
     record = dataclasses.replace(plain, results=(*plain.results[:3], bad, *plain.results[4:]))
-    rows = {row.mark.cell_id: getattr(row, limit) for row in trusts.trust(record).rows}
-    assert rows[bad.cell_id].beyond and rows[bad.cell_id].trial_id == bad.trial_id
-    assert sum(worst.beyond for worst in rows.values()) == 1
-    assert rows[bad.cell_id].shown.value == value
+    read, most = next((read, most) for title, most, read in clocks.CHECKS if title.startswith(name))
+    worst = {cell.cell_id: clocks.worst(record.of_cell(cell.cell_id), read) for cell in record.plan.cells}
+    assert worst[bad.cell_id] == (value, bad.trial_id)
+    assert sum(share > most for share, _ in worst.values()) == 1
 
 
 def test_pairing_hashes_are_counted_seed_by_seed(plain: Record) -> None:
     other = plain.results[0].model_copy(update={"hashes": {**plain.results[0].hashes, "init_weights": "else"}})
     record = dataclasses.replace(plain, results=(other, *plain.results[1:]))
-    assert ("init weights", "identical between the cells for 5 of 6 seeds") in trusts.trust(record).pairing
-    assert ("init weights", "identical between the cells for 6 of 6 seeds") in trusts.trust(plain).pairing
+    assert ("init weights", "identical between the cells for 5 of 6 seeds") in clocks.pairing(record)
+    assert ("init weights", "identical between the cells for 6 of 6 seeds") in clocks.pairing(plain)
 
 
 def test_differing_factors_come_first(plain: Record) -> None:

@@ -20,7 +20,7 @@ from tests.records import SUITE, make_record
 
 rows = importlib.import_module("repro.tables.tables")
 numbers = importlib.import_module("repro.reporters.paper.latex_numbers")
-table = importlib.import_module("repro.reporters.paper.latex_table")
+table = importlib.import_module("repro.reporters.paper.latex_text")
 words = importlib.import_module("repro.tables.layout")
 TOOL = shutil.which("pdflatex") or shutil.which("tectonic")
 

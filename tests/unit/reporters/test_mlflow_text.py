@@ -7,18 +7,27 @@ import math
 from pathlib import Path
 
 import pytest
-from repro.reporters.tracking.metric_names import GROUPS, OTHER, of_trial
 from repro.reporters.tracking.metric_points import (
+    GROUPS,
+    OTHER,
     MetricPoint,
     cell_metrics,
     cell_points,
+    of_trial,
     result_points,
     training_points,
 )
-from repro.reporters.tracking.notes import Links, cell_note, experiment_note, trial_note
+from repro.reporters.tracking.notes import (
+    NOTE,
+    VIEW_TAG,
+    Links,
+    cell_note,
+    experiment_note,
+    experiment_tags,
+    trial_note,
+)
 from repro.reporters.tracking.run_view import cell_view, flat_params
 from repro.reporters.tracking.server import _is_new
-from repro.reporters.tracking.table_view import NOTE, VIEW_TAG, experiment_tags
 
 from repro.compare import compare, summarize
 from repro.record.folder.store import Record

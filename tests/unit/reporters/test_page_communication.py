@@ -24,7 +24,6 @@ from repro.suite.model import Trial
 from tests.records import SCALING, SUITE, WEIGHTS, Course, Moved, make_record, sample_network, scaling_course
 
 page_bounds = importlib.import_module("repro.reporters.page.charts.bounds")
-page_network = importlib.import_module("repro.reporters.page.sections.network")
 page_scaling = importlib.import_module("repro.reporters.page.charts.scaling")
 page_traffic = importlib.import_module("repro.reporters.page.traffic")
 OVERLAP = SCALING.replace("suite: scaling", "suite: overlap").replace(
@@ -354,10 +353,11 @@ def test_the_page_labels_every_kind_of_figure(record: Record, tmp_path: Path) ->
 
 
 def test_network_rows_by_arrangement(record: Record) -> None:
-    rows = page_network.networks(record)
-    assert [(row.ranks, row.nodes, len(row.links)) for row in rows] == [(1, 1, 0), (2, 2, 2), (4, 4, 4)]
-    assert str(rows[2].slowest) == "99.0\N{NO-BREAK SPACE}Mbit/s"
-    assert rows[0].slowest is None
+    rows = page_traffic.networks(record)
+    assert [(len(row.network.node_of_rank), len(row.nodes), len(row.links)) for row in rows] == [
+        (1, 1, 0), (2, 2, 2), (4, 4, 4)]
+    assert str(page_traffic.megabits(rows[2].measured[0])) == "99.0\N{NO-BREAK SPACE}Mbit/s"
+    assert not rows[0].measured
 
 
 def test_nodes_with_rates_of_their_own(record: Record) -> None:
@@ -368,5 +368,5 @@ def test_nodes_with_rates_of_their_own(record: Record) -> None:
             update={"stated_bits_per_second": (1e8, 1e8, 1e8, 2e7)})})
 
     mixed = dataclasses.replace(record, results=tuple(map(changed, record.results)))
-    assert page_network.networks(mixed)[2].stated.replace("\N{NO-BREAK SPACE}", " ") == (
+    assert page_traffic.networks(mixed)[2].stated.replace("\N{NO-BREAK SPACE}", " ") == (
         "100 Mbit/s (node 0 to 2); 20.0 Mbit/s (node 3)")

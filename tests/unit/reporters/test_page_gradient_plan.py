@@ -10,9 +10,8 @@ import pytest
 
 from repro.comm.algorithms.ring import Ring
 from repro.core import registry
-from repro.engines.gradient_plan import Shape, plan_layers
+from repro.papers.wait_free.gradient_plan import Shape, plan_layers
 from repro.record.folder.store import Record, read_record
-from repro.record.result.parts import LayerCost
 from tests.records import SCALING, make_record, scaling_course
 
 rows = importlib.import_module("repro.tables.tables")
@@ -24,7 +23,8 @@ SHAPES = [Shape("conv.weight", 6, 9, linear=False, rows=500), Shape("wide.weight
 def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
     made = make_record(tmp_path_factory.mktemp("plan") / "run", SCALING, scaling_course, only=12)
     path = made.folder.result(made.results[0].trial_id)
-    data = json.loads(path.read_text()) | {"gradient_plan": [line.row() for line in plan_layers(SHAPES, 4, Ring())]}
+    planned = [line.model_dump() for line in plan_layers(SHAPES, 4, Ring())]
+    data = json.loads(path.read_text()) | {"gradient_plan": planned}
     path.write_text(json.dumps(data))
     return read_record(made.folder.root)
 
@@ -33,7 +33,7 @@ def test_the_engine_s_lines_are_those_of_a_result(record: Record) -> None:
     planned, *others = (item.gradient_plan for item in record.results)
     assert planned and not any(others)
     assert [line.factors for line in planned] == [False, True, False]
-    assert planned[1] == LayerCost.model_validate(plan_layers(SHAPES, 4, Ring())[1].row())
+    assert planned[1] == plan_layers(SHAPES, 4, Ring())[1]
     assert planned[1].factor_bytes == 3 * 16 * (512 + 256) * 4
 
 

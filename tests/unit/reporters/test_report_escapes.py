@@ -24,9 +24,9 @@ from repro.record.result.remarks import Stated, stated
 from repro.suite.planning.cell import Cell
 from tests.records import make_record
 
-csv_tables = importlib.import_module("repro.reporters.csv_files")
+csv_tables = importlib.import_module("repro.reporters.table_files")
 markdown_page = importlib.import_module("repro.reporters.markdown")
-latex_paper = importlib.import_module("repro.reporters.latex")
+latex_paper = importlib.import_module("repro.reporters.paper.latex_text")
 tables = importlib.import_module("repro.tables.tables")
 HOSTILE = [
     '<script>alert(1)</script>', "</script><img src=x onerror=alert(1)>", 'a "quoted" \'name\'', "a|b|c", "`code`",
@@ -96,7 +96,7 @@ def test_latex_reads_back_as_the_text(text: str) -> None:
 @given(st.text(max_size=30) | st.sampled_from(HOSTILE))
 def test_csv_reads_back_and_no_field_is_a_formula(text: str) -> None:
     clean = tables.plain(text)
-    written = csv_tables.text(tables.Table("t", "t", ({"a": clean, "b": -1.5, "c": None, "d": True},)))
+    written = csv_tables.csv_text(tables.Table("t", "t", ({"a": clean, "b": -1.5, "c": None, "d": True},)))
     (_, row) = list(csv.reader(io.StringIO(written, newline="")))
     assert row[0] in (clean, f"'{clean}") and row[1:] == ["-1.5", "", "true"]
     assert not row[0].lstrip(" ").startswith(csv_tables.FORMULA)

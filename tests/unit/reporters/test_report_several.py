@@ -9,17 +9,19 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from repro.reporters.page.first.section_answers import section_answers
+from repro.reporters.page.several import answers
+from repro.reporters.page.speedup import forest
 
 from repro.bundle.verify import verify
 from repro.cli.main import cli
 from repro.compare import compare
+from repro.compare.findings import findings
 from repro.compare.runs.merge import LATER, sections
 from repro.core import registry
 from repro.core.errors import OutputError, UsageError
 from repro.core.files import write_model
 from repro.record.folder import index
-from repro.record.folder.ledger import Incident
+from repro.record.folder.ledger import Incident, append_line
 from repro.record.folder.store import Record, read_record
 from tests.records import SUITE, Course, make_record
 
@@ -84,7 +86,7 @@ def test_incidents_of_every_run_are_shown_with_its_name(late: Record, tmp_path: 
     first = make_record(tmp_path / "first", only=4, started_ms=1_500_000_000_000)
     second = make_record(tmp_path / "second", started_ms=1_550_000_000_000)
     for record, at in ((second, 2), (first, 1)):
-        record.folder.keep_incident(Incident(at_ms=at, kind="clock", text=f"at {at}", trial_id=f"t{at}"))
+        append_line(record.folder.incidents, Incident(at_ms=at, kind="clock", text=f"at {at}", trial_id=f"t{at}"))
     (found,) = sections([second.folder.root, first.folder.root], tmp_path / "out")
     assert [(item.at_ms, item.kind, item.text, item.trial_id) for item in found.record.incidents] == [
         (1, "clock", "first: at 1", "t1"), (2, "clock", "second: at 2", "t2")]
@@ -237,20 +239,19 @@ def test_the_page_opens_with_the_primary_contrast_of_each_section(tmp_path: Path
     slow = make_record(tmp_path / "slow", course=uneven)
     roots = [slow.folder.root, declared.folder.root, without.folder.root]
     found = sections(roots, tmp_path / "out")
-    shown = section_answers(found)
-    assert [item.number for item in shown.rows] == [1, 2, 3] and shown.axis is not None
-    for item, section in zip(shown.rows, found, strict=True):
+    forests = [forest(findings(section.record)) for section in found]
+    axis, ends = answers(forests).axis, []
+    assert axis is not None
+    for drawn, section in zip(forests, found, strict=True):
         compared = compare(section.record.plan, section.record.results, started_ms=section.record.started_ms)
         primary = next((row for row in compared if row.primary), None)
-        if primary is None:
-            assert item.row is None and item.dot is None and item.contrasts == len(compared)
-            continue
-        assert primary.ratio and primary.interval and item.row is not None and item.bar is not None
-        assert item.row.verdict == primary.verdict
-        assert item.dot == shown.axis.at(primary.ratio)
-        assert item.bar == (shown.axis.at(primary.interval.low), shown.axis.at(primary.interval.high))
-        assert item.bar[0] < item.dot < item.bar[1]
-    assert [item.row is None for item in shown.rows].count(True) == 1
+        assert (drawn.primary and drawn.primary.item) == primary
+        if primary is not None:
+            assert primary.ratio and primary.interval
+            assert all(map(axis.holds, (primary.ratio, primary.interval.low, primary.interval.high)))
+            ends.append(f'cx="{axis.at(primary.ratio)}%"')
+    assert [item.primary is None for item in forests].count(True) == 1
     (place,) = registry.load("reporter", "html")().write_sections(found, tmp_path / "page")
     first = Path(place).read_text().split("<nav")[0]
+    assert all(end in first for end in ends)
     assert first.count('<svg class="whisker') == 2 and "No primary contrast is declared" in first

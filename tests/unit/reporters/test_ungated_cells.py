@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from reporters.page.notices import notices, parity
-from repro.audit.rules.acm import functional
+from repro.audit.rules.checklists import functional
 from repro.audit.rules.from_record import _parity, record_facts
 from repro.compare import compare
 from repro.compare.findings import findings

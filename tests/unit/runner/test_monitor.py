@@ -12,8 +12,8 @@ import pytest
 
 from repro.core.events import Event, EventLog
 from repro.record.log.schema import EvalAccuracy, RunStart
-from repro.runner import monitor
-from repro.runner.monitor import Monitor
+from repro.runner import attempt
+from repro.runner.attempt import Monitor
 
 
 def test_a_full_disk_ends_the_system_metrics_and_nothing_else(
@@ -25,7 +25,7 @@ def test_a_full_disk_ends_the_system_metrics_and_nothing_else(
         pytest.skip("mounting a small disk takes root")
     request.addfinalizer(lambda: subprocess.run(["umount", str(full)], check=True))
     (full / "other").write_bytes(bytes(4096))
-    monkeypatch.setattr(monitor, "PERIOD_SECONDS", 0.02)
+    monkeypatch.setattr(attempt, "PERIOD_SECONDS", 0.02)
     lived: list[bool] = []
     log, figures = tmp_path / "result_1.txt", full / "system_1.txt"
     with Monitor(log, figures, lambda *_: None, lambda: lived.append(True)) as watch:
@@ -36,16 +36,16 @@ def test_a_full_disk_ends_the_system_metrics_and_nothing_else(
 
 def test_a_log_is_not_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The parent reads a log every second next to a timed trial."""
-    monkeypatch.setattr(monitor, "PERIOD_SECONDS", 0.01)
+    monkeypatch.setattr(attempt, "PERIOD_SECONDS", 0.01)
     path, read, told = tmp_path / "result_1.txt", [], []
-    real = monitor.follow_log
+    real = attempt.follow_log
 
     def follow(log: Path, offset: int) -> Iterator[tuple[Event | None, int]]:
         for event, after in real(log, offset):
             read.append((offset, after))
             yield event, after
 
-    monkeypatch.setattr(monitor, "follow_log", follow)
+    monkeypatch.setattr(attempt, "follow_log", follow)
     looks: list[bool] = []
     now = [1_000_000_000]
     with Monitor(path, tmp_path / "system_1.txt", lambda *seen: told.append(seen), lambda: looks.append(True)):
@@ -65,7 +65,7 @@ def test_a_log_is_not_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_signal_while_the_thread_begins_leaves_none_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "PERIOD_SECONDS", 0.01)
+    monkeypatch.setattr(attempt, "PERIOD_SECONDS", 0.01)
     real = threading.Thread.start
 
     def interrupted(thread: threading.Thread) -> None:

@@ -26,10 +26,9 @@ from repro.record.folder.index import seal
 from repro.record.folder.ledger import Incident
 from repro.record.folder.store import Record, RunFolder
 from repro.runner.context import Options, RunContext
-from repro.runner.looks import Looks
 from repro.runner.machine_watch import MachineWatch
 from repro.runner.run import Run, prepare
-from repro.runner.trials import Trials
+from repro.runner.trials import Looks, Trials
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import Plan, make_plan
 from tests.watcher import Silent

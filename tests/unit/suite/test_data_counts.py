@@ -21,7 +21,7 @@ from repro.runner.preflight import absent_data, data_sets
 from repro.seams.training import Workload
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import Plan, expand_again, make_plan
-from repro.workloads.images.cifar10_form import Cifar10Form
+from repro.workloads.cifar10_form import Cifar10Form
 from tests.made_data import cifar10_folder, prepared
 from tests.plans import planned
 from tests.records import SUITE, make_record, sample_environment

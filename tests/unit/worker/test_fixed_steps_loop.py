@@ -1,8 +1,9 @@
-"""Blocks and the end of a trial of a fixed number of steps; the figures of its model."""
+"""Blocks, timed steps and the end of a trial of a fixed number of steps; the figures of its model."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,13 +13,14 @@ import torch
 from repro.core.random_streams import Streams
 from repro.record.environment.gpus import stated_peak
 from repro.suite.model import Trial
-from repro.worker.context import TrialContext
-from repro.worker.model_flops import meta_twin
+from repro.worker.main import build
 from repro.worker.report import model_report
 from repro.worker.report.final_report import waited_and_stepped
+from repro.worker.setup import RankPlace, TrialContext, meta_twin
 from repro.worker.stop_rule import decide_steps
 from repro.workloads.digits import Digits
 from repro.workloads.imagenet import ImageNetSynthetic
+from tests.engine_ranks import free_port
 from tests.unit.record.test_training_figures import trial
 
 
@@ -80,14 +82,8 @@ def test_samples_of_several_shapes_have_no_one_number_of_operations(monkeypatch:
     assert sizes.build(Streams(1, 0), "cpu").unlike_samples
     build = Digits.build
     monkeypatch.setattr(Digits, "build", lambda *given: replace(build(*given), unlike_samples=True))
-    monkeypatch.setattr(model_report, "_device_name", lambda device: "cpu")
-    parts = Digits().build(Streams(1, 0), "cpu")
-    made = SimpleNamespace(
-        session=SimpleNamespace(gather=lambda value: ["NVIDIA L4"]), parts=parts, workload=Digits(),
-        started=SimpleNamespace(twin=meta_twin(parts.model)), job=SimpleNamespace(
-            device="cuda:0", precision=SimpleNamespace(tf32=False, autocast=None, weights="float32")))
-    found = model_report.describe_model(cast(TrialContext, made))
-    assert found is not None and found.forward_flops is None
+    found = described(monkeypatch, ["NVIDIA L4"])
+    assert found.forward_flops is None
     assert found.why == model_report.UNLIKE
 
 
@@ -108,3 +104,51 @@ def test_a_model_that_cannot_be_copied_costs_the_figure_and_not_the_trial() -> N
 
     found = meta_twin(Stubborn())
     assert found == "the model cannot be copied: no copies | of me"
+
+
+CHOICES: dict[str, Any] = {
+    "workload": "digits-mlp", "batch": {"global": 32, "accumulation": 2}, "optimizer": {"kind": "sgd", "lr": 0.1},
+    "evaluate_every": 160, "stop": {"metric": "top1", "target": 1.0, "max_epochs": 1, "design": "fixed_budget"},
+    "gradient_clip": 1.0, "device": "cpu",
+}
+READS = ("item", "tolist", "numpy", "cpu", "__float__", "__int__", "__bool__", "__index__")
+"""Each of them waits for a device."""
+
+
+def reading_mode() -> Any:
+    """A mode that counts reads in torch's own code."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Mode(TorchDispatchMode):
+        reads = 0
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.reads += function is torch.ops.aten._local_scalar_dense.default
+            return function(*args, **(kwargs or {}))
+
+    return Mode()
+
+
+@pytest.mark.parametrize("engine", ["single", "ddp"])
+def test_nothing_is_read_back_in_a_timed_step(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(free_port()))
+    trial = Trial.model_validate({"suite": "s", "suite_digest": "d", "repeat": 0, "master_seed": 1,
+                                  "choices": {**CHOICES, "engine": engine}})
+    loop = build(trial, RankPlace(0, 1, 0), tmp_path / "log.txt", {"launched_ns": 0})
+    try:
+        loop.start()
+        steps, mode = loop.steps, reading_mode()
+        steps.timer.start()
+        with monkeypatch.context() as patch, mode:
+            for name in READS:
+                patch.setattr(torch.Tensor, name, lambda self, *_, name=name: pytest.fail(f"{name} in a timed step"))
+            losses = [steps.train_step() for _ in range(3)]
+        assert mode.reads == 0
+        steps.log_block(losses)
+        assert len(steps.losses) == 3 and all(0 < loss < 10 for loss in steps.losses)
+        with mode:
+            losses[0].item()
+        assert mode.reads == 1, "the mode sees what it is for"
+    finally:
+        loop.close()

@@ -14,9 +14,7 @@ import pytest
 from repro.core.errors import TrialError
 from repro.core.events import EventLog
 from repro.worker.clock import CudaTimer
-from repro.worker.input.pipeline import Copier, WorkerInput, describe_end
-from repro.worker.input.receiver import Receiver
-from repro.worker.input.worker import Item, Reading, Unreadable, Wanted
+from repro.worker.input.pipeline import Copier, Item, Reading, Receiver, Wanted, WorkerInput, describe_end
 from repro.worker.steps import read_losses
 from tests.waiting import until
 
@@ -185,7 +183,8 @@ class Broken:
 ])
 def test_a_failure_is_one_line(error: Exception, reason: str) -> None:
     reader: Any = Broken(error)
-    assert Reading(reader)[Wanted(0, np.arange(2))] == Unreadable(reason)
+    found = Reading(reader)[Wanted(0, np.arange(2))]
+    assert isinstance(found, TrialError) and str(found) == reason
 
 
 def test_the_end_of_a_worker_in_words() -> None:

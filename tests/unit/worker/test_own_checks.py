@@ -1,18 +1,27 @@
-"""What the worker checks itself: weights that ranks hold, the bytes of any batch, buffers, dropout."""
+"""What the worker checks itself: weights that ranks hold, evaluations that move them, the gate's model and batches."""
 
 from __future__ import annotations
 
+import random
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from repro.core.errors import TrialError
+from repro.core.random_streams import Streams
 from repro.engines.precisions import Bf16Master, Fp16Master, Fp32
-from repro.seams.training import Held
-from repro.worker.gate.measure import batch_sha256
+from repro.seams.training import Held, TrainingParts
+from repro.seams.workload import call_model
+from repro.worker.gate.model import prepare
 from repro.worker.gate.trace import LEAST_RATE, SPIKE, STEPS, measured_steps
-from repro.worker.rank_weights import describe_held, wide_share
-from repro.worker.report.capture import assemble
+from repro.worker.gate.worker import batch_sha256
+from repro.worker.report.final_checks import Capture, assemble
+from repro.worker.weights import describe_held, wide_share
 
 torch = pytest.importorskip("torch")
 FULL = {"w": np.linspace(0.1, 1, 6, dtype=np.float32).reshape(2, 3), "b": np.ones(2, np.float32)}
@@ -124,3 +133,96 @@ def test_a_scaled_loss_is_the_workloads_times_the_factor() -> None:
     assert float(loss(2 * ones, ones)) == 1.0
     loss.factor = SPIKE
     assert float(loss(2 * ones, ones)) == SPIKE
+
+
+PART = Held("weight", np.arange(3, dtype=np.float32), 3)
+WHOLE = Held("weight", np.arange(6, dtype=np.float32))
+
+
+def capture(*states: list[Held]) -> Capture:
+    """A capture on a session that holds each of `states` in turn."""
+    held = iter(states)
+    session: Any = SimpleNamespace(held=lambda: next(held), buffers=dict, evaluated=nullcontext)
+    context: Any = SimpleNamespace(
+        session=session, parts=object(), trial=SimpleNamespace(master_seed=1, repeat=0))
+    return Capture(context)
+
+
+@pytest.mark.parametrize(("before", "after", "moved"), [
+    ([PART], [PART], []),
+    ([PART], [PART, WHOLE], []),  # an engine with shards keeps what it gathered to evaluate
+    ([PART, WHOLE], [PART], []),
+    ([PART], [Held("weight", PART.values + 1, 3), WHOLE], [4]),
+    ([WHOLE], [Held("weight", WHOLE.values * 1.0001)], [4]),
+])
+def test_only_weights_held_before_and_after_can_have_moved(
+    before: list[Held], after: list[Held], moved: list[int],
+) -> None:
+    kept = capture(before, after)
+    kept.before()
+    kept.after(SimpleNamespace(number=4))  # type: ignore[arg-type]
+    assert kept.moved == moved
+
+
+@pytest.fixture
+def plugin(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "plugins"))
+    import random_layers
+
+    yield random_layers.RandomLayers
+    sys.modules.pop("random_layers")
+
+
+def losses(parts: TrainingParts) -> list[float]:
+    inputs, targets = parts.synthetic_batch(8)
+    return [float(parts.loss(call_model(parts.model.train(), inputs), targets).detach()) for _ in range(2)]
+
+
+def test_the_hook_turns_random_layers_off_in_the_gate_only(plugin: Any) -> None:
+    trial, gate = (plugin().build(Streams(1, 0), "cpu") for _ in range(2))
+    prepare(gate, 1, "cpu")
+    assert losses(gate)[0] == losses(gate)[1]
+    assert losses(trial)[0] != losses(trial)[1], "a trial trains with them"
+
+
+def test_a_model_that_is_still_random_is_told_the_hook(plugin: Any) -> None:
+    with pytest.raises(TrialError, match=r"still random in the gate.*TrainingParts\.without_randomness"):
+        prepare(plugin(hook=False).build(Streams(1, 0), "cpu"), 1, "cpu")
+    prepare(plugin(hook=False, drop=0.0).build(Streams(1, 0), "cpu"), 1, "cpu")
+
+
+@pytest.mark.parametrize("draw", [lambda: torch.rand(()), lambda: random.random(), lambda: np.random.random()])
+def test_small_noise_of_any_generator_is_found(draw: Any) -> None:
+    class Noisy(torch.nn.Linear):
+        def forward(self, value: Any) -> Any:
+            return super().forward(value) * (1 + 1e-4 * float(draw()))
+
+    # Two losses in float32 may be equal by chance: these are not.
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)
+    with pytest.raises(TrialError, match="still random"):
+        prepare(parts_of(Noisy(3, 1)), 1, "cpu")
+
+
+def test_draws_without_effect_are_no_randomness_and_leave_no_trace() -> None:
+    class Draws(torch.nn.Sequential):
+        def forward(self, value: Any) -> Any:
+            return super().forward(value) + 0 * torch.rand(()) * random.random()
+
+    model = Draws(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1)).eval()
+    before = torch.get_rng_state(), random.getstate()
+    prepare(parts_of(model), 1, "cpu")
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+    assert int(model[1].num_batches_tracked) == 0
+    assert torch.equal(model[1].running_mean, torch.zeros(4))
+    assert not model.training
+
+
+def parts_of(model: Any) -> TrainingParts:
+    def unused(*_: Any) -> Any:
+        raise AssertionError
+
+    batch = torch.arange(6.0).reshape(2, 3), torch.ones(2, 1)
+    return TrainingParts(model, torch.nn.functional.mse_loss, {}, unused, unused, lambda n: batch, unused)

@@ -11,9 +11,9 @@ import pytest
 
 from repro.core.errors import ParityError
 from repro.suite.planning.plan import Plan
-from repro.worker.gate.measure import BLOCK, Measures
 from repro.worker.gate.parity import groups, why_not
 from repro.worker.gate.trace import read_traces
+from repro.worker.gate.worker import BLOCK, Measures
 from repro.workloads.digits import Digits
 from tests.plans import planned
 from tests.records import SUITE

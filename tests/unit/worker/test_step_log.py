@@ -1,4 +1,4 @@
-"""Blocks with many steps: every step is read back, by every reader and from every position."""
+"""Blocks with many steps: every step is read back, by every reader and from every position; the traffic of a rank."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,11 +15,12 @@ from repro.core.events import MAX_LINE, EventLog, read_events
 from repro.record.derive.derive import derive
 from repro.record.log import schema
 from repro.record.log.reading import interpret, log_damage, read_log
+from repro.record.result.parts import RankTraffic
 from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.model import Trial
-from repro.worker import step_log
-from repro.worker.step_log import STEPS_A_LINE, write_rank_steps, write_steps
+from repro.worker import steps as timed_steps
+from repro.worker.steps import STEPS_A_LINE, TrafficLog, write_rank_steps, write_steps
 from tests.unit.record.test_results import make_trial
 
 mlflow_points = importlib.import_module("repro.reporters.tracking.metric_points")
@@ -100,7 +102,7 @@ def test_a_reader_may_stop_behind_any_piece(tmp_path: Path) -> None:
 
 def test_pieces_give_the_result_of_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trial = write_log(tmp_path / "pieces", 25_000)
-    monkeypatch.setattr(step_log, "STEPS_A_LINE", 1 << 30)
+    monkeypatch.setattr(timed_steps, "STEPS_A_LINE", 1 << 30)
     write_log(tmp_path / "one", 25_000)
     counts = [sum(event.key == "x_steps" for event in read_events(tmp_path / name)[0]) for name in ("pieces", "one")]
     assert counts == [3, 1]
@@ -141,3 +143,37 @@ def test_a_trial_with_that_many_steps_between_evaluations_keeps_them(tmp_path: P
         assert result.status in ("ok", "missed") and result.steps is not None
         assert result.steps.count > 400_000 - STEPS_A_LINE
         assert not result.log_faults
+
+
+def taken(sent: int | None, seconds: float, operation: str = "all_reduce") -> dict[str, Any]:
+    line = {"operation": operation, "dtype": "float32", "collectives": 2, "payload_bytes": 8, "sent_bytes": sent,
+            "received_bytes": sent}
+    return {"lines": [line], "busy_seconds": 3 * seconds, "exposed_seconds": seconds, "overlapped_seconds": 0.0}
+
+
+def test_lines_add_up_and_training_is_separate() -> None:
+    log = TrafficLog()
+    log.add(taken(100, 1.0), training=True)
+    log.add(taken(None, 0.5, "barrier (gloo)"))
+    log.add(taken(11, 2.0), training=True)
+    log.add(taken(None, 0.25, "barrier (gloo)"))
+    found = RankTraffic.model_validate(log.total())
+    assert [(line.operation, line.collectives, line.sent_bytes) for line in found.lines] == [
+        ("all_reduce", 4, 111), ("barrier (gloo)", 4, None)]
+    assert (found.exposed_seconds, found.busy_seconds) == (3.75, 11.25)
+    assert found.training is not None
+    assert (found.training.exposed_seconds, found.training.busy_seconds) == (3.0, 9.0)
+
+
+def test_a_sum_with_an_unknown_part_is_unknown() -> None:
+    log = TrafficLog()
+    log.add(taken(5, 1.0))
+    log.add(taken(None, 1.0))
+    log.add(taken(5, 1.0))
+    assert [line["sent_bytes"] for line in log.total()["lines"]] == [None]
+
+
+def test_nothing_counted_is_nothing() -> None:
+    log = TrafficLog()
+    log.add({}, training=True)
+    assert log.total() == {}

@@ -13,16 +13,14 @@ import pytest
 
 from repro.core.errors import TrialError, UsageError
 from repro.core.random_streams import Streams
-from repro.workloads.cifar10 import Cifar10, Cifar10Synthetic, load
+from repro.workloads import cifar10_form, nets
+from repro.workloads.cifar10 import MEAN, STD, Augmentation, Cifar10, Cifar10Synthetic, SmallImageBatches, load
+from repro.workloads.cifar10_form import Cifar10Form, as_records
 from repro.workloads.data import manifest
-from repro.workloads.images import cifar10_form
-from repro.workloads.images.cifar10_form import Cifar10Form, as_records
+from repro.workloads.reading import InMemory
 from tests.made_data import archive, as_pickle, cifar10_contents, cifar10_folder, prepared
 
 torch = pytest.importorskip("torch")
-
-from repro.workloads.images import small_nets  # noqa: E402
-from repro.workloads.images.small_batches import MEAN, STD, Augmentation, SmallImageBatches, SmallImages  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -180,7 +178,7 @@ def _batches(augmentation: Augmentation, samples: int = 64, repeat: int = 0) -> 
     generator = np.random.default_rng(3)
     images = generator.integers(256, size=(samples, SIDE, SIDE, 3), dtype=np.uint8)
     targets = generator.integers(10, size=samples)
-    made = SmallImageBatches(lambda: SmallImages(images, targets, images[:8], targets[:8], "x"), samples, augmentation,
+    made = SmallImageBatches(lambda: InMemory(images, targets, images[:8], targets[:8], "x"), samples, augmentation,
                              Streams(5, repeat), "cpu")
     made.open()
     return made
@@ -249,14 +247,14 @@ def test_without_augmentation_nothing_is_drawn() -> None:
     ("resnet9", 64, 6_573_120),  # the layers of Page's net
 ])
 def test_networks_have_their_published_size_in_several_blocks(name: str, width: int, weights: int) -> None:
-    net = small_nets.NETS[name](10, width)
+    net = nets.SMALL[name](10, width)
     assert sum(item.numel() for item in net.parameters()) == weights
     assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
     assert max(sum(item.numel() for item in child.parameters()) for child in net.children()) < 0.75 * weights
 
 
 def test_the_first_output_is_moderate_and_depends_on_the_seed_alone() -> None:
-    for name in small_nets.NETS:
+    for name in nets.SMALL:
         workload = Cifar10Synthetic(model=name, samples=64, held_out=10)
         parts, again = workload.build(Streams(1, 0), "cpu"), workload.build(Streams(1, 0), "cpu")
         parts.open_data()

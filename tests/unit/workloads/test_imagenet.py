@@ -15,18 +15,16 @@ from pydantic import ValidationError
 
 from repro.core.errors import TrialError, UsageError
 from repro.core.random_streams import Streams
+from repro.workloads import imagenet_form
 from repro.workloads.data import prepare
 from repro.workloads.data.manifest import Prepared
 from repro.workloads.imagenet import ImageNet, ImageNetSynthetic
-from repro.workloads.images import decoding
-from repro.workloads.images.image_reader import ImageReader, drawn, side_in
-from repro.workloads.images.imagenet_form import ImageNetForm
+from repro.workloads.imagenet_form import ImageNetForm, ImageReader, drawn, side_in
 from tests.made_data import image_folders, prepared
 
 torch = pytest.importorskip("torch")
 
-from repro.workloads import classification  # noqa: E402
-from repro.workloads.images import large_nets  # noqa: E402
+from repro.workloads import classification, nets  # noqa: E402
 
 STAGES = ((0, 32), (2, 48))
 STREAMS = Streams(7, 0)
@@ -124,15 +122,15 @@ def _png(pixels: np.ndarray) -> bytes:
 def test_a_centre_crop_is_the_middle_seven_eighths() -> None:
     pixels = np.zeros((256, 320, 3), np.uint8)
     pixels[16:240, 48:272] = 200  # the middle 224 x 224
-    assert (decoding.centre_crop(_png(pixels), 224) == 200).all()
+    assert (imagenet_form.centre_crop(_png(pixels), 224) == 200).all()
     drawn = np.random.default_rng(0).integers(256, size=(512, 640, 3), dtype=np.uint8)
     resized = np.asarray(Image.fromarray(drawn).resize((320, 256), Image.Resampling.BILINEAR))
-    np.testing.assert_array_equal(decoding.centre_crop(_png(drawn), 224), resized[16:240, 48:272])
+    np.testing.assert_array_equal(imagenet_form.centre_crop(_png(drawn), 224), resized[16:240, 48:272])
 
 
 def test_random_crops_have_the_declared_areas_and_aspects() -> None:
     generators = [np.random.default_rng(seed) for seed in range(2000)]
-    boxes = np.array([decoding._box(400, 300, generator) for generator in generators])
+    boxes = np.array([imagenet_form._box(400, 300, generator) for generator in generators])
     wide, high = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
     assert boxes.min() >= 0 and boxes[:, 2].max() <= 400 and boxes[:, 3].max() <= 300
     share, aspect = wide * high / 120_000, wide / high
@@ -140,27 +138,27 @@ def test_random_crops_have_the_declared_areas_and_aspects() -> None:
     assert 0.73 < aspect.min() < 0.78 and 1.30 < aspect.max() < 1.37
     always_fits = share[share < 0.56]  # at any aspect: uniform
     assert abs(always_fits.mean() - 0.32) < 0.02
-    assert decoding._box(1000, 1, np.random.default_rng(0))[3] == 1  # nothing fits: the middle
+    assert imagenet_form._box(1000, 1, np.random.default_rng(0))[3] == 1  # nothing fits: the middle
 
 
 def test_half_of_the_images_are_mirrored() -> None:
     ramp = np.broadcast_to(np.linspace(0, 255, 64)[None, :, None], (64, 64, 3)).astype(np.uint8)
-    found = [decoding.random_crop(_png(ramp), 32, draw) for draw in range(400)]
+    found = [imagenet_form.random_crop(_png(ramp), 32, draw) for draw in range(400)]
     mirrored = sum(bool(image[0, 0, 0] > image[0, -1, 0]) for image in found)
     assert 160 < mirrored < 240
 
 
 def test_pixels_are_scaled_to_the_declared_mean() -> None:
     pixels = np.random.default_rng(0).integers(256, size=(2, 4, 5, 3), dtype=np.uint8)
-    expected = ((pixels / 255 - np.array(decoding.MEAN)) / np.array(decoding.STD)).transpose(0, 3, 1, 2)
-    np.testing.assert_allclose(decoding.scaled(pixels), expected, atol=1e-5)
+    expected = ((pixels / 255 - np.array(imagenet_form.MEAN)) / np.array(imagenet_form.STD)).transpose(0, 3, 1, 2)
+    np.testing.assert_allclose(imagenet_form.scaled(pixels), expected, atol=1e-5)
 
 
 def test_grey_and_transparent_images_become_colour() -> None:
     for mode in ("L", "RGBA", "CMYK", "P"):
         stream = io.BytesIO()
         Image.new(mode, (50, 40), 1).save(stream, "TIFF" if mode == "CMYK" else "PNG")
-        assert decoding.centre_crop(stream.getvalue(), 32).shape == (32, 32, 3)
+        assert imagenet_form.centre_crop(stream.getvalue(), 32).shape == (32, 32, 3)
 
 
 # ---- bad input
@@ -221,7 +219,7 @@ def test_an_image_that_cannot_be_decoded_ends_the_trial_by_name(
 ) -> None:
     folder = image_folders(tmp_path / "images")
     _truncate(folder)
-    monkeypatch.setattr(decoding, "check", lambda raw: None)  # it was whole then, and has this size
+    monkeypatch.setattr(imagenet_form, "check", lambda raw: None)  # it was whole then, and has this size
     reader = _reader(prepared(ImageNetForm(), folder))
     with pytest.raises(TrialError, match=r"imagenet: train/n00000002/\S+\.JPEG cannot be decoded: .*truncated.*never "
                                          "left out"):
@@ -263,7 +261,7 @@ def test_images_of_one_class_are_not_prepared(tmp_path: Path, store: Path) -> No
 ])
 def test_networks_have_their_published_size(name: str, weights: int) -> None:
     with torch.device("meta"):
-        net = large_nets.NETS[name](1000)
+        net = nets.LARGE[name](1000)
         assert sum(item.numel() for item in net.parameters()) == weights
         assert net(torch.zeros(2, 3, 224, 224)).shape == (2, 1000)
     assert len(list(net.children())) >= 9
@@ -280,7 +278,7 @@ def test_the_first_output_is_moderate(name: str) -> None:
 
 def test_resnet50_has_the_stride_in_the_middle() -> None:
     with torch.device("meta"):
-        net = large_nets.resnet50(10)
+        net = nets.resnet50(10)
     strides = [[conv.stride[0] for conv in block.inner.modules() if isinstance(conv, torch.nn.Conv2d)]
                for name, block in net.named_children() if name.endswith("block1")]
     assert strides == [[1, 1, 1], [1, 2, 1], [1, 2, 1], [1, 2, 1]]

@@ -17,15 +17,12 @@ from repro.core.errors import TrialError
 from repro.core.random_streams import Streams
 from repro.seams.plugin import Setting
 from repro.seams.training import TrainingParts, Workload
-from repro.workloads import prose_data
-from repro.workloads.gpt_synthetic import GptSynthetic
+from repro.workloads import gpt_synthetic, text
+from repro.workloads.gpt_synthetic import GptSynthetic, Recipe
 from repro.workloads.text import Text
-from repro.workloads.tokens import synthetic_tokens
 from repro.workloads.tokens.language_model import SIZES
-from repro.workloads.tokens.model import Gpt, Shape
-from repro.workloads.tokens.parts import loss, summed_loss
-from repro.workloads.tokens.synthetic_tokens import Recipe
-from repro.workloads.tokens.windows import Windows, windows_of
+from repro.workloads.tokens.model import Gpt, Windows, loss, summed_loss
+from repro.workloads.tokens.shape import Shape
 
 TINY = GptSynthetic(size="small", layers=1, width=32, heads=2, context=16, vocabulary=64, train_tokens=4096,
                     eval_tokens=512)
@@ -46,7 +43,7 @@ def test_windows_cover_the_stream_once_however_it_is_divided(cuts: tuple[int, ..
     stream = np.arange(100, dtype=np.uint16)
     windows = Windows(np.split(stream, cuts), 9)
     inputs, targets = windows.batch(np.arange(len(windows)))
-    assert len(windows) == 11 == windows_of(100, 9)
+    assert len(windows) == 11
     assert inputs.flatten().tolist() == list(range(99))
     assert targets.flatten().tolist() == list(range(1, 100))
     assert inputs.dtype == targets.dtype == torch.int64
@@ -54,7 +51,6 @@ def test_windows_cover_the_stream_once_however_it_is_divided(cuts: tuple[int, ..
 
 @pytest.mark.parametrize(("tokens", "length", "count"), [(9, 9, 0), (10, 9, 1), (18, 9, 1), (19, 9, 2), (0, 9, 0)])
 def test_the_last_window_needs_the_token_after_it(tokens: int, length: int, count: int) -> None:
-    assert windows_of(tokens, length) == count
     assert len(Windows([np.zeros(tokens, np.uint16)], length)) == count
 
 
@@ -108,20 +104,20 @@ def test_parts_are_fed_and_counted(workload: Workload) -> None:
 
 @pytest.mark.parametrize(("size", "parameters"), [("124M", 124_439_808), ("350M", 354_823_168)])
 def test_gpt_2_has_as_many_parameters_as_published(size: Any, parameters: int) -> None:
-    shape = GptSynthetic(size=size).shape(50257)
+    shape = GptSynthetic(size=size).shape
     with torch.device("meta"):
         model = Gpt(shape)
-    assert sum(item.numel() for item in model.parameters()) == parameters == shape.parameters
+    assert sum(item.numel() for item in model.parameters()) == parameters
     assert (len(model.blocks), shape.context) == (SIZES[size][0], 1024)
 
 
 def test_options_change_the_shape() -> None:
     workload = GptSynthetic(size="124M", layers=3, width=96, heads=6, pad_vocabulary=128, tied=False, dropout=0.1)
-    shape = workload.shape(50257)
+    shape = workload.shape
     assert (shape.layers, shape.width, shape.heads, shape.vocabulary) == (3, 96, 6, 50304)
     with torch.device("meta"):
         model = Gpt(shape)
-    assert sum(item.numel() for item in model.parameters()) == shape.parameters
+    assert sum(item.numel() for item in model.parameters()) == 10_092_384
     assert model.output is not None
 
 
@@ -198,30 +194,29 @@ def test_an_evaluation_of_a_large_vocabulary_takes_few_windows_at_once() -> None
 
 
 def test_the_prose_is_the_shipped_book_in_order() -> None:
-    text = prose_data.verified()
-    assert text.tobytes().startswith(b"Chapter 1\n\nSir Walter Elliot, of Kellynch Hall, in Somersetshire")
-    train, evaluation = prose_data.train_part(text), prose_data.eval_part(text)
-    assert np.concatenate([train, evaluation]).tobytes() == prose_data.PATH.read_bytes()
-    assert len(text) == prose_data.BYTES
-    assert len(evaluation) == prose_data.EVAL_BYTES
-    assert text.tobytes().isascii()
-    assert b"Gutenberg" not in text.tobytes()
-    assert prose_data.SHA256 in (prose_data.PATH.parent / "SOURCE.txt").read_text()
+    book, parts = text.verified(), text.split()
+    assert book.tobytes().startswith(b"Chapter 1\n\nSir Walter Elliot, of Kellynch Hall, in Somersetshire")
+    assert np.concatenate([*parts.train, *parts.evaluation]).tobytes() == text.PATH.read_bytes()
+    assert len(book) == text.BYTES
+    assert len(parts.evaluation[0]) == text.EVAL_BYTES
+    assert book.tobytes().isascii()
+    assert b"Gutenberg" not in book.tobytes()
+    assert text.SHA256 in (text.PATH.parent / "SOURCE.txt").read_text()
 
 
 def test_prose_that_was_changed_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     (tmp_path / "other.txt").write_text("It is a truth universally acknowledged")
-    monkeypatch.setattr(prose_data, "PATH", tmp_path / "other.txt")
-    prose_data._read.cache_clear()
+    monkeypatch.setattr(text, "PATH", tmp_path / "other.txt")
+    text._read.cache_clear()
     try:
         with pytest.raises(TrialError, match="the file was changed after it was installed"):
             Text().identity()
         (tmp_path / "other.txt").unlink()
-        prose_data._read.cache_clear()
+        text._read.cache_clear()
         with pytest.raises(TrialError, match="No such file"):
             Text().build(Streams(0, 0), "cpu").open_data()
     finally:
-        prose_data._read.cache_clear()
+        text._read.cache_clear()
 
 
 # ---- drawn tokens
@@ -229,28 +224,28 @@ def test_prose_that_was_changed_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_drawn_tokens_are_frequent_as_words_and_follow_one_another() -> None:
     recipe = Recipe(vocabulary=32, train_tokens=200_000, eval_tokens=1000, seed=1)
-    tokens = synthetic_tokens.draw(recipe).train.astype(int)
+    tokens = gpt_synthetic.draw(recipe).train[0].astype(int)
     pairs = np.zeros((32, 32))
     np.add.at(pairs, (tokens[:-1], tokens[1:]), 1)
     assert float((pairs.max(1) / pairs.sum(1)).min()) > 0.7
     chances = pairs / pairs.sum(1, keepdims=True)
     logs = np.log(chances, out=np.zeros_like(chances), where=chances > 0)
     measured = -float((pairs.sum(1) / pairs.sum() * (chances * logs).sum(1)).sum())
-    assert synthetic_tokens.floor(recipe) == pytest.approx(measured, abs=0.02)
+    assert gpt_synthetic.floor(recipe) == pytest.approx(measured, abs=0.02)
 
 
 def test_drawn_tokens_depend_on_their_recipe_alone() -> None:
     recipe = Recipe(32, 1000, 100, 0)
-    first = synthetic_tokens.draw(recipe).sha256
-    synthetic_tokens.draw.cache_clear()
-    assert synthetic_tokens.draw(recipe).sha256 == first
-    assert synthetic_tokens.draw(Recipe(32, 1000, 100, 1)).sha256 != first
+    first = gpt_synthetic.draw(recipe).sha256
+    gpt_synthetic.draw.cache_clear()
+    assert gpt_synthetic.draw(recipe).sha256 == first
+    assert gpt_synthetic.draw(Recipe(32, 1000, 100, 1)).sha256 != first
 
 
 def test_the_plan_says_which_loss_no_model_can_pass() -> None:
     setting = Setting(workload="gpt-synthetic", engine="ddp", comm="backend", precision="fp32", optimizer="sgd",
                       launcher="local", processes=1, accumulation=1, device="cpu", device_count=0)
-    least = synthetic_tokens.floor(Recipe(64, 4096, 513, 0))
+    least = gpt_synthetic.floor(Recipe(64, 4096, 513, 0))
     assert f"{least:.3f} nats" in (TINY.note(setting) or "")
 
 
@@ -267,7 +262,7 @@ def test_a_small_model_learns_the_successors() -> None:
     inputs, targets = parts.eval_batch(np.arange(TINY.eval_samples))
     with torch.no_grad():
         reached = float(parts.scores["val_loss"](parts.model(inputs), targets)) / TINY.eval_samples
-    assert synthetic_tokens.floor(Recipe(64, 4096, 513, 0)) < reached < 2.6 < math.log(64)
+    assert gpt_synthetic.floor(Recipe(64, 4096, 513, 0)) < reached < 2.6 < math.log(64)
 
 
 def test_a_compiled_model_that_has_seen_the_warm_up_is_not_compiled_again() -> None:

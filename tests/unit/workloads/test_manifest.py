@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from repro.core.errors import TrialError, UsageError
-from repro.workloads.data import check, manifest, prepare
-from repro.workloads.data.form import DataForm, Progress
+from repro.workloads.data import manifest, prepare
+from repro.workloads.data.manifest import DataForm, Progress
+from repro.workloads.data.prepare import hash_file
 
 
 class Letters(DataForm):
@@ -93,8 +94,8 @@ def test_a_prepared_data_set_is_found_again_and_can_be_sent_to_a_worker(folder: 
     assert found.sha256 == made.sha256 and len(found.entries) == 30
     assert pickle.loads(pickle.dumps(found)).entries == found.entries
     assert b"entries" not in pickle.dumps(found)
-    check.check_for_run(found)
-    check.check_all(found, silent)
+    prepare.check_for_run(found)
+    prepare.check_all(found, silent)
 
 
 def test_a_changed_file_is_refused_by_name(folder: Path) -> None:
@@ -102,17 +103,17 @@ def test_a_changed_file_is_refused_by_name(folder: Path) -> None:
     before = (folder / "07.txt").stat()
     (folder / "07.txt").write_text("xyz" * 8)
     with pytest.raises(TrialError, match=r"07\.txt in .* has changed.*sha256.*repro data prepare letters"):
-        check.check_for_run(made)
+        prepare.check_for_run(made)
     # Neither size nor time shows this change; hashing everything does.
     os.utime(folder / "07.txt", ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(TrialError, match=r"07\.txt in .* has changed"):
-        check.check_all(made, silent)
+        prepare.check_all(made, silent)
     (folder / "07.txt").write_text("x")
     with pytest.raises(TrialError, match=r"07\.txt in .*it has 1 bytes, the manifest 24"):
-        check.check_for_run(made)
+        prepare.check_for_run(made)
     (folder / "07.txt").unlink()
     with pytest.raises(TrialError, match=r"07\.txt in .* cannot be read: No such file"):
-        check.check_for_run(made)
+        prepare.check_for_run(made)
 
 
 def test_a_sample_of_files_is_hashed_although_nothing_seems_changed(
@@ -120,24 +121,24 @@ def test_a_sample_of_files_is_hashed_although_nothing_seems_changed(
 ) -> None:
     made = prepare.prepare(Letters(), folder, silent)
     read: list[str] = []
-    monkeypatch.setattr(check, "hash_file", lambda path: read.append(path.name) or prepare.hash_file(path))
-    check.check_for_run(made)
-    assert len(set(read)) == len(read) == check.SAMPLE_FILES
+    monkeypatch.setattr(prepare, "hash_file", lambda path: read.append(path.name) or hash_file(path))
+    prepare.check_for_run(made)
+    assert len(set(read)) == len(read) == prepare.SAMPLE_FILES
     first = list(read)
-    check.check_for_run(made)
+    prepare.check_for_run(made)
     assert read[16:] == first  # the same files on the same day
 
 
 def test_a_file_that_was_only_touched_is_hashed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = prepare.prepare(Letters(), folder, silent)
-    monkeypatch.setattr(check, "SAMPLE_FILES", 0)
+    monkeypatch.setattr(prepare, "SAMPLE_FILES", 0)
     read: list[str] = []
-    monkeypatch.setattr(check, "hash_file", lambda path: read.append(path.name) or prepare.hash_file(path))
+    monkeypatch.setattr(prepare, "hash_file", lambda path: read.append(path.name) or hash_file(path))
     os.utime(folder / "03.txt", ns=(1, 1))
-    check.check_for_run(made)
+    prepare.check_for_run(made)
     again = manifest.find("letters")
     assert again is not None
-    check.check_for_run(again)
+    prepare.check_for_run(again)
     assert read == ["03.txt"]
 
 
@@ -158,7 +159,7 @@ def test_an_interrupted_preparation_goes_on(folder: Path, monkeypatch: pytest.Mo
     made = prepare.prepare(form, folder, silent)
     assert "02.txt" in form.examined
     assert len(form.examined) < 30 and len(seen) >= 8
-    check.check_all(made, silent)
+    prepare.check_all(made, silent)
     assert not (made.home / prepare.PARTIAL).exists()
 
 
@@ -186,7 +187,7 @@ def test_converted_files_are_kept_in_the_store(folder: Path, store: Path, tmp_pa
     os.environ["REPRO_DATA"] = str(tmp_path / "moved")
     found = manifest.find("letters")
     assert found is not None
-    check.check_all(found, silent)
+    prepare.check_all(found, silent)
 
 
 @pytest.mark.parametrize("wrong", ["12", None], ids=["a wrong file", "no files"])
@@ -202,7 +203,7 @@ def test_a_failed_preparation_leaves_the_earlier_one(
         prepare.prepare(form, tmp_path / "bad", silent)
     found = manifest.find("letters")
     assert found is not None and found.sha256 == made.sha256
-    check.check_all(found, silent)
+    prepare.check_all(found, silent)
     prepare.prepare(Letters(), folder, silent)  # replaces it, converted files and all
     assert [item.name for item in store.iterdir()] == ["letters"]
     assert not (store / "letters" / manifest.OWN).exists()
@@ -212,12 +213,12 @@ def test_the_store_itself_is_no_source(folder: Path) -> None:
     made = prepare.prepare(Converted(), folder, silent)
     with pytest.raises(UsageError, match="name the folder that it was made from"):
         prepare.prepare(Letters(), made.folder, silent)
-    check.check_all(made, silent)
+    prepare.check_all(made, silent)
 
 
 def test_without_a_manifest_the_line_says_what_to_do(store: Path) -> None:
     with pytest.raises(TrialError) as caught:
-        check.required(Letters())
+        prepare.required(Letters())
     text = str(caught.value)
     for part in (str(store / "letters" / "manifest.json"), "files named *.txt", "letters-synthetic",
                  "repro data prepare letters --from FOLDER"):
@@ -242,7 +243,7 @@ def test_a_lost_table_of_times_means_that_every_file_is_hashed(folder: Path, mon
     found = manifest.find("letters")
     assert found is not None
     read: list[str] = []
-    monkeypatch.setattr(check, "hash_file", lambda path: read.append(path.name) or prepare.hash_file(path))
-    check.check_for_run(found)
+    monkeypatch.setattr(prepare, "hash_file", lambda path: read.append(path.name) or hash_file(path))
+    prepare.check_for_run(found)
     assert len(read) == 30
     assert np.load(made.home / manifest.MTIMES).shape == (30,)

@@ -12,12 +12,12 @@ from repro.core.errors import TrialError
 from repro.core.random_streams import Streams
 from repro.papers.dedup import selection
 from repro.papers.dedup.selection import select
-from repro.workloads import digits_data
-from repro.workloads.digits_mlp import DigitsMlp
+from repro.workloads import digits
+from repro.workloads.digits import DigitsMlp
 from repro.workloads.selected_data import Dedup, Images
 
 pytest.importorskip("imagehash")
-SHA = digits_data.SHA256
+SHA = digits.SHA256
 
 
 @pytest.fixture(autouse=True)
@@ -94,10 +94,10 @@ def test_a_workload_trains_on_what_stays_and_says_so() -> None:
     assert parts.selection is not None and parts.selection() == workload.selection.sha256
     inputs, targets = parts.train_batch(0, np.arange(workload.train_samples))
     assert len(targets) == workload.train_samples == workload.selection.kept < 1437 + 431
-    data = digits_data.verified(SHA, 0.3)
+    data = digits.verified(SHA, 0.3)
     greys = ((inputs[:, 0].numpy() + 1) * 8).round().astype(np.uint8)
     assert (selection.keep_first(selection.hash_images(greys * 15, "phash", 8), 6) == np.arange(len(greys))).all()
-    assert len(data.train.images) == 1868 and data.evaluation is digits_data.load().evaluation
+    assert len(data.images) == 1868 and data.eval_images is digits.load().eval_images
 
 
 def test_other_rows_than_planned_are_refused() -> None:

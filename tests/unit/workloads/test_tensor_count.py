@@ -6,8 +6,7 @@ import pytest
 
 from repro.core.random_streams import Streams
 from repro.seams.training import Workload
-from repro.workloads.digits import Digits
-from repro.workloads.digits_mlp import DigitsMlp
+from repro.workloads.digits import Digits, DigitsMlp
 from repro.workloads.gpt_synthetic import GptSynthetic
 from repro.workloads.mnist1d import Mnist1d
 from repro.workloads.synthetic import Synthetic

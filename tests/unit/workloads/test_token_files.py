@@ -20,10 +20,20 @@ from repro.core.random_streams import Streams
 from repro.suite.choice import parse_choice
 from repro.workloads.data import prepare
 from repro.workloads.gpt import Gpt, TokenData
-from repro.workloads.tokens import shards, text_files
+from repro.workloads.tokens import form, tokenizers
 from repro.workloads.tokens.form import IDENTITY, TokenForm
-from repro.workloads.tokens.text_files import Part, pieces, tokenised
-from repro.workloads.tokens.tokenizers import BYTES, END_OF_TEXT, GPT2, Encoder, encode_bytes, of_folder, read_ranks
+from repro.workloads.tokens.tokenizers import (
+    BYTES,
+    END_OF_TEXT,
+    GPT2,
+    Encoder,
+    Part,
+    encode_bytes,
+    of_folder,
+    pieces,
+    read_ranks,
+    tokenised,
+)
 
 SMALL: dict[str, Any] = {"size": "small", "layers": 1, "width": 16, "heads": 2, "context": 16, "eval_tokens": 64}
 WORDS = "The harbour was quiet, and nobody on the quay said a word.\n"
@@ -44,9 +54,9 @@ def folder(tmp_path: Path) -> Path:
     """Two shards for training and one for validation, of tokens 0, 1, 2, ..."""
     found = tmp_path / "given"
     found.mkdir()
-    shards.write(found / "fineweb_train_000001.bin", np.arange(300, dtype=np.uint16))
-    shards.write(found / "fineweb_train_000002.bin", np.arange(300, 500, dtype=np.uint16))
-    shards.write(found / "fineweb_val_000000.bin", np.arange(100, dtype=np.uint16))
+    form.write(found / "fineweb_train_000001.bin", np.arange(300, dtype=np.uint16))
+    form.write(found / "fineweb_train_000002.bin", np.arange(300, 500, dtype=np.uint16))
+    form.write(found / "fineweb_val_000000.bin", np.arange(100, dtype=np.uint16))
     return found
 
 
@@ -61,11 +71,11 @@ def prepared(folder: Path, **options: Any) -> Gpt:
 
 
 def test_a_shard_has_llm_cs_bytes(tmp_path: Path) -> None:
-    shards.write(tmp_path / "one.bin", np.array([1, 50256, 65535], dtype=np.uint16))
+    form.write(tmp_path / "one.bin", np.array([1, 50256, 65535], dtype=np.uint16))
     raw = (tmp_path / "one.bin").read_bytes()
     assert struct.unpack("<256i", raw[:1024]) == (20240520, 1, 3, *[0] * 253)
     assert struct.unpack("<3H", raw[1024:]) == (1, 50256, 65535)
-    assert shards.mapped(tmp_path / "one.bin").tolist() == [1, 50256, 65535]
+    assert form.mapped(tmp_path / "one.bin").tolist() == [1, 50256, 65535]
 
 
 def test_shards_are_one_stream_of_windows(folder: Path) -> None:
@@ -84,7 +94,7 @@ def test_shards_are_one_stream_of_windows(folder: Path) -> None:
 def test_a_shard_that_was_added_is_none_of_the_data(folder: Path) -> None:
     workload = prepared(folder)
     for name in ("a_train_0.bin", "a_val_0.bin"):  # sorts before the others
-        shards.write(folder / name, np.full(500, 7, dtype=np.uint16))
+        form.write(folder / name, np.full(500, 7, dtype=np.uint16))
     parts = workload.build(Streams(0, 0), "cpu")
     assert parts.open_data() == workload.identity().sha256
     assert parts.train_batch(0, np.arange(2))[0].flatten().tolist() == list(range(32))
@@ -183,7 +193,7 @@ def test_without_data_a_line_says_what_is_missing_and_names_the_twin() -> None:
 
 def test_the_vocabulary_is_the_tokenizers_and_may_be_padded(folder: Path) -> None:
     workload = prepared(folder, pad_vocabulary=128)
-    assert workload.shape(workload.data.vocabulary).vocabulary == 50304
+    assert workload.shape.vocabulary == 50304
     with pytest.raises(ValidationError):
         TokenData(train_tokens=100, eval_tokens=100, tokenizer="x", tokenizer_sha256="y", vocabulary=70000)
 
@@ -198,7 +208,7 @@ def test_a_text_file_becomes_bytes_and_its_last_tenth_validation(tmp_path: Path)
     assert (workload.data.tokenizer, workload.data.vocabulary) == ("bytes", 256)
     assert workload.token_losses == {"val_loss": "byte"}
     home = workload.prepared().folder
-    train, evaluation = (b"".join(shards.mapped(path).astype(np.uint8).tobytes() for path in sorted(home.glob(name)))
+    train, evaluation = (b"".join(form.mapped(path).astype(np.uint8).tobytes() for path in sorted(home.glob(name)))
                          for name in ("train*", "val*"))
     assert train + evaluation == text
     assert evaluation.startswith(b"The harbour")
@@ -269,7 +279,7 @@ def test_large_texts_are_cut_into_pieces_and_shards(tmp_path: Path, monkeypatch:
         assert not first[0].isspace()
         assert not last[-2].isspace()
         assert last[-1] == "\n"
-    monkeypatch.setattr(text_files, "SHARD_TOKENS", 500)
+    monkeypatch.setattr(tokenizers, "SHARD_TOKENS", 500)
     arrays = list(tokenised(part, Encoder(BYTES, encode_bytes, first=7), silent))
     assert [len(item) for item in arrays[:-1]] == [500] * (len(arrays) - 1)
     assert np.concatenate(arrays).tolist() == [7, *text]

@@ -15,10 +15,9 @@ import torch
 from repro.core.errors import TrialError
 from repro.core.random_streams import Streams
 from repro.seams.training import TrainingParts, Workload
-from repro.workloads import digits_data, synthetic_images
+from repro.workloads import digits, synthetic
 from repro.workloads.cifar10 import Cifar10Synthetic
-from repro.workloads.digits import Digits
-from repro.workloads.digits_mlp import DigitsMlp
+from repro.workloads.digits import Digits, DigitsMlp
 from repro.workloads.gpt_synthetic import GptSynthetic
 from repro.workloads.imagenet import ImageNetSynthetic
 from repro.workloads.mnist1d import Mnist1d
@@ -44,41 +43,41 @@ def test_content_equals_the_declaration_and_sklearn() -> None:
 
     bunch = load_digits()
     targets = bunch.target.astype(np.uint8)
-    train, evaluation = digits_data.split(targets)
-    digest = hashlib.sha256(digits_data.content(bunch.images, targets, train, evaluation)).hexdigest()
-    assert digest == digits_data.SHA256 == digits_data.load().sha256
+    train, evaluation = digits.split(targets)
+    digest = hashlib.sha256(digits.content(bunch.images, targets, train, evaluation)).hexdigest()
+    assert digest == digits.SHA256 == digits.load().sha256
 
 
 def test_split_is_disjoint_complete_and_equal_by_class() -> None:
-    digits = digits_data.load()
-    table = np.concatenate([digits.train.targets, digits.evaluation.targets])
-    train, evaluation = digits_data.split(table)
+    found = digits.load()
+    table = np.concatenate([found.targets, found.eval_targets])
+    train, evaluation = digits.split(table)
     assert sorted([*train, *evaluation]) == list(range(1797))
-    assert np.bincount(digits.evaluation.targets).tolist() == [36] * 10
-    assert len(digits.train.targets) == Digits().train_samples == 1437
-    assert len(digits.evaluation.targets) == Digits().eval_samples == 360
-    assert np.bincount(digits.train.targets).min() > 130
+    assert np.bincount(found.eval_targets).tolist() == [36] * 10
+    assert len(found.targets) == Digits().train_samples == 1437
+    assert len(found.eval_targets) == Digits().eval_samples == 360
+    assert np.bincount(found.targets).min() > 130
 
 
 def test_changed_content_is_refused_with_both_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = digits_data._table()
+    whole = digits._table()
     zeroed = whole.copy()
     zeroed[-1, :-1] = 0  # one image of 1797
-    monkeypatch.setattr(digits_data, "_table", lambda: zeroed)
-    digits_data.load.cache_clear()
+    monkeypatch.setattr(digits, "_table", lambda: zeroed)
+    digits.load.cache_clear()
     try:
-        with pytest.raises(TrialError, match=f"expected {digits_data.SHA256}, found [0-9a-f]{{64}}"):
+        with pytest.raises(TrialError, match=f"expected {digits.SHA256}, found [0-9a-f]{{64}}"):
             Digits().identity()
         with pytest.raises(TrialError, match="found"):
             DigitsMlp(hidden=8).build(Streams(0, 0), "cpu").open_data()
     finally:
-        digits_data.load.cache_clear()
+        digits.load.cache_clear()
 
 
 def test_sizes_are_known_without_torch_or_sklearn() -> None:
     code = (
-        "import sys; from repro.workloads import digits, digits_mlp, synthetic\n"
-        "for w in (digits.Digits(), digits_mlp.DigitsMlp(), synthetic.Synthetic()):\n"
+        "import sys; from repro.workloads import digits, synthetic\n"
+        "for w in (digits.Digits(), digits.DigitsMlp(), synthetic.Synthetic()):\n"
         "    print(w.train_samples, w.eval_samples, w.title)\n"
         "w.identity(); digits.Digits().identity()\n"
         "assert not {'torch', 'sklearn'} & set(sys.modules)"
@@ -131,7 +130,7 @@ def test_augmentation_shifts_by_one_pixel_and_changes_with_epoch_and_seed() -> N
     same = torch.stack([(shift == drawn[0]).flatten(1).all(1) for shift in shifts])
     assert same.any(0).all()
     assert same.sum(1).min() > 1437 / 9 / 2, "all nine shifts are drawn"
-    assert torch.equal(targets, torch.from_numpy(digits_data.load().train.targets.astype(np.int64)))
+    assert torch.equal(targets, torch.from_numpy(digits.load().targets.astype(np.int64)))
 
 
 @pytest.mark.parametrize("workload", ALL, ids=lambda each: type(each).__name__)
@@ -209,7 +208,7 @@ def test_made_up_data_are_labelled_and_follow_the_options() -> None:
     assert not Digits.synthetic
     other = SMALL.model_copy(update={"data_seed": 1})
     assert SMALL.identity().sha256 == SMALL.identity().sha256 != other.identity().sha256
-    images = synthetic_images.draw(synthetic_images.Recipe(8, 1, 4, 512, 128, 0))
+    images = synthetic.draw(synthetic.Recipe(8, 1, 4, 512, 128, 0))
     assert np.bincount(images.targets).min() > 100
 
 

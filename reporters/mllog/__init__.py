@@ -1,1 +1,0 @@
-"""MLPerf's log package."""

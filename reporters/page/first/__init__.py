@@ -1,1 +1,0 @@
-"""The first screen of a page: the answer, its picture, its arms."""

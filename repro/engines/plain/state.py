@@ -1,0 +1,204 @@
+"""The state that a warm-up changes: optimizer, buffers, random states, preconditioner; a torch optimizer in words."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from repro.seams.preconditioner import Preconditioning
+
+
+class RandomStates:
+    """The random states of Python, numpy and torch (every GPU included) at one moment."""
+
+    def __init__(self) -> None:
+        self.python = random.getstate()
+        self.numpy: Any = np.random.get_state()
+        self.torch = torch.get_rng_state()
+        self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+
+    def plain(self) -> dict[str, Any]:
+        """Return all states (JSON-like); bytes as hexadecimal digits."""
+        kind, keys, place, has_gauss, gauss = self.numpy
+        return {
+            "python": [self.python[0], list(self.python[1]), self.python[2]],
+            "numpy": [kind, np.asarray(keys).tolist(), int(place), int(has_gauss), float(gauss)],
+            "torch": _hex(self.torch), "cuda": [_hex(state) for state in self.cuda],
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> RandomStates:
+        """Return the states that `plain` returned."""
+        states = cls()
+        version, keys, gauss = plain["python"]
+        states.python = (version, tuple(keys), gauss)
+        kind, numbers, *rest = plain["numpy"]
+        states.numpy = (kind, np.asarray(numbers, dtype=np.uint32), *rest)
+        states.torch = _from_hex(plain["torch"])
+        states.cuda = [_from_hex(state) for state in plain["cuda"]]
+        return states
+
+    def restore(self) -> None:
+        """Restore all states."""
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)
+        torch.set_rng_state(self.torch)
+        if self.cuda:
+            torch.cuda.set_rng_state_all(self.cuda)
+
+
+def _hex(state: torch.Tensor) -> str:
+    return bytes(state.cpu().numpy()).hex()
+
+
+def _from_hex(digits: str) -> torch.Tensor:
+    return torch.from_numpy(np.frombuffer(bytes.fromhex(digits), dtype=np.uint8).copy())
+
+
+Number = int | float
+"""Also True and False."""
+
+
+class GroupNumbers:
+    """The rates and the counters in the parameter groups of a torch optimizer at one moment."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+        self.before = self.plain()
+
+    def plain(self) -> list[dict[str, Number]]:
+        """Return the numbers of every group (JSON-like)."""
+        return [{key: value for key, value in group.items() if isinstance(value, Number)}
+                for group in self.optimizer.param_groups]
+
+    def restore(self) -> None:
+        """Restore all numbers; counters that did not exist are removed."""
+        for group, now, before in zip(self.optimizer.param_groups, self.plain(), self.before, strict=True):
+            for key in now.keys() - before.keys():
+                del group[key]
+            group.update(before)
+
+
+class OptimizerState:
+    """The state of a torch optimizer at one moment.
+
+    Args:
+        starts_from_zero: state created later is restored to zero, in the same memory; else it is dropped, and the next
+            step creates it again.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, starts_from_zero: bool = True) -> None:
+        self.optimizer, self.starts_from_zero = optimizer, starts_from_zero
+        self.before = {
+            id(parameter): {key: _copy(value) for key, value in state.items()}
+            for parameter, state in optimizer.state.items()
+        }
+        self.groups = GroupNumbers(optimizer)
+
+    def restore(self) -> None:
+        """Write the old values into the present tensors, so that no memory is allocated again."""
+        self.groups.restore()
+        if not any(self.before.values()) and not self.starts_from_zero:
+            self.optimizer.state.clear()
+        for parameter, state in self.optimizer.state.items():
+            before = self.before.get(id(parameter), {})
+            for key, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    value.copy_(before[key]) if key in before else value.zero_()
+                elif isinstance(value, int | float):
+                    state[key] = before.get(key, type(value)(0))
+
+
+def _copy(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def state_tensors(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the tensors in an optimizer's state of one parameter by name; those in a list have a number in theirs."""
+    found: dict[str, torch.Tensor] = {}
+    for key, value in state.items():
+        if isinstance(value, torch.Tensor):
+            found[key] = value
+        elif isinstance(value, list):
+            found |= {f"{key}.{index}": item for index, item in enumerate(value) if isinstance(item, torch.Tensor)}
+    return found
+
+
+def create_state(optimizer: torch.optim.Optimizer) -> None:
+    """Let `optimizer` create its state, with any values, by steps on gradients of zero at rate 0."""
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+class Buffers:
+    """The buffers of a module at one moment."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.pairs = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+
+    def restore(self) -> None:
+        """Write the old values into the same tensors."""
+        with torch.no_grad():
+            for buffer, before in self.pairs:
+                buffer.copy_(before)
+
+
+class PreconditionerState:
+    """The state of a preconditioner at one moment; without one nothing is kept."""
+
+    def __init__(self, running: Preconditioning | None) -> None:
+        self.running, self.counts = running, running.counts() if running else {}
+        tensors = [*running.shared_tensors().values(), *running.own_tensors().values()] if running else []
+        self.pairs = [(tensor, tensor.clone()) for tensor in tensors]
+
+    def restore(self) -> None:
+        """Write the old values into the same tensors."""
+        for tensor, before in self.pairs:
+            tensor.copy_(before)
+        if self.running:
+            self.running.set_counts(self.counts)
+
+
+def digest(arrays: Mapping[str, np.ndarray]) -> str:
+    """Hash names, shapes and values; a negative zero counts as zero (a step of rate 0 may change its sign)."""
+    found = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        found.update(f"{name}{array.shape}".encode())
+        found.update(np.ascontiguousarray(array + np.float32(0)).tobytes())
+    return found.hexdigest()
+
+
+NOT_OPTIONS = ("params", "lr", "initial_lr", "param_names", "foreach", "fused", "capturable", "differentiable")
+"""Keys of a group that do not change the update rule; the rate is set before every step."""
+PROGRESS = ("step", "k", "weight_sum", "lr_max", "scheduled_lr", "train_mode")
+"""Keys of a group in which pytorch-optimizer and schedulefree count their steps."""
+
+OF_ALL_GROUPS = ("preconditioning_compute_steps",)
+"""Attributes in which optimizers of pytorch-optimizer keep an option outside of their groups."""
+
+
+def class_of(optimizer: torch.optim.Optimizer) -> str:
+    """Return the full name of the optimizer's class."""
+    return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+
+
+def options_of(optimizer: torch.optim.Optimizer) -> str:
+    """Return the different sets of hyper-parameters of all groups, as sorted JSON.
+
+    Engines may split or flatten groups, so neither their number nor their sizes are part of it.
+    """
+    hidden = {*NOT_OPTIONS, *PROGRESS}
+    shared = {key: value for key, value in vars(optimizer).items() if key in OF_ALL_GROUPS}
+    groups = {json.dumps({key: value for key, value in group.items() if key not in hidden} | shared, sort_keys=True,
+                         default=str) for group in optimizer.param_groups}
+    return f"[{', '.join(sorted(groups))}]"

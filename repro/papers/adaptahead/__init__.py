@@ -1,0 +1,1 @@
+"""AdaptAhead, an update rule of one paper."""

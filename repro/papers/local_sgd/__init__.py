@@ -1,0 +1,1 @@
+"""Local SGD and DiLoCo: ranks that train by themselves and average their weights rarely."""

@@ -1,1 +1,0 @@
-"""Image data sets on disk and the networks that are trained on them."""
