@@ -92,7 +92,7 @@ def serve(pipe: Connection, rank: int) -> None:
         case, port = order
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), LOCAL_RANK=str(rank))
         try:
-            pipe.send(train(case, rank))
+            pipe.send(train(case, rank) if isinstance(case, Case) else case.train(rank))
         except BaseException:
             pipe.send(traceback.format_exc())
 
@@ -178,9 +178,9 @@ def images(first: int, count: int, device: str = "cpu") -> Batch:
     return inputs[first:first + count].to(device), targets[first:first + count].to(device)
 
 
-def limit_of(case: Case) -> float:
+def limit_of(case: Any) -> float:
     """Longest the case may take, seconds: compiling takes a minute on two busy cores."""
-    return LIMIT_SECONDS * (10 if case.model.compile else 1)
+    return LIMIT_SECONDS * (10 if isinstance(case, Case) and case.model.compile else 1)
 
 
 def device_of(case: Case, rank: int) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import traceback
+from dataclasses import dataclass, field
 from itertools import pairwise
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -17,41 +15,28 @@ from repro.engines.precisions import Bf16Autocast, Fp32
 from repro.engines.torch_engines import Ddp
 from repro.optimizers.rules import Sgd
 from repro.seams.training import Job, TrainingParts
-from tests.engine_ranks import PRELOAD, free_port
+from tests.engine_ranks import free_port
 
 
-def gradients(world: int, seeds: list[int], precision: str = "fp32") -> list[list[dict[str, Any]]]:
+@dataclass(frozen=True)
+class Nets:
+    """Nets of several seeds, for every rank."""
+
+    world: int
+    seeds: tuple[int, ...]
+    precision: str = "fp32"
+    ports: tuple[int, ...] = field(default=(), repr=False)
+    """Two of its own a seed, as a store of the last session may still listen."""
+
+    def train(self, rank: int) -> dict[str, Any]:
+        ports = list(self.ports)
+        return {"nets": [_both(rank, self.world, seed, self.precision, ports) for seed in self.seeds]}
+
+
+def gradients(ranks: Any, world: int, seeds: list[int], precision: str = "fp32") -> list[list[dict[str, Any]]]:
     """What every rank says of every seed."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*PRELOAD])
-    ports, pipes, processes = [free_port() for _ in range(2 * len(seeds))], [], []
-    for rank in range(world):
-        mine, theirs = context.Pipe()
-        order = (theirs, rank, world, ports, seeds, precision)
-        processes.append(context.Process(target=_serve, args=order, daemon=True))
-        processes[-1].start()
-        theirs.close()
-        pipes.append(mine)
-    try:
-        assert all(pipe.poll(90) for pipe in pipes), "a rank hangs"
-        answers = [pipe.recv() for pipe in pipes]
-        assert not (told := [answer for answer in answers if isinstance(answer, str)]), told[0]
-        return answers
-    finally:
-        for process in processes:
-            process.kill()
-            process.join(10)
-
-
-def _serve(pipe: Connection, rank: int, world: int, ports: list[int], seeds: list[int], precision: str) -> None:
-    import torch
-
-    torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", LOCAL_RANK=str(rank))
-    try:
-        pipe.send([_both(rank, world, seed, precision, ports) for seed in seeds])
-    except BaseException:
-        pipe.send(traceback.format_exc())
+    ports = tuple(free_port() for _ in range(2 * len(seeds)))
+    return [answer["nets"] for answer in ranks(Nets(world, tuple(seeds), precision, ports))]
 
 
 def _both(rank: int, world: int, seed: int, precision: str, ports: list[int]) -> dict[str, Any]:
@@ -61,7 +46,7 @@ def _both(rank: int, world: int, seed: int, precision: str, ports: list[int]) ->
              "widths": [int(width) for width in draws.integers(1, 40, 4)]}
     found = {"shape": shape}
     for name in ("none", "all"):
-        os.environ["MASTER_PORT"] = str(ports.pop())  # of its own, as a store of the last session may still listen
+        os.environ["MASTER_PORT"] = str(ports.pop())
         found[name] = _gradients(rank, world, seed, shape, name, precision)
     return found
 

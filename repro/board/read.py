@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from repro.board.entry import Answer, Arm, Entry, Standing, Statement
 from repro.bundle.source import is_bundle, open_record
@@ -50,10 +49,9 @@ def read_entry(path: Path, top: Path, render: Render) -> tuple[Entry, str]:
             if path.is_dir() and (folder / "published.json").is_file():
                 published = read_published(folder)
                 return _of_published(published, place), render(published)
-            read: dict[Path, Any] = {}
-            standing, why, identity = _standing(folder, path, read)
+            standing, why, identity = _standing(folder, path)
             try:
-                record = read_record(folder, read)
+                record = read_record(folder)
                 sha256 = file_sha256(path) if path.is_file() else ""
                 return _of_run(record, place, (sha256, identity), standing, why), render(record)
             except IMPOSSIBLE:
@@ -71,11 +69,11 @@ def _unreadable(place: str, why: str) -> Entry:
         answers=())
 
 
-def _standing(folder: Path, path: Path, read: dict[Path, Any]) -> tuple[Standing, str, str]:
-    """Return standing, reason and identity; fill `read` with what was read."""
+def _standing(folder: Path, path: Path) -> tuple[Standing, str, str]:
+    """Return standing, reason and identity."""
     if path.is_dir():
         return "not verified", "a run folder, which its owner can change: pack it with `repro bundle`", ""
-    found = verify_opened(folder, path, read)
+    found = verify_opened(folder, path)
     problems = [item.text() for item in found.problems]
     return ("verified", "", found.identity or "") if found.sound else ("modified", "; ".join(problems[:2]), "")
 

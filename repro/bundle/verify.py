@@ -7,33 +7,34 @@ cannot show that a log was not invented together with its index. Only `repro rep
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+
+from pydantic import BaseModel
 
 from repro.bundle.source import open_record
 from repro.bundle.verify_files import (
     CRATE,
+    JsonObject,
     Problem,
     Verification,
-    check_incidents,
     check_index,
-    check_json,
+    checked,
+    checked_model,
     unchecked_names,
     unplanned_folders,
-    verified_ledger,
-    verified_model,
-    without_root,
+    without_place,
 )
 from repro.bundle.verify_ledger import check_ledger, check_looks, count_unfinished, unlisted_logs
-from repro.bundle.verify_plan import can_list_trials, check_machine, check_plan, check_title, made_by
+from repro.bundle.verify_plan import check_machine, check_plan, check_title, made_by
 from repro.bundle.verify_trials import check_pairing, verified_result
 from repro.bundle.verify_tuning import check_choice, has_tuning, wrong_bars
 from repro.core import door
 from repro.core.errors import OutputError
 from repro.core.source_code import PLACE_DIGITS, stored_source
+from repro.record.environment.differences import Nodes
 from repro.record.environment.environment import Environment
 from repro.record.folder import index as record_index
-from repro.record.folder.ledger import Attempt, end_of
-from repro.record.folder.store import RunFolder
+from repro.record.folder.ledger import Attempt, Incident, end_of, read_attempts, read_lines
+from repro.record.folder.store import Gate, RunFolder, lists_trials
 from repro.record.folder.stored_code import classes_from_files, programs_of
 from repro.record.result.results import Result
 from repro.record.tuning import FOLDER
@@ -52,16 +53,13 @@ def verify(path: Path) -> Verification:
         return verify_opened(root, path)
 
 
-def verify_opened(root: Path, path: Path, read: dict[Path, Any] | None = None) -> Verification:
+def verify_opened(root: Path, path: Path) -> Verification:
     """Check the run folder `root`, which is `path` or was unpacked from the bundle `path`.
-
-    Args:
-        read: is filled with the model of each file of a known schema.
 
     Raises:
         OutputError: it is no run folder.
     """
-    found = Verification(str(path), read=read)
+    found = Verification(str(path))
     if not (root / "plan.json").is_file() and not (root / record_index.NAME).is_file():
         hint = f"; its tuning has not ended, but {path}/{FOLDER} can be verified" if (
             root / FOLDER / "plan.json").is_file() else ""
@@ -93,13 +91,16 @@ def _check_tuning(root: Path, plan: Plan, found: Verification) -> None:
 
 def _check_record(folder: RunFolder, found: Verification) -> Plan | None:
     """Check every file of the record, and what the files say of one another; return its plan if it can be read."""
-    plan: Plan | None = verified_model(folder.plan, Plan, folder.root, found)
-    environment: Environment | None = verified_model(folder.environment, Environment, folder.root, found)
-    for path in (folder.parity_verdict, folder.launchers, folder.root / CRATE):
+    plan = checked_model(folder.plan, Plan, folder.root, found)
+    environment = checked_model(folder.environment, Environment, folder.root, found)
+    others: dict[Path, type[BaseModel]] = {
+        folder.parity_verdict: Gate, folder.launchers: Nodes, folder.root / CRATE: JsonObject}
+    for path, cls in others.items():
         if path.exists():
-            check_json(path, folder.root, found)
-    attempts = verified_ledger(folder, found)
-    check_incidents(folder, found)
+            checked_model(path, cls, folder.root, found)
+    attempts = checked(folder.ledger, lambda: read_attempts(folder.ledger), folder.root, found)
+    if folder.incidents.exists():
+        checked(folder.incidents, lambda: read_lines(folder.incidents, Incident), folder.root, found)
     if plan is None:
         return None
     code = made_by(environment)
@@ -108,7 +109,7 @@ def _check_record(folder: RunFolder, found: Verification) -> Plan | None:
     check_title(plan, folder.suite, found)
     if environment is not None:
         check_machine(plan, environment, found)
-    if can_list_trials(plan):  # check_plan has reported it otherwise; which trials are planned is unknown
+    if lists_trials(plan):  # check_plan has reported it otherwise; which trials are planned is unknown
         with reading(plan.plugins):
             _check_trials(folder, plan, attempts, code, found)
     return plan
@@ -157,24 +158,19 @@ def check_code(folder: RunFolder, plan: Plan, environment: Environment | None, f
     """Check every source against its hash in the plan, and the plan against the environment; nothing is executed."""
     chosen = classes_from_files(plan)
     named = {item.plugin: item.sha256 for item in environment.plugins} if environment else {}
-    for choice in chosen:
-        place = f"code/{choice.code[:PLACE_DIGITS]}"
+    for what, sha256, name in (*(("classes", choice.code, choice.kind.partition(":")[0]) for choice in chosen),
+                               *(("programs", choices.engine.sha256, "") for choices in programs_of(plan))):
+        place = f"code/{sha256[:PLACE_DIGITS]}"
         try:
-            stored_source(folder.code, choice.code, choice.kind.partition(":")[0])
-            found.count("sources of classes by their hash")
+            stored_source(folder.code, sha256, name)
+            found.count(f"sources of {what} by their hash")
         except OutputError as error:
-            found.add(place, without_root(folder.root, str(error)).removeprefix(f"{place}: "), "code")
+            found.add(place, without_place(place, folder.root, error), "code")
+    for choice in chosen:
         said = named.get(f"{choice.seam} {choice.kind}", choice.code)
         if said != choice.code:
             found.add("environment.json", f"{choice.seam} {choice.kind} ran with source {said[:16]}, the plan names "
                       f"{choice.code[:16]}", "code")
-    for choices in programs_of(plan):
-        place = f"code/{choices.engine.sha256[:PLACE_DIGITS]}"
-        try:
-            stored_source(folder.code, choices.engine.sha256)
-            found.count("sources of programs by their hash")
-        except OutputError as error:
-            found.add(place, without_root(folder.root, str(error)).removeprefix(f"{place}: "), "code")
     known = {item.place.split("/")[1] for item in carried_by(plan.cells)}
     for name in sorted(path.name for path in folder.code.glob("*")):
         if name not in known:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+from pydantic import ConfigDict
 
 from repro.core.errors import OutputError, visible
-from repro.core.files import MAX_JSON_BYTES, read_bounded, read_model, refuse_crowded
+from repro.core.files import Model, read_model
+from repro.core.frozen import Frozen
 from repro.record.folder import index as record_index
-from repro.record.folder.ledger import Attempt, read_attempts, read_incidents
 from repro.record.folder.store import RunFolder
 from repro.suite.planning.plan import Plan
 
@@ -34,9 +35,6 @@ class Problem:
     def text(self) -> str:
         return f"{self.place}: {self.what}"
 
-    def as_json(self) -> dict[str, str]:
-        return {"place": self.place, "kind": self.kind, "what": self.what}
-
 
 @dataclass(slots=True)
 class Verification:
@@ -49,8 +47,6 @@ class Verification:
     """Kind of check -> number of checks made."""
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    read: dict[Path, Any] | None = None
-    """The model of each file of a known schema; None: not kept."""
 
     @property
     def sound(self) -> bool:
@@ -67,7 +63,8 @@ class Verification:
 
     def as_json(self) -> dict[str, Any]:
         return {"schema": 1, "source": self.source, "sound": self.sound, "identity": self.identity,
-                "checked": self.checked, "notes": self.notes, "problems": [item.as_json() for item in self.problems]}
+                "checked": self.checked, "notes": self.notes, "problems": [
+                    {"place": item.place, "kind": item.kind, "what": item.what} for item in self.problems]}
 
     def text(self) -> str:
         """Return what was checked, what was found, and which trials are unaffected."""
@@ -98,7 +95,13 @@ def _advice(problems: list[Problem]) -> str:
 
 
 INCIDENTS = "incidents.jsonl"
+Part = TypeVar("Part")
 CRATE = "ro-crate-metadata.json"
+ALTERED: Mapping[record_index.Alteration, tuple[str, ProblemKind]] = {
+    "missing": ("is missing: the index lists it", "missing"),
+    "modified": ("was modified: its hash differs from the index", "hash"),
+    "added": ("is not in the index: it was added later", "unlisted"),
+}
 CHECKED_ELSEWHERE = ("sha256sums.txt", CRATE, "run.lock")
 """Names at the top of a run that other checks read, or that belong to no record."""
 
@@ -109,109 +112,70 @@ def check_index(root: Path, found: Verification, packed: bool) -> None:
     Args:
         packed: the record came as a bundle, which must hold an index and no unlisted file.
     """
-    present = {item.name: item for item in record_index.members(root)}
+    path, listed = root / record_index.NAME, dict[str, str]()
+    try:
+        listed = record_index.read_sums(path) if path.exists() else {}
+        found.identity = record_index.identity(listed) if path.exists() else None
+    except OutputError as error:
+        found.add(record_index.NAME, without_place(record_index.NAME, root, error), "schema")
+    present = record_index.present_members(root, listed)
     if packed:
         present |= {name: record_index.Member(name, root.joinpath(*name.split("/"))) for name in _all_names(root)}
     for item in present.values():
         if item.refusal:
             found.add(item.name, item.refusal, "schema")
-    if not (root / record_index.NAME).exists():
-        if packed:
-            found.add(record_index.NAME, "is missing: without it no file can be checked", "missing")
-        else:
-            found.notes.append("no index of hashes: the run has not ended, or was made before the index existed; only "
-                               "contradictions within the record can be found")
-        return
-    try:
-        listed = record_index.read_sums(root / record_index.NAME)
-    except OutputError as error:
-        found.add(record_index.NAME, without_root(root, str(error)), "schema")
-        return
-    found.identity = record_index.identity(listed)
-    for item in record_index.listed_members(root, listed):
-        if item.name not in present and item.refusal:
-            found.add(item.name, item.refusal, "schema")
-        present.setdefault(item.name, item)
-    _check_hashes(listed, present, found)
-    _check_unlisted(present.keys() - listed.keys() - {record_index.NAME}, found, packed)
-    found.problems.sort(key=lambda item: item.place)
+    if found.identity is not None:
+        _check_listed(listed, present, packed, found)
+        found.problems.sort(key=lambda item: item.place)
+    elif packed and not path.exists():
+        found.add(record_index.NAME, "is missing: without it no file can be checked", "missing")
+    elif not path.exists():
+        found.notes.append("no index of hashes: the run has not ended, or was made before the index existed; only "
+                           "contradictions within the record can be found")
 
 
-def _check_hashes(listed: dict[str, str], present: dict[str, record_index.Member], found: Verification) -> None:
-    for name, digest in listed.items():
-        member = present.get(name)
-        if member is None:
-            found.add(name, "is missing: the index lists it", "missing")
-        elif not member.refusal:
+def _check_listed(
+    listed: Mapping[str, str], present: Mapping[str, record_index.Member], packed: bool, found: Verification
+) -> None:
+    for name, item in present.items():
+        if name in listed and not item.refusal:
             found.count("hashes of files")
-            if record_index.file_sha256(member.path) != digest:
-                found.add(name, "was modified: its hash differs from the index", "hash")
-
-
-def _check_unlisted(names: set[str], found: Verification, packed: bool) -> None:
-    if not packed and INCIDENTS in names:  # written by versions that did not list it; it only adds warnings
-        names = names - {INCIDENTS}
-        found.notes.append(f"{INCIDENTS} is not in the index, as in runs made before it was listed: its content cannot "
-                           "be checked")
-    for name in names:
-        found.add(name, "is not in the index: it was added later", "unlisted")
+    for name, how in record_index.alterations(present, listed):
+        if name == INCIDENTS and how == "added" and not packed:  # versions that did not list it; it only adds warnings
+            found.notes.append(f"{INCIDENTS} is not in the index, as in runs made before it was listed: its content "
+                               "cannot be checked")
+        else:
+            found.add(name, *ALTERED[how])
 
 
 def _all_names(root: Path) -> list[str]:
     return [path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()]
 
 
-def verified_model(path: Path, cls: Any, root: Path, found: Verification) -> Any:
-    """Read a file as `cls`; report a problem and return None if that fails."""
+def checked(path: Path, read: Callable[[], Part], root: Path, found: Verification) -> Part | None:
+    """Return what `read` makes of a file; report a problem and return None if that fails."""
     place = path.relative_to(root).as_posix()
-    if not path.is_file() or path.stat().st_size > MAX_JSON_BYTES:
-        found.add(place, "is missing, too large, or not a regular file", "missing")
-        return None
     try:
-        item = read_model(path, cls)
-    except (OutputError, RecursionError) as error:
+        part = read()
+    except (OutputError, OSError, RecursionError) as error:
         found.add(place, without_place(place, root, error), "schema")
         return None
     found.count("files by their schema")
-    if found.read is not None:
-        found.read[path] = item
-    return item
+    return part
 
 
-def check_json(path: Path, root: Path, found: Verification) -> None:
-    """Check that a file holds one JSON object."""
-    place = path.relative_to(root).as_posix()
-    try:
-        raw = read_bounded(path)
-        refuse_crowded(place, raw)
-        if not isinstance(json.loads(raw), dict):
-            raise ValueError("not a JSON object")
-        found.count("files by their schema")
-    except (OutputError, OSError, ValueError, RecursionError) as error:
-        found.add(place, f"not JSON: {' '.join(str(error).split())[:120]}", "schema")
+def checked_model(path: Path, cls: type[Model], root: Path, found: Verification) -> Model | None:
+    """Read a file as `cls`; report a problem and return None if that fails."""
+    if path.is_file():
+        return checked(path, lambda: read_model(path, cls), root, found)
+    found.add(path.relative_to(root).as_posix(), "is missing, or not a regular file", "missing")
+    return None
 
 
-def verified_ledger(folder: RunFolder, found: Verification) -> list[Attempt] | None:
-    """Read the ledger; report a problem and return None if that fails."""
-    try:
-        attempts = read_attempts(folder.ledger)
-    except (OutputError, OSError, RecursionError) as error:
-        found.add(folder.ledger.name, without_place(folder.ledger.name, folder.root, error), "schema")
-        return None
-    found.count("files by their schema")
-    return attempts
+class JsonObject(Frozen):
+    """A file that holds one JSON object."""
 
-
-def check_incidents(folder: RunFolder, found: Verification) -> None:
-    """Check the file of incidents, which exists only if there was one."""
-    if not folder.incidents.exists():
-        return
-    try:
-        read_incidents(folder.incidents)
-    except (OutputError, OSError, RecursionError) as error:
-        found.add(folder.incidents.name, without_place(folder.incidents.name, folder.root, error), "schema")
-        return
-    found.count("files by their schema")
+    model_config = ConfigDict(extra="ignore")
 
 
 def unplanned_folders(folder: RunFolder, plan: Plan) -> Iterator[Problem]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from repro.bundle.verify_files import Problem, Verification, without_place
 from repro.compare.design.sequential import TakenLook, looks_taken, stages
 from repro.core.errors import OutputError
-from repro.record.folder.ledger import Attempt, Look, end_of, latest, read_incidents, read_look_lines
+from repro.record.folder.ledger import Attempt, Incident, Look, end_of, latest, read_lines
 from repro.record.folder.resume import may_run_again
 from repro.record.folder.store import RunFolder
 from repro.record.result.results import Result
@@ -122,8 +122,8 @@ def check_looks(
 ) -> tuple[Look, ...]:
     """Check the looks of a record; return them."""
     try:
-        lines = read_look_lines(folder.looks)
-        again = any(item.kind in RERUN for item in read_incidents(folder.incidents))
+        lines = read_lines(folder.looks, Look)
+        again = any(item.kind in RERUN for item in read_lines(folder.incidents, Incident))
     except (OutputError, OSError, RecursionError) as error:
         found.add(LOOKS, without_place(LOOKS, folder.root, error), "schema")
         return ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -16,7 +15,7 @@ from repro.core.machine import Machine
 from repro.core.redact import without_users
 from repro.core.yaml_file import MAX_BYTES, YamlFile
 from repro.record.environment.environment import Environment, commit
-from repro.record.folder.store import MAX_TRIALS
+from repro.record.folder.store import lists_trials
 from repro.suite.planning.cell import Cell
 from repro.suite.planning.plan import Plan, expand_again, planned_order, suite_digest, wrong_order
 
@@ -30,16 +29,9 @@ def made_by(environment: Environment | None) -> str:
     return f"repro {environment.repro_version} {environment.commit or ''}".strip()
 
 
-@cache  # it asks git, and another commit of a checkout means another process
 def this_code() -> str:
     """Return the version and commit of the running code, as `made_by` writes them."""
     return f"repro {repro.__version__} {commit() or ''}".strip()
-
-
-def can_list_trials(plan: Plan) -> bool:
-    """Return whether the plan's order names trials of its cells only, and not too many."""
-    return len(plan.order) <= MAX_TRIALS and all(0 <= index < len(plan.cells) and 0 <= repeat < 1 << 32
-                                                 for index, repeat in plan.order)
 
 
 def check_plan(plan: Plan, code: str, found: Verification) -> None:
@@ -50,7 +42,7 @@ def check_plan(plan: Plan, code: str, found: Verification) -> None:
             own: complete cells, each with its own id, and the digest over them.
     """
     check_cells(plan, found)
-    if not can_list_trials(plan) or len(set(plan.order)) < len(plan.order):
+    if not lists_trials(plan) or len(set(plan.order)) < len(plan.order):
         found.add("plan.json", "its order names a trial twice, a trial of no cell, or too many trials", "plan")
     absent = plan.absent_plugins()
     found.notes.extend(absent)
@@ -82,7 +74,7 @@ def _without_refused(plan: Plan, again: Plan) -> Plan:
 
 def _check_order(plan: Plan, again: Plan | None, found: Verification) -> None:
     """Check that the order follows from its seed: a chosen order could favour a cell on a machine that drifts."""
-    if can_list_trials(plan) and (text := wrong_order(plan, again)):
+    if lists_trials(plan) and (text := wrong_order(plan, again)):
         found.add("plan.json", text, "plan")
 
 

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from repro.bundle.verify_files import Verification, verified_model, without_place
+from repro.bundle.verify_files import Verification, checked_model, without_place
 from repro.bundle.verify_plan import this_code
 from repro.compare import PAIRED_HASHES
 from repro.core.errors import OutputError
-from repro.core.events import complete_lines, parse_line
 from repro.core.frozen import canonical
 from repro.record.derive.derive import UNREAD, damaged_log, derive, with_energy
 from repro.record.folder import index
 from repro.record.folder.store import RunFolder
 from repro.record.log.event import LogEvent, count_packed
-from repro.record.log.reading import MalformedEvent, Recorded, interpret, log_damage
+from repro.record.log.reading import Recorded, log_damage, read_lines
 from repro.record.log.schema import RunStop, TrialStated
-from repro.record.result.remarks import CONSERVATION_TOLERANCE
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.seams.launching import LaunchResult, RankCause, RankEnd
@@ -41,15 +40,15 @@ def verified_result(folder: RunFolder, trial: Trial, code: str, found: Verificat
     if not directory.exists() or all(path.match(".*.tmp") for path in directory.iterdir()):
         return None  # not started, or ended before its description was written
     place = f"trials/{name}"
-    description = verified_model(folder.trial_file(name), Trial, folder.root, found)
+    description = checked_model(folder.trial_file(name), Trial, folder.root, found)
     if description is not None and canonical(description) != canonical(trial):
         found.add(f"{place}/trial.json", "describes another trial than the plan", "plan")
     if not folder.result(name).exists():
         return None
-    result: Result | None = verified_model(folder.result(name), Result, folder.root, found)
+    result = checked_model(folder.result(name), Result, folder.root, found)
     if result is None:
         return None
-    if (result.trial_id, result.cell_id, result.repeat) != (name, trial.cell_id, trial.repeat):
+    if not result.is_of(trial):
         found.add(f"{place}/result.json", "is the result of another trial", "result")
         return None
     _check_figures(folder, trial, result, code, found)
@@ -68,8 +67,8 @@ def _check_figures(folder: RunFolder, trial: Trial, result: Result, code: str, f
     found.count("results derived from their log again")
     if wrong:
         _report_differences(f"{place}/result.json", wrong, code, found)
-    for text in conservation_problems(result):
-        found.add(f"{place}/result.json", text, "conservation")
+    for fault in result.log_faults:
+        found.add(f"{place}/result.json", fault.words, "conservation")
     found.count("conservation of time and samples")
 
 
@@ -183,13 +182,10 @@ def _other_trial(trial: Trial, events: Sequence[Recorded]) -> str:
     ours = trial.model_dump(mode="json", by_alias=True)
     for name in ("suite_digest", "repeat", "master_seed", "choices"):
         if name in described and described[name] != ours[name]:
-            return f"is the log of another trial: its {name.replace('_', ' ')} is {_short_field(described[name])}"
+            said = json.dumps(described[name])
+            shown = said if len(said) <= 40 else "not this trial's"
+            return f"is the log of another trial: its {name.replace('_', ' ')} is {shown}"
     return ""
-
-
-def _short_field(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 40 else "not this trial's"
 
 
 def _events(log: Path, failed: bool) -> list[Recorded]:
@@ -209,20 +205,10 @@ def _compact(log: Path, failed: bool) -> list[Recorded]:
     """Read the events up to MAX_HELD_BYTES."""
     found: list[Recorded] = []
     held = 0
-    for number, line in enumerate(complete_lines(log), 1):
-        if ":::MLLOG" not in line:
-            continue
-        event = parse_line(line)
-        try:
-            recorded = interpret(event) if event is not None else None
-            problem = "a damaged line"
-        except MalformedEvent as error:
-            recorded, problem = None, str(error)
-        if recorded is None:
-            if not failed:
-                raise OutputError(f"{log}:{number}: {problem}")
-            continue
-        if isinstance(recorded.event, UNREAD):
+    for number, (line, recorded, problem) in enumerate(read_lines(log), 1):
+        if problem and ":::MLLOG" in line and not failed:
+            raise OutputError(f"{log}:{number}: {problem}")
+        if recorded is None or isinstance(recorded.event, UNREAD):
             continue
         held += _size(recorded.event, line)
         if held > MAX_HELD_BYTES:
@@ -257,7 +243,7 @@ def _equal(one: Any, other: Any) -> bool:
     if isinstance(one, bool) or isinstance(other, bool) or one is None or other is None:
         return one is other
     if isinstance(one, int | float) and isinstance(other, int | float):
-        return one == other or abs(one - other) <= 1e-12 * max(abs(one), abs(other))
+        return math.isclose(one, other, rel_tol=1e-12)
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
@@ -275,12 +261,3 @@ def _phrase(name: str, stored: Any, again: Any) -> str:
 def _short(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def conservation_problems(result: Result) -> list[str]:
-    """Return the violations of conservation (method.md 1.2), one sentence each."""
-    found = []
-    if result.conservation_error is not None and result.conservation_error > CONSERVATION_TOLERANCE:
-        found.append(f"the phases miss the wall clock by {result.conservation_error:.1%} "
-                     f"(limit {CONSERVATION_TOLERANCE:.0%})")
-    return [*found, *(fault.words for fault in result.log_faults)]

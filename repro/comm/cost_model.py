@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
-from typing import NamedTuple
+from itertools import chain, combinations
 
 import numpy as np
 
@@ -45,10 +44,6 @@ class LinkModel:
     def seconds(self, cost: ScheduleCost) -> float:
         """Return the modelled seconds of a schedule."""
         return cost.seconds(self.alpha, self.beta, self.gamma)
-
-    def predict(self, algorithm: Algorithm, world: int, count: int, itemsize: int) -> float:
-        """Return the modelled seconds of an all-reduce of `count` elements on `world` ranks."""
-        return self.seconds(algorithm.cost(world, count, itemsize))
 
 
 def transfer(size: int) -> ScheduleCost:
@@ -109,7 +104,8 @@ def _non_negative(rows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """3. Return the x >= 0 that minimises |rows x - wanted|; rows: samples by parameters."""
     count = rows.shape[1]
     best, least = np.zeros(count), float(np.sum(wanted**2))
-    for free in _subsets(count):
+    # Smaller subsets first: a parameter that does not lower the error stays at zero.
+    for free in map(list, chain.from_iterable(combinations(range(count), size) for size in range(1, count + 1))):
         found = np.linalg.lstsq(rows[:, free], wanted, rcond=None)[0]
         error = float(np.sum((rows[:, free] @ found - wanted) ** 2))
         if np.all(found >= 0) and error < least:
@@ -118,35 +114,17 @@ def _non_negative(rows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return best
 
 
-def _subsets(count: int) -> list[list[int]]:
-    """Return all non-empty subsets, smaller ones first: a parameter that does not lower the error stays at zero."""
-    return [list(free) for size in range(1, count + 1) for free in combinations(range(count), size)]
-
-
-def relative_error(predicted: float, measured: float) -> float:
-    """Return the relative error of the prediction: 0.1 is 10 % too slow, -0.1 is 10 % too fast."""
-    return predicted / measured - 1.0
-
-
 def typical_error(model: LinkModel, samples: Sequence[Sample]) -> float:
     """Return the median absolute relative error over `samples`."""
-    return float(np.median([abs(relative_error(model.seconds(item.cost), item.seconds)) for item in samples]))
-
-
-class CollectiveCost(NamedTuple):
-    """Bytes and cost of one collective on the whole group."""
-
-    sent: list[int]
-    """Bytes, by rank."""
-    received: list[int]
-    cost: ScheduleCost
+    return float(np.median([abs(model.seconds(item.cost) / item.seconds - 1.0) for item in samples]))
 
 
 def collective_cost(
     algorithm: Algorithm, operation: Operation, world: int, count: int, itemsize: int
-) -> CollectiveCost:
-    """Return bytes and cost of one collective on `count` elements of the whole buffer (broadcast: from rank 0)."""
+) -> tuple[list[int], list[int], ScheduleCost]:
+    """Return (bytes sent by rank, bytes received by rank, cost) of one collective on `count` elements of the whole
+    buffer (broadcast: from rank 0).
+    """
     root = (0,) if operation == "broadcast" else ()
     transfers = list(getattr(algorithm, operation)(world, count, itemsize, *root))
-    sent, received = bytes_by_rank(transfers, world, itemsize)
-    return CollectiveCost(sent, received, cost(transfers, itemsize))
+    return *bytes_by_rank(transfers, world, itemsize), cost(transfers, itemsize)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal, Protocol
+from typing import IO, Any, Literal
 
 from repro.core import door
 
@@ -54,18 +54,6 @@ class Event:
             "value": self.value, "metadata": dict(self.metadata),
         }
         return f"{TOKEN}{json.dumps(body, allow_nan=False)}\n"
-
-
-class Loggable(Protocol):
-    """An event that a log can hold (`repro.record.log.event.LogEvent`)."""
-
-    @property
-    def key(self) -> str: ...
-    @property
-    def event_type(self) -> EventType: ...
-
-    def body(self) -> tuple[Any, dict[str, Any]]:
-        """Return value and metadata (JSON-like)."""
 
 
 class EventLog:
@@ -108,8 +96,8 @@ class EventLog:
         self.recorded_bytes += len(line)  # its JSON is ASCII
         return at
 
-    def write(self, event: Loggable, at_ns: int | None = None) -> int:
-        """Record an event; return its monotonic time in nanoseconds."""
+    def write(self, event: Any, at_ns: int | None = None) -> int:
+        """Record an event (`repro.record.log.event.LogEvent`); return its monotonic time in nanoseconds."""
         if self._stream is None:
             return self._now() if at_ns is None else at_ns
         at_ns = self._now() if at_ns is None else at_ns

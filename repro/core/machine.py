@@ -49,12 +49,8 @@ def rank_threads(environment: Mapping[str, str]) -> int:
 def detect() -> Machine:
     """Detect the devices of this machine from environment, driver and installed torch build."""
     gpus = 0 if _torch_is_cpu_only() else _visible_gpus()
-    return Machine("cuda" if gpus else "cpu", gpus, count_cores(), _cpp_compiler() is not None)
-
-
-def _cpp_compiler() -> str | None:
-    """Return the C++ compiler that torch would call."""
-    return shutil.which(os.environ.get("CXX", "g++"))
+    compiler = shutil.which(os.environ.get("CXX", "g++"))  # the one that torch would call
+    return Machine("cuda" if gpus else "cpu", gpus, count_cores(), compiler is not None)
 
 
 def _torch_is_cpu_only() -> bool:

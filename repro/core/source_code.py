@@ -118,12 +118,6 @@ def stored_source(code: Path, sha256: str, main: str = "") -> SourceCode:
     return found
 
 
-def _plain_files(root: Path) -> Iterator[Path]:
-    for place, folders, names in os.walk(root):
-        folders.sort()
-        yield from (Path(place, name) for name in sorted(names))
-
-
 def _content(path: Path) -> bytes:
     try:
         if not path.is_file():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -15,9 +16,9 @@ from repro.seams.plugin import SAFE, TORCH_OPTIONS, Setting
 from repro.seams.training import Engine, Job, Optimizer, Session, TrainingParts
 from repro.suite.field_problem import FieldProblem
 
-PLUS_PLUS = {"hpz": ("zero_hpz_partition_size",),
-             "quantized": ("zero_quantized_weights", "zero_quantized_gradients")}
-"""Options of ZeRO++ -> the keys of DeepSpeed's configuration that they set."""
+SET_BY = {"bucket_mib": ("reduce_bucket_size",), "hpz": ("zero_hpz_partition_size",),
+          "quantized": ("zero_quantized_weights", "zero_quantized_gradients"), "offload": ()}
+"""Options -> the keys of DeepSpeed's `zero_optimization` that they set; offload: all with the word in them."""
 
 
 class DeepSpeedZero(Engine):
@@ -61,39 +62,29 @@ class DeepSpeedZero(Engine):
         return value
 
     @model_validator(mode="after")
-    def _one_bucket_size(self) -> DeepSpeedZero:
-        if self.bucket_mib is not None and "reduce_bucket_size" in self.config.get("zero_optimization", {}):
-            raise ValueError("bucket_mib and config's zero_optimization.reduce_bucket_size set the same; remove one")
-        return self
-
-    @model_validator(mode="after")
-    def _one_hierarchy(self) -> DeepSpeedZero:
-        zero = self.config.get("zero_optimization", {})
-        chosen = ["hpz"] * (self.hpz > 1) + ["quantized"] * (self.quantized != "none")
-        for option, keys in PLUS_PLUS.items():
-            if option in chosen and (both := [key for key in keys if key in zero]):
+    def _one_way_to_set(self) -> DeepSpeedZero:
+        for option, keys in SET_BY.items():
+            both = [key for key in self._zero if key in keys or (option == "offload" and option in key)]
+            if both and getattr(self, option) != type(self).model_fields[option].default:
                 raise ValueError(f"{option} and config's zero_optimization.{both[0]} set the same; remove one")
         return self
 
     @property
+    def _zero(self) -> Mapping[str, Any]:
+        """The fragment's part on ZeRO."""
+        found = self.config.get("zero_optimization")
+        return found if isinstance(found, Mapping) else {}
+
+    @property
     def _group(self) -> int:
         """Ranks of a group with a second copy of the weights, by either way to write it."""
-        zero = self.config.get("zero_optimization", {})
-        return self.hpz if self.hpz > 1 else int(zero.get("zero_hpz_partition_size") or 1)
+        return self.hpz if self.hpz > 1 else int(self._zero.get("zero_hpz_partition_size") or 1)
 
     @property
     def _quantizes(self) -> str:
         """Tensors that ZeRO++ quantizes, from either way to write the option; "none": none."""
-        zero = self.config.get("zero_optimization", {})
-        by_key = "+".join(key.rpartition("_")[2] for key in PLUS_PLUS["quantized"] if zero.get(key))
+        by_key = "+".join(key.rpartition("_")[2] for key in SET_BY["quantized"] if self._zero.get(key))
         return self.quantized if self.quantized != "none" else by_key or "none"
-
-    @model_validator(mode="after")
-    def _one_place(self) -> DeepSpeedZero:
-        zero = self.config.get("zero_optimization", {})
-        if self.offload != "none" and (both := [key for key in zero if "offload" in key]):
-            raise ValueError(f"offload and config's zero_optimization.{both[0]} set the same; remove one")
-        return self
 
     def builds(self) -> str:
         return "DeepSpeed's Adam for CPUs" if self.offload != "none" else ""

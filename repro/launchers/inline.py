@@ -15,12 +15,12 @@ from types import FrameType
 from typing import IO, ClassVar
 
 from repro.core import door
-from repro.launchers.processes.hang import FileGrowth
-from repro.launchers.processes.rank_processes import cause, exit_code, reason, resolve
+from repro.launchers.processes.hang import Deadline, Stacks
+from repro.launchers.processes.rank_processes import RankProcesses, cause, exit_code, reason, resolve
 from repro.seams.launching import Launcher, LaunchRequest, LaunchResult, RankEnd
 from repro.seams.plugin import Setting
 
-HUNG = signal.SIGUSR1
+LATE = signal.SIGUSR1
 
 
 class Inline(Launcher):
@@ -52,30 +52,41 @@ class Inline(Launcher):
         """Call the entry once, as rank 0; exceptions become the outcome, KeyboardInterrupt propagates."""
         request.folder.mkdir(parents=True, exist_ok=True)
         begin = time.monotonic()
-        log = request.folder / "rank0.log"
         timed_out = hung = False
         with (
-            door.open_plain(log, "a", buffering=1, encoding="utf-8", errors="backslashreplace") as printed,
+            door.open_plain(request.folder / "rank0.log", "a", buffering=1, encoding="utf-8",
+                            errors="backslashreplace") as printed,
             contextlib.redirect_stdout(printed),
             contextlib.redirect_stderr(printed),
             _environment(request),
         ):
+            watch = _Watch(request, printed)
             try:
-                with _deadline(request.timeout_seconds), _watched(request, printed):
+                with _interrupted(watch):
                     end = _call(request)
-            except _Hung as late:
-                end, hung = RankEnd(0, 1, str(late)), True
-            except _TimedOut as late:
-                end, timed_out = RankEnd(0, 1, str(late)), True
+            except _Late:
+                hung, timed_out = watch.stacks is not None, watch.stacks is None
+                end = RankEnd(0, 1, f"hung: no event for {request.stall_seconds:g} s; all stacks are in its log" if hung
+                              else f"not finished after {request.timeout_seconds:g} s")
         return LaunchResult((end,), time.monotonic() - begin, timed_out, hung)
 
 
-class _TimedOut(BaseException):
-    """Raised in the entry when its time is up; not an Exception, so that no `except Exception` swallows it."""
+class _Late(BaseException):
+    """Raised in the entry when its time is up, or when it makes no progress; not an Exception, so that no
+    `except Exception` swallows it.
+    """
 
 
-class _Hung(_TimedOut):
-    """Raised in the entry when it makes no progress."""
+class _Watch(Deadline):
+    """The deadline of an entry in this process: the stacks go to its log at once."""
+
+    def __init__(self, request: LaunchRequest, printed: IO[str]) -> None:
+        super().__init__(request)
+        self._printed = printed
+
+    def _ask(self, ranks: RankProcesses) -> Stacks:
+        faulthandler.dump_traceback(self._printed, all_threads=True)
+        return {}
 
 
 def _call(request: LaunchRequest) -> RankEnd:
@@ -114,50 +125,27 @@ def _environment(request: LaunchRequest) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _deadline(seconds: float) -> Iterator[None]:
+def _interrupted(watch: Deadline) -> Iterator[None]:
+    """Raise `_Late` in this context when `watch` says so; only in the main thread, where signals are handled."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    done, main = threading.Event(), threading.main_thread().ident or 0
 
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        raise _TimedOut(f"not finished after {seconds:g} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-@contextlib.contextmanager
-def _watched(request: LaunchRequest, printed: IO[str]) -> Iterator[None]:
-    """Interrupt the entry when `request.progress` stops growing, after its stacks are in the log."""
-    if request.stall_seconds is None or request.progress is None or \
-            threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    done, main = threading.Event(), threading.main_thread().ident
-    progress, seconds = FileGrowth(request.progress, request.stall_seconds), request.stall_seconds
-
-    def watch() -> None:
-        while not done.wait(min(0.5, seconds / 4)):
-            if progress.stalled():
-                faulthandler.dump_traceback(printed, all_threads=True)
-                signal.pthread_kill(main or 0, HUNG)
-                return
+    def wait() -> None:
+        if not watch.in_time(RankProcesses(), done):
+            signal.pthread_kill(main, LATE)
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         if not done.is_set():
-            raise _Hung(f"hung: no event for {seconds:g} s; all stacks are in its log")
+            raise _Late
 
-    before = signal.signal(HUNG, stop)
-    thread = threading.Thread(target=watch, name="repro-stall", daemon=True)
+    before = signal.signal(LATE, stop)
+    thread = threading.Thread(target=wait, name="repro-stall", daemon=True)
     thread.start()
     try:
         yield
     finally:
         done.set()
         thread.join()
-        signal.signal(HUNG, before)
+        signal.signal(LATE, before)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-import socket
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from pydantic import Field, PrivateAttr
 
-from repro.launchers.processes import fork_server, hang
+from repro.launchers.processes import fork_server
 from repro.launchers.processes.fork_server import WarmServer
 from repro.launchers.processes.hang import Deadline
-from repro.launchers.processes.node_launch import NodeLaunch
-from repro.launchers.processes.rank import Assignment, Membership, SamePlace
-from repro.launchers.processes.rank_processes import ends, hung_ends
+from repro.launchers.processes.node_launch import NodeLaunch, interface_of
+from repro.launchers.processes.rank import LOOPBACK, Assignment, Membership
 from repro.seams.launching import Launcher, LaunchRequest, LaunchResult, usual_ranks
 from repro.seams.plugin import Setting
 
@@ -77,7 +73,7 @@ class Local(Launcher):
         Raises:
             TrialError: elastic itself failed before or after the ranks ran.
         """
-        return self._run(request, SamePlace(), _loopback())
+        return self._run(request, None, interface_of(LOOPBACK))
 
     def close(self) -> None:
         """Release the fork server; the last launcher that does so stops it and restores the environment."""
@@ -85,35 +81,18 @@ class Local(Launcher):
             server, self._server = self._server, None
             fork_server.release(server)
 
-    def _run(self, request: LaunchRequest, place: object, environment: Mapping[str, str]) -> LaunchResult:
+    def _run(self, request: LaunchRequest, place: object | None, environment: Mapping[str, str]) -> LaunchResult:
         """Launch ranks at `place`; the request's environment overrides `environment`."""
         assert self._server is not None, "launch comes after open"
         request.folder.mkdir(parents=True, exist_ok=True)
         self._server.revive()
-        begin = time.monotonic()
-        with tempfile.TemporaryDirectory(dir=self._server.folder) as reports:
-            work = Assignment(
-                request.entry, request.payload, str(request.folder), reports, {**environment, **request.environment},
-                request.expendable,
-            )
-            deadline = Deadline(request)
-            found = NodeLaunch(work, request.processes, place, Membership(), self.monitor_seconds, self.grace_seconds
-                               ).carry_out(deadline.in_time)
-        if deadline.stacks is not None:
-            each = hang.reasons(deadline.stacks, request.processes, request.stall_seconds or 0.0)
-            ended = hung_ends(found.codes, hang.find_hung_rank(deadline.stacks), each)
-            return LaunchResult(ended, time.monotonic() - begin, hung=True)
-        why = f"not finished after {request.timeout_seconds:g} s" if deadline.passed else ""
-        return LaunchResult(ends(found.codes, found.reports, found.suspect, why), time.monotonic() - begin,
-                            deadline.passed)
+        deadline = Deadline(request)
+        work = Assignment(request.entry, request.payload, str(request.folder), {**environment, **request.environment},
+                          request.expendable)
+        found = NodeLaunch(work, request.processes, place, Membership(), self.monitor_seconds, self.grace_seconds
+                           ).carry_out(deadline.in_time, self._server.folder)
+        return deadline.result(found.codes, found.reports, found.suspect)
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _loopback() -> dict[str, str]:
-    """Return variables that keep gloo and NCCL on the loopback interface, to which the rendezvous is bound."""
-    names = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
-    wanted = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-    return {key: names[0] for key in wanted if names and key not in os.environ}

@@ -18,15 +18,13 @@ from pydantic import Field, PrivateAttr
 from repro.core.errors import TrialError, UsageError
 from repro.launchers.local import Local
 from repro.launchers.nodes import links
-from repro.launchers.nodes.agent import Launch, interface_of
+from repro.launchers.nodes.agent import Launch
 from repro.launchers.nodes.channel import LinkLost, files_below, send_files
 from repro.launchers.nodes.head import Head, Node, NodeWatch
 from repro.launchers.nodes.hosts import Starts, find, key_of, listen, read_secret
-from repro.launchers.processes import hang
-from repro.launchers.processes.node_launch import NodeEnd, NodeLaunch
-from repro.launchers.processes.rank import LOOPBACK, Assignment, Membership, SamePlace
-from repro.launchers.processes.rank_processes import ends, hung_ends
-from repro.seams.launching import LaunchRequest, LaunchResult, RankEnd
+from repro.launchers.processes.node_launch import NodeEnd, NodeLaunch, interface_of
+from repro.launchers.processes.rank import LOOPBACK, Assignment, Membership
+from repro.seams.launching import LaunchRequest, LaunchResult
 from repro.seams.plugin import Setting
 
 OPEN_SECONDS = 300.0
@@ -155,25 +153,21 @@ class Torchrun(Local):
         request.folder.mkdir(parents=True, exist_ok=True)
         self._server.revive()
         self._number += 1
-        begin, processes = time.monotonic(), request.processes // used
+        watch, here, processes = NodeWatch(request, nodes, self._number), None, request.processes // used
         store, prefix = bind_store(LOOPBACK), secrets.token_hex(16)
         for node in nodes:
             self._send(node, request, store.port, prefix, used, shared)
-        watch, here = NodeWatch(request, nodes, self._number), None
-        with tempfile.TemporaryDirectory(dir=self._server.folder) as reports:
-            interface = interface_of(nodes[0].channel.own_address) if nodes else {}
-            work = Assignment(request.entry, request.payload, str(request.folder), reports,
-                              {**interface, **request.environment}, request.expendable)
-            members = Membership(0, used, LOOPBACK, store.port, store, prefix)
-            try:
-                here = NodeLaunch(work, processes, SamePlace(), members, self.monitor_seconds, self.grace_seconds
-                                  ).carry_out(watch.in_time)
-            finally:
-                if here is None or any(code != 0 for code in here.codes):
-                    for node in nodes:
-                        node.send("stop", {"number": self._number})
-        found = [here, *(watch.end_of(node, processes) for node in nodes)]
-        return self._result(request, found, nodes, watch, begin)
+        interface = interface_of(nodes[0].channel.own_address) if nodes else {}
+        work = Assignment(request.entry, request.payload, str(request.folder), {**interface, **request.environment},
+                          request.expendable)
+        try:
+            here = NodeLaunch(work, processes, None, Membership(0, used, LOOPBACK, store.port, store, prefix),
+                              self.monitor_seconds, self.grace_seconds).carry_out(watch.in_time, self._server.folder)
+        finally:
+            if here is None or any(code != 0 for code in here.codes):
+                for node in nodes:
+                    node.send("stop", {"number": self._number})
+        return _result([here, *(watch.end_of(node, processes) for node in nodes)], nodes, watch)
 
     # ---- nodes
 
@@ -271,27 +265,16 @@ class Torchrun(Local):
             environment=dict(request.environment), expendable=request.expendable, probe=probe, root=str(root),
             monitor_seconds=self.monitor_seconds, grace_seconds=self.grace_seconds)))
 
-    def _result(
-        self, request: LaunchRequest, found: Sequence[NodeEnd], nodes: Sequence[Node], watch: NodeWatch, begin: float
-    ) -> LaunchResult:
-        reports = [report for item in found for report in item.reports]
-        if watch.stacks is not None:
-            each = hang.reasons(watch.stacks, request.processes, request.stall_seconds or 0.0)
-            codes = [code for item in found for code in item.codes]
-            ended = hung_ends(codes, hang.find_hung_rank(watch.stacks), each)
-            return LaunchResult(self._on_nodes(ended, nodes), time.monotonic() - begin, hung=True)
-        late = f"not finished after {request.timeout_seconds:g} s" if watch.passed else ""
-        # A rank that was killed because of another one is no cause.
-        codes = [STOPPED if killed and not late else code for item in found
-                 for code, killed in zip(item.codes, item.killed, strict=True)]
-        suspect = next((item.suspect for item in found if item.suspect is not None), None)
-        ended = ends(codes, reports, suspect, late)
-        return LaunchResult(self._on_nodes(ended, nodes), time.monotonic() - begin, watch.passed)
 
-    def _on_nodes(self, found: Sequence[RankEnd], nodes: Sequence[Node]) -> tuple[RankEnd, ...]:
-        """Return the ends; the reason of a rank that failed on another node names that node."""
-        each = len(found) // (len(nodes) + 1)
-        names = {node.number: node.name for node in nodes}
-        return tuple(
-            replace(end, reason=f"{end.reason} (on {names[end.rank // each]})")
-            if end.failed and end.rank >= each and names[end.rank // each] not in end.reason else end for end in found)
+def _result(found: Sequence[NodeEnd], nodes: Sequence[Node], watch: NodeWatch) -> LaunchResult:
+    """Return the end of a launch; the reason of a rank that failed on another node names that node."""
+    # A rank that was killed because of another one is no cause.
+    codes = [STOPPED if killed and not watch.passed else code for item in found
+             for code, killed in zip(item.codes, item.killed, strict=True)]
+    suspect = next((item.suspect for item in found if item.suspect is not None), None)
+    result = watch.result(codes, [report for item in found for report in item.reports], suspect)
+    each, names = len(codes) // len(found), {node.number: node.name for node in nodes}
+    return replace(result, ends=tuple(
+        replace(end, reason=f"{end.reason} (on {names[end.rank // each]})")
+        if end.failed and end.rank >= each and names[end.rank // each] not in end.reason else end
+        for end in result.ends))

@@ -84,8 +84,9 @@ class Muon(Optimizer):
 
 
 def _shown(rule: str, named: Iterable[tuple[str, torch.nn.Parameter]]) -> dict[str, Any]:
-    """Return what a group says of itself in a record."""
-    return {"rule": rule, "tensors": shapes_of_names(name for name, _ in named)}
+    """Return what a group says of itself in a record: how many names have each form, numbers written as `*`."""
+    forms = Counter(re.sub(r"(?<![A-Za-z_])\d+", "*", name) for name, _ in named)  # blocks.*.widen.weight -> 4
+    return {"rule": rule, "tensors": dict(sorted(forms.items()))}
 
 
 NUMBERED = re.compile(r"(?:^|\.)[A-Za-z_]\w*\.\d+\.\w+\.")
@@ -107,8 +108,3 @@ def hidden_names(named: Sequence[tuple[str, int]], patterns: Sequence[str] | Non
         return blocks
     layers = [name for name, dimensions in named if dimensions >= 2]
     return set(matrices) - {*layers[:1], *layers[-1:]}
-
-
-def shapes_of_names(names: Iterable[str]) -> dict[str, int]:
-    """Return how many names have each form, numbers written as `*`: `blocks.*.widen.weight` -> 4."""
-    return dict(sorted(Counter(re.sub(r"(?<![A-Za-z_])\d+", "*", name) for name in names).items()))

@@ -7,18 +7,7 @@ Layout of a run with two phases:
     RUN/tuned.yaml      the suite with the chosen settings, which `repro run` accepts
     RUN/plan.json ...   the scored run; `plan.suite.tuned` says where its settings come from
 
-A page can rely on this:
-
-- `read_tuning(root)` returns a `Tuning`, or None for a run that was not tuned here. A run of a frozen `tuned.yaml` has
-  `plan.suite.tuned` (search, budget, spaces with origins, seeds, rule) and no tuning of its own.
-- `Tuning.contenders` has every contender in the order of the suite: its `label`, its `space` (`origin`, `unequal`, and
-  `space`: field -> `Axis` with `text()` and `width`), its `budget` (settings), its `settings` and its `cost`.
-- `TriedSetting.values` (field -> value; the fields of the space), `rank` from 1, `figure` (median of the metric over
-  seeds; None if a seed missed the target), `quality` (median of the best quality), `statuses`, `results` with curves.
-- `TunedContender.chosen` is the setting of rank 1; None if none of its trials could be judged.
-- `Tuning.tune` is the declaration (`search`, `seeds`, `metric`, `hopeless`), `Tuning.master_seed` that of its trials,
-  `Tuning.complete` whether every trial has ended, `Tuning.record` the ordinary `Record` below `RUN/tuning`.
-- Everything is derived from the files each time; nothing here is stored but `Declared`.
+Everything is derived from the files each time; nothing is stored but `Declared`.
 """
 
 from __future__ import annotations
@@ -29,7 +18,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +118,7 @@ class TuningCost:
     """Starts without a recorded end."""
 
     def __add__(self, other: TuningCost) -> TuningCost:
-        return TuningCost(self.trials + other.trials, self.starts + other.starts, self.abandoned + other.abandoned,
-                          self.wall_seconds + other.wall_seconds, self.processor_seconds + other.processor_seconds,
-                          self.unknown + other.unknown)
+        return TuningCost(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,12 +239,9 @@ def tuning_of(record: Record) -> Tuning:
     except SuiteError as error:
         raise OutputError(f"{record.folder.plan}: {error}") from error
     cells = {cell.cell_id: cell for cell in plan.cells}
-    results: dict[str, list[Result]] = {}
-    for result in record.results:
-        results.setdefault(result.cell_id, []).append(result)
     contenders = []
     for contender, ids in found:
-        tried = [_tried(plan, number, values, cells.get(name), results.get(name, ()))
+        tried = [_tried(plan, number, values, cells.get(name), record.of_cell(name or ""))
                  for number, (values, name) in enumerate(zip(contender.settings, ids, strict=True), 1)]
         contenders.append(TunedContender(
             contender.label, contender.levels, contender.space, len(contender.settings), tuple(_ranked(plan, tried)),
@@ -275,7 +259,7 @@ def _tried(
              and (spec.path in QUALITY or meaning(item.status).reached)]
     best = [item.best for item in results if item.best is not None and meaning(item.status).counts]
     return TriedSetting(
-        number, values, cell, tuple(sorted(results, key=lambda item: item.repeat)),
+        number, values, cell, tuple(results),
         figure=statistics.median(found) if len(found) == plan.suite.tune.seeds else None,
         quality=statistics.median(best) if best else None, rank=0)
 
@@ -295,8 +279,7 @@ def _ranked(plan: Plan, tried: Sequence[TriedSetting]) -> list[TriedSetting]:
         return (1, item.quality if lower else -item.quality, item.number)
 
     ranks = {item.number: rank for rank, item in enumerate(sorted(tried, key=key), 1)}
-    return [TriedSetting(item.number, item.values, item.cell, item.results, item.figure, item.quality,
-                         ranks[item.number]) for item in tried]
+    return [replace(item, rank=ranks[item.number]) for item in tried]
 
 
 def cost_of(attempts: Sequence[Attempt], results: Sequence[Result], cells: Sequence[Cell]) -> TuningCost:

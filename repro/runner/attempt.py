@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -183,7 +183,11 @@ class Monitor:
         """Write a line of system metrics; a full disk ends them, not the trial."""
         try:
             system = system or EventLog(self._system_log)
-            sample_system(system)
+            memory = psutil.virtual_memory()
+            system.write(SystemSample(  # under the names that MLflow uses
+                cpu_utilization_percentage=psutil.cpu_percent(), system_memory_usage_percentage=memory.percent,
+                system_memory_usage_megabytes=round(memory.used / 1e6, 1)))
+            system.flush()
         except OSError as error:
             if system is not None:
                 system.abandon()
@@ -197,31 +201,17 @@ class Monitor:
         self._tick(latest.value, latest.epoch_num, latest.samples_count / seconds if seconds else None)
 
 
-def sample_system(log: EventLog) -> None:
-    """Write one line of system metrics under the names that MLflow uses."""
-    memory = psutil.virtual_memory()
-    log.write(SystemSample(
-        cpu_utilization_percentage=psutil.cpu_percent(),
-        system_memory_usage_megabytes=round(memory.used / 1e6, 1), system_memory_usage_percentage=memory.percent,
-    ))
-    log.flush()
-
-
 @dataclass(frozen=True, slots=True)
 class Start:
     """A start of a trial, from which the lines of the ledger are made."""
 
     trial: Trial
     attempt: int
-    started_ms: int
-    monotonic: float
     point: Resumption | None
     """The checkpoint that it is resumed from; None: from the beginning."""
     passed_over: tuple[str, ...]
-
-    @classmethod
-    def now(cls, trial: Trial, attempt: int, point: Resumption | None, passed_over: tuple[str, ...]) -> Start:
-        return cls(trial, attempt, round(time.time() * 1e3), time.monotonic(), point, passed_over)
+    started_ms: int = field(default_factory=lambda: round(time.time() * 1e3))
+    monotonic: float = field(default_factory=time.monotonic)
 
     def line(self, status: str, reasons: tuple[Reason, ...]) -> Attempt:
         """Return the line of the ledger for this status."""
@@ -260,7 +250,7 @@ class TrialStarter:
         folder.trial(trial.trial_id).mkdir(parents=True, exist_ok=True)
         write_model(folder.trial_file(trial.trial_id), trial)
         checkpoints = TrialCheckpoints(self.context, trial)
-        start = Start.now(trial, attempt, *checkpoints.newest())
+        start = Start(trial, attempt, *checkpoints.newest())
         outcome = self._run_ranks(start, checkpoints)
         interrupt, used = DeferredInterrupt(), None
         with interrupt.deferred():

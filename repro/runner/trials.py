@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from repro.compare.design.sequential import TakenLook, stages, take_look
 from repro.compare.evidence.stage import Stage
+from repro.record.folder.ledger import append_line
 from repro.record.folder.resume import failed_starts, may_run_again
 from repro.record.folder.store import Record, read_record
 from repro.record.result.results import Result
@@ -70,7 +71,7 @@ class Looks:
         if taken is None:
             return None
         line = taken.line().model_copy(update={"at_ms": float(round(time.time() * 1e3))})
-        self.context.folder.append_look(line)
+        append_line(self.context.folder.looks, line)
         self.context.watcher.look_taken(line, taken.found)
         return taken
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import ClassVar
 
 from pydantic import Field, model_validator
 
 from repro.core.errors import TrialError, UsageError
-from repro.core.random_streams import Streams
 from repro.seams.plugin import TextOption
-from repro.seams.training import TokenKind, TrainingParts
+from repro.seams.training import TokenKind
 from repro.suite.field_problem import FieldProblem
 from repro.workloads.data.manifest import DataForm, Prepared
 from repro.workloads.data.workload import PreparedWorkload, Stated
 from repro.workloads.tokens.form import TokenForm, mapped, of_split
-from repro.workloads.tokens.language_model import METRIC, GptModel, TokenStreams
+from repro.workloads.tokens.language_model import GptModel
+from repro.workloads.tokens.shape import METRIC, TokenStreams
 from repro.workloads.tokens.tokenizers import BYTES, GPT2
 
 EVAL_TOKENS = 10_485_760
@@ -85,11 +85,8 @@ class Gpt(GptModel, PreparedWorkload):
     def eval_samples(self) -> int:
         return self.eval_tokens // self.context
 
-    def build(self, streams: Streams, device: str) -> TrainingParts:
-        from repro.workloads.tokens.model import training_parts
-
-        opened, vocabulary = partial(_opened, self.prepared(), self.eval_tokens), self.data.vocabulary
-        return training_parts(opened, self.shape(vocabulary), vocabulary, streams, device)
+    def opener(self) -> Callable[[], TokenStreams]:
+        return partial(_opened, self.prepared(), self.eval_tokens)
 
 
 def _opened(prepared: Prepared, eval_tokens: int) -> TokenStreams:

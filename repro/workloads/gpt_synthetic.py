@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import ClassVar
@@ -13,10 +14,11 @@ from pydantic import Field, model_validator
 
 from repro.core.random_streams import Streams
 from repro.seams.plugin import Setting
-from repro.seams.training import DataIdentity, TrainingParts
+from repro.seams.training import DataIdentity
 from repro.suite.field_problem import FieldProblem
 from repro.workloads.synthetic import drawn_identity
-from repro.workloads.tokens.language_model import GptModel, TokenStreams
+from repro.workloads.tokens.language_model import GptModel
+from repro.workloads.tokens.shape import TokenStreams
 
 SHIFT = 2.7
 """Of the Zipf-Mandelbrot law: token k has a weight of 1 / (k + 2.7), near what words of English have."""
@@ -130,11 +132,8 @@ class GptSynthetic(GptModel):
     def identity(self) -> DataIdentity:
         return drawn_identity("made-up-tokens", self, draw(self._recipe()).sha256)
 
-    def build(self, streams: Streams, device: str) -> TrainingParts:
-        from repro.workloads.tokens.model import training_parts
-
-        opened = partial(draw, self._recipe())
-        return training_parts(opened, self.shape(self.vocabulary), self.vocabulary, streams, device)
+    def opener(self) -> Callable[[], TokenStreams]:
+        return partial(draw, self._recipe())
 
     def _recipe(self) -> Recipe:
         return Recipe(self.vocabulary, self.train_tokens, self.eval_tokens + 1, self.data_seed)

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from repro.core.errors import TrialError
-from repro.core.random_streams import Streams
-from repro.seams.training import DataIdentity, LayerShape, TokenKind, TrainingParts
-from repro.workloads.tokens.language_model import (
-    LanguageModel,
-    Shape,
-    TokenStreams,
-    block_shapes,
-    check_heads,
-    tensors_of,
-)
+from repro.seams.training import DataIdentity, TokenKind
+from repro.workloads.tokens.language_model import LanguageModel
+from repro.workloads.tokens.shape import Shape, TokenStreams
 
 NAME = "persuasion"
 VERSION = "1"
@@ -71,10 +65,13 @@ class Text(LanguageModel):
     width: int = Field(default=64, ge=8, le=4096, description="channels of the residual stream; heads must divide it")
     dropout: float = Field(default=0.0, ge=0, lt=1)
 
-    @model_validator(mode="after")
-    def _divides(self) -> Text:
-        check_heads(self.width, self.heads)
-        return self
+    @property
+    def vocabulary_here(self) -> int:
+        return VOCABULARY
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(VOCABULARY, self.context, self.layers, self.heads, self.width, self.dropout)
 
     @property
     def train_samples(self) -> int:
@@ -84,14 +81,6 @@ class Text(LanguageModel):
     def eval_samples(self) -> int:
         return (EVAL_BYTES - 1) // self.context
 
-    @property
-    def layer_shapes(self) -> tuple[LayerShape, ...]:
-        return block_shapes(self.layers, self.width, self.context)
-
-    @property
-    def tensor_count(self) -> int:
-        return tensors_of(self.layers)
-
     def identity(self) -> DataIdentity:
         verified(self.sha256)
         return DataIdentity(
@@ -100,11 +89,8 @@ class Text(LanguageModel):
             source="Jane Austen, Persuasion (1817): Project Gutenberg's eBook 105, shipped with the harness",
         )
 
-    def build(self, streams: Streams, device: str) -> TrainingParts:
-        from repro.workloads.tokens.model import training_parts
-
-        shape = Shape(VOCABULARY, self.context, self.layers, self.heads, self.width, self.dropout)
-        return training_parts(partial(split, self.sha256), shape, VOCABULARY, streams, device)
+    def opener(self) -> Callable[[], TokenStreams]:
+        return partial(split, self.sha256)
 
 
 def split(sha256: str = SHA256) -> TokenStreams:

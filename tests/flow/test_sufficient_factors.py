@@ -69,8 +69,8 @@ SEEDS = {2: range(6), 4: range(6, 9)}
 
 
 @pytest.mark.parametrize("world", [pytest.param(2, marks=pytest.mark.slow), 4])
-def test_random_shapes_give_the_gradients_of_an_all_reduce(world: int) -> None:
-    answers = gradients(world, [*SEEDS[world]])
+def test_random_shapes_give_the_gradients_of_an_all_reduce(ranks: Run, world: int) -> None:
+    answers = gradients(ranks, world, [*SEEDS[world]])
     for seed, ranks_found in zip(SEEDS[world], zip(*answers, strict=True), strict=True):
         for found in ranks_found:
             plain, factors = found["none"]["gradients"], found["all"]["gradients"]
@@ -84,8 +84,8 @@ def test_random_shapes_give_the_gradients_of_an_all_reduce(world: int) -> None:
     assert any(found["shape"]["positions"] > 1 for found in answers[0]), "inputs as in a transformer"
 
 
-def test_factors_of_bf16_autocast_are_counted_in_their_type() -> None:
-    found = gradients(2, [1], "bf16-autocast")[0][0]
+def test_factors_of_bf16_autocast_are_counted_in_their_type(ranks: Run) -> None:
+    found = gradients(ranks, 2, [1], "bf16-autocast")[0][0]
     plain, factors = found["none"]["gradients"], found["all"]["gradients"]
     for name, values in plain.items():
         np.testing.assert_allclose(factors[name], values, rtol=0.02, atol=0.004 * float(np.abs(values).max() + 1e-6))

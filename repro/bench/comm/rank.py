@@ -324,7 +324,7 @@ class RankBench:
         """Return True if three modelled calls fit the budget; equal on all ranks."""
         if contender.algorithm is None:
             return True
-        modelled = self.model.predict(contender.algorithm, self.world, count, ITEMSIZE)
+        modelled = self.model.seconds(contender.algorithm.cost(self.world, count, ITEMSIZE))
         budget = float(self.payload["seconds"])
         if 3 * modelled > budget:
             self._report("skipped", algorithm=contender.label, size=count * ITEMSIZE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
@@ -11,7 +12,42 @@ from repro.comm.algorithm import Algorithm, Operation, per_chunk
 from repro.comm.schedule import Busiest, Span, Transfer, chunks, cut
 
 
-class Butterfly(Algorithm):
+class _Doubling(Algorithm):
+    """Ranks past the largest power of two q hand their buffer to another one; messages are sent in pieces."""
+
+    passes: ClassVar[int]
+    """Rounds of `exchange` per bit of q."""
+
+    chunk_kib: float = Field(256.0, gt=0, description="piece of a message, so that sums overlap with transfers, KiB")
+
+    def all_reduce(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
+        return in_pieces(self._whole(world, count), per_chunk(self.chunk_kib, itemsize))
+
+    def _whole(self, world: int, count: int) -> Iterator[Transfer]:
+        core = largest_power_of_two(world)
+        folds, bits = int(core < world), core.bit_length() - 1
+        # fold
+        yield from (Transfer(0, rank, rank - core, 0, count, True) for rank in range(core, world))
+        yield from self.exchange(core, count, folds)
+        # unfold
+        last = folds + self.passes * bits
+        yield from (Transfer(last, rank - core, rank, 0, count, False) for rank in range(core, world))
+
+    @abstractmethod
+    def exchange(self, core: int, count: int, first_round: int) -> Iterator[Transfer]:
+        """Reduce among the first `core` ranks, a power of two."""
+
+    def runs(self, operation: Operation, world: int) -> bool:
+        # Doubling gathers blocks of 2^j neighbours, and a fold would move segments to ranks that do not own them.
+        whole = operation in ("all_reduce", "broadcast")
+        return super().runs(operation, world) and (whole or largest_power_of_two(world) == world)
+
+    def all_gather(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
+        """Gather by doubling: in round j partners exchange the 2^j segments that each has so far."""
+        return in_pieces(doubling(cut(count, world), first_round=0), per_chunk(self.chunk_kib, itemsize))
+
+
+class Butterfly(_Doubling):
     """Recursive doubling.
 
     Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005,
@@ -30,30 +66,11 @@ class Butterfly(Algorithm):
     title: ClassVar[str] = "butterfly"
     own: ClassVar[tuple[Operation, ...]] = ("all_reduce", "all_gather", "broadcast")
 
-    chunk_kib: float = Field(256.0, gt=0, description="piece of a message, so that sums overlap with transfers, KiB")
+    passes = 1
 
-    def all_reduce(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
-        return in_pieces(self._whole(world, count), per_chunk(self.chunk_kib, itemsize))
-
-    def _whole(self, world: int, count: int) -> Iterator[Transfer]:
-        core = largest_power_of_two(world)
-        folds = int(core < world)
-        # 1. fold
-        yield from (Transfer(0, rank, rank - core, 0, count, True) for rank in range(core, world))
-        # 2. exchange
+    def exchange(self, core: int, count: int, first_round: int) -> Iterator[Transfer]:
         for bit in range(core.bit_length() - 1):
-            yield from (Transfer(folds + bit, rank, rank ^ (1 << bit), 0, count, True) for rank in range(core))
-        # 3. unfold
-        last = folds + core.bit_length() - 1
-        yield from (Transfer(last, rank - core, rank, 0, count, False) for rank in range(core, world))
-
-    def runs(self, operation: Operation, world: int) -> bool:
-        # Doubling gathers blocks of 2^j neighbours: without a fold only.
-        return super().runs(operation, world) and (operation != "all_gather" or largest_power_of_two(world) == world)
-
-    def all_gather(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
-        """Gather by doubling: in round j partners exchange the 2^j segments that each has so far."""
-        return in_pieces(doubling(cut(count, world), first_round=0), per_chunk(self.chunk_kib, itemsize))
+            yield from (Transfer(first_round + bit, rank, rank ^ (1 << bit), 0, count, True) for rank in range(core))
 
     def broadcast(self, world: int, count: int, itemsize: int, root: int) -> Iterator[Transfer]:
         """Broadcast by doubling: in round j the 2^j ranks that have the data send them 2^j ranks further."""
@@ -97,7 +114,7 @@ def doubling(segments: Sequence[tuple[int, int]], first_round: int) -> Iterator[
             yield Transfer(first_round + bit, rank, rank ^ size, start, stop, False)
 
 
-class HalvingDoubling(Algorithm):
+class HalvingDoubling(_Doubling):
     """Reduce-scatter by recursive halving, all-gather by recursive doubling.
 
     Source: Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; Thakur, Rabenseifner and Gropp,
@@ -116,32 +133,14 @@ class HalvingDoubling(Algorithm):
     title: ClassVar[str] = "halving-doubling"
     own: ClassVar[tuple[Operation, ...]] = ("all_reduce", "all_gather", "reduce_scatter")
 
-    chunk_kib: float = Field(256.0, gt=0, description="piece of a message, so that sums overlap with transfers, KiB")
+    passes = 2
 
-    def all_reduce(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
-        # 5. pieces
-        return in_pieces(self._whole(world, count), per_chunk(self.chunk_kib, itemsize))
-
-    def _whole(self, world: int, count: int) -> Iterator[Transfer]:
-        core = largest_power_of_two(world)
-        folds, bits = int(core < world), core.bit_length() - 1
+    def exchange(self, core: int, count: int, first_round: int) -> Iterator[Transfer]:
         segments = cut(count, core)
-        # 1. fold
-        yield from (Transfer(0, rank, rank - core, 0, count, True) for rank in range(core, world))
         # 2. halving
-        yield from halving(segments, first_round=folds)
+        yield from halving(segments, first_round)
         # 3. doubling
-        yield from doubling(segments, first_round=folds + bits)
-        # 4. unfold
-        last = folds + 2 * bits
-        yield from (Transfer(last, rank - core, rank, 0, count, False) for rank in range(core, world))
-
-    def runs(self, operation: Operation, world: int) -> bool:
-        # A fold would move segments to ranks that do not own them.
-        return super().runs(operation, world) and (operation == "all_reduce" or largest_power_of_two(world) == world)
-
-    def all_gather(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
-        return in_pieces(doubling(cut(count, world), first_round=0), per_chunk(self.chunk_kib, itemsize))
+        yield from doubling(segments, first_round + core.bit_length() - 1)
 
     def reduce_scatter(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
         return in_pieces(halving(cut(count, world), first_round=0), per_chunk(self.chunk_kib, itemsize))

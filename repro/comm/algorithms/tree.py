@@ -80,10 +80,6 @@ class Tree:
                 found[parent] += 1
         return found
 
-    def internal(self) -> set[int]:
-        """Return the ranks that have children."""
-        return {parent for parent in self.parents if parent is not None}
-
 
 def heap_tree(world: int, arity: int, root: int) -> Tree:
     """Build the k-ary heap over r' = (r - root) mod p: the children of r' are k r' + 1 .. k r' + k."""

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,22 +30,11 @@ from repro.comm.runtime.program import (
     execute_rounds,
     own_rounds,
 )
-from repro.comm.runtime.wire import GroupWire, MissingRankFinder, NcclWire, Wire
+from repro.comm.runtime.wire import GroupWire, MissingRankFinder, NcclWire
 from repro.comm.schedule import Collectives, Operation
 from repro.core.errors import TrialError
 
 Tensors = list[torch.Tensor]
-
-
-class Links(NamedTuple):
-    """Connection of one rank to the others."""
-
-    inner: Any
-    """The inner process group (gloo or NCCL)."""
-    wire: Wire
-    """Its point-to-point messages."""
-    device: OnCpu
-    """Order of its work relative to the caller's."""
 
 
 BACKEND = "repro"
@@ -85,16 +74,15 @@ def make_group(
 ) -> AlgorithmGroup:
     """Create a group that is not registered with `torch.distributed`; its ranks meet through `store`."""
     connect = _connect_nccl if device.startswith("cuda") else _connect_gloo
-    links = connect(PrefixStore("inner", store), rank, world, timeout, torch.device(device))
-    return AlgorithmGroup(algorithm, links, meter, store, timeout.total_seconds())
+    wire = connect(PrefixStore("inner", store), rank, world, timeout, torch.device(device))
+    return AlgorithmGroup(algorithm, wire, meter, store, timeout.total_seconds())
 
 
-def _connect_gloo(store: Store, rank: int, world: int, timeout: timedelta, device: torch.device) -> Links:
-    inner = dist.ProcessGroupGloo(store, rank, world, timeout)
-    return Links(inner, GroupWire(inner, rank, world), OnCpu())
+def _connect_gloo(store: Store, rank: int, world: int, timeout: timedelta, device: torch.device) -> GroupWire:
+    return GroupWire(dist.ProcessGroupGloo(store, rank, world, timeout), rank, world)
 
 
-def _connect_nccl(store: Store, rank: int, world: int, timeout: timedelta, device: torch.device) -> Links:
+def _connect_nccl(store: Store, rank: int, world: int, timeout: timedelta, device: torch.device) -> GroupWire:
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timeout
     # Only dist.ProcessGroup can put several messages into one NCCL call.
@@ -102,7 +90,7 @@ def _connect_nccl(store: Store, rank: int, world: int, timeout: timedelta, devic
     inner._set_default_backend(dist.ProcessGroup.BackendType.NCCL)
     nccl = dist.ProcessGroupNCCL(store, rank, world, options)
     inner._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.NCCL, nccl)
-    return Links(inner, NcclWire(inner, rank, world, device), OnCuda(device))
+    return NcclWire(inner, rank, world, device)
 
 
 class AlgorithmGroup(ProcessGroup):
@@ -112,15 +100,16 @@ class AlgorithmGroup(ProcessGroup):
     """
 
     def __init__(
-        self, algorithm: Collectives, links: Links, meter: Meter, store: Store, timeout_seconds: float
+        self, algorithm: Collectives, wire: GroupWire, meter: Meter, store: Store, timeout_seconds: float
     ) -> None:
-        rank, world = links.wire.rank, links.wire.world
+        rank, world = wire.rank, wire.world
         super().__init__(rank, world)  # type: ignore[call-arg]  # torch does not declare the constructor of subclasses
-        self.inner, self.wire, self.meter, self.place, self.world = links.inner, links.wire, meter, rank, world
-        self.finder = MissingRankFinder(store, self.wire, timeout_seconds)
-        self.lane = Lane(meter, f"comm of {world} ranks", links.device)
+        self.inner, self.wire, self.meter, self.place, self.world = wire.inner, wire, meter, rank, world
+        self.finder = MissingRankFinder(store, wire, timeout_seconds)
+        clock = OnCuda(wire.device) if isinstance(wire, NcclWire) else OnCpu()
+        self.lane = Lane(meter, f"comm of {world} ranks", clock)
         self.algorithm = algorithm
-        self.by_rounds = isinstance(links.wire, NcclWire)
+        self.by_rounds = isinstance(wire, NcclWire)
         self.inner_name = "nccl" if self.by_rounds else "gloo"
         self.passed: set[str] = set()
         self.ran: set[str] = set()

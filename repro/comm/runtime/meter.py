@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from threading import Lock
 from typing import Any, ClassVar
 
@@ -175,12 +175,8 @@ class Meter:
         """Return everything since the last call as JSON-like data, in seconds of this rank, and reset."""
         with self._lock:
             self._read_notes()
-            lines = [
-                {"operation": operation, "dtype": dtype, "collectives": line.collectives,
-                 "payload_bytes": line.payload_bytes, "sent_bytes": line.sent_bytes,
-                 "received_bytes": line.received_bytes}
-                for (operation, dtype), line in sorted(self._lines.items())
-            ]
+            lines = [{"operation": operation, "dtype": dtype, **asdict(line)}
+                     for (operation, dtype), line in sorted(self._lines.items())]
             found = {"lines": lines, "busy_seconds": self._busy, "exposed_seconds": self._exposed,
                      "overlapped_seconds": self._overlapped}
             self._reset()

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -88,17 +88,19 @@ class Wire(ABC):
 class GroupWire(Wire):
     """Wire over the point-to-point operations of a gloo group."""
 
+    tag: ClassVar[int] = TAG
+
     def __init__(self, inner: Any, rank: int, world: int) -> None:
         super().__init__(rank, world)
         self.inner = inner
         self._probes: list[Any] = []
 
     def _send(self, tensor: torch.Tensor, peer: int) -> Pending:
-        work: Pending = self.inner.send([tensor], peer, TAG)
+        work: Pending = self.inner.send([tensor], peer, self.tag)
         return work
 
     def _recv(self, tensor: torch.Tensor, peer: int) -> Pending:
-        work: Pending = self.inner.recv([tensor], peer, TAG)
+        work: Pending = self.inner.recv([tensor], peer, self.tag)
         return work
 
     def broken(self) -> list[int]:
@@ -124,25 +126,22 @@ class GroupWire(Wire):
             return
 
 
-class NcclWire(Wire):
+class NcclWire(GroupWire):
     """Wire over the point-to-point operations of an NCCL group."""
 
+    tag = 0
+
     def __init__(self, inner: Any, rank: int, world: int, device: torch.device) -> None:
-        super().__init__(rank, world)
-        self.inner, self.device = inner, device
+        super().__init__(inner, rank, world)
+        self.device = device
 
     def exchange(self, messages: Sequence[Message]) -> None:
         self.inner._start_coalescing(self.device)
         super().exchange(messages)
         self.inner._end_coalescing(self.device).wait()
 
-    def _send(self, tensor: torch.Tensor, peer: int) -> Pending:
-        work: Pending = self.inner.send([tensor], peer, 0)
-        return work
-
-    def _recv(self, tensor: torch.Tensor, peer: int) -> Pending:
-        work: Pending = self.inner.recv([tensor], peer, 0)
-        return work
+    def broken(self) -> list[int]:
+        return []
 
     def wait_all(self, pending: Sequence[Pending]) -> None:
         """Do nothing: the stream waits for the whole group."""

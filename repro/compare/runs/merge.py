@@ -17,7 +17,7 @@ from repro.core.errors import OutputError, UsageError
 from repro.core.files import write_json, write_model
 from repro.record.environment.differences import changed_data, changed_plugins
 from repro.record.folder.index import seal
-from repro.record.folder.ledger import Attempt
+from repro.record.folder.ledger import Attempt, append_line
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.folder.stored_code import copy_code
 from repro.record.result.remarks import stated
@@ -244,7 +244,7 @@ def _copy_incidents(group: Sequence[Source], folder: RunFolder) -> None:
     incidents = [(item, source) for source in group for item in source.record.incidents]
     for item, source in sorted(incidents, key=lambda pair: pair[0].at_ms):
         text = f"{source.name}: {item.text}" if len(group) > 1 else item.text
-        folder.keep_incident(item.model_copy(update={"text": text}))
+        append_line(folder.incidents, item.model_copy(update={"text": text}))
 
 
 def _copy_folder(source: Path, target: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ class Hooks:
             self.power = PowerSgd(job.comm, job.compression_rank)
             self.send: Send = self.power
         else:
-            self.send = Plain(PLAIN[job.compression])
+            self.send = partial(PLAIN[job.compression], dist.group.WORLD)
         if job.overlap is False:
             self.send = Deferred(self.send)
 
@@ -60,16 +61,6 @@ class Hooks:
             self.computed = time.perf_counter()
         return self.send(bucket)
 
-    def watch(self, watched: AbstractContextManager[Any] | None) -> None:
-        """Enter `watched` around everything sent from a separate thread; None: stop."""
-        if self.power:
-            self.power.watched = watched
-
-    def reset(self) -> None:
-        """Reset the state of earlier steps."""
-        if self.power:
-            self.power.reset()
-
     def compression(self, registered: bool) -> str:
         """Return the effective compression of gradients.
 
@@ -81,15 +72,11 @@ class Hooks:
             return "none"
         if isinstance(send, PowerSgd):
             return f"powersgd rank {send.state.matrix_approximation_rank}"
-        return next((name for name, hook in PLAIN.items() if getattr(send, "hook", None) is hook), "unknown")
+        return next((name for name, hook in PLAIN.items() if getattr(send, "func", None) is hook), "unknown")
 
     def overlap(self, registered: bool) -> str:
         """Return "on" if buckets are sent while back-propagation still runs, else "off"."""
         return "off" if registered and isinstance(self.send, Deferred) else "on"
-
-    def close(self) -> None:
-        if self.power:
-            self.power.close()
 
 
 def _call(hooks: Hooks, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -99,16 +86,6 @@ def _call(hooks: Hooks, bucket: GradBucket) -> torch.futures.Future[torch.Tensor
 
 # DDP checks the annotations at run time; deferred ones would be strings.
 _call.__annotations__ = {"bucket": GradBucket, "return": torch.futures.Future[torch.Tensor]}
-
-
-class Plain:
-    """One of torch's hooks, on all ranks."""
-
-    def __init__(self, hook: Callable[[Any, Any], Future]) -> None:
-        self.hook = hook
-
-    def __call__(self, bucket: Bucket) -> Future:
-        return self.hook(dist.group.WORLD, bucket)
 
 
 class Deferred:
@@ -166,6 +143,7 @@ class PowerSgd:
         self.comm, self.rank = comm, rank
         self.thread = ThreadPoolExecutor(1, "PowerSGD")
         self.watched: AbstractContextManager[Any] | None = None
+        """Entered around everything that is sent from the thread."""
         self.reset()
 
     def reset(self) -> None:
@@ -265,10 +243,13 @@ class DdpSession(LoopSession):
         return loss
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
-        self.hooks.watch(ReductionWatcher(self.reductions.elements))
+        if (power := self.hooks.power) is None:
+            super().warm_up(batches)
+            return
+        power.watched = ReductionWatcher(self.reductions.elements)
         super().warm_up(batches)
-        self.hooks.watch(None)
-        self.hooks.reset()
+        power.watched = None
+        power.reset()
 
     def own_tensors(self) -> dict[str, torch.Tensor]:
         return self.hooks.power.tensors() if self.hooks.power else {}
@@ -308,7 +289,8 @@ class DdpSession(LoopSession):
         # Reducer and gradients (views of its buckets) hold the group. If they outlived it, the last of them would wait
         # for gloo's threads while it holds the interpreter lock that those threads need: a hang, observed in tests.
         self.clear_gradients()
-        self.hooks.close()
+        if self.hooks.power:
+            self.hooks.power.close()
         del self.wrapped, self.hooks
         gc.collect()
         super().close()

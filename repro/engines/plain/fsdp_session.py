@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,41 +29,40 @@ from repro.engines.plain.tensor_files import copy_tensors
 from repro.seams.training import Held, Job, TrainingParts
 
 
-@dataclass(frozen=True, slots=True)
-class Sharding:
-    """Division of a model: the modules that are gathered together, and the types of their weights and gradients."""
+def inner_modules(model: nn.Module, wrap: str | Sequence[str], blocks: Sequence[str] = ()) -> list[nn.Module]:
+    """Return the modules below the root that are gathered one by one, the innermost first.
 
-    wrap: str | Sequence[str]
-    """"model", "blocks", or the classes of the modules that are gathered one by one."""
-    reshard_after_forward: bool | None
-    """None: torch's default, True for all modules but the root."""
-    policy: MixedPrecisionPolicy
-    blocks: Sequence[str] = ()
-    """The workload's names of its blocks."""
+    Args:
+        wrap: "model", "blocks", or the classes of the modules.
+        blocks: the workload's names of its blocks.
 
-    def apply(self, model: nn.Module, device_type: str) -> None:
-        """Divide the model over all ranks of the default group, the inner modules first.
+    Raises:
+        TrialError: the model has no module of a class that `wrap` names.
+    """
+    if wrap == "model":
+        return []
+    return blocks_of(model, blocks if wrap == "blocks" else wrap)
 
-        Raises:
-            TrialError: the model cannot be divided in this way.
-        """
-        if scalars := [name for name, parameter in model.named_parameters() if parameter.ndim == 0]:
-            raise TrialError(f"engine fsdp: parameter {scalars[0]!r} is a scalar, which FSDP cannot divide; give it "
-                             "the shape [1] in the workload")
-        assert dist.group.WORLD is not None
-        mesh = DeviceMesh.from_group(dist.group.WORLD, device_type)
-        for module in [*self.inner(model), model]:
-            fully_shard(module, mesh=mesh, reshard_after_forward=self.reshard_after_forward, mp_policy=self.policy)
 
-    def inner(self, model: nn.Module) -> list[nn.Module]:
-        """Return the modules below the root that are gathered one by one, the innermost first.
+def divide(
+    model: nn.Module, inner: Sequence[nn.Module], device_type: str, reshard_after_forward: bool | None,
+    policy: MixedPrecisionPolicy,
+) -> None:
+    """Divide the model over all ranks of the default group, the inner modules first.
 
-        Raises:
-            TrialError: the model has no module of a class that `wrap` names.
-        """
-        if self.wrap == "model":
-            return []
-        return blocks_of(model, self.blocks if self.wrap == "blocks" else self.wrap)
+    Args:
+        reshard_after_forward: None: torch's default, True for all modules but the root.
+
+    Raises:
+        TrialError: the model cannot be divided.
+    """
+    if scalars := [name for name, parameter in model.named_parameters() if parameter.ndim == 0]:
+        raise TrialError(f"engine fsdp: parameter {scalars[0]!r} is a scalar, which FSDP cannot divide; give it "
+                         "the shape [1] in the workload")
+    assert dist.group.WORLD is not None
+    mesh = DeviceMesh.from_group(dist.group.WORLD, device_type)
+    for module in [*inner, model]:
+        fully_shard(module, mesh=mesh, reshard_after_forward=reshard_after_forward, mp_policy=policy)
 
 
 def sharded_modules(model: nn.Module) -> list[FSDPModule]:
@@ -135,16 +134,16 @@ class FsdpSession(LoopSession):
             # The session casts the model's inputs, as in every engine; between modules nothing is cast.
             cast_forward_inputs=False,
         )
-        self.sharding = Sharding(self.wrap, self.reshard_after_forward, policy, self.parts.blocks)
+        self.inner = inner_modules(self.model, self.wrap, self.parts.blocks)
         self.prepare_blocks()
-        self.sharding.apply(self.model, self.device.type)
+        divide(self.model, self.inner, self.device.type, self.reshard_after_forward, policy)
         # While a module's weights are gathered, they take the place of the parts in `named_parameters`.
         self.parts_of_rank = super().trained()
         return None
 
     def compiled_modules(self) -> list[torch.nn.Module]:
         """Return the modules whose weights are gathered together: FSDP's hooks cannot be compiled."""
-        return self.sharding.inner(self.model) or [self.model]
+        return self.inner or [self.model]
 
     def trained(self) -> list[tuple[str, torch.nn.Parameter]]:
         return self.parts_of_rank
@@ -152,15 +151,12 @@ class FsdpSession(LoopSession):
     # ---- training
 
     @contextmanager
-    def _unsynchronised(self) -> Iterator[None]:
+    def local(self) -> Iterator[None]:
         self.model.set_requires_gradient_sync(False)  # type: ignore[operator]  # of FSDPModule
         try:
             yield
         finally:
             self.model.set_requires_gradient_sync(True)  # type: ignore[operator]
-
-    def local(self) -> AbstractContextManager[Any]:
-        return self._unsynchronised()
 
     def clip(self, limit: float) -> None:
         gradients = [parameter.grad for parameter in self.stepped if parameter.grad is not None]
@@ -178,15 +174,12 @@ class FsdpSession(LoopSession):
     # ---- checkpoints: a rank writes its own parts
 
     def state_tensors(self) -> dict[str, torch.Tensor]:
-        return {name: tensor for name, tensor in self._all_tensors().items() if not isinstance(tensor, DTensor)}
+        return {name: tensor for name, tensor in super().state_tensors().items() if not isinstance(tensor, DTensor)}
 
     def own_tensors(self) -> dict[str, torch.Tensor]:
         # A small parameter has fewer rows than there are ranks: some ranks have none.
-        return {name: tensor.to_local() for name, tensor in self._all_tensors().items()
+        return {name: tensor.to_local() for name, tensor in super().state_tensors().items()
                 if isinstance(tensor, DTensor) and tensor.to_local().numel()}
-
-    def _all_tensors(self) -> dict[str, torch.Tensor]:
-        return super().state_tensors()
 
     def load_state(self, folder: Path, own: Mapping[str, Any]) -> None:
         self.checkpoint = folder.name

@@ -68,10 +68,6 @@ class TorchSession(Session):
         if self.device.type == "cuda":
             torch.backends.cudnn.benchmark = job.model.cudnn_benchmark
 
-    def blocks(self) -> list[torch.nn.Module]:
-        """Return the model's blocks, as the workload names them."""
-        return blocks_of(self.model, self.parts.blocks)
-
     def prepare_blocks(self) -> None:
         """Recompute and compile as the trial asks; called before the model is wrapped or divided.
 
@@ -82,7 +78,7 @@ class TorchSession(Session):
         if options.channels_last and not self._images():
             raise TrialError("channels_last would have no effect: the model has no weights of 4 dimensions")
         if options.activation_checkpointing:
-            if not (blocks := self.blocks()):
+            if not (blocks := blocks_of(self.model, self.parts.blocks)):
                 raise TrialError("activation_checkpointing would have no effect: the model has no blocks")
             self.recomputation = Recomputation(blocks, compiled=options.compile is not None)
         if options.compile is not None:

@@ -99,7 +99,8 @@ class DeepSpeedSession(TorchSession):
             buffer.data = buffer.data.to(self.device)
 
     def _initialize(self) -> None:
-        _reset_autocast()
+        # An earlier autocast trial in this process left its type in DeepSpeed's module.
+        torch_autocast.TORCH_AUTOCAST_INITIALIZED, torch_autocast.TORCH_AUTOCAST_DTYPE = False, None
         # Stage 0 with low-precision weights steps the optimizer once on zero gradients during initialisation: rate 0
         # keeps the weights, and the state that it leaves (AdamW's step count, decay in the momentum) is cleared below.
         numbers = GroupNumbers(self.optimizer)
@@ -307,12 +308,6 @@ def _silence_deepspeed() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed\..*")
     # A shared-memory all-reduce for inference on CPUs: compiled with g++ at the first start (45 s) and never used here.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-
-
-def _reset_autocast() -> None:
-    """Reset DeepSpeed's module state: an earlier autocast trial in this process left its type there."""
-    torch_autocast.TORCH_AUTOCAST_INITIALIZED = False
-    torch_autocast.TORCH_AUTOCAST_DTYPE = None
 
 
 HYPER = ("lr", "betas", "eps", "weight_decay")

@@ -13,7 +13,6 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -207,54 +206,52 @@ def _serve(pipe: Connection, spec: NetworkSpec) -> None:
     os.setpgid(0, 0)  # only the launching process handles Ctrl-C in a terminal
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     network = EmulatedNetwork(spec)
-    service = _Service(network, pipe)
+    service = _Service(network)
     # A closed pipe ends the process silently: no reader is left.
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             request, details = pipe.recv()
             try:
-                answer = getattr(service, request)(*details)
+                answer, files = getattr(service, request)(*details)
             except Exception as error:
                 # Any error of the network (netlink, OSError, torch's store) is sent as the answer.
                 pipe.send((False, f"cannot {network.step}: {reason(error)}"))
                 return
             pipe.send((True, answer))
-            service.send_files()
+            for file in files:
+                send_handle(pipe, file, None)
 
 
 class _Service:
-    """Requests that the network process answers, one per method."""
+    """Requests that the network process answers, one per method: the answer, and open files that follow it."""
 
-    def __init__(self, network: EmulatedNetwork, pipe: Connection) -> None:
-        self._network, self._pipe = network, pipe
+    def __init__(self, network: EmulatedNetwork) -> None:
+        self._network = network
         self._store: Any = None
-        self._due: list[int] = []
-        self._over: Callable[[int], None] = lambda file: send_handle(pipe, file, None)
 
-    def build(self) -> bool:
+    def build(self) -> tuple[bool, list[int]]:
         """Build the network; return True if a user namespace was needed, whose file then follows."""
         self._network.build()
         # A change of credentials has reset it in the kernel.
         orphans.signal_at_parent_exit(signal.SIGKILL)
-        self._due = [] if self._network.user is None else [self._network.user]
-        return self._network.user is not None
+        user = self._network.user
+        return user is not None, [] if user is None else [user]
 
-    def grow(self, count: int) -> str:
+    def grow(self, count: int) -> tuple[str, list[int]]:
         """Add nodes, whose namespaces' files follow; return the congestion control of their TCP."""
         known = len(self._network.nodes)
         self._network.grow(count)
-        self._due = self._network.nodes[known:]
-        return self._network.congestion_control
+        return self._network.congestion_control, self._network.nodes[known:]
 
-    def measure(self) -> list[LinkMeasurement]:
+    def measure(self) -> tuple[list[LinkMeasurement], list[int]]:
         self._network.step = "measure the links"
-        return measure(self._network)
+        return measure(self._network), []
 
-    def traffic(self) -> list[NodeBytes]:
+    def traffic(self) -> tuple[list[NodeBytes], list[int]]:
         self._network.step = "read the interface counters"
-        return self._network.traffic()
+        return self._network.traffic(), []
 
-    def store(self) -> int:
+    def store(self) -> tuple[int, list[int]]:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, not marked so
 
         self._network.step = "open a store on the control network"
@@ -263,10 +260,4 @@ class _Service:
             self._network.spec.control_address, 0, is_master=True, wait_for_workers=False,
             timeout=timedelta(seconds=60), multi_tenant=False,
         )
-        return int(self._store.port)
-
-    def send_files(self) -> None:
-        """Send the files that belong to the last answer."""
-        for file in self._due:
-            self._over(file)
-        self._due = []
+        return int(self._store.port), []

@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import queue
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from repro.core.errors import ReproError, TrialError, UsageError
 from repro.launchers.nodes.channel import (
@@ -29,8 +26,8 @@ from repro.launchers.nodes.channel import (
 from repro.launchers.nodes.head import identity
 from repro.launchers.processes import fork_server, hang
 from repro.launchers.processes.fork_server import WarmServer
-from repro.launchers.processes.node_launch import NodeEnd, NodeLaunch
-from repro.launchers.processes.rank import Assignment, Membership, SamePlace
+from repro.launchers.processes.node_launch import NodeEnd, NodeLaunch, interface_of
+from repro.launchers.processes.rank import Assignment, Membership
 from repro.launchers.processes.rank_processes import RankProcesses
 
 RETRY_SECONDS = 0.5
@@ -239,13 +236,11 @@ class _Session:
         assert self._server is not None
         self._server.revive()
         payload = launch.payload if launch.probe else moved(launch.payload, launch.root, str(root))
-        with tempfile.TemporaryDirectory(dir=self._server.folder) as reports:
-            work = Assignment(launch.entry, payload, str(self._folder), reports,
-                              {**launch.environment, **interface_of(self._channel.own_address)}, launch.expendable)
-            members = Membership(launch.node, launch.nodes, self._channel.peer_address, launch.port,
-                                 prefix=launch.prefix)
-            return NodeLaunch(work, launch.processes, SamePlace(), members, launch.monitor_seconds,
-                              launch.grace_seconds).carry_out(self._in_time)
+        work = Assignment(launch.entry, payload, str(self._folder),
+                          {**launch.environment, **interface_of(self._channel.own_address)}, launch.expendable)
+        members = Membership(launch.node, launch.nodes, self._channel.peer_address, launch.port, prefix=launch.prefix)
+        return NodeLaunch(work, launch.processes, None, members, launch.monitor_seconds, launch.grace_seconds
+                          ).carry_out(self._in_time, self._server.folder)
 
     def _in_time(self, ranks: RankProcesses, done: threading.Event) -> bool:
         self._ranks = ranks
@@ -262,11 +257,3 @@ def moved(content: Any, root: str, to: str) -> Any:
     if isinstance(content, list):
         return [moved(item, root, to) for item in content]
     return {key: moved(item, root, to) for key, item in content.items()} if isinstance(content, dict) else content
-
-
-def interface_of(address: str) -> dict[str, str]:
-    """Return variables that make gloo and NCCL use the interface that has `address`, unless the user has set them."""
-    names = [name for name, addresses in psutil.net_if_addrs().items()
-             if any(item.address.partition("%")[0] == address for item in addresses)]
-    wanted = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-    return {key: names[0] for key in wanted if names and key not in os.environ}

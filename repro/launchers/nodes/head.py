@@ -131,22 +131,14 @@ class Node:
         except LinkLost as error:
             self.leave(str(error))
 
-    def next_message(self) -> Message | None:
-        """Return the next message if there is one."""
-        try:
-            return self.inbox.get_nowait()
-        except queue.Empty:
-            return None
-
     def answer(self, seconds: float) -> Message | None:
         """Wait for the next message; None: the node is lost, or silent for so long."""
         until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        while True:
             with contextlib.suppress(queue.Empty):
-                return self.inbox.get(timeout=0.02)
-            if self.lost and self.inbox.empty():
+                return self.inbox.get(timeout=min(seconds, 0.02) or None, block=seconds > 0)
+            if time.monotonic() >= until or (self.lost and self.inbox.empty()):
                 return None
-        return None
 
 
 class Head:
@@ -284,7 +276,7 @@ class NodeWatch(Deadline):
         return any(self._has_failed(node) for node in self._nodes)
 
     def _has_failed(self, node: Node) -> bool:
-        while node.number not in self._ended and (message := node.next_message()) is not None:
+        while node.number not in self._ended and (message := node.answer(0)) is not None:
             self._take(node, message)
         last = self._ended.get(node.number)
         if last is None:

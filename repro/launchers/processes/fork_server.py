@@ -278,6 +278,9 @@ def _load_elastic() -> None:
     from repro.launchers.processes import fixed_nodes
 
     fixed_nodes.register()
+    # All nodes have as many ranks, so elastic numbers them without asking the store: that waits for the slowest node,
+    # without a signal handler by which elastic could be left.
+    os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
     for name in NOISY:
         # Elastic logs the same failures again as warnings with tracebacks.
         logging.getLogger(name).propagate = False

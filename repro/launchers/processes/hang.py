@@ -14,9 +14,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from repro.launchers.processes import hang
-from repro.launchers.processes.rank_processes import RankProcesses
-from repro.seams.launching import LaunchRequest
+from repro.launchers.processes.rank_processes import RankProcesses, RankReport, ends, hung_ends
+from repro.seams.launching import LaunchRequest, LaunchResult
 
 ASK = signal.SIGUSR1
 """Signal at which a rank writes the stacks of all its threads to its log, even inside a call that hangs."""
@@ -156,7 +155,7 @@ class Deadline:
     """Longest time between two looks at what happens on other nodes; infinite: there are none."""
 
     def __init__(self, request: LaunchRequest) -> None:
-        self._request = request
+        self._request, self._begin = request, time.monotonic()
         self.passed = False
         """True: the ranks were killed because they took too long, or made no progress."""
         self.stacks: Stacks | None = None
@@ -179,10 +178,21 @@ class Deadline:
                 return False
         return True
 
+    def result(
+        self, codes: Sequence[int | None], reports: Sequence[RankReport], suspect: int | None
+    ) -> LaunchResult:
+        """Return the end of the launch, of which `rank_processes.ends` takes the arguments."""
+        request, seconds = self._request, time.monotonic() - self._begin
+        if self.stacks is not None:
+            each = reasons(self.stacks, request.processes, request.stall_seconds or 0.0)
+            return LaunchResult(hung_ends(codes, find_hung_rank(self.stacks), each), seconds, hung=True)
+        late = f"not finished after {request.timeout_seconds:g} s" if self.passed else ""
+        return LaunchResult(ends(codes, reports, suspect, late), seconds, self.passed)
+
     def _failed_elsewhere(self) -> bool:
         """Return whether ranks of another node have failed."""
         return False
 
     def _ask(self, ranks: RankProcesses) -> Stacks:
         """Return the stack of every rank that answers."""
-        return hang.ask(ranks.pids(), self._request.folder)
+        return ask(ranks.pids(), self._request.folder)

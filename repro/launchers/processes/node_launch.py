@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import signal
+import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -13,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from repro.core.errors import TrialError
 from repro.launchers.processes.rank import Assignment, Membership, run
 from repro.launchers.processes.rank_processes import RankProcesses, RankReport, read_reports, reason
 
-EQUAL_NODES = "TORCH_ELASTIC_WORKER_IDENTICAL"
 LEAVE_ELASTIC_AFTER = 20
 """Tenths of a second after the ranks were killed until a launch that has not ended is interrupted."""
 LEAVING = signal.SIGTERM
@@ -51,38 +53,41 @@ class NodeLaunch:
     work: Assignment
     processes: int
     """Ranks of this node."""
-    place: object
-    """The `ClusterPlace` of every rank, or what is pickled to it."""
+    place: object | None
+    """The `ClusterPlace` of every rank, or what is pickled to it; None: where it is started."""
     members: Membership
     monitor_seconds: float
     """Interval at which elastic checks for ended ranks."""
     grace_seconds: int
     """Time between a signal to the launcher and the killing of its ranks."""
 
-    def carry_out(self, in_time: InTime) -> NodeEnd:
+    def carry_out(self, in_time: InTime, folder: str) -> NodeEnd:
         """Run the entry in every rank and wait for all of them; in the main thread.
 
         A signal that ends the launch is delivered again after every rank has ended: SIGINT becomes KeyboardInterrupt.
 
+        Args:
+            folder: for files of this launch.
+
         Raises:
             TrialError: elastic itself failed before or after the ranks ran.
         """
-        ranks, suspect, ending = RankProcesses(), None, _Ending()
-        with _signals_delivered(ending), _watched(ranks, in_time, ending):
-            suspect = self._elastic(ranks)
-        first = self.members.node * self.processes
-        return NodeEnd(ranks.exit_codes(self.processes), read_reports(Path(self.work.reports), first, self.processes),
+        ranks, suspect, ending, first = RankProcesses(), None, _Ending(), self.members.node * self.processes
+        with tempfile.TemporaryDirectory(dir=folder) as reports:
+            with _signals_delivered(ending), _watched(ranks, in_time, ending):
+                suspect = self._elastic(ranks, reports)
+            found = read_reports(Path(reports), first, self.processes)
+        return NodeEnd(ranks.exit_codes(self.processes), found,
                        (ending.killed + [False] * self.processes)[: self.processes], suspect)
 
-    def _elastic(self, ranks: RankProcesses) -> int | None:
+    def _elastic(self, ranks: RankProcesses, reports: str) -> int | None:
         """Launch and wait; return the rank that elastic saw fail first."""
         from torch.distributed.elastic.multiprocessing.api import SignalException
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher.api import elastic_launch
 
         try:
-            with _equal_nodes():
-                elastic_launch(self._configuration(), run)(self.work, ranks, self.place)
+            elastic_launch(self._configuration(), run)(self.work, ranks, self.place, reports)
         except ChildFailedError as failed:
             return min(failed.failures, default=None)
         except SignalException:
@@ -115,22 +120,6 @@ class NodeLaunch:
             signals_to_handle=_signals_to_handle(),
             shutdown_timeout=self.grace_seconds,
         )
-
-
-@contextlib.contextmanager
-def _equal_nodes() -> Iterator[None]:
-    """Tell elastic that all nodes have as many ranks, so that it numbers them without asking the store.
-
-    Asking waits for the slowest node, without a signal handler by which elastic could be left.
-    """
-    before = os.environ.get(EQUAL_NODES)
-    os.environ[EQUAL_NODES] = "1"
-    try:
-        yield
-    finally:
-        os.environ.pop(EQUAL_NODES)
-        if before is not None:
-            os.environ[EQUAL_NODES] = before
 
 
 def _signals_to_handle() -> str:
@@ -203,3 +192,11 @@ class _Ending:
         """True: elastic was interrupted by our signal."""
         self.killed: list[bool] = []
         """By rank: it ran when the ranks were killed."""
+
+
+def interface_of(address: str) -> dict[str, str]:
+    """Return variables that make gloo and NCCL use the interface that has `address`, unless the user has set them."""
+    names = [name for name, addresses in psutil.net_if_addrs().items()
+             if any(item.address.partition("%")[0] == address for item in addresses)]
+    wanted = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    return {key: names[0] for key in wanted if names and key not in os.environ}

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from repro.core import door, orphans
 from repro.core.machine import rank_threads
@@ -55,8 +55,6 @@ class Assignment:
     payload: Mapping[str, Any]
     folder: str
     """Folder of rank<N>.log."""
-    reports: str
-    """Folder of rank<N>.json, written by a rank that fails."""
     environment: Mapping[str, str]
     expendable: tuple[int, ...] = ()
     """Ranks that may be killed without ending the others."""
@@ -73,39 +71,35 @@ class ClusterPlace(Protocol):
         """Move there; called before this process has a second thread and before it uses the network."""
 
 
-class SamePlace:
-    """The place where the process was started."""
-
-    environment: ClassVar[Mapping[str, str]] = {}
-
-    def enter(self) -> None:
-        """Do nothing."""
-
-
-def run(assignment: Assignment, _processes: object, place: ClusterPlace) -> None:
+def run(assignment: Assignment, _processes: object, place: ClusterPlace | None, reports: str) -> None:
     """Run `assignment` in this process; torch elastic calls it once in every rank.
 
     `_processes` is unused here: pickling it on the way showed the parent which process this is.
+
+    Args:
+        place: None: where the process was started.
+        reports: folder of rank<N>.json, written by a rank that fails.
 
     Raises:
         SystemExit: the entry failed; the reason is in the report, the traceback in the log.
     """
     rank = os.environ["RANK"]
+    report = Path(reports) / f"rank{rank}.json"
     _print_to(Path(assignment.folder) / f"rank{rank}.log")
     _lead_process_group()
     if int(rank) in assignment.expendable:
-        run_in_child(lambda: _run(assignment, place, rank), Path(assignment.reports) / f"lost{rank}.json")
+        run_in_child(lambda: _run(assignment, place, report), Path(reports) / f"lost{rank}.json")
     else:
-        _run(assignment, place, rank)
+        _run(assignment, place, report)
 
 
-def _run(assignment: Assignment, place: ClusterPlace, rank: str) -> None:
+def _run(assignment: Assignment, place: ClusterPlace | None, report: Path) -> None:
     hang.dump_stacks_on_signal()
-    report = Path(assignment.reports) / f"rank{rank}.json"
     try:
-        place.enter()
+        if place is not None:
+            place.enter()
         _die_with_the_parent()
-        _set_environment({**assignment.environment, **place.environment})
+        _set_environment({**assignment.environment, **(place.environment if place else {})})
         resolve(assignment.entry)(assignment.folder, assignment.payload)
     except SystemExit as error:
         if code := exit_code(error):

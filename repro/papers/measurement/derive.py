@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from repro.papers.measurement.config import MeasurementConfig
 from repro.record.derive.training_figures import MIB, memory_figures, read_traffic
-from repro.record.derive.trial_log import TrialLog, read_init_seconds, read_status
+from repro.record.derive.trial_log import TrialLog, common_fields, read_init_seconds, read_status
 from repro.record.log import schema
 from repro.record.result.parts import Operation, Traffic
 from repro.record.result.remarks import CheckFailed, LongInitialisation, OtherOperations, Reason, Unlike, init_excess
@@ -23,10 +21,7 @@ def derive_measurement(
     trial: Trial, choices: MeasurementConfig, attempt: int, log: TrialLog, outcome: LaunchResult | None
 ) -> Result:
     """Return the result of one attempt; wrong answers, or other operations than declared, make it invalid."""
-    found: dict[str, Any] = {
-        "trial_id": trial.trial_id, "cell_id": trial.cell_id, "repeat": trial.repeat, "attempt": attempt,
-        "effective": log.mapping(schema.EffectiveSettings), "settings": log.mapping(schema.Settings),
-        "build": log.mapping(schema.Build),
+    found = common_fields(trial, attempt, log) | {
         "network": outcome.network if outcome else None, "init_seconds": read_init_seconds(log),
     }
     status, reasons = read_status(log, outcome)

@@ -9,10 +9,12 @@ from repro.core import registry
 from repro.record.derive.training import derive_training
 from repro.record.derive.trial_log import (
     TrialLog,
+    common_fields,
     find_stop,
     read_clocks,
     read_curve,
     read_init_seconds,
+    read_quality,
     read_status,
     why_no_success,
 )
@@ -73,11 +75,7 @@ def derive_program(
     Its wall clock is ours: the arrival of what the program states. Its training clock is the program's own, if it has
     one. Phases, weights and data of a program are unknown.
     """
-    base: dict[str, Any] = {
-        "trial_id": trial.trial_id, "cell_id": trial.cell_id, "repeat": trial.repeat, "attempt": attempt,
-        "hashes": log.mapping(schema.Hashes), "effective": log.mapping(schema.EffectiveSettings),
-        "settings": log.mapping(schema.Settings),
-    }
+    base = common_fields(trial, attempt, log) | {"hashes": log.mapping(schema.Hashes)}
     status, reasons = read_status(log, outcome)
     if status == "hung":
         reasons = (Silent(seconds=choices.stall_seconds),)
@@ -114,11 +112,7 @@ def _own_clock_counts(log: TrialLog, at: int) -> bool:
 
 def _measured(choices: ProgramConfig, log: TrialLog, points: Sequence[Point]) -> dict[str, Any]:
     """Return the figures that need no target."""
-    found: dict[str, Any] = {"init_seconds": read_init_seconds(log)}
-    values = [point.value for point in points if point.value is not None]
-    if values:
-        lower = choices.stop.direction == "lower"
-        found |= {"final": points[-1].value, "best": min(values) if lower else max(values)}
+    found: dict[str, Any] = {"init_seconds": read_init_seconds(log), **read_quality(points, choices.stop)}
     if log.run_stop is None or log.run_start is None:
         return found
     wall = (log.run_stop - log.run_start) / 1e9

@@ -24,10 +24,12 @@ from repro.record.derive.training_figures import (
 )
 from repro.record.derive.trial_log import (
     TrialLog,
+    common_fields,
     find_stop,
     read_clocks,
     read_curve,
     read_init_seconds,
+    read_quality,
     read_status,
     why_no_success,
 )
@@ -63,12 +65,9 @@ def derive_training(
     trial: Trial, attempt: int, log: TrialLog, outcome: LaunchResult | None
 ) -> Result:
     """Return the result of one attempt of a trial of kind training."""
-    base: dict[str, Any] = {
-        "trial_id": trial.trial_id, "cell_id": trial.cell_id, "repeat": trial.repeat, "attempt": attempt,
-        "hashes": log.mapping(schema.Hashes), "effective": log.mapping(schema.EffectiveSettings),
-        "network": (network := outcome.network if outcome else None),
+    base = common_fields(trial, attempt, log) | {
+        "hashes": log.mapping(schema.Hashes), "network": (network := outcome.network if outcome else None),
         "controller": derive_controller(log, network["node_of_rank"] if network else ()),
-        "settings": log.mapping(schema.Settings), "build": log.mapping(schema.Build),
         "every_rank": covers_every_rank(facts) if (facts := log.facts()) else None,
     }
     resumed = tuple(event.value for event in log.all(schema.ResumedFrom))
@@ -117,11 +116,8 @@ def _short_evaluations(trial: Trial, log: TrialLog) -> list[ShortEvaluation]:
 def _measured(trial: Trial, log: TrialLog, points: Sequence[Point]) -> dict[str, Any]:
     """Return the figures that need no target: phases, throughput, step times, memory, traffic."""
     stop = trial.training.stop
-    found: dict[str, Any] = {"steps": step_times(trial, log), **_input_wait(trial, log)}
-    values = [point.value for point in points if point.value is not None]
-    if values and points:
-        found |= {"final": points[-1].value, "best": min(values) if stop.direction == "lower" else max(values)}
-    found["init_seconds"] = read_init_seconds(log)
+    found: dict[str, Any] = {"steps": step_times(trial, log), **_input_wait(trial, log), **read_quality(points, stop),
+                             "init_seconds": read_init_seconds(log)}
     found["compile_seconds"] = compiled.seconds if (compiled := log.last(schema.Compilation)) else None
     found["peak_bytes"] = _peak_bytes(log)
     if states := log.last(schema.StateMemory):

@@ -15,6 +15,7 @@ from repro.record.result.results import Bracket, Point
 from repro.record.result.status import Status
 from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.design import Judges
+from repro.suite.model import Trial
 
 Kind = TypeVar("Kind", bound=LogEvent)
 
@@ -60,6 +61,22 @@ class TrialLog:
                 ) -> dict[str, str]:
         """Return the entries of all events of a kind together."""
         return {name: value for event in self.all(kind) for name, value in event.value.items()}
+
+
+def common_fields(trial: Trial, attempt: int, log: TrialLog) -> dict[str, Any]:
+    """Return the fields of `Result` that a trial has however it ended."""
+    return {
+        "trial_id": trial.trial_id, "cell_id": trial.cell_id, "repeat": trial.repeat, "attempt": attempt,
+        "effective": log.mapping(schema.EffectiveSettings), "settings": log.mapping(schema.Settings),
+        "build": log.mapping(schema.Build),
+    }
+
+
+def read_quality(points: Sequence[Point], stop: Goal) -> dict[str, float | None]:
+    """Return the last and the best quality as fields of `Result`; {} if no evaluation has a finite one."""
+    values = [point.value for point in points if point.value is not None]
+    best = min if stop.direction == "lower" else max
+    return {"final": points[-1].value, "best": best(values)} if values else {}
 
 
 def read_status(log: TrialLog, outcome: LaunchResult | None) -> tuple[Status, tuple[Reason, ...]]:

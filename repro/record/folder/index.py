@@ -9,10 +9,11 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from repro.core import door
 from repro.core.errors import OutputError
-from repro.core.files import write_text
+from repro.core.files import read_bounded, write_text
 from repro.record.folder.store import RunFolder
 
 NAME = "sha256sums.txt"
@@ -26,6 +27,7 @@ TUNING = "tuning"
 MAX_FILES = 100_000
 MAX_FILE_BYTES = 256 << 20
 PIECE = 1 << 20
+Alteration = Literal["missing", "modified", "added"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +76,17 @@ def _members(root: Path, prefix: str) -> list[Member]:
     return found
 
 
-def listed_members(root: Path, sums: Mapping[str, str]) -> Iterator[Member]:
-    """Yield the files at the top of `root` that its index lists: an unpacked bundle has more of them than a run."""
-    yield from (_member(name, root / name) for name in sums
-                if "/" not in name and name not in ("", ".", "..") and os.path.lexists(root / name))
+def present_members(root: Path, sums: Mapping[str, str]) -> dict[str, Member]:
+    """Return the files of the record below `root`, and those at its top that its index lists, by name.
+
+    An unpacked bundle has more files at its top than a run.
+
+    Raises:
+        OutputError: as `members`.
+    """
+    listed = {name: _member(name, root / name) for name in sums
+              if "/" not in name and name not in ("", ".", "..") and os.path.lexists(root / name)}
+    return listed | {item.name: item for item in members(root)}
 
 
 def _member(name: str, path: Path) -> Member:
@@ -113,6 +122,22 @@ def file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+def alterations(present: Mapping[str, Member], sums: Mapping[str, str]) -> Iterator[tuple[str, Alteration]]:
+    """Yield the name of every file on which the index and the files of a record disagree, and how.
+
+    A file that may not be read counts as present.
+
+    Raises:
+        OutputError: a file cannot be read.
+    """
+    for name, digest in sums.items():
+        if (member := present.get(name)) is None:
+            yield name, "missing"
+        elif not member.refusal and file_sha256(member.path) != digest:
+            yield name, "modified"
+    yield from ((name, "added") for name in present.keys() - sums.keys() - {NAME})
+
+
 def text_of(sums: Mapping[str, str]) -> str:
     """Return the text of the index: one line `<hash>  <name>` per file, sorted by name."""
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
@@ -129,14 +154,8 @@ def read_sums(path: Path) -> dict[str, str]:
     Raises:
         OutputError: the file cannot be read or is no index; the message names the line.
     """
-    if not path.is_file():
-        raise OutputError(f"{path}: not a regular file")
-    if path.stat().st_size > MAX_FILES * 512:
-        raise OutputError(f"{path}: larger than {MAX_FILES * 512 >> 20} MiB, the limit of an index")
     try:
-        text = path.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be read: {error.strerror}") from error
+        text = read_bounded(path, MAX_FILES * 512).decode()
     except UnicodeDecodeError as error:
         raise OutputError(f"{path}: not UTF-8 text") from error
     found: dict[str, str] = {}

@@ -155,25 +155,7 @@ def read_attempts(path: Path) -> list[Attempt]:
         OutputError: a line is not an attempt.
     """
     # Every attempt has a line when it starts and one when it ends; the later one says more.
-    return list({(found.trial_id, found.attempt): found for found in _read_lines(path, Attempt)}.values())
-
-
-def read_incidents(path: Path) -> list[Incident]:
-    """Return what happened to a run, in order.
-
-    Raises:
-        OutputError: a line is not an incident.
-    """
-    return _read_lines(path, Incident)
-
-
-def read_look_lines(path: Path) -> list[Look]:
-    """Return all lines of the looks of a sequential run, in order.
-
-    Raises:
-        OutputError: a line is not a look.
-    """
-    return _read_lines(path, Look)
+    return list({(found.trial_id, found.attempt): found for found in read_lines(path, Attempt)}.values())
 
 
 def read_looks(path: Path) -> tuple[Look, ...]:
@@ -182,7 +164,7 @@ def read_looks(path: Path) -> tuple[Look, ...]:
     Raises:
         OutputError: a line is not a look.
     """
-    return latest(read_look_lines(path))
+    return latest(read_lines(path, Look))
 
 
 def latest(lines: Iterable[Look]) -> tuple[Look, ...]:
@@ -195,8 +177,12 @@ def end_of(looks: Sequence[Look]) -> int | None:
     return next((look.n for look in looks if look.decision in ENDS), None)
 
 
-def _read_lines(path: Path, cls: type[Model]) -> list[Model]:
-    """Parse one model a line."""
+def read_lines(path: Path, cls: type[Model]) -> list[Model]:
+    """Read a file of lines, a model each; [] without the file.
+
+    Raises:
+        OutputError: a line is no such model.
+    """
     if not path.is_file():
         return []
     # A last line without its newline was being written when the run ended; it says nothing yet.

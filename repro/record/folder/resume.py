@@ -6,7 +6,7 @@ as the trial's. The result is set aside, ledger and incidents record it, and the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,7 +120,9 @@ def began_elsewhere(record: Record) -> bool:
 
 
 MISSING, MODIFIED = "is missing", "was modified since the run ended"
+ALTERED = {"missing": MISSING, "modified": MODIFIED, "added": "was added since the run ended"}
 INCIDENTS = "incidents.jsonl"
+"""An old index does not list it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,8 @@ def _look(folder: RunFolder, trial: Trial, index: Mapping[str, str], attempts: S
     except OutputError:
         number = ended if ended is not None else max((item.attempt for item in mine), default=1)
         return Damaged(trial.trial_id, number, f"{path.name} is truncated or damaged")
-    why = _modified(folder, result, index) or _of_another(result, trial)
+    another = "" if result.is_of(trial) else f"{path.name} is the result of another trial"
+    why = _modified(folder, result, index) or another
     if not why and meaning(result.status).completed:
         log = folder.log(trial.trial_id, result.attempt)
         why = f"{log.name}: {found.damage}" if (found := log_damage(log)) else ""
@@ -177,11 +180,6 @@ def _modified(folder: RunFolder, result: Result, index: Mapping[str, str]) -> st
     return ""
 
 
-def _of_another(result: Result, trial: Trial) -> str:
-    same = (result.trial_id, result.cell_id, result.repeat) == (trial.trial_id, trial.cell_id, trial.repeat)
-    return "" if same else "result.json is the result of another trial"
-
-
 def modifications(folder: RunFolder, plan: Plan) -> list[Difference]:
     """List the files of the record that were modified, added or removed since the run ended; reads only.
 
@@ -195,7 +193,10 @@ def modifications(folder: RunFolder, plan: Plan) -> list[Difference]:
     if not (folder.root / record_index.NAME).exists():
         return []
     index = record_index.read_sums(folder.root / record_index.NAME)
-    found = dict(_modified_files(folder.root, index))
+    present = record_index.present_members(folder.root, index)
+    # `verify` names files that cannot be in an index, sealed again or not.
+    found = {name: ALTERED[how] for name, how in record_index.alterations(present, index)
+             if how != "added" or (name != INCIDENTS and not present[name].refusal)}
     for item in _run_again(folder, plan, index) if found else ():
         own = {path.relative_to(folder.root).as_posix() for path in (
             folder.result(item.trial_id), folder.log(item.trial_id, item.attempt), aside_path(folder, item))}
@@ -204,22 +205,6 @@ def modifications(folder: RunFolder, plan: Plan) -> list[Difference]:
                  if name not in own and not (how == MISSING and name.startswith(below))}
     return [Difference("record", f"{name if name.isprintable() else ascii(name)[1:-1]} {how}")
             for name, how in sorted(found.items())]
-
-
-def _modified_files(root: Path, index: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield (name, modification) of every file on which the index and the record disagree."""
-    present = {item.name: item for item in record_index.members(root)}
-    for name, known in index.items():
-        member = present.get(name)
-        path = member.path if member else root / name
-        if member is None and ("/" in name or not path.is_file()):
-            yield name, MISSING
-        elif (member and member.refusal) or record_index.file_sha256(path) != known:
-            yield name, MODIFIED
-    for name in present.keys() - index.keys():
-        # `verify` names files that cannot be in an index, sealed again or not; an old index does not list incidents.
-        if not present[name].refusal and name != INCIDENTS:
-            yield name, "was added since the run ended"
 
 
 def _run_again(folder: RunFolder, plan: Plan, index: Mapping[str, str]) -> list[Damaged]:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 
 from repro.core import door
 from repro.core.errors import OutputError
-from repro.core.files import read_bounded, read_model, refuse_crowded
+from repro.core.files import read_bounded, read_model
 from repro.core.frozen import Frozen
 from repro.record.environment.differences import DifferenceKind, Nodes
 from repro.record.environment.environment import Environment
@@ -27,7 +27,7 @@ from repro.record.folder.ledger import (
     cut_torn_line,
     end_of,
     read_attempts,
-    read_incidents,
+    read_lines,
     read_looks,
 )
 from repro.record.result.results import Result
@@ -125,24 +125,8 @@ class RunFolder:
         Raises:
             OutputError: it cannot be written.
         """
-        self.keep_incident(Incident(at_ms=round(time.time() * 1e3), kind=kind, text=text, trial_id=trial_id,
-                                    difference=difference))
-
-    def append_look(self, look: Look) -> None:
-        """Append a look of a sequential run, durable before this returns.
-
-        Raises:
-            OutputError: it cannot be written.
-        """
-        append_line(self.looks, look)
-
-    def keep_incident(self, incident: Incident) -> None:
-        """Append an incident that has its own time.
-
-        Raises:
-            OutputError: it cannot be written.
-        """
-        append_line(self.incidents, incident)
+        append_line(self.incidents, Incident(at_ms=round(time.time() * 1e3), kind=kind, text=text, trial_id=trial_id,
+                                             difference=difference))
 
     def mend(self) -> None:
         """Remove what a killed writer left unfinished; only for the process that owns the folder."""
@@ -226,11 +210,8 @@ class Record:
         return 1 + max([*known, *(int(number) for number in logs if number.isdecimal())], default=0)
 
 
-def read_record(root: Path, read: Mapping[Path, Any] | None = None) -> Record:
+def read_record(root: Path) -> Record:
     """Read a run folder.
-
-    Args:
-        read: models of files of this folder that were read already.
 
     Raises:
         OutputError: `root` is not a run folder, it holds a link, or a file in it is damaged.
@@ -239,34 +220,28 @@ def read_record(root: Path, read: Mapping[Path, Any] | None = None) -> Record:
     if not folder.plan.is_file():
         raise OutputError(f"{root}: is not a run folder (it has no plan.json)")
     door.refuse_links(root)
-    known = read or {}
-    plan = read_plan(folder.plan, known.get(folder.plan))
-    paths = {trial.trial_id: folder.result(trial.trial_id) for trial in plan.trials()}
-    results = tuple(_read_result(folder, trial, known.get(paths[trial.trial_id])) for trial in plan.trials()
-                    if paths[trial.trial_id].is_file())
+    plan = read_plan(folder.plan)
+    results = tuple(_read_result(folder, trial) for trial in plan.trials() if folder.result(trial.trial_id).is_file())
     return Record(
         folder=folder,
         plan=plan,
-        environment=known.get(folder.environment) or read_model(folder.environment, Environment),
+        environment=read_model(folder.environment, Environment),
         attempts=tuple(_of_plan(folder.ledger, plan, read_attempts(folder.ledger))),
-        incidents=tuple(read_incidents(folder.incidents)),
+        incidents=tuple(read_lines(folder.incidents, Incident)),
         looks=read_looks(folder.looks),
         nodes=read_model(folder.launchers, Nodes) if folder.launchers.is_file() else Nodes(),
         results=results,
-        parity=_parity(folder.parity_verdict) if folder.parity_verdict.is_file() else None,
+        parity=_read_gate(folder.parity_verdict) if folder.parity_verdict.is_file() else None,
     )
 
 
-def read_plan(path: Path, read: Plan | None = None) -> Plan:
+def read_plan(path: Path) -> Plan:
     """Read the plan of a record, whose cells are called what their choices are: no reader can take one for the other.
-
-    Args:
-        read: the plan if the file was read already.
 
     Raises:
         OutputError: it is damaged, or an assumption of readers does not hold.
     """
-    plan = read or read_model(path, Plan)
+    plan = read_model(path, Plan)
     check_plan(path, plan)
     cells = truly_labelled(plan.cells)
     same = all(one is other for one, other in zip(cells, plan.cells, strict=True))
@@ -284,21 +259,24 @@ def check_plan(path: Path, plan: Plan) -> None:
     if other := next((cell for cell in plan.cells if not cell.well_named), None):
         raise OutputError(f"{path}: cells: {other.cell_id[:80]} is not what its name says; its choices give "
                           f"{other.choices.cell_id}")
-    if len(plan.order) > MAX_TRIALS:
-        raise OutputError(f"{path}: order: more than {MAX_TRIALS:,} trials")
-    if len(set(plan.order)) < len(plan.order) or not all(
-            0 <= index < len(plan.cells) and 0 <= repeat < 1 << 32 for index, repeat in plan.order):
-        raise OutputError(f"{path}: order: names a trial twice, or one that is of no cell")
+    if not lists_trials(plan) or len(set(plan.order)) < len(plan.order):
+        raise OutputError(f"{path}: order: names a trial twice, or one that is of no cell, or more than {MAX_TRIALS:,}")
 
 
-def _read_result(folder: RunFolder, trial: Trial, read: Result | None) -> Result:
+def lists_trials(plan: Plan) -> bool:
+    """Return whether the order of a plan names trials of its cells only, and not too many."""
+    return len(plan.order) <= MAX_TRIALS and all(0 <= index < len(plan.cells) and 0 <= repeat < 1 << 32
+                                                 for index, repeat in plan.order)
+
+
+def _read_result(folder: RunFolder, trial: Trial) -> Result:
     path = folder.result(trial.trial_id)
     try:
-        result = read or read_model(path, Result)
+        result = read_model(path, Result)
     except OutputError as error:
         raise OutputError(f"{error}; `repro run --resume {folder.root}` sets it aside and runs this trial again"
                           ) from error
-    if (result.trial_id, result.cell_id, result.repeat) != (trial.trial_id, trial.cell_id, trial.repeat):
+    if not result.is_of(trial):
         raise OutputError(f"{path}: is the result of another trial ({result.trial_id[:80]})")
     return result
 
@@ -335,24 +313,7 @@ class Gate(Frozen):
     skipped: dict[str, str] = Field(default_factory=dict)
 
 
-def _parity(path: Path) -> dict[str, Any]:
-    data = _read_json(path)
-    try:
-        Gate.model_validate(data)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise OutputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-    return data
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        raw = read_bounded(path)
-        refuse_crowded(str(path), raw)
-        data = json.loads(raw)
-        json.dumps(data, ensure_ascii=False).encode()  # half a surrogate pair can be read, but not written
-    except (ValueError, RecursionError) as error:
-        raise OutputError(f"{path}: not JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise OutputError(f"{path}: holds no JSON object")
+def _read_gate(path: Path) -> dict[str, Any]:
+    read_model(path, Gate)  # refuses what readers cannot rely on
+    data: dict[str, Any] = json.loads(read_bounded(path))
     return data

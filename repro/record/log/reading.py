@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from repro.core.events import TOKEN, Event, complete_lines, follow, parse_line
 from repro.record.log.event import LogEvent
 from repro.record.log.schema import KINDS, CacheClear, EffectiveSettings
 from repro.record.result.remarks import LogDamaged
+
+DAMAGED = "a damaged line"
 
 
 class MalformedEvent(ValueError):
@@ -61,6 +64,20 @@ def follow_log(path: Path, offset: int = 0) -> Iterator[tuple[Recorded | None, i
             yield None, after
 
 
+def read_lines(path: Path) -> Iterator[tuple[str, Recorded | None, str]]:
+    """Yield every complete line of a log, its event, and why it has none: `DAMAGED`, or what is malformed.
+
+    Yields nothing without a log.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        for line in complete_lines(path):
+            event = parse_line(line)
+            try:
+                yield line, interpret(event) if event else None, "" if event else DAMAGED
+            except MalformedEvent as error:
+                yield line, None, str(error)
+
+
 def read_log(path: Path, skip_malformed: bool = False) -> list[Recorded]:
     """Return the events of a log. Damaged lines are skipped, as is a last line without its newline.
 
@@ -71,12 +88,10 @@ def read_log(path: Path, skip_malformed: bool = False) -> list[Recorded]:
         OutputError: a malformed event.
     """
     found: list[Recorded] = []
-    for number, (event, _) in enumerate(follow(path), 1):
-        try:
-            found += [interpret(event)] if event is not None else []
-        except MalformedEvent as error:
-            if not skip_malformed:
-                raise OutputError(f"{path}:{number}: {error}") from None
+    for number, (_, recorded, problem) in enumerate(read_lines(path), 1):
+        if problem not in ("", DAMAGED) and not skip_malformed:
+            raise OutputError(f"{path}:{number}: {problem}")
+        found += [recorded] if recorded else []
     return found
 
 
@@ -96,26 +111,15 @@ def log_damage(log: Path) -> LogDamaged | None:
             stream.seek(max(0, size - 1))
             if stream.read(1) != b"\n":
                 return LogDamaged(problem="torn")
-        for line in complete_lines(log):
-            lines += 1
-            event = parse_line(line) if line.startswith(TOKEN) else None
-            bad += event is None
-            last = event.key if event else ""
+        for lines, (line, recorded, problem) in enumerate(read_lines(log), 1):
+            bad += not line.startswith(TOKEN) or problem == DAMAGED
+            last = recorded.event.key if recorded else ""
             first = first or last
-            if event is not None and malformed is None:
-                malformed = _malformed(event, lines)
+            if problem and malformed is None:
+                malformed = LogDamaged(problem="malformed", lines=lines, error=problem)
     except OSError as error:
         return LogDamaged(problem="unreadable", error=str(error.strerror))
     if bad:
         return LogDamaged(problem="lines", bad=bad, lines=lines)
-    if first != CacheClear.key or last != EffectiveSettings.key:
-        return LogDamaged(problem="incomplete")
-    return malformed
-
-
-def _malformed(event: Event, line: int) -> LogDamaged | None:
-    try:
-        interpret(event)
-    except MalformedEvent as error:
-        return LogDamaged(problem="malformed", lines=line, error=str(error))
-    return None
+    complete = first == CacheClear.key and last == EffectiveSettings.key
+    return malformed or (None if complete else LogDamaged(problem="incomplete"))

@@ -448,8 +448,8 @@ Warned = Annotated[
     | LongInitialisation | Resumed | CheckpointsSkipped | Unassigned | CompiledLate | WorkersLost | NotChecked
     | SlowEvaluation | BlockGap, Field(discriminator="kind")]
 """A warning about a result."""
-FAULTS = (StepsMissing, ClockBackwards)
-"""Warnings that an unmodified log never causes."""
+FAULTS = (Unexplained, StepsMissing, ClockBackwards)
+"""Warnings that time or samples are not conserved; an unmodified log never causes the last two."""
 
 
 def init_excess(init_seconds: float | None) -> float:

@@ -14,6 +14,7 @@ from repro.record.result.parts import Controller, Energy, LayerCost, Model, Netw
 from repro.record.result.remarks import FAULTS, LogDamaged, Reason, Resumed, Warned, joined
 from repro.record.result.status import Status, meaning
 from repro.suite.metrics import METRICS, MetricSpec
+from repro.suite.model import Trial
 
 PHASES = ("train", "eval", "checkpoint", "logging", "other")
 LOST = "lost"
@@ -162,9 +163,13 @@ class Result(Frozen):
         """Why it ended as it did, in words."""
         return joined(self.reasons)
 
+    def is_of(self, trial: Trial) -> bool:
+        """Return whether it is the result of this trial."""
+        return (self.trial_id, self.cell_id, self.repeat) == (trial.trial_id, trial.cell_id, trial.repeat)
+
     @property
     def log_faults(self) -> tuple[Warned, ...]:
-        """Faults that an unmodified log never has."""
+        """Warnings that time or samples are not conserved."""
         return tuple(item for item in self.warnings if isinstance(item, FAULTS))
 
     @property

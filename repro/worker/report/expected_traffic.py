@@ -48,11 +48,11 @@ def expected_traffic(
         if not known:
             assumed.append(f"{line['operation']} {line['dtype']}")
         for count, times in sizes.items():
-            one = collective_cost(comm, line["operation"], world, count, ITEMSIZES[line["dtype"]])
-            sent = [total + times * own for total, own in zip(sent, one.sent, strict=True)]
-            received = [total + times * own for total, own in zip(received, one.received, strict=True)]
-            totals.update(rounds=times * one.cost.rounds, path_bytes=times * one.cost.path_bytes,
-                          reduced_bytes=times * one.cost.reduced_bytes)
+            out, back, cost = collective_cost(comm, line["operation"], world, count, ITEMSIZES[line["dtype"]])
+            sent = [total + times * own for total, own in zip(sent, out, strict=True)]
+            received = [total + times * own for total, own in zip(received, back, strict=True)]
+            totals.update(rounds=times * cost.rounds, path_bytes=times * cost.path_bytes,
+                          reduced_bytes=times * cost.reduced_bytes)
     if not totals:
         return None
     return Formula(sent_bytes=max(sent), received_bytes=max(received), **totals, assumed=assumed)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from repro.core.errors import UsageError
 from repro.workloads.data.manifest import DataForm, Facts, Progress
-from repro.workloads.tokens.tokenizers import BYTES, GPT2, Tokenizer, of_folder, parts_of, tokenised
+from repro.workloads.tokens.tokenizers import GPT2, KNOWN, Tokenizer, of_folder, parts_of, tokenised
 
 MAGIC = 20240520
 MAGIC_UINT32 = 20240801
@@ -175,7 +175,7 @@ def tokenizer_of(folder: Path) -> Tokenizer:
         found = Tokenizer(str(read["name"]), int(read["vocabulary"]), str(read["sha256"]))
     except (ValueError, TypeError, KeyError, OSError) as error:
         raise UsageError(f"{path}: is damaged: {error!r}; it needs name, vocabulary and sha256") from error
-    known = {item.name: item for item in (BYTES, GPT2)}.get(found.name)
+    known = KNOWN.get(found.name)
     if known not in (None, found):
         raise UsageError(f"{path}: names the tokenizer {found.name}, but with vocabulary {found.vocabulary} and sha256 "
                          f"{found.sha256[:12]} instead of {known.vocabulary} and {known.sha256[:12]}")

@@ -3,57 +3,21 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Literal
 
-import numpy as np
 from pydantic import Field, model_validator
 
-from repro.seams.training import Direction, LayerShape, TokenKind, Workload
+from repro.core.random_streams import Streams
+from repro.seams.training import Direction, LayerShape, TokenKind, TrainingParts, Workload
 from repro.suite.field_problem import FieldProblem
+from repro.workloads.tokens.shape import METRIC, Shape, TokenStreams
 
 Size = Literal["small", "124M", "350M"]
 SIZES: dict[Size, tuple[int, int, int]] = {"small": (4, 4, 128), "124M": (12, 12, 768), "350M": (24, 16, 1024)}
 """Layers, heads and width of GPT-2 (Radford et al., 2019), and of one for CPUs."""
-METRIC = "val_loss"
 LOGITS = 1 << 28
 """Outputs of one forward pass of an evaluation at most, unless it is one sample: 1 GiB in float32."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Everything that determines the architecture."""
-
-    vocabulary: int
-    """Rows of the embedding, padding included."""
-    context: int
-    """Longest sequence, in tokens."""
-    layers: int
-    heads: int
-    width: int
-    """Channels of the residual stream; `heads` divides it."""
-    dropout: float = 0.0
-    """Of embeddings, attention weights and the two outputs of each block."""
-    tied: bool = True
-    """True: the output layer uses the weights of the token embedding."""
-
-    @property
-    def parameters(self) -> int:
-        """Number of trained numbers: 12 w^2 + 13 w a block, embeddings, the last normalisation, an untied output."""
-        width = self.width
-        embeddings = (self.vocabulary * (1 if self.tied else 2) + self.context) * width
-        return self.layers * (12 * width**2 + 13 * width) + embeddings + 2 * width
-
-
-class TokenStreams(NamedTuple):
-    """The tokens of a trial, checked; each stream is in arrays of unsigned integers, one after the other."""
-
-    train: Sequence[np.ndarray]
-    evaluation: Sequence[np.ndarray]
-    sha256: str
-    eval_tokens: int | None = None
-    """Length of the stream for evaluation if less than all of it counts."""
 
 
 class LanguageModel(Workload):
@@ -67,6 +31,42 @@ class LanguageModel(Workload):
     token: ClassVar[TokenKind] = "token"
 
     context: int
+
+    @property
+    @abstractmethod
+    def vocabulary_here(self) -> int:
+        """Different tokens of the data."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> Shape:
+        """The architecture."""
+
+    @abstractmethod
+    def opener(self) -> Callable[[], TokenStreams]:
+        """Return what opens the tokens of a trial; it can be pickled."""
+
+    @model_validator(mode="after")
+    def _divides(self) -> LanguageModel:
+        if self.shape.width % self.shape.heads:
+            raise FieldProblem(f"width {self.shape.width} is not divisible by heads {self.shape.heads}", ("width",))
+        return self
+
+    @property
+    def layer_shapes(self) -> tuple[LayerShape, ...]:
+        shape, width = self.shape, self.shape.width
+        sizes = ((width + 1, 3 * width), (width + 1, width), (width + 1, 4 * width), (4 * width + 1, width))
+        block = tuple(LayerShape(inputs, outputs, self.context, bias=True) for inputs, outputs in sizes)
+        return (*block * shape.layers, *(() if shape.tied else (LayerShape(width, shape.vocabulary, self.context),)))
+
+    @property
+    def tensor_count(self) -> int:
+        return 12 * self.shape.layers + 4 + (not self.shape.tied)
+
+    def build(self, streams: Streams, device: str) -> TrainingParts:
+        from repro.workloads.tokens.model import training_parts
+
+        return training_parts(self.opener(), self.shape, self.vocabulary_here, streams, device)
 
     @property
     def tokens_per_sample(self) -> int:
@@ -91,12 +91,6 @@ class GptModel(LanguageModel):
     pad_vocabulary: int = Field(1, ge=1, le=4096, description="round the rows of the embedding up to a multiple of "
                                                               "this; kernels are faster on multiples of 64 or 128")
 
-    @model_validator(mode="after")
-    def _divides(self) -> GptModel:
-        _, heads, width = self.dimensions
-        check_heads(width, heads)
-        return self
-
     @property
     def reference_samples_per_second(self) -> float:  # type: ignore[override]
         layers, _, width = self.dimensions
@@ -108,52 +102,12 @@ class GptModel(LanguageModel):
         return max(1, min(512, LOGITS // (self.context * self.vocabulary_here)))
 
     @property
-    @abstractmethod
-    def vocabulary_here(self) -> int:
-        """Different tokens of the data."""
-
-    @property
     def dimensions(self) -> tuple[int, int, int]:
         """Layers, heads and width, those that are stated before those of the size."""
         layers, heads, width = SIZES[self.size]
         return self.layers or layers, self.heads or heads, self.width or width
 
     @property
-    def layer_shapes(self) -> tuple[LayerShape, ...]:
-        layers, _, width = self.dimensions
-        output = () if self.tied else (LayerShape(width, self._rows(self.vocabulary_here), self.context),)
-        return (*block_shapes(layers, width, self.context), *output)
-
-    @property
-    def tensor_count(self) -> int:
-        return tensors_of(self.dimensions[0]) + (not self.tied)
-
-    def shape(self, vocabulary: int) -> Shape:
-        """Return the architecture for so many different tokens."""
-        layers, heads, width = self.dimensions
-        return Shape(self._rows(vocabulary), self.context, layers, heads, width, self.dropout, self.tied)
-
-    def _rows(self, vocabulary: int) -> int:
-        """Return the rows of the embedding, padding included."""
-        return -(-vocabulary // self.pad_vocabulary) * self.pad_vocabulary
-
-
-def block_shapes(layers: int, width: int, context: int) -> tuple[LayerShape, ...]:
-    """Return the linear layers of the blocks of a GPT-2: of the attention and of the perceptron."""
-    sizes = ((width + 1, 3 * width), (width + 1, width), (width + 1, 4 * width), (4 * width + 1, width))
-    return tuple(LayerShape(inputs, outputs, context, bias=True) for inputs, outputs in sizes) * layers
-
-
-def tensors_of(layers: int) -> int:
-    """Return the number of trained tensors of a GPT-2 whose output layer is tied to the embedding."""
-    return 12 * layers + 4
-
-
-def check_heads(width: int, heads: int) -> None:
-    """Refuse a width that the heads do not divide.
-
-    Raises:
-        FieldProblem: it is none.
-    """
-    if width % heads:
-        raise FieldProblem(f"width {width} is not divisible by heads {heads}", ("width",))
+    def shape(self) -> Shape:
+        rows = -(-self.vocabulary_here // self.pad_vocabulary) * self.pad_vocabulary
+        return Shape(rows, self.context, *self.dimensions, self.dropout, self.tied)

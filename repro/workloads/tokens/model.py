@@ -18,7 +18,7 @@ from repro.core.random_streams import Streams
 from repro.seams.training import Batch, Read, SampleReader, TrainingParts
 from repro.workloads.classification import initialised
 from repro.workloads.reading import InProcess
-from repro.workloads.tokens.language_model import METRIC, Shape, TokenStreams
+from repro.workloads.tokens.shape import METRIC, Shape, TokenStreams
 
 SPREAD = 0.02
 """Standard deviation of GPT-2's initial weights."""
@@ -104,11 +104,6 @@ class Gpt(nn.Module):
                     nn.init.zeros_(module.bias)
 
 
-def windows_of(tokens: int, length: int) -> int:
-    """Return the number of windows of `length` tokens; the last one also needs the token after it, as a target."""
-    return max(0, (tokens - 1) // length)
-
-
 class Windows:
     """Non-overlapping windows over a stream of tokens.
 
@@ -126,7 +121,8 @@ class Windows:
         self.ends = np.cumsum([len(each) for each in self.parts], dtype=np.int64)
         """Tokens up to the end of each part."""
         held = int(self.ends[-1])
-        self.count = windows_of(held if tokens is None else min(tokens, held), length)
+        # The last window also needs the token after it, as a target.
+        self.count = max(0, (min(held, held if tokens is None else tokens) - 1) // length)
 
     def __len__(self) -> int:
         return self.count

@@ -11,7 +11,7 @@ from repro.comm.algorithm import Algorithm
 from repro.comm.algorithms.doubling import Butterfly, HalvingDoubling
 from repro.comm.algorithms.ring import Ring
 from repro.comm.algorithms.tree import Multicolor, ParameterServer, ReductionTree, heap_tree
-from repro.comm.cost_model import LinkModel, Sample, fit, relative_error, transfer, typical_error
+from repro.comm.cost_model import LinkModel, Sample, fit, transfer, typical_error
 
 SERVER, TREE = ParameterServer(), ReductionTree(shape="binomial", chunk_kib=None)
 ALGORITHMS: tuple[Algorithm, ...] = (SERVER, TREE, Butterfly(), Ring(), HalvingDoubling())
@@ -65,11 +65,6 @@ def test_transfers_alone_leave_gamma_at_zero() -> None:
 def test_fit_refuses_unusable_times(bad: list[Sample]) -> None:
     with pytest.raises(ValueError, match="positive"):
         fit(bad)
-
-
-def test_relative_error_has_a_sign() -> None:
-    assert relative_error(1.1, 1.0) == pytest.approx(0.1)
-    assert relative_error(0.9, 1.0) == pytest.approx(-0.1)
 
 
 # papers.md section 1: cost on the busiest link in multiples of |W|, derived

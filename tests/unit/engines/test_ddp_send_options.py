@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,10 @@ from repro.core.random_streams import Streams
 from repro.engines.precisions import Fp32
 from repro.engines.torch_engines import Ddp
 from repro.optimizers.rules import Sgd
-from repro.seams.plugin import Setting
 from repro.seams.training import Job, TrainingParts
 from repro.suite.planning.plan import Plan
 from tests.engine_ranks import free_port
-from tests.plans import planned
+from tests.plans import planned, setting
 
 SUITE = """\
 suite: sending
@@ -72,11 +70,9 @@ def test_a_plan_shows_the_cost_table(tmp_path: Path) -> None:
 
 
 def test_convolutions_only_are_refused_in_the_plan() -> None:
-    setting = Setting(workload="convolutions", engine="ddp", comm="ring", precision="fp32", optimizer="sgd",
-                      launcher="local", processes=2, accumulation=1, device="cpu", device_count=0, linear_layers=False)
-    reason = Ddp(send="layerwise", sufficient_factors="all").unsupported(setting)
+    reason = Ddp(send="layerwise", sufficient_factors="all").unsupported(setting(linear_layers=False))
     assert reason is not None and "all layers of the model are convolutions" in reason
-    assert Ddp(send="layerwise", sufficient_factors="all").unsupported(replace(setting, linear_layers=None)) is None
+    assert Ddp(send="layerwise", sufficient_factors="all").unsupported(setting(linear_layers=None)) is None
 
 
 def test_a_model_that_can_send_no_factors_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:

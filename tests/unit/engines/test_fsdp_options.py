@@ -11,15 +11,8 @@ from repro.comm.algorithms.doubling import Butterfly
 from repro.comm.algorithms.ring import Ring
 from repro.core.errors import TrialError
 from repro.engines.torch_engines import Fsdp
-from repro.seams.plugin import Setting
 from repro.seams.training import Comm
-
-
-def setting(**changes: Any) -> Setting:
-    known: dict[str, Any] = {
-        "workload": "digits", "engine": "fsdp", "comm": "backend", "precision": "fp32", "optimizer": "sgd",
-        "launcher": "local", "processes": 2, "accumulation": 1, "device": "cpu", "device_count": 0}
-    return Setting(**known | changes)
+from tests.plans import setting
 
 
 @pytest.mark.parametrize(("engine", "changes", "reason"), [
@@ -81,11 +74,11 @@ def test_a_model_that_cannot_be_divided_as_requested_is_refused() -> None:
     torch = pytest.importorskip("torch")
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
-    from repro.engines.plain.fsdp_session import Sharding
+    from repro.engines.plain.fsdp_session import divide, inner_modules
 
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
     with pytest.raises(TrialError, match=r"no module of that class or path; its classes are Linear"):
-        Sharding(("Block",), None, MixedPrecisionPolicy()).inner(model)
+        inner_modules(model, ("Block",))
     model.scale = torch.nn.Parameter(torch.ones(()))
     with pytest.raises(TrialError, match="'scale' is a scalar"):
-        Sharding("blocks", None, MixedPrecisionPolicy()).apply(model, "cpu")
+        divide(model, [], "cpu", None, MixedPrecisionPolicy())

@@ -11,19 +11,12 @@ from repro.optimizers.rules import Sgd
 from repro.papers.server.async_server import AsyncServer
 from repro.papers.server.rules import DONE, Clocks, Dealer, Rules
 from repro.papers.server.shard import divide
-from repro.seams.plugin import Setting
 from repro.suite.choice import parse_choice
 from repro.suite.field_problem import FieldProblem
+from tests.plans import setting
 
 ASYNC = AsyncServer(mode="async")
 MIXED = AsyncServer(mode="mixed", group=2)
-
-
-def setting(**changes: Any) -> Setting:
-    known: dict[str, Any] = {
-        "workload": "digits", "engine": "async-server", "comm": "backend", "precision": "fp32", "optimizer": "sgd",
-        "launcher": "local", "processes": 4, "accumulation": 1, "device": "cpu", "device_count": 0}
-    return Setting(**known | changes)
 
 
 @pytest.mark.parametrize("rules", [ASYNC.rules(4), MIXED.rules(4), AsyncServer(mode="sync").rules(4)],
@@ -115,7 +108,7 @@ def test_the_gate_judges_where_the_mathematics_is_equal(engine: AsyncServer, pro
 def test_what_it_does_not_carry_out_is_refused_in_a_line(
     engine: AsyncServer, changes: dict[str, Any], reason: str | None
 ) -> None:
-    found = engine.unsupported(setting(**changes))
+    found = engine.unsupported(setting(**{"engine": "async-server", "processes": 4, **changes}))
     assert (found is None) if reason is None else (found is not None and reason in found and "\n" not in found)
 
 
@@ -132,7 +125,7 @@ def test_servers_of_their_own_are_the_last_ranks() -> None:
     assert (own.role(4, 3), own.role(0, 3)) == ("it held server shard 1", "worker 0")
     assert "3 workers (ranks 0 to 2) and 2 servers (from rank 3) run: 5 processes" in str(
         own.note(setting(processes=3, servers=2)))
-    assert ASYNC.note(setting()) is None and ASYNC.homes(3) == (0,)
+    assert ASYNC.note(setting(processes=4)) is None and ASYNC.homes(3) == (0,)
 
 
 @pytest.mark.parametrize(("options", "words"), [

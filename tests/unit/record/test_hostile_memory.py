@@ -27,15 +27,15 @@ from repro.published.record import PublishedResult
 from repro.published.store import _read
 from repro.record.result.results import Result
 from repro.core.files import read_model
-from repro.record.folder.ledger import Attempt, _read_lines
-from repro.record.folder.store import _read_json
+from repro.record.folder.ledger import Attempt, read_lines
+from repro.record.folder.store import _read_gate
 from repro.record.folder.index import read_sums
 from repro.reporters.tracking.state import read_state
 
 path = Path(sys.argv[1])
 readers = {
     "plan.json": lambda: read_model(path, Plan), "result.json": lambda: read_model(path, Result),
-    "parity.json": lambda: _read_json(path), "ledger.jsonl": lambda: _read_lines(path, Attempt),
+    "parity.json": lambda: _read_gate(path), "ledger.jsonl": lambda: read_lines(path, Attempt),
     "sha256sums.txt": lambda: read_sums(path), "tracking.json": lambda: read_state(path),
 }
 try:

@@ -138,9 +138,9 @@ DAMAGE = [
     ("plan.json", b"\xff\xfe", "plan.json: Invalid JSON"), ("plan.json", b"[1]", "plan.json: "),
     ("environment.json", b'{"cores": "many"}', "environment.json: "),
     ("environment.json", None, "environment.json: cannot be read: No such file"),
-    ("parity.json", b'{"needed": tr', "parity.json: not JSON"),
-    ("parity.json", b"[]", "parity.json: holds no JSON object"),
-    ("parity.json", b"\xff", "parity.json: not JSON"),
+    ("parity.json", b'{"needed": tr', "parity.json: Invalid JSON"),
+    ("parity.json", b"[]", "parity.json: Input should be an object"),
+    ("parity.json", b"\xff", "parity.json: Invalid JSON"),
     ("ledger.jsonl", b'{"trial_id": "x"}\n', "ledger.jsonl:1: not a ledger line: Field required"),
     ("ledger.jsonl", b"\xff\xfe\n", "ledger.jsonl:1: not a ledger line"),
 ]

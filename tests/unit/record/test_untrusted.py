@@ -162,10 +162,10 @@ def test_a_ledger_of_another_run(run: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('{"needed": ' + "[" * 5000, "not JSON"),
+        ('{"needed": ' + "[" * 5000, "Invalid JSON"),
         ('{"needed": true, "findings": 5}', "findings: "),
         ('{"needed": true, "findings": [{"group": "g"}]}', "findings.0.reference: Field required"),
-        ('{"needed": true, "why": "\\ud800"}', "not JSON"),
+        ('{"needed": true, "why": "\\ud800"}', "Invalid JSON"),
     ],
 )
 def test_a_gate_that_is_none(run: Path, text: str, problem: str) -> None:

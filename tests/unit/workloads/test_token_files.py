@@ -193,7 +193,7 @@ def test_without_data_a_line_says_what_is_missing_and_names_the_twin() -> None:
 
 def test_the_vocabulary_is_the_tokenizers_and_may_be_padded(folder: Path) -> None:
     workload = prepared(folder, pad_vocabulary=128)
-    assert workload.shape(workload.data.vocabulary).vocabulary == 50304
+    assert workload.shape.vocabulary == 50304
     with pytest.raises(ValidationError):
         TokenData(train_tokens=100, eval_tokens=100, tokenizer="x", tokenizer_sha256="y", vocabulary=70000)
 
