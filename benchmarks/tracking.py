@@ -34,8 +34,7 @@ import psutil
 from rich.console import Console
 from rich.progress import Progress
 
-from repro.bench.outcome import BenchOutcome, outcome
-from repro.bench.trial import bench_trial, preload
+from repro.bench.trial import BenchOutcome, bench_trial, outcome, preload
 from repro.core import orphans, registry
 from repro.core.errors import TrialError
 from repro.core.files import write_model, write_text

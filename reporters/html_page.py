@@ -21,10 +21,11 @@ from repro.record.folder.store import Record
 from repro.record.result.remarks import OBSERVER_LIMIT
 from repro.reporting import Reporter
 from repro.suite.kinds.program import ProgramConfig
+from repro.suite.metrics import METRICS
 from repro.suite.quality import common_noun
 from repro.tables.tuning import end_of, figure_text, setting_text
 
-from .page.cells import heading, marks, origins, rows
+from .page.cells import marks, origins, rows
 from .page.charts.curves import panels
 from .page.charts.scaling import scaling
 from .page.charts.survival import survival
@@ -72,7 +73,7 @@ def view(record: Record) -> dict[str, Any]:
         "copies": {row.index: (sentence(row), latex(row)) for row in comparisons.rows},
         "first": first_screen(record, comparisons, cells, found.claims),
         "asked": (asked := question(found, comparisons.primary, scaled)), "scaling_leads": asked.scaling,
-        "cells": cells, "cell_axis": axis, "cell_heading": heading(record), "forest": comparisons,
+        "cells": cells, "cell_axis": axis, "scale": METRICS[plan.suite.metric], "forest": comparisons,
         "effects": page_effects(found), "looks": looks(record),
         "claims": found.claims, "scores": page_scores(found),
         "tuning": page_tuning(found), "setting_text": setting_text, "figure_text": figure_text, "end_of": end_of,

@@ -37,7 +37,7 @@ from repro.stats import paired_ratio
 from repro.suite.kinds.kinds import AnyTrialConfig
 from repro.suite.planning.cell import Cell
 
-from .tracking.address import experiment_place
+from .tracking.address import Backoff, RequestTally, TransientError, experiment_place, locked
 from .tracking.metric_points import (
     MetricPoint,
     cell_metrics,
@@ -49,7 +49,6 @@ from .tracking.metric_points import (
     tuning_points,
 )
 from .tracking.notes import Links, experiment_note, experiment_tags
-from .tracking.retries import Backoff, RequestTally, TransientError
 from .tracking.run_view import AttemptRun, RunView, attempt_runs, cell_key, cell_view, is_alive, trial_view
 from .tracking.server import Server, StoredRun, each_once, translated
 from .tracking.state import Cursor, Sent, State, Store, own_state, remember
@@ -100,7 +99,9 @@ class MlflowRuns(Reporter):
 
     def _write(self, record: Record) -> list[str]:
         server = self._server(experiment_of(record))
-        with _exclusively(record, self.timeout_seconds), translated(server.uri), each_once():
+        busy = f"{record.folder.root}: another process is replaying it to MLflow; try again later"
+        handle = os.open(record.folder.root, os.O_RDONLY)  # two processes would each create the runs of the record
+        with locked(handle, self.timeout_seconds, busy), translated(server.uri), each_once():
             self._replay(record, server)
         return [experiment_place(server.uri, server.experiment_id)]
 
@@ -338,31 +339,3 @@ def _sha256(path: Path) -> str | None:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except FileNotFoundError:
         return None
-
-
-@contextmanager
-def _exclusively(record: Record, wait_seconds: float) -> Iterator[None]:
-    """Lock the folder: two processes would each create the runs of the record."""
-    handle = os.open(record.folder.root, os.O_RDONLY)
-    try:
-        end = time.monotonic() + wait_seconds
-        while not _locked(handle):
-            if time.monotonic() > end:
-                raise TrackingError(f"{record.folder.root}: another process is replaying it to MLflow; try again later")
-            time.sleep(0.1)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _locked(handle: int) -> bool:
-    """Try to lock; return True also if the file system has no locks, as some network file systems."""
-    import fcntl
-
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True

@@ -21,7 +21,7 @@ from .axis import Axis, from_zero
 COLORS = 8
 """Number of cell colours in report.css (--c0 and on)."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-"""Line styles; report.css and `curves.DASHES` define their patterns."""
+"""Line styles; report.css and `plot.DASHES` define their patterns."""
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x")
 
 
@@ -122,25 +122,6 @@ def spans(numbers: Sequence[int]) -> str:
         else:
             runs.append([value])
     return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
-
-
-@dataclass(frozen=True, slots=True)
-class Heading:
-    """The words of the table of cells."""
-
-    metric: Metric
-    said: tuple[str, str]
-    """Text before and after the name of the event that starts the clock; the second is empty if there is no event."""
-    median: str
-    unit: str
-    ticks: str
-
-
-def heading(record: Record) -> Heading:
-    scale = METRICS[record.plan.suite.metric]
-    before, _, after = scale.description.partition("{start}")
-    return Heading(scale.name, (before, after), "Median time" if scale.clock else f"Median {scale.noun}", scale.unit,
-                   scale.noun if not scale.clock else "seconds")
 
 
 def rows(found: Findings, metric: Metric | None = None) -> tuple[list[CellRow], Axis]:

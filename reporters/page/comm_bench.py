@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from repro.bench.comm.comm_options import size_text
 from repro.bench.comm.result import BASELINE, CommOutcome, WorldResult
 from repro.bench.comm.table import (
     HEAD,
@@ -17,13 +16,14 @@ from repro.bench.comm.table import (
     origin_text,
     overall_rows,
     point_row,
+    size_text,
 )
 
-from .charts.log_figure import log_figure
+from .cells import COLORS, SYMBOLS
+from .charts.plot import error_bars, log_figure
 from .document import page_scripts, rendered
 
-COLORS, DASHES = 8, ("solid", "6px,3px", "2px,2px")
-SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x")
+DASHES = ("solid", "6px,3px", "2px,2px")
 
 
 def render(outcome: CommOutcome) -> str:
@@ -76,11 +76,8 @@ def _ratios(world: WorldResult) -> list[dict[str, Any]]:
         if name == BASELINE or not known:
             continue
         trace = _trace(index, name, list(known), [ratio.value for ratio in known.values()])
-        trace["error_y"] = {
-            "type": "data", "symmetric": False, "array": [ratio.high - ratio.value for ratio in known.values()],
-            "arrayminus": [ratio.value - ratio.low for ratio in known.values()], "thickness": 1, "width": 3,
-            "color": f"--c{index % COLORS}",
-        }
+        trace["error_y"] = error_bars([ratio.value for ratio in known.values()],
+                                      [(ratio.low, ratio.high) for ratio in known.values()], f"--c{index % COLORS}")
         traces.append(trace)
     return [*traces, _line("the backend", world.sizes, [1.0] * len(world.sizes), "--ink", "8px,4px", "bound")]
 

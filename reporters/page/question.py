@@ -16,8 +16,8 @@ from repro.tables.text import number
 
 from .axis import INK, Axis, Sketch, Trace, from_nothing, from_zero, linear, log_ticks, sketch
 from .cells import CellMark, goal, marks, origins
+from .charts.bounds import ScalingLine, ScalingPoint
 from .charts.scaling import ScalingPanel, ScalingView
-from .charts.scaling_line import ScalingLine, ScalingPoint
 from .charts.survival import curve, observations
 from .speedup import Ratio
 

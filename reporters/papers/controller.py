@@ -12,9 +12,9 @@ from repro.suite.planning.cell import Cell
 from repro.tables.text import Number, number
 
 from ..page.cells import CellMark, marks
-from ..page.charts.curves import Chart
+from ..page.charts.bounds import ScalingLine, ScalingPoint
+from ..page.charts.plot import Chart
 from ..page.charts.scaling import ScalingView, drawn_line, scaling_chart
-from ..page.charts.scaling_line import ScalingLine, ScalingPoint
 from ..page.traffic import kibibytes
 
 

@@ -16,7 +16,7 @@ from repro.tables.values import plain
 from repro.workloads.selected_data import Dedup, Selected
 
 from ..page.cells import CellMark, marks
-from ..page.charts.curves import DASHES, Chart, layout
+from ..page.charts.plot import DASHES, Chart, layout
 from ..page.charts.scaling import ScalingView
 
 WAYS = (("near", "near-duplicates left out", "solid", "circle"),

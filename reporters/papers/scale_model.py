@@ -6,7 +6,7 @@ from typing import Any
 
 from repro.papers.predict.prediction import HEAD, ScaleLine, ScaleModel, cells, check_text, line_text, notes
 
-from ..page.charts.log_figure import log_figure
+from ..page.charts.plot import log_figure
 from ..page.document import page_scripts, rendered
 
 

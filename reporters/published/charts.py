@@ -17,7 +17,7 @@ from repro.tables.text import plural, wrapped
 
 from ..page.axis import log_ticks, tick_text
 from ..page.cells import COLORS, SYMBOLS
-from ..page.charts.curves import DASHES, Chart
+from ..page.charts.plot import DASHES, Chart
 
 POINTS_A_RUN = 40
 POINTS_A_PAGE = 60_000

@@ -14,7 +14,7 @@ from repro.tables.text import Number, number, plural, wrapped
 
 from ..page.axis import Axis, Sketch, Trace, linear, log_ticks, sketch, tick_text
 from ..page.cells import COLORS
-from ..page.charts.curves import Chart
+from ..page.charts.plot import Chart
 from .charts import axes
 
 

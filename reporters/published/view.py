@@ -25,7 +25,7 @@ from ..html_page import LONG, PRINTED
 from ..page.axis import Axis, from_zero
 from ..page.cells import COLORS, CellRow, origins
 from ..page.cells import rows as cell_rows
-from ..page.charts.curves import DASHES, Chart
+from ..page.charts.plot import DASHES, Chart
 from ..page.document import page_scripts, rendered
 from .charts import SystemLine, batch_chart, budget, curves
 from .contest import ContestView, contest_view

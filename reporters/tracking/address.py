@@ -1,14 +1,15 @@
-"""Failures of a tracking store, recognised in the errors of MLflow, its HTTP and its database layer."""
+"""Tracking stores by their address: checks before MLflow gets it, places to look, failures in words, retries."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import random
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -66,26 +67,33 @@ def exclusive_access(uri: str) -> Iterator[None]:
     except OSError as error:
         raise TrackingError(f"{redacted(uri)}: cannot be written ({error.strerror}); set MLFLOW_TRACKING_URI, for "
                             "example to sqlite:////tmp/mlflow.db") from None
+    with locked(handle, LOCK_SECONDS, f"{redacted(uri)}: another process is still creating it; try again later"):
+        yield
+
+
+@contextmanager
+def locked(handle: int, wait_seconds: float, refusal: str) -> Iterator[None]:
+    """Lock a file or folder and close its handle at the end; a file system without locks locks nothing.
+
+    Raises:
+        TrackingError: another process held the lock for too long; the message is `refusal`.
+    """
+    end = time.monotonic() + wait_seconds
     try:
-        _wait(handle, uri)
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise TrackingError(refusal) from None
+                time.sleep(0.05)
+            except OSError:
+                break
+            else:
+                break
         yield
     finally:
         os.close(handle)
-
-
-def _wait(handle: int, uri: str) -> None:
-    end = time.monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > end:
-                raise TrackingError(f"{redacted(uri)}: another process is still creating it; try again later") from None
-            time.sleep(0.05)
-        except OSError:  # a file system without locks
-            return
-        else:
-            return
 
 
 def is_server(uri: str) -> bool:
@@ -109,11 +117,8 @@ def artifact_root(uri: str, experiment: str) -> str | None:
     MLflow puts the artifacts of a local SQLite store into the current directory; next to the database they are found
     again.
     """
-    parts = urlsplit(uri)
-    if parts.scheme != "sqlite" or not parts.path.strip("/"):
-        return None
-    database = Path(unquote(parts.path.removeprefix("/"))).absolute()
-    return (database.parent / "mlruns" / experiment).as_uri()
+    path = database(uri) if urlsplit(uri).scheme == "sqlite" else None
+    return (path.parent / "mlruns" / experiment).as_uri() if path else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,3 +192,68 @@ def advice(failure: Failure, uri: str) -> str:
     if is_server(uri):
         return "start the server there or correct MLFLOW_TRACKING_URI"
     return "make it writable, or set MLFLOW_TRACKING_URI"
+
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0
+"""Seconds; each pause is up to twice the last one, randomly shortened so that several runs do not retry together."""
+
+
+class TransientError(TrackingError):
+    """A failure that may be over soon: a restarting server, a busy database, too many requests."""
+
+    def __init__(self, text: str, unreachable: bool = False) -> None:
+        """`unreachable`: no answer came, not even a refusal."""
+        super().__init__(text)
+        self.unreachable = unreachable
+
+
+@dataclass(slots=True)
+class RequestTally:
+    """The answers of a store, counted over all connections of one reporter."""
+
+    taken: int = 0
+    """Confirmed changes."""
+    contacts: int = 0
+    """Connections with an answer to the first request."""
+    doubt: bool = False
+    """True if a run was requested and no answer came: the store may have one more than is known."""
+    listener: Callable[[int], None] | None = None
+    """Called with `taken` whenever it grows."""
+
+    def count(self) -> None:
+        """Count one confirmed change."""
+        self.taken += 1
+        if self.listener:
+            self.listener(self.taken)
+
+
+@dataclass(slots=True)
+class Backoff:
+    """The pauses while a store fails; every confirmed change restarts the count of `seconds`."""
+
+    seconds: float
+    tally: RequestTally
+    _initial: tuple[int, int] = field(init=False)
+    _taken: int = field(init=False)
+    _since: float = field(default=-1.0, init=False)
+    _pause: float = field(default=FIRST_PAUSE, init=False)
+
+    def __post_init__(self) -> None:
+        self._initial, self._taken = (self.tally.contacts, self.tally.taken), self.tally.taken
+
+    def pause(self, error: TrackingError) -> float | None:
+        """Return the seconds until the next attempt; None: give up.
+
+        A store that never answered is given up at once: the user waits for that message.
+        """
+        met = (self.tally.contacts, self.tally.taken) != self._initial
+        if not isinstance(error, TransientError) or (error.unreachable and not met):
+            return None
+        if self.tally.taken > self._taken or self._since < 0:
+            self._since, self._pause, self._taken = time.monotonic(), FIRST_PAUSE, self.tally.taken
+        left = self._since + self.seconds - time.monotonic()
+        if left <= 0:
+            return None
+        pause = min(self._pause * random.uniform(0.5, 1.0), left)  # neither a secret nor a result
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        return pause

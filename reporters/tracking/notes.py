@@ -15,7 +15,6 @@ from pydantic import BaseModel, Field, ValidationError
 
 from repro.compare import METRICS, Comparison, Summary
 from repro.compare.findings import findings
-from repro.compare.verdict.contest import claim_of
 from repro.core.markdown import escaped
 from repro.record.folder.store import Record
 from repro.record.result.results import Result, figure
@@ -128,9 +127,9 @@ def _figures(item: Summary) -> str:
 
 
 def _claim(record: Record, cell: Cell) -> Iterator[str]:
-    if record.plan.design.is_contest:
-        claim = claim_of(cell, record.of_cell(cell.cell_id), record.plan.suite.seeds)
-        yield f"claim: {claim.statement}: {claim.verdict}, {claim.because}"
+    for claim in findings(record).claims:
+        if claim.cell_id == cell.cell_id:
+            yield f"claim: {claim.statement}: {claim.verdict}, {claim.because}"
 
 
 def _report(record: Record, links: Links) -> str:

@@ -16,7 +16,6 @@ from pydantic import BaseModel
 from repro.compare import Comparison
 from repro.compare.design.calibration import FILE as CALIBRATION
 from repro.compare.findings import findings
-from repro.compare.verdict.contest import claim_of
 from repro.core.events import follow
 from repro.record.environment.environment import DataSet
 from repro.record.folder.ledger import Attempt
@@ -263,9 +262,9 @@ def _verdict_tags(comparisons: Sequence[Comparison]) -> dict[str, str]:
 
 def _claim_tags(record: Record, cell: Cell) -> dict[str, str]:
     """Return the claim of a contest about this cell; none of any other design."""
-    if not record.plan.design.is_contest:
+    claim = next((item for item in findings(record).claims if item.cell_id == cell.cell_id), None)
+    if claim is None:
         return {}
-    claim = claim_of(cell, record.of_cell(cell.cell_id), record.plan.suite.seeds)
     figures = {"mean": claim.mean, "deviation": claim.deviation, "p": claim.p, "alpha": claim.alpha}
     return {
         "repro.claim": claim.verdict, "repro.claim.n": f"{claim.n} of {claim.declared}",

@@ -6,7 +6,6 @@ import json
 import logging
 import math
 import os
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -18,9 +17,8 @@ from repro.core.errors import TrackingError
 from repro.core.redact import redacted
 from repro.record.environment.environment import DataSet
 
-from .address import advice, artifact_root, check_scheme, diagnose, exclusive_access
+from .address import RequestTally, TransientError, advice, artifact_root, check_scheme, diagnose, exclusive_access
 from .metric_points import ANSWER, MetricPoint
-from .retries import RequestTally, TransientError
 from .run_view import RunView
 
 DIGEST_LIMIT = 36
@@ -273,10 +271,8 @@ class Server:
         self._tally.count()
 
     def upload_text(self, image: StoredRun, name: str, text: str) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / name
-            path.write_text(text, encoding="utf-8")
-            self.upload(image, path)
+        self._client.log_text(image.run_id, text, name)
+        self._tally.count()
 
     def set_status(self, image: StoredRun, view: RunView) -> None:
         """Set the status, and the end if the run has ended."""

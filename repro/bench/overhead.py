@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from repro.bench.outcome import BenchOutcome, outcome
-from repro.bench.trial import bench_trial, preload
+from repro.bench.trial import BenchOutcome, bench_trial, outcome, preload
 from repro.core import registry
 from repro.core.errors import TrialError
 from repro.core.random_streams import Streams

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from statistics import fmean, median
 
-from repro.bench.outcome import BenchOutcome, outcome
+from repro.bench.trial import BenchOutcome, outcome
 from repro.core.errors import TrialError
 from repro.core.frozen import Frozen
 from repro.program.watch_reader import WatchPipe, WatchReader

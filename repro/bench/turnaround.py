@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from repro.bench.outcome import BenchOutcome, outcome
-from repro.bench.trial import bench_trial, preload, run_trial
+from repro.bench.trial import BenchOutcome, bench_trial, outcome, preload, run_trial
 from repro.core import registry
 from repro.core.errors import TrialError
 from repro.launchers.nodes import hosts

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from repro.bench.comm.bench import PRELOAD, measure
-from repro.bench.comm.comm_options import CommOptions, read_algorithms, read_launcher
+from repro.bench.comm.bench import PRELOAD, CommOptions, measure, read_algorithms, read_launcher
 from repro.bench.comm.mpi import compile_program
 from repro.cli.main import cli
 from repro.comm.algorithms.ring import Ring

@@ -10,6 +10,7 @@ from repro.record.result.results import Point, Result
 from repro.tables.text import wrapped
 
 from ..cells import CellMark
+from .plot import short
 
 LEAST_TRIALS = 3
 """Fewer have no median that a single trial would not decide."""
@@ -45,7 +46,7 @@ def band(mark: CellMark, results: Sequence[Result], where: Where, most: int) -> 
         return None
     shown = range(0, common, -(-common // most))
     rows = [[curve[index] for curve in curves] for index in shown]
-    x = [_short(median(where(point) for point in row)) for row in rows]
+    x = [short(median(where(point) for point in row)) for row in rows]
     low = [min(point.value or 0.0 for point in row) for row in rows]
     high = [max(point.value or 0.0 for point in row) for row in rows]
     return {
@@ -75,7 +76,7 @@ def middle(mark: CellMark, results: Sequence[Result], where: Where, dash: str, m
     y = [median(curve[min(index, len(curve) - 1)].value or 0.0 for curve in curves) for index in shown]
     return {
         "type": "scatter", "mode": "lines", "uid": f"median-{mark.number}", "name": f"cell {mark.number}",
-        "legendgroup": str(mark.number), "x": [_short(value) for value in x], "y": [_short(value) for value in y],
+        "legendgroup": str(mark.number), "x": [short(value) for value in x], "y": [short(value) for value in y],
         "line": {"color": f"--c{mark.color}", "dash": dash, "width": 2.6},
         "meta": [f"<b>{mark.number}</b> {wrapped(mark.label)}<br>median of {len(curves)} trials"],
         "hovertemplate": "%{meta[0]}<br>%{x:.4~g}: %{y:.4~g}<extra></extra>",
@@ -90,7 +91,7 @@ def misses(mark: CellMark, results: Sequence[Result], where: Where) -> dict[str,
     return {
         "type": "scatter", "mode": "markers", "uid": f"missed-{mark.number}", "name": f"missed, cell {mark.number}",
         "legendgroup": str(mark.number), "showlegend": False,
-        "x": [_short(where(point)) for _, point in ends], "y": [point.value for _, point in ends],
+        "x": [short(where(point)) for _, point in ends], "y": [point.value for _, point in ends],
         "marker": {"symbol": "x-thin-open", "size": 10, "color": f"--c{mark.color}",
                    "line": {"width": 1.5, "color": f"--c{mark.color}"}},
         "customdata": [item.repeat for item, _ in ends],
@@ -104,7 +105,7 @@ def brackets(mark: CellMark, results: Sequence[Result], where: Where) -> dict[st
     y: list[float | None] = []
     for miss, hit in filter(None, map(_ends, results)):
         if miss is not None:
-            x += [_short(where(miss)), _short(where(hit)), None]
+            x += [short(where(miss)), short(where(hit)), None]
             y += [miss.value, hit.value, None]
     if not x:
         return None
@@ -127,7 +128,7 @@ def first_hits(mark: CellMark, results: Sequence[Result], where: Where) -> dict[
     for item in results:
         ends = _ends(item)
         if ends and ends[0] is None:
-            x += [0.0, _short(where(ends[1])), None]
+            x += [0.0, short(where(ends[1])), None]
             y += [ends[1].value, ends[1].value, None]
             seeds += [None, item.repeat, None]
     if not x:
@@ -154,8 +155,3 @@ def _ends(result: Result) -> tuple[Point | None, Point] | None:
     if hit is None or (miss is None and bracket.miss_samples):
         return None
     return miss, hit
-
-
-def _short(value: float) -> float:
-    """Round to the digits that a figure can show."""
-    return float(f"{value:.7g}")

@@ -18,11 +18,8 @@ from repro.tables.text import Number, number, plural, seconds, significant, wrap
 
 from ..cells import CellMark, goal, marks, origins
 from .bands import LEAST_TRIALS, band, brackets, first_hits, middle, misses, thinned
+from .plot import DASHES, Chart, layout, short
 
-DASHES = {
-    "solid": "solid", "dash": "6px,3px", "dot": "2px,2px", "dashdot": "8px,3px,2px,3px", "longdash": "12px,3px",
-}
-"""Shorter than plotly's patterns, so that a steep line still shows its pattern."""
 MARKERS_UP_TO = 4000
 """Points in a figure above which only lines are drawn: ten thousand SVG markers are slow."""
 DRAWN_UP_TO = 20_000
@@ -38,17 +35,6 @@ CLOCKS = (
     ("epochs", "epochs", "passes over the training data", "epochs"),
 )
 """(name, title, what the clock counts, unit)"""
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """One figure with its heading and its text for screen readers."""
-
-    name: str
-    title: str
-    counted: str
-    figure: dict[str, Any]
-    summary: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,18 +163,6 @@ def _figure(
     }
 
 
-def layout(x: str, y: str) -> dict[str, Any]:
-    """Return the layout that all figures against a clock share."""
-    return {
-        "autosize": True, "showlegend": False, "hovermode": "closest", "dragmode": "zoom",
-        "margin": {"l": 56, "r": 14, "t": 26, "b": 50}, "font": {"size": 13, "color": "--ink"},
-        "paper_bgcolor": "--surface", "plot_bgcolor": "--surface",
-        "hoverlabel": {"align": "left", "bgcolor": "--raised", "bordercolor": "--rule", "font": {"color": "--ink"}},
-        "modebar": {"bgcolor": "--surface", "color": "--muted", "activecolor": "--ink"},
-        "xaxis": _axis(x) | {"rangemode": "tozero"}, "yaxis": _axis(y),
-    }
-
-
 def _behind(clock: str, drawn: Sequence[tuple[CellMark, Result]], most: int) -> list[dict[str, Any]]:
     """Return the traces of whole cells: ranges, brackets, medians, first hits, misses."""
     cells: dict[CellMark, list[Result]] = {}
@@ -236,14 +210,7 @@ def _trace(
 def _position(clock: str, point: Point) -> float:
     value = {"wall": point.wall_seconds, "train": point.train_seconds,
              "samples": float(point.samples), "epochs": point.epochs}[clock]
-    return float(f"{value:.7g}")
-
-
-def _axis(title: str) -> dict[str, Any]:
-    return {
-        "title": {"text": title, "standoff": 8}, "gridcolor": "--rule", "linecolor": "--rule",
-        "zerolinecolor": "--rule", "tickcolor": "--rule", "automargin": True, "ticks": "outside", "ticklen": 4,
-    }
+    return short(value)
 
 
 def _line(target: float) -> dict[str, Any]:

@@ -15,10 +15,9 @@ from repro.tables.text import significant, wrapped
 
 from ..axis import log_ticks, tick_text
 from ..cells import COLORS, DASHES, SYMBOLS, CellMark, marks, origins
-from .bounds import CostModel, StepBounds, fits
-from .curves import DASHES as PATTERNS
-from .curves import Chart
-from .scaling_line import ScalingLine, ScalingPoint, scaling_line, speed_of
+from .bounds import CostModel, ScalingLine, ScalingPoint, StepBounds, fits, scaling_line, speed_of
+from .plot import DASHES as PATTERNS
+from .plot import Chart, error_bars, layout, log_ticks_of, short
 
 BOUND_LINES: tuple[tuple[Callable[[StepBounds], float | None], str, str], ...] = (
     (lambda bounds: bounds.compute, "compute alone", "dot"),
@@ -44,7 +43,7 @@ def step_traces(line: ScalingLine) -> list[dict[str, Any] | None]:
              for value in point.steps]
     trials = {
         "type": "scatter", "mode": "markers", "name": line.label, "legendgroup": f"line-{line.number}", "opacity": 0.35,
-        "x": [x for x, _, _ in every], "y": [_short(y) for _, y, _ in every], "hoverinfo": "skip",
+        "x": [x for x, _, _ in every], "y": [short(y) for _, y, _ in every], "hoverinfo": "skip",
         "marker": {"symbol": line.symbol, "size": 5, "color": f"--c{line.color}"},
     }
     found: list[dict[str, Any] | None] = [trials if every else None]
@@ -72,7 +71,7 @@ def drawn_line(
     found: dict[str, Any] = {
         "type": "scatter", "mode": "lines" if words else "lines+markers", "name": line.label, "meta": [label],
         "legendgroup": f"line-{line.number}", "x": [point.processes for point, _ in points],
-        "y": [_short(known) for _, known in points],
+        "y": [short(known) for _, known in points],
         "line": {"color": color, "dash": PATTERNS[dash or line.dash], "width": 1.1 if words else 1.8},
         "hovertemplate": "%{meta[0]}<br>%{x} processes: %{y:.4~g}<extra></extra>",
     }
@@ -80,11 +79,7 @@ def drawn_line(
         found["marker"] = {"symbol": line.symbol, "size": 7, "color": color}
     if intervals:
         ends = [point.interval or (known, known) for point, known in points]
-        found["error_y"] = {
-            "type": "data", "symmetric": False, "thickness": 1, "width": 3, "color": color,
-            "array": [_short(high - known) for (_, known), (_, high) in zip(points, ends, strict=True)],
-            "arrayminus": [_short(known - low) for (_, known), (low, _) in zip(points, ends, strict=True)],
-        }
+        found["error_y"] = error_bars([known for _, known in points], ends, color)
     return found
 
 
@@ -110,25 +105,12 @@ def _extent(trace: dict[str, Any]) -> list[float]:
             *(value - down for value, down in zip(heights, bars["arrayminus"], strict=True))]
 
 
-def _short(value: float) -> float:
-    return float(f"{value:.7g}")
-
-
 def _layout(unit: str, ticks: Sequence[int], drawn: Sequence[float]) -> dict[str, Any]:
     """Return the layout; `drawn`: all heights. Within one decade plotly.js would label only one or two ticks."""
-    marks = log_ticks(min(drawn), max(drawn)) if drawn else ()
-    grid = {"gridcolor": "--rule", "linecolor": "--rule", "zeroline": False, "automargin": True, "ticks": "outside",
-            "tickcolor": "--rule", "ticklen": 4, "type": "log"}
-    return {
-        "autosize": True, "showlegend": False, "hovermode": "closest", "font": {"size": 13, "color": "--ink"},
-        "margin": {"l": 60, "r": 14, "t": 26, "b": 50}, "paper_bgcolor": "--surface", "plot_bgcolor": "--surface",
-        "hoverlabel": {"align": "left", "bgcolor": "--raised", "bordercolor": "--rule", "font": {"color": "--ink"}},
-        "modebar": {"bgcolor": "--surface", "color": "--muted", "activecolor": "--ink"},
-        "xaxis": {**grid, "title": {"text": "processes", "standoff": 8}, "tickvals": list(ticks),
-                  "ticktext": [str(tick) for tick in ticks]},
-        "yaxis": {**grid, "title": {"text": unit, "standoff": 8}, "tickvals": list(marks),
-                  "ticktext": [tick_text(mark) for mark in marks]},
-    }
+    looks = layout("processes", unit)
+    looks["xaxis"] |= log_ticks_of(ticks, str)
+    looks["yaxis"] |= log_ticks_of(log_ticks(min(drawn), max(drawn)) if drawn else (), tick_text)
+    return looks
 
 
 SPEEDUPS = {DEFAULT: "Speed-up of the time to target", DEFAULT_OF_A_CONTEST: "Speed-up of the time to the end",

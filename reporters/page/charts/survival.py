@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from repro.compare import METRICS, Metric, MetricSpec, Summary
+from repro.compare import METRICS, MetricSpec, Summary
 from repro.compare.evidence.observation import Observation, observe
 from repro.compare.findings import Findings
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.suite.metrics import DEFAULT
 from repro.suite.planning.cell import Cell
-from repro.tables.text import Number, number, plural, seconds, wrapped
+from repro.tables.text import plural, wrapped
 
 from ..cells import CellMark, goal, marks
-from .curves import DASHES, Chart, layout
+from .plot import DASHES, Chart, layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +24,8 @@ class SurvivalRow:
     """One cell."""
 
     mark: CellMark
-    index: int
-    """Index in the list of cells of `repro compare --json`."""
-    reached: int
-    n: int
-    success: tuple[Number, Number] | None
-    mean: Number | None
-    mean_ends: tuple[Number, Number] | None
-    horizon: Number | None
-    diverged: Number | None
-    steps: tuple[tuple[Number | None, Number | None], ...]
+    summary: Summary
+    steps: tuple[tuple[float, float], ...]
     """(time, probability of having reached the target by then)."""
     note: str
 
@@ -54,8 +46,8 @@ class SurvivalPanel:
 class Survivals:
     """The section; it has no panel without a target."""
 
-    metric: Metric
-    noun: str
+    spec: MetricSpec
+    """The clock."""
     panels: tuple[SurvivalPanel, ...]
 
     @property
@@ -76,7 +68,7 @@ def survival(findings: Findings) -> Survivals:
     for cell in record.plan.cells if record.plan.design.judges == "trial" else ():
         groups.setdefault((cell.choices.task, goal(cell.choices)), []).append(cell)
     panels = [_panel(findings, index, key, cells, scale) for index, (key, cells) in enumerate(groups.items())]
-    return Survivals(scale.name, scale.noun, tuple(panels))
+    return Survivals(scale, tuple(panels))
 
 
 def _panel(
@@ -84,12 +76,11 @@ def _panel(
 ) -> SurvivalPanel:
     record = findings.record
     known = marks(record)
-    order = [cell.cell_id for cell in record.plan.cells]
-    found = [(known[cell.cell_id], order.index(cell.cell_id), observations(record.of_cell(cell.cell_id), scale),
+    found = [(known[cell.cell_id], observations(record.of_cell(cell.cell_id), scale),
               findings.summary(cell.cell_id, scale.name)) for cell in cells]
-    missed = any(item.kind != "reached" for _, _, observed, _ in found for item in observed)
+    missed = any(item.kind != "reached" for _, observed, _ in found for item in observed)
     noun = "probability of having reached" if missed else "share of trials at"
-    traces = [trace for mark, _, observed, summary in found if (trace := _trace(mark, observed, summary, scale))]
+    traces = [trace for mark, observed, summary in found if (trace := _trace(mark, observed, summary, scale))]
     unit = "seconds" if scale.timed else scale.unit
     looks = layout(unit, f"{noun} the target")
     looks["yaxis"] |= {"range": [-0.03, 1.05], "tickformat": ".0%"}
@@ -100,7 +91,7 @@ def _panel(
     )
     return SurvivalPanel(
         title=key[0], goal=key[1], charts=(chart,) if traces else (), missed=missed,
-        rows=tuple(_row(mark, index, observed, summary, scale) for mark, index, observed, summary in found),
+        rows=tuple(_row(mark, observed, summary) for mark, observed, summary in found),
     )
 
 
@@ -153,26 +144,9 @@ def _trace(
     }
 
 
-def _row(
-    mark: CellMark, index: int, observed: Sequence[Observation], summary: Summary, scale: MetricSpec,
-) -> SurvivalRow:
+def _row(mark: CellMark, observed: Sequence[Observation], summary: Summary) -> SurvivalRow:
     found = curve(observed, summary)
-    mean = summary.restricted
-    text = seconds if scale.timed else number
-    ends = [text(end) for end in (mean.interval.low, mean.interval.high)] if mean and mean.interval else []
-    success = [number(end, 2) for end in (summary.success.low, summary.success.high)] if summary.success else []
-    return SurvivalRow(
-        mark=mark, index=index, reached=summary.ok, n=summary.n, success=_two(success),
-        mean=text(mean.value) if mean else None, mean_ends=_two(ends), horizon=text(summary.horizon),
-        diverged=number(summary.diverged_share, 2),
-        steps=tuple((text(time), number(share, 3)) for time, share in found[0]) if found else (),
-        note=_note(summary, observed, found is None),
-    )
-
-
-def _two(values: Sequence[Number | None]) -> tuple[Number, Number] | None:
-    low, high = values if len(values) == 2 else (None, None)
-    return (low, high) if low and high else None
+    return SurvivalRow(mark, summary, tuple(found[0]) if found else (), _note(summary, observed, found is None))
 
 
 def _note(summary: Summary, observed: Sequence[Observation], unknown: bool) -> str:

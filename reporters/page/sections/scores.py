@@ -14,8 +14,8 @@ from repro.compare.ranking.scores import TWICE, NotScored
 from repro.tables.text import plural, visible, without_paths, wrapped
 
 from ..cells import COLORS, DASHES, SYMBOLS
-from ..charts.curves import DASHES as PATTERNS
-from ..charts.curves import Chart, layout
+from ..charts.plot import DASHES as PATTERNS
+from ..charts.plot import Chart, layout
 
 BANDS_UP_TO = 4
 """Contenders up to which bands are visible at first."""

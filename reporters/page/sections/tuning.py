@@ -24,8 +24,8 @@ from repro.suite.tune import Axis
 from repro.tables.text import plural, significant, wrapped
 from repro.tables.tuning import end_of, figure_text, is_lower_better, setting_text
 
-from ..charts.curves import DASHES as PATTERNS
-from ..charts.curves import Chart, layout
+from ..charts.plot import DASHES as PATTERNS
+from ..charts.plot import Chart, layout
 from .scores import ContenderMark, contender_mark
 
 TOP, BOTTOM, LOST = 34.0, 190.0, 204.0

@@ -1,5 +1,5 @@
 """Communication algorithms against each other and the backend's all-reduce: sizes x world sizes, on loopback or a
-fabric.
+fabric; the options on the command line.
 
 One launch per world size. Its ranks keep one process group per algorithm and run repetitions of all algorithms in turn,
 so that other work on the machine affects all alike; ratios are paired by repetition.
@@ -13,55 +13,178 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from repro.bench.comm import mpi as comm_mpi
-from repro.bench.comm.comm_options import CommOptions, size_text
-from repro.bench.comm.result import CommOutcome, MpiResult, WorldResult, world_result
+from repro.bench.comm.result import BASELINE, CommOutcome, MpiResult, WorldResult, tunes, world_result
+from repro.bench.comm.table import size_text
+from repro.core import registry
 from repro.core.errors import OutputError, TrialError, UsageError
+from repro.core.frozen import Frozen
 from repro.core.machine import detect
 from repro.seams.launching import Launcher, LaunchRequest, entry_point
 from repro.seams.plugin import Setting
 from repro.seams.training import Comm
-from repro.suite.choice import Choice
+from repro.suite.choice import Choice, parse_choice
+from repro.suite.field_problem import FieldProblem
 
 PRELOAD = ("torch", "torch.distributed", "repro.comm.runtime.group", "repro.bench.comm.rank")
 LONGEST_SECONDS = 6 * 3600.0
 Show = Callable[[str], None]
+UNITS = {"": 1, "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 << 20, "g": 1 << 30, "gib": 1 << 30}
 
 
-class Following:
-    """Passes every JSON line appended to a file to `tell` while the block runs."""
+class CommOptions(Frozen):
+    """Algorithms, sizes, world sizes and limits of one benchmark."""
 
-    def __init__(self, path: Path, tell: Callable[[dict[str, Any]], None]) -> None:
-        self._path, self._tell, self._read = path, tell, 0
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="repro-bench-follow", daemon=True)
+    algorithms: tuple[Choice, ...]
+    """Always includes the backend's all-reduce, the baseline of the others."""
+    sizes: tuple[int, ...]
+    """Size of every rank's buffer in bytes; multiples of 4."""
+    worlds: tuple[int, ...]
+    launcher: Choice
+    repetitions: int = 10
+    seconds: float = 20.0
+    """Most time of one algorithm at one size and world size."""
+    seed: int = 20151102
+    mpi: bool = False
 
-    def __enter__(self) -> None:
-        self._thread.start()
 
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-        self._look()
+def read_options(
+    algorithms: tuple[str, ...], sizes: str, world: str | None, fabric: str | None, repetitions: int, seconds: float,
+    seed: int, mpi: bool,
+) -> CommOptions:
+    """Parse the text of the command line.
 
-    def _follow(self) -> None:
-        while not self._done.wait(0.5):
-            self._look()
+    Raises:
+        UsageError: a value cannot be parsed or measured.
+    """
+    launcher = read_launcher(fabric)
+    return CommOptions(
+        algorithms=read_algorithms(algorithms), sizes=read_sizes(sizes), worlds=read_worlds(world, launcher),
+        launcher=launcher, repetitions=repetitions, seconds=seconds, seed=seed, mpi=mpi,
+    )
 
-    def _look(self) -> None:
-        if not self._path.exists():
-            return
-        with self._path.open("rb") as stream:
-            stream.seek(self._read)
-            for line in stream:
-                if not line.endswith(b"\n"):
-                    return
-                self._read += len(line)
-                self._tell(json.loads(line))
+
+def read_algorithms(texts: Sequence[str]) -> tuple[Choice, ...]:
+    """Parse `ring` or `{kind: tree, arity: 4}` each; an empty list means all without options. The backend comes first.
+
+    Raises:
+        UsageError: an unknown algorithm or option, or an algorithm given twice.
+    """
+    wanted = list(texts) or registry.names("comm")
+    chosen = [_choice("comm", text) for text in dict.fromkeys([BASELINE, *wanted])]
+    labels = [item.label for item in chosen]
+    if twice := next((name for name in labels if labels.count(name) > 1), None):
+        raise UsageError(f"{twice} is given twice")
+    if len(tuning := [item.label for item in chosen if tunes(item.plugin)]) > 1:
+        raise UsageError(f"{' and '.join(tuning)} each measure the links at their start; give only one of them per run")
+    return tuple(chosen)
+
+
+def read_launcher(fabric: str | None) -> Choice:
+    """Parse `nodes=8,rate=200mbit` into the emulated cluster; None: this machine's loopback.
+
+    Raises:
+        UsageError: an unknown option, or an invalid value.
+    """
+    if fabric is None:
+        return _choice("launcher", "local")
+    options = [part.strip() for part in fabric.split(",") if part.strip()]
+    if wrong := next((part for part in options if "=" not in part), None):
+        raise UsageError(f"--fabric: {wrong!r} is not an option; write for example nodes=8,rate=200mbit")
+    written = [part.replace("=", ": ", 1) for part in options]
+    return _choice("launcher", "{" + ", ".join(["kind: fabric", *written]) + "}")
+
+
+def read_worlds(text: str | None, launcher: Choice) -> tuple[int, ...]:
+    """Parse world sizes; by default as many ranks as the fabric has nodes, else 2 and 4.
+
+    Raises:
+        UsageError: not a number, or fewer than two ranks.
+    """
+    nodes = launcher.get(Launcher).node_count
+    if text is None:
+        return (nodes,) if nodes else (2, 4)
+    try:
+        found = tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        raise UsageError(f"--world: {text!r} is not a list of numbers; write for example 2,4,8") from None
+    if min(found) < 2:
+        raise UsageError(f"--world: an all-reduce needs at least 2 ranks, not {min(found)}")
+    return found
+
+
+def read_sizes(text: str) -> tuple[int, ...]:
+    """Parse sizes: `1k:64m` is every fourfold size in between, `4k,1m` are those two.
+
+    Raises:
+        UsageError: not a size, or not a multiple of 4 bytes.
+    """
+    if ":" not in text:
+        return tuple(sorted({_size(part) for part in text.split(",")}))
+    first, last = (_size(part) for part in text.split(":", 1))
+    if first > last:
+        raise UsageError(f"--sizes: {text}: the first is larger than the last")
+    return tuple(_powers(first, last))
+
+
+def _powers(first: int, last: int) -> Iterator[int]:
+    while first <= last:
+        yield first
+        first *= 4
+
+
+def _size(text: str) -> int:
+    plain = text.strip().lower()
+    digits = plain.rstrip("kmgib")
+    if not digits.isdecimal() or plain[len(digits):] not in UNITS:
+        raise UsageError(f"--sizes: {text!r} is not a size; write for example 4k, 1m or 4096")
+    size = int(digits) * UNITS[plain[len(digits):]]
+    if size < 4 or size % 4:
+        raise UsageError(f"--sizes: {text.strip()} is not a multiple of 4 bytes, the size of one number")
+    return size
+
+
+def _choice(seam: str, text: str) -> Choice:
+    import yaml
+
+    try:
+        choice = parse_choice(seam, yaml.safe_load(text))
+    except yaml.YAMLError:
+        raise UsageError(f"{seam}: {text!r} cannot be read; write a name or {{kind: name, option: value}}") from None
+    except FieldProblem as error:
+        raise UsageError(f"{seam}: {'.'.join(map(str, error.path))}{': ' if error.path else ''}{error}") from None
+    assert isinstance(choice, Choice)
+    return choice
+
+
+@contextmanager
+def _following(path: Path, tell: Callable[[dict[str, Any]], None]) -> Iterator[None]:
+    """Pass every JSON line that is appended to a file to `tell` while the block runs."""
+    over = threading.Event()
+
+    def follow() -> None:
+        read, last = 0, False
+        while not last:
+            last = over.wait(0.5)  # what is written last is looked for once more
+            with suppress(FileNotFoundError), path.open("rb") as stream:
+                stream.seek(read)
+                for line in stream:
+                    if line.endswith(b"\n"):
+                        read += len(line)
+                        tell(json.loads(line))
+
+    thread = threading.Thread(target=follow, name="repro-bench-follow", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def measure(options: CommOptions, show: Show) -> CommOutcome:
@@ -113,7 +236,7 @@ def _world(launcher: Launcher, options: CommOptions, world: int, show: Show) -> 
     }
     with tempfile.TemporaryDirectory(prefix="repro-bench-") as scratch:
         found = Path(scratch, comm_rank.FOUND)
-        with Following(found, lambda line: show(_describe(world, line))):
+        with _following(found, lambda line: show(_describe(world, line))):
             outcome = launcher.launch(LaunchRequest(
                 entry=entry_point(comm_rank.measure_rank), payload=payload, processes=world, device="cpu",
                 folder=Path(scratch), timeout_seconds=LONGEST_SECONDS,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from repro.bench.comm.comm_options import size_text
 from repro.bench.comm.result import CommOutcome, CommPoint, MpiResult, PairedRatio, WorldResult
 from repro.seams.launching import oversubscription
 
@@ -75,6 +74,14 @@ def model_text(world: WorldResult) -> str:
     model = world.model
     return (f"model: alpha {1e6 * model.alpha:.3g} us per round, beta {1e9 * model.beta:.4g} ns per byte, gamma "
             f"{1e9 * model.gamma:.3g} ns per reduced byte; median error {model.error:.0%} over {model.samples} samples")
+
+
+def size_text(size: int) -> str:
+    """Format a size in bytes, for example `4 KiB`."""
+    for unit, factor in (("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= factor and size % factor == 0:
+            return f"{size // factor} {unit}"
+    return f"{size} B"
 
 
 def rate_text(value: float) -> str:

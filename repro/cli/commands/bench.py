@@ -98,8 +98,7 @@ def comm(html: Path | None, mlflow: bool, as_json: bool, **request: Any) -> None
     \b
     Example: repro bench comm --fabric nodes=8,rate=200mbit --sizes 4k:16m --html comm.html
     """
-    from repro.bench.comm.bench import measure_and_write
-    from repro.bench.comm.comm_options import read_options
+    from repro.bench.comm.bench import measure_and_write, read_options
     from repro.bench.comm.table import text
 
     outcome = measure_and_write(read_options(**request), html, mlflow)

@@ -39,11 +39,10 @@ from repro.record.log.schema import (
 )
 from repro.seams.training import Fed, Job, TrainingParts
 from repro.worker.control_counters import read_controller
-from repro.worker.evaluation import share_batches
+from repro.worker.evaluation import OwnModel, share_batches
 from repro.worker.input.data_audit import DataAudit, Tally
 from repro.worker.input.data_order import DataOrder, make_order
 from repro.worker.input.trial_input import DirectInput
-from repro.worker.own_model import OwnModel
 from repro.worker.report.final_report import log_consumed, log_controller, log_memory_of, log_traffic_of
 from repro.worker.report.model_report import describe_model
 from repro.worker.serve import dealt_work, sample_grid

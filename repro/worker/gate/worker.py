@@ -19,7 +19,7 @@ from repro.record.folder.stored_code import allow_code_of_trial
 from repro.seams.training import Batch, Job, Session, TrainingParts, Workload
 from repro.suite.kinds.training_options import GateOptions
 from repro.suite.model import Trial
-from repro.worker.evaluation import share_batches
+from repro.worker.evaluation import OwnModel, share_batches
 from repro.worker.gate.model import ScaledLoss, prepare
 from repro.worker.gate.trace import AGED_STEPS, Evaluation, Kind, Measure, Step, Trace, measured_steps
 from repro.worker.input.data_order import SampleOrder
@@ -136,8 +136,6 @@ class Recorder:
 
     def _evaluate(self, step: int, samples: int) -> Evaluation:
         """Evaluate by the engine and, with the weights that it reports, by the harness's own model."""
-        from repro.worker.own_model import OwnModel
-
         metric, job = self.trial.training.gate_metric, self.job
         theirs = self.session.evaluate(share_batches(self.parts, job, samples), metric)
         moved = self._moved()

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from repro.core.random_streams import Streams
 from repro.record.log.schema import FinalFacts, OwnEvaluation
 from repro.seams.training import Batch, Held, Session
-from repro.worker.evaluation import Evaluated
+from repro.worker.evaluation import Evaluated, OwnModel
 from repro.worker.setup import TrialContext
 from repro.worker.weights import describe_held, wide_share
-
-if TYPE_CHECKING:
-    from repro.worker.own_model import OwnModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +109,6 @@ def gather_facts(
         weights: the final weights, `Session.weights`.
         batches: returns this rank's share of the evaluation samples, read again.
     """
-    from repro.worker.own_model import OwnModel
-
     session, job = context.session, context.job
     held = session.held()
     ranks = session.gather(describe_held(held, weights, job.precision.weights) if held is not None else None)

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from benchmarks import order, tracking
 from benchmarks.tracking import TrackingOutcome
 from repro.bench import bare_ddp, overhead, program_overhead
-from repro.bench.outcome import BenchOutcome, outcome
+from repro.bench.trial import BenchOutcome, outcome
 from repro.cli.main import cli
 from repro.core import registry
 from repro.core.errors import TrialError, UsageError

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from repro.reporters.page.comm_bench import render
 
-from repro.bench.comm.comm_options import read_algorithms, read_launcher, read_sizes, read_worlds, size_text
+from repro.bench.comm.bench import read_algorithms, read_launcher, read_sizes, read_worlds
 from repro.bench.comm.mpi import read_times
 from repro.bench.comm.rank import _slow
 from repro.bench.comm.result import CommOutcome, WorldResult, bus_factor, read_links, world_result
-from repro.bench.comm.table import bound_texts, columns, text
+from repro.bench.comm.table import bound_texts, columns, size_text, text
 from repro.core.errors import UsageError
 
 MIB = 1 << 20

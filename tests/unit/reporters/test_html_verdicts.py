@@ -169,7 +169,7 @@ def test_survival_steps_are_those_of_compare_and_ticks_mark_the_missed(missed: R
         if summary.reached_by:
             assert steps == [(pytest.approx(x, rel=1e-6), y) for x, y in summary.reached_by]
             assert trace["marker"]["symbol"].count("line-ns-open") == 3
-            assert row.mean.value == summary.restricted.value
+            assert row.summary.restricted.value == summary.restricted.value
         else:
             assert trace["y"][-1] == 1.0 and len(steps) == len(set(summary.values))
         assert trace["y"] == sorted(trace["y"]) and trace["x"] == sorted(trace["x"])
