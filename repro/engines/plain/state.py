@@ -214,9 +214,9 @@ class States:
     """A model and its optimizer; every method returns the modelled bytes of their states on one rank, by part.
 
     Weights, gradients, optimizer (Rajbhandari et al., 2020, section 3): P parameters over N ranks; a weight or gradient
-    has w bytes (4, or 2 under the *-master formats), the optimizer keeps m numbers for each parameter in float32, in the
-    mean over the model and read back from its state (AdamW 2, SGD with momentum 1; docs/optimizers.md), master weights
-    have 4 bytes. Bytes a parameter after a backward pass, when gradients are complete and before the update:
+    has w bytes (4, or 2 under the *-master formats), the optimizer keeps m numbers for each parameter in float32, in
+    the mean over the model and read back from its state (AdamW 2, SGD with momentum 1; docs/optimizers.md), master
+    weights have 4 bytes. Bytes a parameter after a backward pass, when gradients are complete and before the update:
 
     | engine | weights | gradients | masters | optimizer |
     |---|---|---|---|---|
