@@ -12,11 +12,11 @@ from typing import Any, Literal
 import numpy as np
 
 from repro.core.machine import Machine
+from repro.core.random_streams import SEEDS_BELOW
 from repro.record.result.remarks import stated
 from repro.record.result.results import Bracket, Point, Result
 from repro.suite.model import Suite
 from repro.suite.planning.plan import Plan, make_plan, planned_order
-from repro.suite.tune import SEEDS_BELOW
 
 OTHER = {"kind": "deepspeed", "stage": 1}
 

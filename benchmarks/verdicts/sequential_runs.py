@@ -21,7 +21,8 @@ from repro import stats
 from repro.compare.design.sequential import take_look
 from repro.compare.evidence import drift
 from repro.compare.evidence.stage import Stage
-from repro.suite.sequential import ANYTIME, ANYTIME_LEAST
+from repro.suite.design import ANYTIME
+from repro.suite.sequential import ANYTIME_LEAST
 
 DESIGNS: Mapping[str, Mapping[str, Any]] = {
     "power 2": {"looks": [10, 15, 20, 30], "spending": "power", "power": 2},

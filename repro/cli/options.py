@@ -138,8 +138,8 @@ def read_source(
         SuiteError: the suite or an override is wrong.
         click.UsageError: two sequential designs were asked for.
     """
+    from repro.suite.design import ANYTIME, UNTIL_SETTLED
     from repro.suite.file import read_suite
-    from repro.suite.sequential import ANYTIME, UNTIL_SETTLED
 
     if until_settled and anytime:
         raise click.UsageError("--until-settled judges at declared looks and --anytime after every pair: give one")

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+SEEDS_BELOW = 1 << 63
+"""Master seeds are whole numbers from 0 up to this one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Streams:

@@ -28,6 +28,7 @@ from repro.core.errors import OutputError, SuiteError
 from repro.core.files import read_model
 from repro.core.frozen import Frozen
 from repro.core.numbers import plain_sum
+from repro.core.random_streams import SEEDS_BELOW
 from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.log.schema import Bar
@@ -40,7 +41,7 @@ from repro.suite.planning.cell import Cell
 from repro.suite.planning.matrix import tried_cells
 from repro.suite.planning.plan import Plan
 from repro.suite.recorded import reading
-from repro.suite.tune import SEEDS_BELOW, Hopeless, Space, Tune
+from repro.suite.tune import Hopeless, Space, Tune
 
 FOLDER, DECLARED, FROZEN = "tuning", "declared.json", "tuned.yaml"
 QUALITY = ("final", "best")

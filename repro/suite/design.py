@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, DEFAULT_WITHOUT_TARGET
 from repro.suite.sequential import Sequential
@@ -124,3 +124,21 @@ class SequentialDesign(Design):
         return (f"{', '.join(str(level.n) for level in levels)} pairs; p needed for a difference "
                 f"{', '.join(f'{level.difference:.4f}' for level in levels)}, for each side of same "
                 f"{', '.join(f'{level.same:.4f}' for level in levels)}")
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenDesign:
+    """A design chosen on the command line, for a suite that declares none."""
+
+    option: str
+    fields: Mapping[str, Any]
+    seeds: int
+
+    def applied(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return raw data of a suite with this design."""
+        return {**data, "sequential": dict(self.fields), "seeds": self.seeds}
+
+
+UNTIL_SETTLED = ChosenDesign(
+    "--until-settled", {"looks": [8, 12, 18, 27, 40], "spending": "power", "power": 1.0}, 40)
+ANYTIME = ChosenDesign("--anytime", {"anytime": True}, 200)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -16,11 +16,11 @@ from repro.core.errors import SuiteError, nearest
 from repro.core.redact import masked
 from repro.core.source_code import SourceCode
 from repro.core.yaml_file import FieldPath, YamlFile, dotted, read_yaml
+from repro.suite.design import ANYTIME, ChosenDesign
 from repro.suite.field_problem import FieldProblem, describe_error, known_keys
 from repro.suite.file_classes import MEANT, Base, FileClasses
 from repro.suite.kinds.kinds import PROGRAM, config_class
 from repro.suite.model import Suite
-from repro.suite.sequential import ANYTIME, ChosenDesign
 
 SUITE_LEVEL = ("seeds", "master_seed", "sequential")
 """Keys that an override sets on the suite itself; every other key is a field of a trial."""
@@ -108,7 +108,9 @@ def read_suite(
     for name, value in (options or {}).items():
         data[name], written[name,] = value, f"--{name.replace('_', '-')} {value}"
     if ("seeds",) in written and (design is not None or data.get("sequential") is not None):
-        raise _fixed_number(written["seeds",], design)
+        end = f"leave out {design.option}" if design else "add -o sequential=null"
+        raise SuiteError("a sequential design runs up to its last look; leave this out, or for a fixed number "
+                         f"{end}", file=written["seeds",])
     if design is not None:
         data = _with_design(data, design, written)
     try:
@@ -133,13 +135,6 @@ def _starts_command(suite: Suite) -> bool:
 def _is_record(folder: Path) -> bool:
     return (folder / "plan.json").exists() and any(
         (folder / name).exists() for name in ("sha256sums.txt", "ledger.jsonl", "trials", "code"))
-
-
-def _fixed_number(shown: str, design: ChosenDesign | None) -> SuiteError:
-    """Return the error of a number of seeds next to a sequential design."""
-    end = f"leave out {design.option}" if design else "add -o sequential=null"
-    return SuiteError(f"a sequential design runs up to its last look; leave this out, or for a fixed number {end}",
-                      file=shown)
 
 
 def _with_design(data: dict[str, Any], design: ChosenDesign, written: dict[FieldPath, str]) -> dict[str, Any]:
@@ -199,7 +194,8 @@ def _apply(data: dict[str, Any], override: str, written: dict[FieldPath, str]) -
         return
     head = key.split(".")[0]
     try:
-        fields = _fields(data.get("trial"))
+        trial = data.get("trial")
+        fields = known_keys(config_class(trial if isinstance(trial, dict) else {}), ())
     except FieldProblem:
         fields = [head]  # a problem of the file, reported when the suite is checked
     if head not in fields:
@@ -224,15 +220,6 @@ def _apply_to_tuning(data: dict[str, Any], key: str, values: list[Any], shown: s
     data["tune"] = data["tune"] | {key.partition(".")[2]: values[0]}
 
 
-def _fields(trial: Any) -> list[str]:
-    """Return the fields that a trial of this kind has.
-
-    Raises:
-        FieldProblem: there is no such kind.
-    """
-    return known_keys(config_class(trial if isinstance(trial, dict) else {}), ())
-
-
 def _set_factor(
     data: dict[str, Any], key: str, values: list[Any], shown: str, written: dict[FieldPath, str]
 ) -> None:
@@ -242,7 +229,10 @@ def _set_factor(
     matrix, trial = dict(data.get("matrix", {})), dict(data.get("trial", {}))
     covering = next((name for name in matrix if key.startswith(f"{name}.")), None)
     if covering and isinstance(matrix[covering], list) and len(values) == 1:
-        matrix[covering] = [_with(level, key.removeprefix(f"{covering}."), values[0]) for level in matrix[covering]]
+        levels = [{"level": level} for level in matrix[covering]]
+        for item in levels:
+            pattern.put(item, f"level{key.removeprefix(covering)}", values[0])
+        matrix[covering] = [item["level"] for item in levels]
         written[("matrix", covering)] = shown
     else:
         for name in [name for name in matrix if name.startswith(f"{key}.")]:
@@ -257,34 +247,24 @@ def _set_factor(
     data["matrix"], data["trial"] = matrix, trial
 
 
-def _with(level: Any, key: str, value: Any) -> Any:
-    holder = {"level": level}
-    pattern.put(holder, f"level.{key}", value)
-    return holder["level"]
-
-
 def _check_factors(holder: SuiteFile) -> None:
     """Check that every factor of the suite is a field of its kind of trial."""
     suite = holder.suite
     try:
-        known = _fields(suite.trial)
+        known = known_keys(config_class(suite.trial), ())
     except FieldProblem as error:
         raise holder.problem(str(error), ("trial", *error.path)) from error
-    named: list[tuple[str, FieldPath]] = [(key, ("matrix", key)) for key in suite.matrix]
-    named += [(key, ("trial", key)) for key in suite.trial]
-    named += [(key, ("baseline", key)) for key in suite.baseline]
-    named += [(key, ("exclude", index, key)) for index, item in enumerate(suite.exclude) for key in item]
+    places: dict[FieldPath, Iterable[str]] = {
+        ("matrix",): suite.matrix, ("trial",): suite.trial, ("baseline",): suite.baseline,
+        **{("exclude", index): item for index, item in enumerate(suite.exclude)}}
     if suite.primary:
-        named += [(key, ("primary", "candidate", key)) for key in suite.primary.candidate]
-        named += [(key, ("primary", "baseline", key)) for key in suite.primary.baseline]
+        places |= {("primary", "candidate"): suite.primary.candidate, ("primary", "baseline"): suite.primary.baseline}
     if suite.tune:
-        named += [(key, ("tune", "at", key)) for key in suite.tune.at]
+        places["tune", "at"] = suite.tune.at
         for place, space in enumerate(suite.tune.spaces):
-            named += [(key, ("tune", "spaces", place, "for", key)) for key in space.for_]
-            named += [(key, ("tune", "spaces", place, "space", key)) for key in space.space]
-    for place, item in enumerate(suite.settings):
-        named += [(key, ("settings", place, "set", key)) for key in item.values]
-    for key, path in named:
-        head = key.split(".")[0]
-        if head not in known:
-            raise holder.problem(f"unknown key{nearest(head, known)}", path)
+            places |= {("tune", "spaces", place, "for"): space.for_, ("tune", "spaces", place, "space"): space.space}
+    places |= {("settings", place, "set"): item.values for place, item in enumerate(suite.settings)}
+    for path, keys in places.items():
+        for key in keys:
+            if (head := key.split(".")[0]) not in known:
+                raise holder.problem(f"unknown key{nearest(head, known)}", (*path, key))

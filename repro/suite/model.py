@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from repro.core import pattern
 from repro.core.errors import nearest
 from repro.core.frozen import Frozen, digest
+from repro.core.random_streams import SEEDS_BELOW
 from repro.core.redact import without_users
 from repro.suite.design import DEFAULT_METRICS, JUDGES, Design, SequentialDesign, judges_of_all
 from repro.suite.field_problem import FieldProblem, SuitePart
@@ -18,7 +19,7 @@ from repro.suite.kinds.kinds import AnyTrialConfig, default_metric
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, METRICS
 from repro.suite.sequential import Sequential, with_last_look
-from repro.suite.tune import MOST_SETTINGS, SEEDS_BELOW, Setting, Tune, Tuned
+from repro.suite.tune import MOST_SETTINGS, Setting, Tune, Tuned
 
 METHOD: Final = "2.0"
 """Version of the measuring method (docs/method.md). Records of another one are refused."""

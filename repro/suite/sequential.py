@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -93,21 +92,3 @@ def with_last_look(data: Any) -> Any:
     if not isinstance(looks, list | tuple) or not looks or "seeds" in data:
         return data
     return {**data, "seeds": looks[-1]} if type(looks[-1]) is int and looks[-1] > 0 else data
-
-
-@dataclass(frozen=True, slots=True)
-class ChosenDesign:
-    """A design chosen on the command line, for a suite that declares none."""
-
-    option: str
-    fields: Mapping[str, Any]
-    seeds: int
-
-    def applied(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Return raw data of a suite with this design."""
-        return {**data, "sequential": dict(self.fields), "seeds": self.seeds}
-
-
-UNTIL_SETTLED = ChosenDesign(
-    "--until-settled", {"looks": [8, 12, 18, 27, 40], "spending": "power", "power": 1.0}, 40)
-ANYTIME = ChosenDesign("--anytime", {"anytime": True}, 200)

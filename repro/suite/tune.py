@@ -16,12 +16,10 @@ import numpy as np
 from pydantic import Field, GetJsonSchemaHandler, StrictInt, model_validator
 
 from repro.core.errors import nearest
-from repro.core.random_streams import Streams
+from repro.core.random_streams import SEEDS_BELOW, Streams
 from repro.suite.field_problem import FieldProblem, SuitePart
 from repro.suite.metrics import METRICS
 
-SEEDS_BELOW = 1 << 63
-"""Master seeds are whole numbers from 0 up to this one."""
 MOST_TRIALS = 1000
 MOST_CHOICES = 1000
 MOST_SETTINGS = 5000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -66,20 +66,14 @@ class OutputPatterns:
     stop: str | None = None
     """The training ended; lines after it mean nothing."""
 
-    def given(self) -> Iterator[tuple[str, str]]:
-        """Yield the name and the text of each pattern."""
-        for field in fields(self):
-            text = getattr(self, field.name)
-            if text is not None:
-                yield field.name, text
-
     def compiled(self) -> dict[str, Pattern]:
         """Return the compiled patterns by name.
 
         Raises:
             FieldProblem: a pattern is no regular expression, has a group that means nothing, or lacks one it needs.
         """
-        return {name: compile_pattern(name, text) for name, text in self.given()}
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: compile_pattern(name, text) for name, text in given.items() if text is not None}
 
 
 def compile_pattern(name: str, text: str) -> Pattern:
@@ -219,13 +213,7 @@ def ready(name: str, metric: str) -> Ready:
     return found
 
 
-def is_name(pattern: str) -> bool:
-    """Tell whether a declared pattern is meant as the name of a ready one: it has no group."""
-    return "(" not in pattern
-
-
 PATTERNS = ("pattern", "progress", "context", "start", "stop")
-LEAST_OWN = 0.5
 
 
 class Evaluation(SuitePart):
@@ -249,7 +237,7 @@ class Evaluation(SuitePart):
     axis: Literal["step", "samples", "epoch"] = Field("step", description="tensorboard: what its steps count")
     logs: str = Field("", max_length=1000, description="file of a csv pattern, or folder of the event files, relative "
                                                        "to the working folder; takes placeholders")
-    least_own_share: float = Field(LEAST_OWN, ge=0, le=1, description="least share of the harness's clock that the "
+    least_own_share: float = Field(0.5, ge=0, le=1, description="least share of the harness's clock that the "
                                    "program's own clock must count; less makes a trial invalid")
 
     @model_validator(mode="after")
@@ -268,22 +256,20 @@ class Evaluation(SuitePart):
         return self
 
     def _ready_or_own(self) -> None:
-        if self.reader != "pattern":
-            return
-        if is_name(self.pattern):
-            ready(self.pattern, self.metric)
+        if self.known is not None:
             if name := next((name for name in PATTERNS[1:] if getattr(self, name)), None):
                 raise FieldProblem(f"the ready pattern {self.pattern} has its own; remove it", (name,))
-            return
-        try:
-            self.patterns().compiled()
-        except FieldProblem as error:
-            raise FieldProblem(str(error), ("pattern" if error.path == ("evaluation",) else error.path[0],)) from error
+        elif self.reader == "pattern":
+            try:
+                self.patterns().compiled()
+            except FieldProblem as error:
+                path = "pattern" if error.path == ("evaluation",) else error.path[0]
+                raise FieldProblem(str(error), (path,)) from error
 
     @property
     def known(self) -> Ready | None:
-        """The ready pattern that it names; None: its own, or another reader."""
-        return ready(self.pattern, self.metric) if self.reader == "pattern" and is_name(self.pattern) else None
+        """The ready pattern that it names, which has no group; None: its own, or another reader."""
+        return ready(self.pattern, self.metric) if self.reader == "pattern" and "(" not in self.pattern else None
 
     @property
     def reads_file(self) -> bool:
@@ -294,5 +280,4 @@ class Evaluation(SuitePart):
         """Return what the lines of the output mean."""
         if self.known is not None:
             return self.known.patterns(self.metric)
-        return OutputPatterns(self.pattern, self.progress or None, self.context or None, self.start or None,
-                              self.stop or None)
+        return OutputPatterns(self.pattern, *(getattr(self, name) or None for name in PATTERNS[1:]))

@@ -69,7 +69,8 @@ def check_designs(suite: Suite, cells: Sequence[Cell], problem: Problem) -> None
         return
     if METRICS[suite.metric].of == "operations":
         raise problem(f"{suite.metric} is a figure of trials of kind measurement", ("primary", "metric"))
-    if suite.metric == "tokens" and (cell := next((cell for cell in cells if not _has_tokens(cell)), None)):
+    wordless = (cell for cell in cells if cell.choices.quality.tokens_per_sample is None)
+    if suite.metric == "tokens" and (cell := next(wordless, None)):
         raise problem(f"workload {cell.choices.task} has no tokens; train_throughput counts its samples",
                       ("primary", "metric"))
     with_target = {cell.choices.stop.has_target for cell in cells}
@@ -103,10 +104,6 @@ def _check_measurements(suite: Suite, cells: Sequence[Cell], problem: Problem) -
                       ("primary", "metric"))
     if suite.horizon is not None:
         raise problem("a measurement has no target that a trial could miss; remove it", ("horizon",))
-
-
-def _has_tokens(cell: Cell) -> bool:
-    return cell.choices.quality.tokens_per_sample is not None
 
 
 def _check_contest(suite: Suite, cells: Sequence[Cell], problem: Problem) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -19,7 +19,7 @@ from repro.core import pattern
 from repro.core.frozen import FORMAT, Formatted, Frozen, canonical
 from repro.core.machine import Machine
 from repro.core.numbers import plain_sum
-from repro.core.random_streams import Streams
+from repro.core.random_streams import SEEDS_BELOW, Streams
 from repro.core.yaml_file import FieldPath
 from repro.suite.design import Design, PlanKind
 from repro.suite.field_problem import Problem, unlocated
@@ -30,7 +30,6 @@ from repro.suite.planning.cell import Cell, Skipped
 from repro.suite.planning.designs import check_designs, lost_design, planned_design, without_primary
 from repro.suite.planning.matrix import describe_plugins, expand_matrix, setting_notes
 from repro.suite.recorded import RecordedPlugin, StandIn, reading
-from repro.suite.tune import SEEDS_BELOW
 
 LEAST_SEEDS = 5
 """Repeats that a result needs (method.md section 3); fewer make a smoke test."""
@@ -194,7 +193,8 @@ def make_plan(
         base=str(folder) if folder is not None and files.found else "",
     )
     plan = plan.model_copy(update={"order": tuple(planned_order(plan))})
-    smoke_note = _smoke_note(plan)
+    smoke_note = (f"{suite.seeds} repeats make a smoke test, not a result; {LEAST_SEEDS} are the least, 10 the default"
+                  if plan.smoke else "")
     notes = (*lost, *without, *([smoke_note] if smoke_note else []), *_notes(plan, machine))
     return plan.model_copy(update={"notes": notes, "smoke_note": smoke_note})
 
@@ -240,13 +240,6 @@ def _on_machine(requested: list[Cell], machine: Machine, problem: Problem) -> tu
     return list(cells.values()), skipped
 
 
-def _smoke_note(plan: Plan) -> str:
-    """Return the note of a smoke test; "" if it is none."""
-    if not plan.smoke:
-        return ""
-    return f"{plan.suite.seeds} repeats make a smoke test, not a result; {LEAST_SEEDS} are the least, 10 the default"
-
-
 def _notes(plan: Plan, machine: Machine) -> list[str]:
     """Return the other notes on the plan, each once."""
     found: list[str] = []
@@ -255,15 +248,9 @@ def _notes(plan: Plan, machine: Machine) -> list[str]:
     found += [lost] if (lost := lost_design(plan.suite, plan.design)) else []
     found += setting_notes(plan.suite)
     found += dict.fromkeys(note for cell in plan.cells for note in cell.choices.notes(machine))
-    return [*found, *_without_checkpoints(plan)]
-
-
-def _without_checkpoints(plan: Plan) -> list[str]:
-    """Return why some trials start from the beginning, although the suite resumes them from checkpoints."""
-    if not plan.suite.keeps_checkpoints:
-        return []
-    reasons = sorted({reason for cell in plan.cells if (reason := cell.choices.why_no_checkpoints())})
-    return [f"{reason}: a trial of it that fails starts from the beginning" for reason in reasons]
+    reasons = {reason for cell in plan.cells if (reason := cell.choices.why_no_checkpoints())}
+    return [*found, *(f"{reason}: a trial of it that fails starts from the beginning"
+                      for reason in sorted(reasons) if plan.suite.keeps_checkpoints)]
 
 
 def expand_again(plan: Plan, machine: Machine) -> Plan:
@@ -337,25 +324,22 @@ def keep_factors(suite: Suite, problem: Problem, overridden: bool) -> tuple[Suit
         SuiteError: a contrast that is no factor, has a single level or is named twice.
     """
     able = [key for key, levels in suite.matrix.items() if len(levels) > 1]
+    known = f"factors of this suite with several levels: {', '.join(able) or 'none'}"
     kept: list[str] = []
     notes = []
     for index, name in enumerate(suite.contrasts):
-        if name in able and name not in kept:
+        if name in kept:
+            raise problem(f"{name!r} is named twice", ("contrasts", index))
+        if name in able:
             kept.append(name)
             continue
-        what = _why_not(suite, name, able, kept)
-        if not overridden or name in kept:
+        what = f"{name!r} is not a factor; {known}"
+        if name in suite.matrix:
+            what = f"factor {name!r} has one level, so it has no effect; {known}"
+        if not overridden:
             raise problem(what, ("contrasts", index))
         notes.append(f"the main effects of {name} are dropped: after the overrides {what}")
     return (suite.model_copy(update={"contrasts": tuple(kept)}) if notes else suite), notes
-
-
-def _why_not(suite: Suite, name: str, able: Iterable[str], kept: Iterable[str]) -> str:
-    if name in kept:
-        return f"{name!r} is named twice"
-    one_level = f"factor {name!r} has one level, so it has no effect"
-    what = one_level if name in suite.matrix else f"{name!r} is not a factor"
-    return f"{what}; factors of this suite with several levels: {', '.join(able) or 'none'}"
 
 
 SETUP_SECONDS = 15.0

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 
+from repro.core import registry
 from repro.core.errors import SuiteError
 from repro.core.machine import Machine
-from repro.record.derive.effective import mismatches
+from repro.record.derive.effective import mismatches, requested
+from repro.record.result.remarks import Unlike
+from repro.suite.kinds.training import TrainingConfig
+from repro.suite.kinds.training_options import Constant, Cosine, Polynomial, Scaling, Schedule, Step
 from repro.suite.planning.plan import Plan
+from repro.workloads.digits import DigitsMlp
 from tests.plans import planned
 
 SUITE = """\
@@ -85,3 +94,124 @@ def test_what_ran_is_compared_with_what_was_asked_for(
     choices = plan(tmp_path, more).cells[0].choices
     assert [item.words for item in mismatches(choices, ran, {})] == [phrase]
     assert mismatches(choices, {}, {}) == [], "what was not read back is not judged"
+
+
+CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
+
+
+def test_warm_up_runs_linearly_from_its_start_to_the_full_rate() -> None:
+    schedule = Constant(warmup_epochs=4, warmup_start=0.2)
+    assert [schedule.factor(epoch, 10) for epoch in (0, 1, 2, 3, 4, 9)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1, 1])
+
+
+def test_steps_drop_at_their_milestones() -> None:
+    schedule = Step(milestones=(3.0, 6.0), gamma=0.1)
+    assert [schedule.factor(epoch, 9) for epoch in (0, 2.99, 3, 5.99, 6, 9)] == pytest.approx(
+        [1, 1, 0.1, 0.1, 0.01, 0.01])
+
+
+def test_polynomial_decay_by_hand() -> None:
+    assert Polynomial().factor(2.5, 10) == pytest.approx(0.75)
+    assert Polynomial(power=2, end=0.1).factor(5, 10) == pytest.approx(0.1 + 0.9 * 0.25)
+    assert Polynomial(end=0.1).factor(10, 10) == pytest.approx(0.1)
+
+
+def test_cosine_decay_by_hand() -> None:
+    assert Cosine().factor(0, 20) == 1
+    assert Cosine().factor(10, 20) == pytest.approx(0.5)
+    assert Cosine(end=0.2).factor(5, 20) == pytest.approx(0.2 + 0.8 * (1 + math.sqrt(0.5)) / 2)
+    assert Cosine().factor(20, 20) == pytest.approx(0)
+
+
+def test_decay_begins_at_the_end_of_the_warm_up() -> None:
+    assert Cosine(warmup_epochs=2).factor(2, 12) == 1
+    assert Cosine(warmup_epochs=2).factor(7, 12) == pytest.approx(0.5)
+
+
+def test_a_warm_up_longer_than_the_budget_and_samples_past_it_do_no_harm() -> None:
+    assert Cosine(warmup_epochs=5).factor(5, 5) == pytest.approx(0)
+    assert Polynomial(end=0.3).factor(12, 10) == pytest.approx(0.3)
+
+
+@CALM
+@given(st.floats(0, 100), st.sampled_from([Constant(), Cosine(), Polynomial(), Step(milestones=(1.0,))]))
+def test_a_share_of_the_rate_stays_between_0_and_1(epoch: float, schedule: Constant) -> None:
+    assert 0 <= schedule.factor(epoch, 50) <= 1
+
+
+@pytest.mark.parametrize("given", [
+    {"kind": "step", "milestones": [5, 3]}, {"kind": "step", "milestones": [3, 3]}, {"kind": "step", "milestones": []},
+    {"kind": "cosine", "end": 2}, {"kind": "constant", "gamma": 0.1}, {"kind": "exponential"},
+    {"kind": "cosine", "warmup_epochs": math.inf}, {"kind": "polynomial", "power": math.nan},
+])
+def test_schedules_that_make_no_sense_are_refused(given: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter[object](Schedule).validate_python(given)
+
+
+@pytest.mark.parametrize(("rule", "factor"), [("none", 1.0), ("linear", 4.0), ("sqrt", 2.0)])
+def test_scaling_rules(rule: str, factor: float) -> None:
+    assert Scaling.model_validate({"rule": rule, "base_batch": 64}).scale(256) == factor
+
+
+def test_a_rule_without_its_base_batch_is_refused_with_the_missing_field() -> None:
+    with pytest.raises(ValidationError, match="needs base_batch"):
+        Scaling(rule="linear")
+
+
+CHOICES: dict[str, Any] = {
+    "workload": "digits-mlp", "engine": "ddp", "processes": 2, "batch": 64, "optimizer": {"kind": "sgd", "lr": 0.1},
+    "evaluate_every": 640, "stop": {"metric": "top1", "target": 0.9, "max_epochs": 1}, "device": "cpu",
+}
+
+
+class Reads(DigitsMlp):
+    """It says that it reads samples."""
+
+    reads_samples: ClassVar[bool] = True
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry.BUILT_IN["workload"], "reads", f"{__name__}:Reads")
+
+
+def config(**changes: Any) -> TrainingConfig:
+    return TrainingConfig.model_validate({**CHOICES, "workload": "reads", **changes})
+
+
+@pytest.mark.parametrize(("asked", "path", "problem"), [
+    ({"workers": 2, "workload": "digits-mlp"}, "input.workers", "has no samples to read"),
+    ({"workers": -1}, "input.workers", "greater than or equal to 0"),
+    ({"workers": True}, "input", "must be a number"),
+    ({"workers": 0, "ahead": 3}, "input", "nothing is read ahead"),
+    ({"workers": 2, "ahead": 0}, "input.ahead", "greater than or equal to 1"),
+    ({"order": "shuffled"}, "input.order", "'planned' or 'stream'"),
+    ({"order": "stream", "processes": 2048, "batch": 2048}, "input.order", "1437 samples, 2048 processes"),
+    ({"threads": 2}, "input.threads", "Extra inputs"),
+])
+def test_what_cannot_be_is_refused_where_it_is(asked: dict[str, Any], path: str, problem: str) -> None:
+    outside = {key: asked.pop(key) for key in ("workload", "processes", "batch") if key in asked}
+    with pytest.raises(ValidationError) as caught:
+        config(**outside, input=asked)
+    error = caught.value.errors()[0]
+    cause = error.get("ctx", {}).get("error")
+    found = ".".join(map(str, (*error["loc"], *getattr(cause, "path", ()))))
+    assert found.startswith(path) and problem in error["msg"]
+
+
+def test_a_trial_that_says_nothing_keeps_its_name() -> None:
+    before = config()
+    assert config(input={"workers": 0, "order": "planned"}).cell_id == before.cell_id
+    assert len({config(input=asked).cell_id for asked in (
+        {}, {"workers": 1}, {"workers": 2}, {"workers": 2, "ahead": 5}, {"order": "stream"})}) == 5
+
+
+def test_what_was_asked_for_is_compared_with_what_ran() -> None:
+    four = config(input={"workers": 4})
+    assert {name: value for name, value in requested(four).items() if name.startswith("input")} == {
+        "input_workers": "4", "input_ahead": "2", "input_order": "planned"}
+    ran = {"input_workers": "4", "input_ahead": "2", "input_order": "planned"}
+    assert mismatches(four, ran, {"OMP_NUM_THREADS": "1"}) == []
+    assert mismatches(four, {**ran, "input_workers": "3"}, {}) == [Unlike(name="input_workers", wanted="4", ran="3")]
+    assert mismatches(config(), {}, {}) == [], "a workload that looks its batches up reads nothing back"
