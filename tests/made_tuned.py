@@ -10,8 +10,8 @@ from typing import Any
 
 from repro.core.files import write_model
 from repro.core.machine import Machine
-from repro.record.folder.store import Record
-from repro.record.tuning import DECLARED, FOLDER, Declared, tuning_of
+from repro.record.folder.store import Record, RunFolder
+from repro.record.tuning import DECLARED, Declared, tuning_of
 from repro.suite.contenders import tuning_suite
 from repro.suite.file import read_suite
 from repro.suite.model import Suite, Trial
@@ -81,7 +81,7 @@ def make_tuned(
                          lambda trial: replace(play(trial), drawn=tuning_drawn))
     scored = change(declared.scored(tuning_of(tuned)))
     record = write_record(root, make_plan(scored, MACHINE, overridden=True), text, play)
-    apart.rename(root / FOLDER)
+    apart.rename(RunFolder(root).tuning.root)
     write_model(root / DECLARED, declared)
     return record
 

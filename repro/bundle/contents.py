@@ -22,7 +22,7 @@ from repro.bundle.verify_files import CRATE
 from repro.core.errors import OutputError, RecordModified
 from repro.core.redact import Scrubber
 from repro.record.folder import index as record_index
-from repro.record.folder.store import Record, read_record
+from repro.record.folder.store import TUNING, Record, read_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def record_files(root: Path, clean: Scrubber) -> tuple[dict[str, bytes], tuple[s
             raise OutputError(f"{item.path}: its name holds {left}")
         before = _read(item.path)
         # Its hash is part of the cells' names: paths that its author wrote stay.
-        if item.name.removeprefix(f"{record_index.TUNING}/").startswith("code/"):
+        if item.name.removeprefix(f"{TUNING}/").startswith("code/"):
             if any(value in before for value in clean.hidden):
                 raise OutputError(f"{item.path}: holds a credential; source is stored as it is, so nothing was bundled")
             found[item.name] = before.encode()
@@ -133,19 +133,14 @@ def make_bundle(run: Path, out: Path | None, licence: str) -> Bundle:
             the record.
     """
     with open_record(run) as root:
-        return _bundle(run, root, out, licence)
-
-
-def _bundle(run: Path, root: Path, out: Path | None, licence: str) -> Bundle:
-    """Verify and pack the record in `root`, which `run` names."""
-    before = verify_opened(root, run)
-    if not before.sound:
-        raise RecordModified(f"{run}: {before.problems[0].text()}; {len(before.problems)} problems in all, nothing was "
-                             f"bundled; list them with: repro verify {run}")
-    if not run.is_dir():
-        raise OutputError(f"{run}: is already a bundle")
-    target = out or Path(default_name(read_record(root)))
-    made = write_bundle(root, target, licence, run)
+        before = verify_opened(root, run)
+        if not before.sound:
+            raise RecordModified(f"{run}: {before.problems[0].text()}; {len(before.problems)} problems in all, nothing "
+                                 f"was bundled; list them with: repro verify {run}")
+        if not run.is_dir():
+            raise OutputError(f"{run}: is already a bundle")
+        target = out or Path(default_name(read_record(root)))
+        made = write_bundle(root, target, licence, run)
     after = verify(target)
     if not after.sound:
         target.unlink()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,9 +45,6 @@ class ExecutionDifference:
     def text(self) -> str:
         return visible(f"{self.area}: {self.name}: {self.first} -> {self.second}")
 
-    def as_json(self) -> dict[str, str]:
-        return {"area": self.area, "name": self.name, "first": self.first, "second": self.second}
-
 
 def differences(first: Record, second: Record) -> list[ExecutionDifference]:
     """Return all differences between two records, by area."""
@@ -85,7 +82,8 @@ def environment_differences(first: Environment, second: Environment) -> list[Exe
         *_fields("code", first, second, code), *_maps("code", _plugins(first), _plugins(second)),
         *_fields("libraries", first, second, ("python",)), *_maps("libraries", one, other),
         *_fields("hardware", first, second, hardware),
-        *_maps("hardware", _named("limit", first.limits), _named("limit", second.limits)),
+        *_maps("hardware", *({f"limit {name}": value for name, value in item.limits.items()}
+                             for item in (first, second))),
         *_maps("settings", first.settings, second.settings),
         *([ExecutionDifference("settings", "other variables (hash)", first.others_sha256[:16],
                                second.others_sha256[:16])]
@@ -102,10 +100,6 @@ def _plugins(environment: Environment) -> dict[str, str]:
 def _packages(listed: Iterable[str]) -> dict[str, str]:
     found = (item.partition("==") for item in listed)
     return {name: version for name, _, version in found}
-
-
-def _named(prefix: str, values: Mapping[str, str]) -> dict[str, str]:
-    return {f"{prefix} {name}": value for name, value in values.items()}
 
 
 def _fields(area: Area, first: Environment, second: Environment, names: Sequence[str]) -> list[ExecutionDifference]:
@@ -259,7 +253,7 @@ class RecordDiff:
     def as_json(self) -> dict[str, Any]:
         order = {"first": self.order_seeds[0], "second": self.order_seeds[1]} if self.order_seeds else None
         return {"schema": 1, "first": self.first, "second": self.second,
-                "differences": [item.as_json() for item in self.found], "order_seeds": order}
+                "differences": [asdict(item) for item in self.found], "order_seeds": order}
 
     def text(self) -> str:
         """Return the differences by area, the areas without any, and what differs between any two runs."""

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from repro.bundle.difference import ExecutionDifference, between_executions
 from repro.compare import Comparison
 from repro.compare.evidence.evidence import NO_SPREAD, ComparisonRequest, Evidence, examine
-from repro.compare.evidence.observation import Observed
-from repro.compare.evidence.pairing import cell_trials, mismatch
+from repro.compare.evidence.pairing import Observed, cell_trials, mismatch
 from repro.compare.runs.two_runs import Named
 from repro.compare.verdict.sentences import describe_resumed_trials, grids_alone, too_coarse
 from repro.compare.verdict.verdict import judged
@@ -75,7 +74,7 @@ class Reproduction:
                 "because": item.because, "trials": item.trials, "equal_weights": item.equal_weights,
                 "comparison": item.comparison.model_dump(mode="json", by_alias=True) if item.comparison else None,
             } for item in self.cells],
-            "differences": [item.as_json() for item in self.differences],
+            "differences": [asdict(item) for item in self.differences],
         }
 
     def text(self) -> str:

@@ -34,10 +34,9 @@ from repro.record.environment.differences import Nodes
 from repro.record.environment.environment import Environment
 from repro.record.folder import index as record_index
 from repro.record.folder.ledger import Attempt, Incident, end_of, read_attempts, read_lines
-from repro.record.folder.store import Gate, RunFolder, lists_trials
+from repro.record.folder.store import TUNING, Gate, RunFolder, lists_trials
 from repro.record.folder.stored_code import classes_from_files, programs_of
 from repro.record.result.results import Result
-from repro.record.tuning import FOLDER
 from repro.suite.planning.consent import carried_by
 from repro.suite.planning.plan import Plan
 from repro.suite.recorded import reading
@@ -61,8 +60,8 @@ def verify_opened(root: Path, path: Path) -> Verification:
     """
     found = Verification(str(path))
     if not (root / "plan.json").is_file() and not (root / record_index.NAME).is_file():
-        hint = f"; its tuning has not ended, but {path}/{FOLDER} can be verified" if (
-            root / FOLDER / "plan.json").is_file() else ""
+        hint = f"; its tuning has not ended, but {path}/{TUNING} can be verified" if (
+            root / TUNING / "plan.json").is_file() else ""
         raise OutputError(f"{path}: neither a run folder nor a bundle (it holds no plan.json){hint}")
     for place, reason in door.intruders(root):  # also in what is no part of the record: resuming would use it
         found.add(place.relative_to(root).as_posix(), reason, "schema")
@@ -80,12 +79,12 @@ def verify_opened(root: Path, path: Path) -> Verification:
 def _check_tuning(root: Path, plan: Plan, found: Verification) -> None:
     """Check the tuning of a run as a record of its own, and that the run scores what it chose."""
     if has_tuning(root):
-        below = Verification(f"{found.source}/{FOLDER}", found.identity)  # the run's index has its files
-        _check_record(RunFolder(root / FOLDER), below)
+        below = Verification(f"{found.source}/{TUNING}", found.identity)  # the run's index has its files
+        _check_record(RunFolder(root).tuning, below)
         for what, count in below.checked.items():
             found.checked[what] = found.checked.get(what, 0) + count
-        found.extend(Problem(f"{FOLDER}/{item.place}", item.what, item.kind) for item in below.problems)
-        found.notes.extend(f"{FOLDER}: {text}" for text in below.notes)
+        found.extend(Problem(f"{TUNING}/{item.place}", item.what, item.kind) for item in below.problems)
+        found.notes.extend(f"{TUNING}: {text}" for text in below.notes)
     check_choice(root, plan, found)
 
 

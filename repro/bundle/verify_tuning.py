@@ -13,14 +13,13 @@ from repro.core.errors import OutputError, ReproError
 from repro.core.files import read_bounded
 from repro.core.yaml_file import MAX_BYTES, YamlFile
 from repro.record.derive.trial_log import TrialLog
-from repro.record.folder.store import Record, read_record
+from repro.record.folder.store import TUNING, Record, read_record
 from repro.record.log.reading import read_log
 from repro.record.log.schema import Bar, HopelessBar
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.record.tuning import (
     DECLARED,
-    FOLDER,
     FROZEN,
     Declared,
     HopelessRule,
@@ -41,7 +40,7 @@ UNREADABLE = (ReproError, OSError, ValidationError, ArithmeticError, LookupError
 
 def has_tuning(root: Path) -> bool:
     """Return whether a run folder holds anything of a tuning."""
-    return any((root / name).exists() for name in (FOLDER, DECLARED, FROZEN))
+    return any((root / name).exists() for name in (TUNING, DECLARED, FROZEN))
 
 
 def check_choice(root: Path, plan: Plan, found: Verification) -> None:
@@ -62,22 +61,22 @@ def check_choice(root: Path, plan: Plan, found: Verification) -> None:
     try:
         declared, tuning = read_declared(root), read_tuning(root)
     except UNREADABLE as error:
-        found.add(FOLDER, f"cannot be ranked: {' '.join(without_root(root, str(error)).split())[:200]}", "tuning")
+        found.add(TUNING, f"cannot be ranked: {' '.join(without_root(root, str(error)).split())[:200]}", "tuning")
         return
     if tuning is None:
-        found.add(f"{FOLDER}/plan.json", "is missing: the run was tuned, but not by this record", "missing")
+        found.add(f"{TUNING}/plan.json", "is missing: the run was tuned, but not by this record", "missing")
         return
     found.count("tunings ranked again")
     found.extend(_seeds(plan, declared, tuning))
     found.extend(_unequal(declared, tuning))
-    found.extend(wrong_bars(root / FOLDER, f"{FOLDER}/"))
+    found.extend(wrong_bars(root / TUNING, f"{TUNING}/"))
     found.extend(_scored(root, plan, declared, tuning))
 
 
 def _seeds(plan: Plan, declared: Declared, tuning: Tuning) -> Iterator[Problem]:
     """Find seeds that both phases share, and seeds other than those fixed before the tuning."""
     if tuning.master_seed == plan.master_seed:
-        yield Problem(f"{FOLDER}/plan.json", f"its trials have the master seed {plan.master_seed} of the scored ones: "
+        yield Problem(f"{TUNING}/plan.json", f"its trials have the master seed {plan.master_seed} of the scored ones: "
                       "settings were chosen on the data that they are scored on", "tuning")
     if plan.kind == "suite" and (plan.master_seed, plan.order_seed) != (declared.master_seed, declared.order_seed):
         yield Problem("plan.json", "its seeds are not those that were fixed before the tuning", "tuning")
@@ -95,13 +94,13 @@ def _unequal(declared: Declared, tuning: Tuning) -> Iterator[Problem]:
         wanted = tune.trials if space is None else tune.trials_of(space)
         ended = sum(bool(one.results) for one in item.settings)
         if item.budget != wanted:
-            yield Problem(f"{FOLDER}/plan.json", f"the contender {item.label!r} got {item.budget} settings, {wanted} "
+            yield Problem(f"{TUNING}/plan.json", f"the contender {item.label!r} got {item.budget} settings, {wanted} "
                           "are declared: its budget is not that of the others", "tuning")
         elif ended < sum(one.cell is not None for one in item.settings):
-            yield Problem(f"{FOLDER}/ledger.jsonl", f"only {ended} of the {item.budget} settings of the contender "
+            yield Problem(f"{TUNING}/ledger.jsonl", f"only {ended} of the {item.budget} settings of the contender "
                           f"{item.label!r} have a result", "tuning")
     if _content(ran.suite) != _content(tuning_suite(declared.seeded)):
-        yield Problem(f"{FOLDER}/plan.json", f"its suite is not the one that {DECLARED} declares", "tuning")
+        yield Problem(f"{TUNING}/plan.json", f"its suite is not the one that {DECLARED} declares", "tuning")
 
 
 def _content(suite: Suite) -> dict[str, Any]:
@@ -114,7 +113,7 @@ def _scored(root: Path, plan: Plan, declared: Declared, tuning: Tuning) -> Itera
     try:
         chosen = {contender_key(levels): (levels, setting) for levels, setting in tuning.choice}
     except OutputError as error:
-        yield Problem(FOLDER, f"{without_root(root, str(error))}, but the run was scored", "tuning")
+        yield Problem(TUNING, f"{without_root(root, str(error))}, but the run was scored", "tuning")
         return
     scored = {contender_key(item.where): item.set_ for item in plan.suite.settings}
     for key, (levels, setting) in chosen.items():

@@ -6,8 +6,8 @@ Results are labelled emulated: links have the stated rate, but all nodes share t
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from ipaddress import IPv4Network
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -16,8 +16,8 @@ from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_
 from repro.core.files import write_json
 from repro.launchers.local import Local
 from repro.launchers.netns.namespaces import Placement, node_of
-from repro.launchers.netns.network import CONTROL, CONTROL_NET, DATA, MTU, NetworkSpec, NodeBytes
-from repro.launchers.netns.network_process import LinkMeasurement, NetworkProcess
+from repro.launchers.netns.network import CONTROL, CONTROL_NET, COUNTERS, DATA, MTU, NetworkSpec
+from repro.launchers.netns.network_process import NetworkProcess
 from repro.launchers.netns.probe import ability
 from repro.seams.launching import LaunchRequest, LaunchResult, oversubscription
 from repro.seams.plugin import SAFE, Setting
@@ -36,6 +36,8 @@ def _delay(text: str) -> str:
 Rate = Annotated[str, AfterValidator(_rate), SAFE]
 Delay = Annotated[str, AfterValidator(_delay), SAFE]
 RECORD = "network.json"
+COUNTED = ("sent_bytes", "received_bytes", *(f"control_{name}" for name in COUNTERS))
+"""Counters of the network that are recorded."""
 MOST_NODES = 64
 """Ranks that an emulated cluster may have on any machine: bytes and schedules need no core of their own."""
 
@@ -66,7 +68,7 @@ class Fabric(Local):
     """Addresses of the nodes; not visible outside."""
 
     _network: NetworkProcess | None = PrivateAttr(default=None)
-    _links: list[LinkMeasurement] = PrivateAttr(default_factory=list)
+    _links: list[dict[str, float]] = PrivateAttr(default_factory=list)
 
     @field_validator("subnet")
     @classmethod
@@ -199,26 +201,19 @@ class Fabric(Local):
         return replace(outcome, ends=ends)
 
     def _recorded(
-        self, request: LaunchRequest, outcome: LaunchResult, before: Sequence[NodeBytes], after: Sequence[NodeBytes]
+        self, request: LaunchRequest, outcome: LaunchResult, before: Sequence[Mapping[str, int]],
+        after: Sequence[Mapping[str, int]],
     ) -> LaunchResult:
         """Return the outcome with the network's figures, which are also written to the request's folder."""
         nodes, spec = self.nodes or request.processes, self._spec()
-
-        def counted(link: str, name: str) -> list[int]:
-            return [getattr(getattr(after[node], link), name) - getattr(getattr(before[node], link), name)
-                    for node in range(nodes)]
-
         network: dict[str, Any] = {
             "origin": self.origin,
             "frame_bytes": MTU,
             "congestion_control": self._network.congestion_control if self._network else None,
             "node_of_rank": [node_of(rank, request.processes, nodes) for rank in range(request.processes)],
             "stated_bits_per_second": [spec.rate(node) for node in range(nodes)],
-            "sent_bytes": counted("data", "sent_bytes"),
-            "received_bytes": counted("data", "received_bytes"),
-            **{f"control_{name}": counted("control", name)
-               for name in ("sent_bytes", "received_bytes", "sent_frames", "received_frames")},
-            "links": [asdict(link) for link in self._links],
+            **{name: [after[node][name] - before[node][name] for node in range(nodes)] for name in COUNTED},
+            "links": self._links,
         }
         write_json(request.folder / RECORD, network)
         return replace(outcome, network=network)

@@ -38,11 +38,6 @@ class Local(Launcher):
         """Duration of `open`, counted once per run; 0 for a launcher that found the server running."""
         return self._server.seconds if self._server and self._first else 0.0
 
-    @property
-    def module_seconds(self) -> Mapping[str, float]:
-        """Import time of each preloaded module, in loading request."""
-        return self._server.module_seconds if self._server else {}
-
     def unsupported(self, setting: Setting) -> str | None:
         if setting.device == "cuda" and setting.processes > setting.device_count:
             return f"{setting.processes} processes need one GPU each; this machine has {setting.device_count}"

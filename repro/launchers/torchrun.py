@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import signal
+import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,6 @@ from pydantic import Field, PrivateAttr
 
 from repro.core.errors import TrialError, UsageError
 from repro.launchers.local import Local
-from repro.launchers.nodes import links
 from repro.launchers.nodes.agent import Launch
 from repro.launchers.nodes.channel import LinkLost, files_below, send_files
 from repro.launchers.nodes.head import Head, Node, NodeWatch
@@ -237,12 +237,12 @@ class Torchrun(Local):
             return
         with tempfile.TemporaryDirectory(prefix="repro-links-") as place:
             folder = Path(place)
-            outcome = self._launch(LaunchRequest(entry=links.ENTRY, payload={}, processes=self.nodes, device="cpu",
+            outcome = self._launch(LaunchRequest(entry=ENTRY, payload={}, processes=self.nodes, device="cpu",
                                                  folder=folder, timeout_seconds=LINKS_SECONDS), shared=False)
             if not outcome.ok:
                 raise TrialError(f"the nodes cannot talk to each other: {outcome.failure_text()}; is a firewall "
                                  "between them? GLOO_SOCKET_IFNAME names the interface")
-            self._links = json.loads((folder / links.FILE).read_bytes())
+            self._links = json.loads((folder / LINKS).read_bytes())
 
     def _send(
         self, node: Node, request: LaunchRequest, port: int, prefix: str, used: int, shared: bool
@@ -278,3 +278,50 @@ def _result(found: Sequence[NodeEnd], nodes: Sequence[Node], watch: NodeWatch) -
         replace(end, reason=f"{end.reason} (on {names[end.rank // each]})")
         if end.failed and end.rank >= each and names[end.rank // each] not in end.reason else end
         for end in result.ends))
+
+
+ENTRY = f"{__name__}:measure_ring"
+LINKS = "links.json"
+PINGS = 20
+SIZE, TRIES = 4 << 20, 3
+
+
+def measure_ring(folder: str, payload: Mapping[str, Any]) -> None:
+    """Measure all links of a ring of nodes; the entry point of one rank on each. Rank 0 writes `LINKS`.
+
+    Latency is half the median of `PINGS` exchanges of 8 bytes; rate is the best of `TRIES` transfers of `SIZE` bytes,
+    less one latency.
+    """
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    small, large = torch.zeros(1, dtype=torch.int64), torch.zeros(SIZE, dtype=torch.uint8)
+    found: list[dict[str, float]] = []
+    for sender in range(world):
+        receiver = (sender + 1) % world
+        dist.barrier()
+        if rank == sender:
+            pings = [_exchange(dist, small, small, receiver) for _ in range(PINGS)]
+            latency = statistics.median(pings) / 2
+            transfers = [_exchange(dist, large, small, receiver) for _ in range(TRIES)]
+            found.append({"sender": sender, "receiver": receiver, "latency_seconds": latency,
+                          "bytes_per_second": SIZE / max(min(transfers) - 2 * latency, 1e-9)})
+        elif rank == receiver:
+            for what in (*[small] * PINGS, *[large] * TRIES):
+                dist.recv(what, sender)
+                dist.send(small, sender)
+    every: list[Any] = [None] * world
+    dist.all_gather_object(every, found)
+    if rank == 0:
+        Path(folder, LINKS).write_text(json.dumps([link for links in every for link in links]))
+    dist.destroy_process_group()
+
+
+def _exchange(dist: Any, content: Any, answer: Any, other: int) -> float:
+    """Send `content`, wait for an answer and return the seconds."""
+    begin = time.perf_counter()
+    dist.send(content, other)
+    dist.recv(answer, other)
+    return time.perf_counter() - begin

@@ -43,7 +43,7 @@ from repro.suite.planning.plan import Plan
 from repro.suite.recorded import reading
 from repro.suite.tune import Hopeless, Space, Tune
 
-FOLDER, DECLARED, FROZEN = "tuning", "declared.json", "tuned.yaml"
+DECLARED, FROZEN = "declared.json", "tuned.yaml"
 QUALITY = ("final", "best")
 """Paths of metrics that are the quality itself, which a trial that missed the target has too."""
 RULE = ("settings that reach the target with every seed come first, by the median of the metric over seeds; the others "
@@ -220,8 +220,8 @@ def read_tuning(root: Path) -> Tuning | None:
     Raises:
         OutputError: the tuning is damaged, or its suite cannot be expanded by this version.
     """
-    folder = root / FOLDER
-    return tuning_of(read_record(folder)) if RunFolder(folder).plan.is_file() else None
+    folder = RunFolder(root).tuning
+    return tuning_of(read_record(folder.root)) if folder.plan.is_file() else None
 
 
 def tuning_of(record: Record) -> Tuning:

@@ -33,9 +33,14 @@ class Diagnosis(Frozen):
     """The command or action that fixes it; empty if none is needed."""
 
 
+def _judged(what: str, fine: bool, found: str, mend: str = "", otherwise: State = "note") -> Diagnosis:
+    """Return the result of a check, with what fixes it unless all is well."""
+    return Diagnosis(what=what, state="ok" if fine else otherwise, found=found, mend="" if fine else mend)
+
+
 def examine(folder: Path) -> list[Diagnosis]:
     """Check everything that a run needs; `folder` is the folder of runs."""
-    return [_python(), *_libraries(), _devices(), *_gpus(), *_capacity(folder), _loopback(), _tracking(), *_optional(),
+    return [_python(), *_libraries(), _devices(), *_gpus(), *_capacity(folder), _loopback(), _tracking(), _browser(),
             _fabric(), _orphans()]
 
 
@@ -47,17 +52,15 @@ def end_orphans() -> list[int]:
 
 
 def _python() -> Diagnosis:
-    found = f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"
-    return Diagnosis(what="python", state="ok", found=found)
+    return _judged("python", True, ".".join(map(str, sys.version_info[:3])))
 
 
 def _libraries() -> Iterator[Diagnosis]:
     for name in ("torch", "deepspeed", "mlflow", "scikit-learn", "jinja2"):
         try:
-            yield Diagnosis(what=name, state="ok", found=version(name))
+            yield _judged(name, True, version(name))
         except PackageNotFoundError:
-            mend = f"pip install -c constraints.txt {name}"
-            yield Diagnosis(what=name, state="missing", found="not installed", mend=mend)
+            yield _judged(name, False, "not installed", f"pip install -c constraints.txt {name}", "missing")
     yield from _imports()
 
 
@@ -66,12 +69,14 @@ def _imports() -> Iterator[Diagnosis]:
     probe = ("import torch, torch.distributed as d; print('gloo' if d.is_gloo_available() else 'no gloo', "
              "'nccl' if d.is_nccl_available() else 'no nccl', f'CUDA {torch.version.cuda}, cuDNN "
              "{torch.backends.cudnn.version()}, ' if torch.version.cuda else '', torch.cuda.is_available())")
-    yield _probe("torch works", probe, "pip install --force-reinstall -c constraints.txt torch")
-    yield _probe("deepspeed works", "import deepspeed; print('imports')",
-                 "pip install --force-reinstall -c constraints.txt deepspeed")
+    for name, code in (("torch", probe), ("deepspeed", "import deepspeed; print('imports')")):
+        fine, found = _ran(code)
+        mend = f"pip install --force-reinstall -c constraints.txt {name}"
+        yield _judged(f"{name} works", fine, found, mend, "missing")
 
 
-def _probe(what: str, code: str, mend: str) -> Diagnosis:
+def _ran(code: str) -> tuple[bool, str]:
+    """Run Python code in a process; return whether it succeeded, and its last line."""
     environment = dict(os.environ)
     if machine.detect().device == "cpu":
         environment["DS_ACCELERATOR"] = "cpu"
@@ -79,17 +84,16 @@ def _probe(what: str, code: str, mend: str) -> Diagnosis:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False,
                               env=environment)
     except subprocess.TimeoutExpired:
-        return Diagnosis(what=what, state="missing", found="did not answer within 120 s", mend=mend)
-    if done.returncode == 0:
-        return Diagnosis(what=what, state="ok", found=done.stdout.strip().splitlines()[-1])
-    return Diagnosis(what=what, state="missing", found=(done.stderr.strip().splitlines() or ["failed"])[-1], mend=mend)
+        return False, "did not answer within 120 s"
+    printed = done.stderr if done.returncode else done.stdout
+    return done.returncode == 0, (printed.strip().splitlines() or ["failed"])[-1]
 
 
 def _devices() -> Diagnosis:
     found = machine.detect()
-    if found.device == "cuda":
-        return Diagnosis(what="devices", state="ok", found=f"{found.device_count} GPU(s), {found.cores} CPU cores")
-    return Diagnosis(what="devices", state="ok", found=f"no usable GPU, {found.cores} CPU cores; trials run on the CPU")
+    gpus = f"{found.device_count} GPU(s), {found.cores} CPU cores"
+    none = f"no usable GPU, {found.cores} CPU cores; trials run on the CPU"
+    return _judged("devices", True, gpus if found.device == "cuda" else none)
 
 
 def _gpus() -> Iterator[Diagnosis]:
@@ -98,62 +102,53 @@ def _gpus() -> Iterator[Diagnosis]:
     if found.device != "cuda":
         return
     for number, text in enumerate(used_gpus()):
-        yield Diagnosis(what=f"GPU {number}", state="ok", found=text)
-    yield Diagnosis(what="interconnect", state="ok", found=interconnect(found.device_count))
+        yield _judged(f"GPU {number}", True, text)
+    yield _judged("interconnect", True, interconnect(found.device_count))
 
 
 def _capacity(folder: Path) -> Iterator[Diagnosis]:
     memory = psutil.virtual_memory()
-    yield Diagnosis(what="memory", state="ok" if memory.available > 2 << 30 else "note",
-                  found=f"{memory.available / 1e9:.1f} GB free of {memory.total / 1e9:.1f} GB",
-                  mend="" if memory.available > 2 << 30 else "stop other programs; a rank needs about 0.5 GB")
+    yield _judged("memory", memory.available > 2 << 30,
+                  f"{memory.available / 1e9:.1f} GB free of {memory.total / 1e9:.1f} GB",
+                  "stop other programs; a rank needs about 0.5 GB")
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(existing).free
-    yield Diagnosis(what="disk", state="ok" if free > 1 << 30 else "note", found=f"{free / 1e9:.1f} GB free",
-                  mend="" if free > 1 << 30 else "pass --out a folder on another disk")
+    yield _judged("disk", free > 1 << 30, f"{free / 1e9:.1f} GB free", "pass --out a folder on another disk")
     if not os.access(existing, os.W_OK):
-        found = f"{folder} cannot be written"
-        yield Diagnosis(what="run folder", state="missing", found=found, mend="pass another folder with --out")
+        yield _judged("run folder", False, f"{folder} cannot be written", "pass another folder with --out", "missing")
     load, cores = psutil.getloadavg()[0], machine.detect().cores
-    yield Diagnosis(what="load", state="ok" if load < 0.5 * cores else "note", found=f"{load:.2f} on {cores} cores",
-                  mend="" if load < 0.5 * cores else "stop other work before timing; it distorts the measurement")
+    yield _judged("load", load < 0.5 * cores, f"{load:.2f} on {cores} cores",
+                  "stop other work before timing; it distorts the measurement")
 
 
 def _loopback() -> Diagnosis:
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
+            return _judged("loopback", True, f"a port can be opened ({server.getsockname()[1]} was free)")
     except OSError as error:
-        return Diagnosis(what="loopback", state="missing", found=str(error), mend="ip link set lo up")
-    return Diagnosis(what="loopback", state="ok", found=f"a port can be opened ({port} was free)")
+        return _judged("loopback", False, str(error), "ip link set lo up", "missing")
 
 
 def _tracking() -> Diagnosis:
     uri = os.environ.get("MLFLOW_TRACKING_URI")
-    if not uri:
-        return Diagnosis(what="tracking", state="ok", found="MLFLOW_TRACKING_URI not set; a local SQLite store is used")
-    return Diagnosis(what="tracking", state="ok", found=f"MLFLOW_TRACKING_URI = {redacted(uri)}")
+    return _judged("tracking", True, f"MLFLOW_TRACKING_URI = {redacted(uri)}" if uri else
+                   "MLFLOW_TRACKING_URI not set; a local SQLite store is used")
 
 
-def _optional() -> Iterator[Diagnosis]:
-    chromium = next((name for name in ("chromium", "chromium-browser", "google-chrome") if shutil.which(name)), None)
-    yield Diagnosis(what="browser", state="ok" if chromium else "note",
-                  found=chromium or "none found; needed only to open the report on this machine",
-                  mend="" if chromium else "apt-get install chromium")
+def _browser() -> Diagnosis:
+    found = next((name for name in ("chromium", "chromium-browser", "google-chrome") if shutil.which(name)), "")
+    return _judged("browser", bool(found), found or "none found; needed only to open the report on this machine",
+                   "apt-get install chromium")
 
 
 def _fabric() -> Diagnosis:
     found = netns_probe.ability()
     if found.problem:
-        return Diagnosis(what="fabric", state="note", found=f"emulated clusters cannot be built here: {found.problem}")
-    netem = f"; {found.netem}" if found.netem else ""
-    return Diagnosis(what="fabric", state="ok", found=f"emulated clusters can be built{netem}")
+        return _judged("fabric", False, f"emulated clusters cannot be built here: {found.problem}")
+    return _judged("fabric", True, f"emulated clusters can be built{f'; {found.netem}' if found.netem else ''}")
 
 
 def _orphans() -> Diagnosis:
-    found = orphans.find()
-    if not found:
-        return Diagnosis(what="orphans", state="ok", found="no orphaned processes of earlier runs")
-    listed = ", ".join(map(str, found))
-    return Diagnosis(what="orphans", state="note", found=f"processes of runs that have ended: {listed}",
-                   mend="repro doctor --fix")
+    found = ", ".join(map(str, orphans.find()))
+    return _judged("orphans", not found, f"processes of runs that have ended: {found}" if found else
+                   "no orphaned processes of earlier runs", "repro doctor --fix")

@@ -14,7 +14,7 @@ import tarfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -145,13 +145,15 @@ def _unpacked(archive: Path, own: Path, progress: Progress) -> Path:
         with tarfile.open(archive) as tar:
             for member in tar:
                 name = PurePosixPath(member.name).name
-                writer = _writer(name)
-                if writer is None or not member.isfile() or member.size > LARGEST:
+                plain, pickled = _BINARY.match(name), _PICKLE.match(name)
+                if not (plain or pickled) or not member.isfile() or member.size > LARGEST:
                     continue
                 stream = tar.extractfile(member)
                 assert stream is not None, "a file"
                 progress("unpack", count, len(OFFICIAL))
-                writer(stream, own, f"{archive}: {member.name}")
+                raw = stream.read()
+                (own / (name if plain else f"{name}.bin")).write_bytes(
+                    raw if plain else as_records(raw, f"{archive}: {member.name}"))
                 count += 1
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         if isinstance(error, OSError) and error.strerror:
@@ -161,18 +163,6 @@ def _unpacked(archive: Path, own: Path, progress: Progress) -> Path:
     if not count:
         raise UsageError(f"{archive}: holds no CIFAR-10 batches")
     return own
-
-
-def _writer(name: str) -> Callable[[IO[bytes], Path, str], None] | None:
-    if _BINARY.match(name):
-        return lambda stream, own, place: _write(own / name, stream.read())
-    if _PICKLE.match(name):
-        return lambda stream, own, place: _write(own / f"{name}.bin", as_records(stream.read(), place))
-    return None
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
 
 
 PIXELS = 3072

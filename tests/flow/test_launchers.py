@@ -319,7 +319,7 @@ def test_an_inline_launcher_loads_before_any_time_limit(tmp_path: Path, monkeypa
 
 
 def test_warming_up_is_timed(local: Local) -> None:
-    assert 0 < local.module_seconds["torch"] <= local.preload_seconds
+    assert local.preload_seconds > 0
 
 
 @pytest.mark.parametrize(

@@ -84,14 +84,13 @@ def agent(address: tuple[str, int] | None, wait_seconds: float, secret_stdin: bo
     if address is None:
         raise click.UsageError("--join HOST:PORT is missing: give the address of `repro run`, or set MASTER_ADDR")
     from repro.core.machine import detect
-    from repro.launchers.nodes.agent import Agent
+    from repro.launchers.nodes.agent import serve
     from repro.launchers.nodes.hosts import key_of, read_secret
     from repro.record.environment.environment import take
 
     key = key_of(sys.stdin.readline().strip() if secret_stdin else read_secret())
-    found = Agent(*address, key, lambda: take(detect(), ()).model_dump(mode="json", by_alias=True),
-                  lambda text: say(text, err=True))
-    if not found.serve(wait_seconds):
+    if not serve(*address, key, lambda: take(detect(), ()).model_dump(mode="json", by_alias=True),
+                 lambda text: say(text, err=True), wait_seconds):
         say(f"no run at {address[0]}:{address[1]} for {wait_seconds:g} s; start one there with launcher torchrun, or "
             "wait longer with --wait", err=True)
         sys.exit(Exit.TRIAL_FAILED)

@@ -32,9 +32,9 @@ from repro.launchers.slurm import Slurm, in_job, submit
 from repro.record.folder import limits
 from repro.record.folder.index import seal, unseal
 from repro.record.folder.resume import plan_differences, reopen
-from repro.record.folder.store import Record, RunFolder, read_record
+from repro.record.folder.store import TUNING, Record, RunFolder, read_record
 from repro.record.folder.stored_code import allow_code_of, classes_from_files
-from repro.record.tuning import FOLDER, FROZEN, Tuning, read_tuning, tuning_of
+from repro.record.tuning import FROZEN, Tuning, read_tuning, tuning_of
 from repro.reporting import Reporter
 from repro.runner.context import Options, Watcher
 from repro.runner.energy_meter import EnergyMeter
@@ -43,7 +43,7 @@ from repro.runner.session import Messages, RunSession, open_session
 from repro.runner.signals import Interrupts
 from repro.runner.tracking import Tracker, TrackingEnd
 from repro.seams.launching import Launcher
-from repro.suite.planning.consent import code_permission, permissions, require_allowed, require_code
+from repro.suite.planning.consent import permissions, require_allowed, require_code
 from repro.suite.planning.plan import Plan, over_time_limits
 
 DEFAULTS = Options()
@@ -116,7 +116,7 @@ def run_phases(phases: Phases, suite_text: str, out: Path | None, track: bool, o
     """
     _check_options(phases.draft, options)
     root = begin(phases, suite_text, out)
-    with discarded_if_unstarted(RunFolder(root), RunFolder(root / FOLDER)):
+    with discarded_if_unstarted(RunFolder(root), RunFolder(root).tuning):
         _tune(root, phases.tuning, options, track)
     return _score(root, track, options)
 
@@ -137,7 +137,7 @@ def resume_suite(
     if waits_for_choice(root):
         if options.again:
             raise UsageError("--rerun-failed: a tuning ranks settings by all their trials as they ended; leave it out")
-        _tune(root, _consented(root / FOLDER, allowed, code), options, track, new=False)
+        _tune(root, _consented(root / TUNING, allowed, code), options, track, new=False)
         return _score(root, track, options)
     _, written = reopen(root)
     refuse_tuning_alone(root, written)
@@ -158,7 +158,7 @@ def _tune(root: Path, plan: Plan, options: Options, track: bool, new: bool = Tru
         ReproError: it could not be run.
     """
     told = messages(root, plan, "completed tuning trials are kept", "the settings are being chosen")
-    with _opened(RunFolder(root / FOLDER), plan, replace(options, budget_seconds=None), told, new) as (run, session):
+    with _opened(RunFolder(root).tuning, plan, replace(options, budget_seconds=None), told, new) as (run, session):
         run.watcher.stage(f"phase 1 of 2: {planned_tuning(plan)}")
         run.tracking = tracker = Tracker(run.folder.root) if track else None
         ended = session.execute(run)
@@ -234,8 +234,7 @@ def messages(
 
 
 def _resume_command(root: Path, plan: Plan) -> str:
-    return command(f"run --resume {shlex.quote(str(root))}{permissions(plan.cells)}"
-                   f"{code_permission(plan.cells, plan.base)}")
+    return command(f"run --resume {shlex.quote(str(root))}{permissions(plan.cells, plan.base)}")
 
 
 def _next_step(record: Record, code: Exit) -> str:
@@ -335,7 +334,7 @@ def refuse_same_data(plan: Plan, runs: Path) -> None:
     Raises:
         UsageError: there is one; says which, and how to draw new data.
     """
-    below = f"{FOLDER}/" if plan.kind == "tuning" else ""
+    below = f"{TUNING}/" if plan.kind == "tuning" else ""
     earlier = sorted((path for path in runs.glob("*") if (path / f"{below}plan.json").is_file()),
                      key=lambda path: path.name[-15:], reverse=True)[:LATEST]
     if same := next((path for path in earlier if _has_data_of(path / f"{below}plan.json", plan)), None):

@@ -24,8 +24,8 @@ from repro.core.files import write_model, write_text
 from repro.core.machine import Machine, detect
 from repro.core.random_streams import fresh_seed
 from repro.record.folder import limits
-from repro.record.folder.store import RunFolder
-from repro.record.tuning import DECLARED, FOLDER, FROZEN, RULE, Declared, Tuning, read_declared
+from repro.record.folder.store import TUNING, RunFolder
+from repro.record.tuning import DECLARED, FROZEN, RULE, Declared, Tuning, read_declared
 from repro.runner.run import fill, prepare
 from repro.suite.contenders import Contender, check_spaces, contenders, scored_suite, tuning_suite
 from repro.suite.field_problem import Problem, as_text
@@ -121,13 +121,13 @@ def begin(phases: Phases, suite_text: str, out: Path | None) -> Path:
     folder = RunFolder.create(out or dated(phases.draft.suite.suite))
     write_text(folder.suite, suite_text)
     write_model(folder.root / DECLARED, phases.declared)
-    prepare(phases.tuning, suite_text, folder.root / FOLDER)
+    prepare(phases.tuning, suite_text, folder.tuning.root)
     return folder.root
 
 
 def waits_for_choice(root: Path) -> bool:
     """Return whether a folder is a run whose tuning has not led to a plan yet."""
-    return not (root / "plan.json").is_file() and (root / FOLDER / "plan.json").is_file()
+    return not (root / "plan.json").is_file() and (root / TUNING / "plan.json").is_file()
 
 
 def refuse_tuning_alone(root: Path, plan: Plan) -> None:
@@ -168,13 +168,13 @@ def choose(root: Path, tuning: Tuning, machine: Machine) -> Plan:
     suite = declared.scored(tuning)
     base = tuning.record.plan.base
     plan = make_plan(suite, machine, overridden=True, drawn=Drawn(declared.master_seed, declared.order_seed),
-                     folder=(root / FOLDER / base).resolve() if base else None)
+                     folder=(root / TUNING / base).resolve() if base else None)
     limits.check_size(plan)
     # As planned: overrides may have left no cell to a declared contrast.
     scored = plan.suite.model_copy(update={"master_seed": declared.suite.master_seed})
     write_text(root / FROZEN, frozen_text(scored, tuning))
     text = folder.suite.read_text(encoding="utf-8", errors="replace")
-    fill(folder, plan, text, brought=RunFolder(root / FOLDER).code)
+    fill(folder, plan, text, brought=RunFolder(root).tuning.code)
     return plan
 
 

@@ -58,22 +58,9 @@ class NetworkSpec:
         return str(CONTROL_NET[-2])
 
 
-@dataclass(frozen=True, slots=True)
-class LinkBytes:
-    """Kernel counters of one node's link since the network was built: frames, and their bytes, headers included."""
-
-    sent_bytes: int
-    received_bytes: int
-    sent_frames: int
-    received_frames: int
-
-
-@dataclass(frozen=True, slots=True)
-class NodeBytes:
-    """Kernel counters of one node."""
-
-    data: LinkBytes
-    control: LinkBytes
+COUNTERS = {"sent_bytes": "rx_bytes", "received_bytes": "tx_bytes", "sent_frames": "rx_packets",
+            "received_frames": "tx_packets"}
+"""Counters of a node -> the kernel's of its port of a bridge: what a node sends, its port receives."""
 
 
 class EmulatedNetwork:
@@ -113,13 +100,13 @@ class EmulatedNetwork:
             self._add(len(self.nodes))
         self._introduce(before)
 
-    def traffic(self) -> list[NodeBytes]:
-        """Return the bytes of every node, as counted by its ports of the bridges: what a node sends, its port receives.
+    def traffic(self) -> list[dict[str, int]]:
+        """Return the frames of every node since the network was built, and their bytes, headers included: `COUNTERS` of
+        its data link, and of its control link as `control_...`.
         """
         found = {link["index"]: link.get_attr("IFLA_STATS64") for link in self._links.get_links()}
-        counted = {port: LinkBytes(found[port]["rx_bytes"], found[port]["tx_bytes"], found[port]["rx_packets"],
-                                   found[port]["tx_packets"]) for ports in self._ports for port in ports}
-        return [NodeBytes(counted[data], counted[control]) for data, control in self._ports]
+        return [{f"{prefix}{name}": found[port][theirs] for prefix, port in (("", data), ("control_", control))
+                 for name, theirs in COUNTERS.items()} for data, control in self._ports]
 
     def _add(self, node: int) -> None:
         self.step = "make a network namespace"

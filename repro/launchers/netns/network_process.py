@@ -13,7 +13,6 @@ import signal
 import socket
 import threading
 import time
-from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
@@ -22,7 +21,7 @@ from typing import Any
 from repro.core import orphans
 from repro.core.errors import TrialError
 from repro.launchers.netns import namespaces
-from repro.launchers.netns.network import FRAME_BYTES, EmulatedNetwork, NetworkSpec, NodeBytes
+from repro.launchers.netns.network import FRAME_BYTES, EmulatedNetwork, NetworkSpec
 from repro.launchers.processes.rank_processes import reason
 
 SECONDS = 0.12
@@ -34,42 +33,31 @@ TRIES, ENOUGH = 3, 0.97
 best is kept. A link cannot be faster than its shaped rate."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkMeasurement:
-    """Measured transfer from one node to another."""
-
-    sender: int
-    receiver: int
-    stated_bits_per_second: float
-    """Lower of the rates of both ends."""
-    measured_bits_per_second: float
-    """Payload rate of one TCP stream, without its start."""
-
-
-def measure(network: EmulatedNetwork) -> list[LinkMeasurement]:
+def measure(network: EmulatedNetwork) -> list[dict[str, float]]:
     """Measure from every node to the next, and from the last to the first, one at a time: each link in both directions.
+
+    Each has sender, receiver, stated_bits_per_second (the lower of both ends) and measured_bits_per_second.
     """
     count = len(network.nodes)
     return [_best(network, node, (node + 1) % count) for node in range(count)] if count > 1 else []
 
 
-def _best(network: EmulatedNetwork, sender: int, receiver: int) -> LinkMeasurement:
-    best = _measure(network, sender, receiver)
-    for _ in range(TRIES - 1):
-        if best.measured_bits_per_second < ENOUGH * best.stated_bits_per_second:
-            again = _measure(network, sender, receiver)
-            best = max(best, again, key=lambda link: link.measured_bits_per_second)
-    return best
+def _best(network: EmulatedNetwork, sender: int, receiver: int) -> dict[str, float]:
+    stated, best = min(network.spec.rate(sender), network.spec.rate(receiver)), 0.0
+    for _ in range(TRIES):
+        if best < ENOUGH * stated:
+            best = max(best, _measure(network, sender, receiver, stated))
+    return {"sender": sender, "receiver": receiver, "stated_bits_per_second": stated, "measured_bits_per_second": best}
 
 
-def _measure(network: EmulatedNetwork, sender: int, receiver: int) -> LinkMeasurement:
-    stated = min(network.spec.rate(sender), network.spec.rate(receiver))
+def _measure(network: EmulatedNetwork, sender: int, receiver: int, stated: float) -> float:
+    """Return the payload rate of one TCP stream, bits per second, without its start."""
     seconds = min(LONGEST, max(SECONDS, FRAMES * FRAME_BYTES * 8 / stated))
     source, sink = _connection(network, sender, receiver)
     thread = threading.Thread(target=_send, args=(source,), name="repro-link-test", daemon=True)
     thread.start()
     try:
-        bits = _receive(sink, seconds)
+        return _receive(sink, seconds)
     finally:
         sink.close()
         # Ends a send that is not read any more.
@@ -77,7 +65,6 @@ def _measure(network: EmulatedNetwork, sender: int, receiver: int) -> LinkMeasur
             source.shutdown(socket.SHUT_RDWR)
         thread.join()
         source.close()
-    return LinkMeasurement(sender, receiver, stated, bits)
 
 
 def _connection(network: EmulatedNetwork, sender: int, receiver: int) -> tuple[socket.socket, socket.socket]:
@@ -150,7 +137,7 @@ class NetworkProcess:
         """False if the process was killed; a new one is needed then."""
         return self._process.is_alive()
 
-    def grow(self, count: int) -> list[LinkMeasurement]:
+    def grow(self, count: int) -> list[dict[str, float]]:
         """Grow to at least `count` nodes; return new measurements of every link if nodes were added, else an empty
         list.
         """
@@ -159,16 +146,16 @@ class NetworkProcess:
             return []
         self.congestion_control = str(self._ask("grow", count))
         self.nodes += [self._file() for _ in range(new)]
-        links: list[LinkMeasurement] = self._ask("measure")
+        links: list[dict[str, float]] = self._ask("measure")
         return links
 
     def store(self) -> int:
         """Open a new store on the control network, closing the previous one, and return its port."""
         return int(self._ask("store"))
 
-    def traffic(self) -> list[NodeBytes]:
+    def traffic(self) -> list[dict[str, int]]:
         """Return the interface counters by node."""
-        found: list[NodeBytes] = self._ask("traffic")
+        found: list[dict[str, int]] = self._ask("traffic")
         return found
 
     def close(self) -> None:
@@ -243,11 +230,11 @@ class _Service:
         self._network.grow(count)
         return self._network.congestion_control, self._network.nodes[known:]
 
-    def measure(self) -> tuple[list[LinkMeasurement], list[int]]:
+    def measure(self) -> tuple[list[dict[str, float]], list[int]]:
         self._network.step = "measure the links"
         return measure(self._network), []
 
-    def traffic(self) -> tuple[list[NodeBytes], list[int]]:
+    def traffic(self) -> tuple[list[dict[str, int]], list[int]]:
         self._network.step = "read the interface counters"
         return self._network.traffic(), []
 

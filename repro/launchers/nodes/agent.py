@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -61,48 +62,41 @@ class Launch:
     grace_seconds: int
 
 
-class Agent:
-    """Joins a run again and again until it is over."""
+def serve(
+    host: str, port: int, secret: bytes, describe: Callable[[], Mapping[str, Any]], tell: Callable[[str], None],
+    wait_seconds: float,
+) -> bool:
+    """Take part in one run until it ends; return False if none was reached for `wait_seconds`.
 
-    def __init__(
-        self, host: str, port: int, secret: bytes, describe: Callable[[], Mapping[str, Any]],
-        tell: Callable[[str], None],
-    ) -> None:
-        """
-        Args:
-            describe: returns what the record keeps of this node (JSON-like).
-            tell: is given lines for the user.
-        """
-        self._host, self._port, self._secret, self._describe, self._tell = host, port, secret, describe, tell
+    A run that is lost is waited for again, so that `repro run --resume` finds this node.
 
-    def serve(self, wait_seconds: float) -> bool:
-        """Take part in one run until it ends; return False if none was reached for `wait_seconds`.
+    Args:
+        describe: returns what the record keeps of this node (JSON-like).
+        tell: is given lines for the user.
 
-        A run that is lost is waited for again, so that `repro run --resume` finds this node.
-
-        Raises:
-            UsageError: the run refuses this node.
-        """
+    Raises:
+        UsageError: the run refuses this node.
+    """
+    until, told = time.monotonic() + wait_seconds, ""
+    while True:
+        try:
+            channel = connect(host, port, secret)
+        except LinkLost as error:
+            if (text := f"{host}:{port}: {error}; trying again") != told:
+                tell(text)
+                told = text
+            if time.monotonic() > until:
+                return False
+            time.sleep(RETRY_SECONDS)
+            continue
+        tell(f"joined the run at {host}:{port}")
+        try:
+            with closing(_Session(channel)) as session:
+                session.run(describe())
+                return True
+        except LinkLost as error:
+            tell(f"lost the run: {error}")
         until, told = time.monotonic() + wait_seconds, ""
-        while True:
-            try:
-                channel = connect(self._host, self._port, self._secret)
-            except LinkLost as error:
-                if (text := f"{self._host}:{self._port}: {error}; trying again") != told:
-                    self._tell(text)
-                    told = text
-                if time.monotonic() > until:
-                    return False
-                time.sleep(RETRY_SECONDS)
-                continue
-            self._tell(f"joined the run at {self._host}:{self._port}")
-            try:
-                with _Session(channel) as session:
-                    if session.run(self._describe()):
-                        return True
-            except LinkLost as error:
-                self._tell(f"lost the run: {error}")
-            until, told = time.monotonic() + wait_seconds, ""
 
 
 class _Session:
@@ -120,16 +114,13 @@ class _Session:
         remove if this one is killed."""
         self._arrivals = Arrivals(self._root)
 
-    def __enter__(self) -> _Session:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._channel.close()
         if self._server is not None:
             fork_server.release(self._server)
 
-    def run(self, description: Mapping[str, Any]) -> bool:
-        """Serve until the head closes, and return True.
+    def run(self, description: Mapping[str, Any]) -> None:
+        """Serve until the head closes.
 
         Raises:
             LinkLost: the head is gone.
@@ -144,7 +135,6 @@ class _Session:
         except LinkLost:
             if not self._over:
                 raise
-        return True
 
     def _follow(self) -> None:
         """Carry out orders until the run is over.

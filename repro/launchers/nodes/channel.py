@@ -70,10 +70,7 @@ class Channel:
         with self._sending:
             tag = self._tag(self._ours, self._sent, payload)
             self._sent += 1
-            try:
-                self._link.sendall(len(payload).to_bytes(4, "big") + tag + payload)
-            except OSError as error:
-                raise LinkLost(str(error)) from error
+            _send(self._link, len(payload).to_bytes(4, "big") + tag + payload)
 
     def receive(self) -> Message:
         """Wait for the next message; in one thread only.

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from multiprocessing import forkserver, process, spawn
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -58,8 +58,8 @@ def begin() -> None:
     forkserver.ensure_running()
 
 
-def finish(log: Path) -> dict[str, Any]:
-    """Wait until the server is warm; return its report.
+def finish(log: Path) -> None:
+    """Wait until the server is warm.
 
     Raises:
         UsageError: a module could not be loaded, or loading it started CUDA or ended the server.
@@ -78,7 +78,6 @@ def finish(log: Path) -> dict[str, Any]:
     finally:
         ours.close()
     _check(report, log)
-    return report
 
 
 def alive() -> bool:
@@ -96,22 +95,16 @@ def stop() -> None:
     A signal can arrive between the server's fork and the moment the parent learns the new process's number. Such a rank
     would hold the server's pipe open, and the server would wait for it for ever.
     """
-    kill_ranks()
+    server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    if server is not None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(server).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
     # multiprocessing has no public call to stop its fork server. The server removes its folder when it ends, and with
     # it the socket that multiprocessing then unlinks.
     with contextlib.suppress(FileNotFoundError):
         forkserver._forkserver._stop()  # type: ignore[attr-defined]
-
-
-def kill_ranks() -> None:
-    """Kill every running process that the server has forked."""
-    server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
-    if server is None:
-        return
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for child in psutil.Process(server).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                child.kill()
 
 
 def _report(pipe: Connection) -> None:
@@ -174,7 +167,6 @@ class WarmServer:
         self.modules, self.device, self.users = tuple(modules), device, 0
         self._folder = LaunchFolder()
         self._before = dict(os.environ)
-        self.module_seconds: Mapping[str, float] = {}
         self.seconds = 0.0
 
     @property
@@ -195,7 +187,7 @@ class WarmServer:
         begin()
         # Meanwhile, on another core: the modules that the launching process needs.
         _load_elastic()
-        self.module_seconds = finish(log)["seconds"]
+        finish(log)
         self.seconds = time.monotonic() - begun
 
     def revive(self) -> None:

@@ -32,15 +32,11 @@ LINKS = {"NV": "NVLink", "PIX": "one PCIe switch", "PXB": "several PCIe switches
 
 def used_gpus(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Return one line for each GPU that this process can use, in its order; () if there is no nvidia-smi."""
-    fields = tuple(QUERIED)
-    rows = _rows(fields)
-    if not rows:
-        fields = OLDEST
-        rows = _rows(fields)
+    fields = tuple(QUERIED) if (rows := _rows(tuple(QUERIED))) else OLDEST
+    rows = rows or _rows(fields)
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     slices = _slices(rows) if "MIG-" in (visible or "") else []
-    found = _chosen([*rows, *slices], visible) if visible is not None else rows
-    return tuple(_line(fields, row[2:]) + _doubt(rows, environment) for row in found)
+    return tuple(_line(fields, row[2:]) + _doubt(rows, environment) for row in _chosen([*rows, *slices], visible))
 
 
 def interconnect(devices: int, environment: Mapping[str, str] = os.environ) -> str:

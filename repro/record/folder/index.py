@@ -14,16 +14,14 @@ from typing import Literal
 from repro.core import door
 from repro.core.errors import OutputError
 from repro.core.files import read_bounded, write_text
-from repro.record.folder.store import RunFolder
+from repro.record.folder.store import TUNING, RunFolder
 
 NAME = "sha256sums.txt"
 TOP = ("plan.json", "suite.yaml", "environment.json", "launchers.json", "ledger.jsonl", "incidents.jsonl",
        "looks.jsonl", "parity.json", "declared.json", "tuned.yaml")
 BELOW = ("code", "parity", "trials")
-"""Folders whose every file belongs to the record, as the files of the record in TUNING do. Reports, tracking and
-calibration can be made from it again."""
-TUNING = "tuning"
-"""Folder of the tuning of a run: a record of its own, whose own index the one of the run replaces."""
+"""Folders whose every file belongs to the record, as the files of the record in TUNING do, whose own index that of the
+run replaces. Reports, tracking and calibration can be made from it again."""
 MAX_FILES = 100_000
 MAX_FILE_BYTES = 256 << 20
 PIECE = 1 << 20

@@ -168,15 +168,11 @@ def _look(folder: RunFolder, trial: Trial, index: Mapping[str, str], attempts: S
 
 def _modified(folder: RunFolder, result: Result, index: Mapping[str, str]) -> str:
     """Name the first file of a result that was modified since the run ended; "" if none was."""
-    files = (folder.result(result.trial_id), folder.log(result.trial_id, result.attempt))
-    for path in files:
-        known = index.get(path.relative_to(folder.root).as_posix())
-        if known is None:
-            continue
-        if not path.is_file():
-            return f"{path.name} {MISSING}"
-        if record_index.file_sha256(path) != known:
-            return f"{path.name} {MODIFIED}"
+    for path in (folder.result(result.trial_id), folder.log(result.trial_id, result.attempt)):
+        name = path.relative_to(folder.root).as_posix()
+        present = {name: record_index.Member(name, path)} if path.is_file() else {}
+        for _, how in record_index.alterations(present, {name: index[name]}) if name in index else ():
+            return f"{path.name} {ALTERED[how]}"
     return ""
 
 

@@ -36,6 +36,8 @@ from repro.suite.planning.cell import Cell, truly_labelled
 from repro.suite.planning.plan import Plan
 
 MAX_TRIALS = 200_000
+TUNING = "tuning"
+"""Folder of the tuning of a run, which is a record of its own."""
 
 
 class RunFolder:
@@ -71,6 +73,11 @@ class RunFolder:
                 shutil.rmtree(self.cache)
         except OSError as error:
             raise OutputError(f"{self.cache}: cannot be removed: {error.strerror or error}") from error
+
+    @property
+    def tuning(self) -> RunFolder:
+        """The tuning of this run."""
+        return RunFolder(self.root / TUNING)
 
     def trial(self, trial_id: str) -> Path:
         return self.trials / trial_id

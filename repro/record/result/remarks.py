@@ -6,7 +6,7 @@ Records hold kinds and values, and all code decides by them. `words` is for read
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -17,13 +17,16 @@ from repro.core.numbers import percent_above
 class Worded(Frozen):
     """A kind with its values."""
 
+    sentence: ClassVar[str] = ""
+    """The words, with fields in braces; a kind whose words depend on more has `_words`."""
+
     @property
     def words(self) -> str:
         """The sentence for a reader, without its full stop."""
         return self._words()
 
     def _words(self) -> str:
-        raise NotImplementedError
+        return self.sentence.format(**dict(self))
 
 
 class Stated(Worded):
@@ -92,9 +95,7 @@ class NoStop(Worded):
     """A log without its last event, of processes that ended well."""
 
     kind: Literal["no_stop"] = "no_stop"
-
-    def _words(self) -> str:
-        return "ended without run_stop in its log"
+    sentence = "ended without run_stop in its log"
 
 
 class LogDamaged(Worded):
@@ -152,10 +153,7 @@ class ShortEvaluation(Worded):
     samples: int
     evaluated: float
     wanted: int
-
-    def _words(self) -> str:
-        return (f"the evaluation after {self.samples} samples covered {self.evaluated:g} of {self.wanted} evaluation "
-                "samples")
+    sentence = "the evaluation after {samples} samples covered {evaluated:g} of {wanted} evaluation samples"
 
 
 class RankWeightsDiffer(Worded):
@@ -180,9 +178,7 @@ class NarrowMasters(Worded):
     kind: Literal["narrow_masters"] = "narrow_masters"
     share: float
     dtype: str
-
-    def _words(self) -> str:
-        return f"only {self.share:.1%} of the master weights have more digits than {self.dtype}: they were rounded"
+    sentence = "only {share:.1%} of the master weights have more digits than {dtype}: they were rounded"
 
 
 class MovedByEvaluation(Worded):
@@ -190,9 +186,7 @@ class MovedByEvaluation(Worded):
 
     kind: Literal["moved_by_evaluation"] = "moved_by_evaluation"
     evaluation: int
-
-    def _words(self) -> str:
-        return f"evaluation {self.evaluation} changed the weights: training was left to it"
+    sentence = "evaluation {evaluation} changed the weights: training was left to it"
 
 
 class OtherEvaluation(Worded):
@@ -203,10 +197,8 @@ class OtherEvaluation(Worded):
     metric: str
     reported: float
     own: float
-
-    def _words(self) -> str:
-        return (f"evaluation {self.evaluation} found {self.metric} {self.reported:.6g}, and the harness {self.own:.6g} "
-                "with the same weights")
+    sentence = ("evaluation {evaluation} found {metric} {reported:.6g}, and the harness {own:.6g} with the same "
+                "weights")
 
 
 class NoSuccess(Worded):
@@ -303,9 +295,7 @@ class EnergyOfLastAttempt(Worded):
     """Energy of a resumed trial, which was tracked from its last start on."""
 
     kind: Literal["energy_of_last_attempt"] = "energy_of_last_attempt"
-
-    def _words(self) -> str:
-        return "its energy covers the last attempt only; that of earlier attempts is not included"
+    sentence = "its energy covers the last attempt only; that of earlier attempts is not included"
 
 
 class StepsMissing(Worded):
@@ -314,18 +304,14 @@ class StepsMissing(Worded):
     kind: Literal["steps_missing"] = "steps_missing"
     counted: int
     wanted: int
-
-    def _words(self) -> str:
-        return f"step records cover {self.counted} samples, evaluations {self.wanted}"
+    sentence = "step records cover {counted} samples, evaluations {wanted}"
 
 
 class ClockBackwards(Worded):
     """An evaluation that is dated before its predecessor."""
 
     kind: Literal["clock_backwards"] = "clock_backwards"
-
-    def _words(self) -> str:
-        return "the clock went backwards between evaluations"
+    sentence = "the clock went backwards between evaluations"
 
 
 class LongInitialisation(Worded):
@@ -366,9 +352,7 @@ class CheckpointsSkipped(Worded):
     count: int
     step: int
     problem: str
-
-    def _words(self) -> str:
-        return f"{self.count} checkpoint(s) were not written, the first at step {self.step}: {self.problem}"
+    sentence = "{count} checkpoint(s) were not written, the first at step {step}: {problem}"
 
 
 class Unassigned(Worded):
@@ -388,10 +372,8 @@ class CompiledLate(Worded):
     kind: Literal["compiled_late"] = "compiled_late"
     graphs: int
     seconds: float
-
-    def _words(self) -> str:
-        return (f"{self.graphs} graph(s) were compiled after the warm-up, which put {self.seconds:.1f} s on its "
-                "clocks: a shape came that the warm-up has not shown")
+    sentence = ("{graphs} graph(s) were compiled after the warm-up, which put {seconds:.1f} s on its clocks: a shape "
+                "came that the warm-up has not shown")
 
 
 class WorkersLost(Worded):
@@ -425,10 +407,8 @@ class SlowEvaluation(Worded):
     kind: Literal["slow_evaluation"] = "slow_evaluation"
     ratio: float
     limit: float
-
-    def _words(self) -> str:
-        return (f"a sample took {self.ratio:.1f} times as long in an evaluation as in training (limit {self.limit:g}): "
-                "an engine may have left training to it")
+    sentence = ("a sample took {ratio:.1f} times as long in an evaluation as in training (limit {limit:g}): an "
+                "engine may have left training to it")
 
 
 class BlockGap(Worded):

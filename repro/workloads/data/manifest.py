@@ -1,6 +1,6 @@
 """The manifest of a data set: its files with size and sha256, and facts of the content. Its hash identifies the data.
 
-A prepared data set is a folder of the store (`form.store`):
+A prepared data set is a folder of the store (`store`):
 
 - `manifest.json`: name, version, facts, and the sha256 of `files.txt`. It names no path of the machine.
 - `files.txt`: a line `SHA256 SIZE PATH` per file, relative to the data folder and sorted by path: 1.3 million files

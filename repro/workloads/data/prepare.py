@@ -35,8 +35,7 @@ SLICE = 512
 CHUNK = 1 << 20
 PARTIAL = "partial.txt"
 FRESH, OLD = ".new", ".old"
-"""Endings of the folders beside that of a data set: of the preparation that is being made, and of the one it re
-"""
+"""Endings of the folders beside that of a data set: of the preparation being made, and of the earlier one."""
 
 
 def prepare(form: DataForm, given: Path, progress: Progress) -> Prepared:

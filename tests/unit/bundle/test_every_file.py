@@ -16,11 +16,13 @@ from repro.bundle.source import open_record
 from repro.bundle.verify import verify
 from repro.core.errors import OutputError
 from repro.core.files import read_model, write_model
+from repro.record.derive.derive import derive
 from repro.record.folder import index
-from repro.record.folder.store import RunFolder
+from repro.record.folder.store import RunFolder, read_plan
+from repro.record.log.reading import read_log
 from repro.record.result.remarks import LogDamaged
 from repro.record.result.results import Result
-from repro.seams.launching import LaunchResult
+from repro.seams.launching import LaunchResult, RankEnd
 from tests.records import SUITE, make_record
 from tests.unit.bundle.test_verify import edit, reseal, trial_of
 
@@ -36,11 +38,6 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trial_of(record.folder.root).joinpath("system_1.txt").write_text("{}\n")
     index.seal(record.folder)
     return record.folder.root
-
-
-@pytest.fixture
-def run(original: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(original, tmp_path / "run"))
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +173,7 @@ def test_two_trials_swapped_with_their_names_mended(run: Path) -> None:
     assert len(found) == 2 and all("is the log of another trial" in what for what in found)
 
 
-@pytest.mark.parametrize("what", ["seed", "cell", "both-with-files", "digest", "margin", "skip"])
+@pytest.mark.parametrize("what", ["seed", "cell", "both-with-files", "digest", "margin", "rate", "skip"])
 def test_a_modified_plan(run: Path, what: str) -> None:
     """Pruning what did not suit, with a new index and, in the hardest case, a ledger and folders to match."""
     plan = json.loads((run / "plan.json").read_text())
@@ -198,6 +195,8 @@ def test_a_modified_plan(run: Path, what: str) -> None:
         plan["digest"] = "0" * 64
     if what == "margin":
         plan["suite"]["margin"] = 0.5
+    if what == "rate":
+        plan["cells"][0]["choices"]["optimizer"]["lr"] = 0.2
     if what == "skip":
         plan["order"] = plan["order"][:-1]
     (run / "plan.json").write_text(json.dumps(plan, indent=1) + "\n")
@@ -231,13 +230,9 @@ def test_a_complete_run_without_its_index_is_not_as_it_was(run: Path) -> None:
 @pytest.mark.parametrize("how", ["hung", "timed_out", "lost", "crashed"])
 def test_a_failure_is_as_it_was(run: Path, how: str) -> None:
     """A trial that hung, ran out of time, crashed with half a line, or lost its log is a record, not an alteration."""
-    from repro.record.derive.derive import derive
-    from repro.record.log.reading import read_log
-    from repro.seams.launching import RankEnd
-
     folder, path = RunFolder(run), trial_of(run)
     stored, log = read_model(path / "result.json", Result), path / "result_1.txt"
-    trial = next(item for item in verify_plan(run) if item.trial_id == path.name)
+    trial = next(item for item in read_plan(folder.plan).trials() if item.trial_id == path.name)
     lines = log.read_text().splitlines(keepends=True)
     log.write_text("".join(lines[:9]) + (lines[9][:40] + "\n" if how == "crashed" else ""))
     outcome = {"hung": LaunchResult((RankEnd(1, -9, "stuck in a barrier"),), 9.0, hung=True),
@@ -254,9 +249,3 @@ def test_a_failure_is_as_it_was(run: Path, how: str) -> None:
                                      for line in ledger))
     reseal(run)
     assert verify(run).problems == []
-
-
-def verify_plan(run: Path):
-    from repro.suite.planning.plan import Plan
-
-    return list(read_model(run / "plan.json", Plan).trials())

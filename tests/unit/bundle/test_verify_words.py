@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,11 +37,6 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_model(record.folder.environment, environment)
     index.seal(record.folder)
     return record.folder.root
-
-
-@pytest.fixture
-def run(original: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(original, tmp_path / "run"))
 
 
 def change(run: Path, edit: Change, name: str = "plan.json") -> None:

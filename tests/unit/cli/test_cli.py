@@ -212,7 +212,7 @@ def test_a_damaged_record_is_one_line_and_exit_code_2(called: Callable[..., Any]
     record.folder.parity_verdict.write_text("{")
     ended = called(tmp_path, "report", "run")
     assert ended.returncode == 2
-    assert ended.stderr.startswith("error: run/parity.json: not JSON")
+    assert ended.stderr.startswith("error: run/parity.json: Invalid JSON")
     assert ended.stderr.count("\n") == 1
 
 

@@ -17,7 +17,6 @@ from repro.core.errors import OutputError
 from repro.core.files import write_model
 from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record, RunFolder, read_record
-from repro.record.tuning import FOLDER
 from repro.suite.model import Suite
 from repro.suite.tune import Space
 from tests.made_tuned import TUNED, make_tuned, tuned_course, unchecked
@@ -78,7 +77,7 @@ def planted(tmp_path: Path, text: str = TUNED, **changes: Any) -> Record:
 def hidden_reruns(tmp_path: Path) -> Record:
     """AdamW's trials on digits ran again and again: the ledger has them."""
     record = planted(tmp_path)
-    folder = RunFolder(record.folder.root / FOLDER)
+    folder = record.folder.tuning
     tuning = read_record(folder.root)
     chosen = [item for item in tuning.attempts if "adamw" in str(tuning.cell(item.cell_id).label)][:2]
     for item in chosen:
@@ -88,7 +87,7 @@ def hidden_reruns(tmp_path: Path) -> Record:
 
 def test_trials_of_no_declared_setting_are_refused(tmp_path: Path) -> None:
     record = planted(tmp_path)
-    RunFolder(record.folder.root / FOLDER).append_attempt(Attempt(
+    RunFolder(record.folder.root).tuning.append_attempt(Attempt(
         trial_id="ddp-p2-b64-fp32-s0-00000000", cell_id="ddp-p2-b64-fp32-00000000", repeat=0, attempt=1,
         started_ms=1.6e12, seconds=1.0, status="ok"))
     with pytest.raises(OutputError, match="names a cell that the plan does not have"):
@@ -180,7 +179,7 @@ def tuned_on_scored_seeds(tmp_path: Path) -> Record:
 def one_master_seed(tmp_path: Path) -> Record:
     """The plan of the tuning has the master seed of the scored trials, the suite states another."""
     record = planted(tmp_path)
-    folder = RunFolder(record.folder.root / FOLDER)
+    folder = record.folder.tuning
     plan = read_record(folder.root).plan
     write_model(folder.plan, plan.model_copy(update={"suite": unchecked(plan.suite, master_seed=11)}))
     return record
@@ -236,7 +235,7 @@ def test_untuned_optimizers_are_not_judged_and_other_records_need_no_tuning(tmp_
 
 
 def test_a_tuning_alone_has_its_page(fair: Record, tmp_path: Path) -> None:
-    record = read_record(fair.folder.root / FOLDER)
+    record = read_record(fair.folder.tuning.root)
     found = check_tuning(record)
     assert found is not None and found.scored_seed is None and found.problems == ()
     page = render(record, tmp_path)

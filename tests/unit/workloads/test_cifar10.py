@@ -23,12 +23,6 @@ from tests.made_data import archive, as_pickle, cifar10_contents, cifar10_folder
 torch = pytest.importorskip("torch")
 
 
-@pytest.fixture(autouse=True)
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("REPRO_DATA", str(tmp_path / "store"))
-    return tmp_path / "store"
-
-
 # ---- files
 
 def test_every_form_of_the_files_gives_the_same_data(tmp_path: Path) -> None:

@@ -30,12 +30,6 @@ STAGES = ((0, 32), (2, 48))
 STREAMS = Streams(7, 0)
 
 
-@pytest.fixture(autouse=True)
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("REPRO_DATA", str(tmp_path / "store"))
-    return tmp_path / "store"
-
-
 @pytest.fixture
 def data(tmp_path: Path) -> Prepared:
     return prepared(ImageNetForm(), image_folders(tmp_path / "images"))

@@ -56,12 +56,6 @@ class Converted(Letters):
         return own
 
 
-@pytest.fixture(autouse=True)
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("REPRO_DATA", str(tmp_path / "store"))
-    return tmp_path / "store"
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     found = tmp_path / "given"

@@ -20,12 +20,6 @@ pytest.importorskip("imagehash")
 SHA = digits.SHA256
 
 
-@pytest.fixture(autouse=True)
-def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setenv("REPRO_DATA", str(tmp_path / "store"))
-    return tmp_path / "store"
-
-
 def bits(words: np.ndarray, count: int) -> np.ndarray:
     return np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=1)[:, :count]
 

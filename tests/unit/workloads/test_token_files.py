@@ -43,12 +43,6 @@ def silent(what: str, done: int, total: int) -> None:
     pass
 
 
-@pytest.fixture(autouse=True)
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("REPRO_DATA", str(tmp_path / "store"))
-    return tmp_path / "store"
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Two shards for training and one for validation, of tokens 0, 1, 2, ..."""

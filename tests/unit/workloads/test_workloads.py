@@ -15,7 +15,7 @@ import torch
 from repro.core.errors import TrialError
 from repro.core.random_streams import Streams
 from repro.seams.training import TrainingParts, Workload
-from repro.workloads import digits, synthetic
+from repro.workloads import digits, mnist1d, synthetic
 from repro.workloads.cifar10 import Cifar10Synthetic
 from repro.workloads.digits import Digits, DigitsMlp
 from repro.workloads.gpt_synthetic import GptSynthetic
@@ -25,7 +25,7 @@ from repro.workloads.synthetic import Synthetic
 from repro.workloads.text import Text
 
 SMALL = Synthetic(image_size=8, channels=1, classes=4, samples=512, held_out=128, width=8, depth=2)
-ALL = [Digits(), DigitsMlp(hidden=32), DigitsMlp(hidden=32, augment=True), SMALL]
+ALL = [Digits(), DigitsMlp(hidden=32), DigitsMlp(hidden=32, augment=True), SMALL, Mnist1d()]
 
 
 def _open(workload: Workload, seed: int = 0) -> TrainingParts:
@@ -196,8 +196,9 @@ def _accuracy_after(workload: Workload, epochs: int, rate: float) -> float:
 
 @pytest.mark.parametrize(
     ("workload", "epochs", "rate", "least"),
-    [(SMALL, 6, 0.05, 0.8), (Digits(), 3, 0.05, 0.8), (DigitsMlp(hidden=128), 3, 0.05, 0.9)],
-    ids=["synthetic", "digits", "digits-mlp"],
+    [(SMALL, 6, 0.05, 0.8), (Digits(), 3, 0.05, 0.8), (DigitsMlp(hidden=128), 3, 0.05, 0.9),
+     (Mnist1d(), 4, 0.05, 0.35)],
+    ids=["synthetic", "digits", "digits-mlp", "mnist1d"],
 )
 def test_accuracy_rises(workload: Workload, epochs: int, rate: float, least: float) -> None:
     assert _accuracy_after(workload, epochs, rate) > least
@@ -212,10 +213,71 @@ def test_made_up_data_are_labelled_and_follow_the_options() -> None:
     assert np.bincount(images.targets).min() > 100
 
 
-TINY = [Text(), GptSynthetic(size="small", context=32), Mnist1d(), Cifar10Synthetic(samples=64, held_out=32),
+TINY = [Text(), GptSynthetic(size="small", context=32), Cifar10Synthetic(samples=64, held_out=32),
         ImageNetSynthetic(samples=64, held_out=32, classes=4, model="alexnet_bn")]
 
 
 @pytest.mark.parametrize("workload", [*ALL, *TINY], ids=lambda each: type(each).__name__)
 def test_a_workload_says_whether_input_workers_can_read_its_samples(workload: Workload) -> None:
     assert workload.reads_samples == (workload.build(Streams(7, 0), "cpu").reader is not None)
+
+
+# ---- MNIST-1D: the published procedure's signals
+
+FIRST, TARGETS = [-0.3320, -0.4719, -0.7787], [2, 6, 4, 5, 6, 6, 6, 0, 3, 1, 6, 9]
+
+
+def test_the_signals_are_those_of_the_published_package() -> None:
+    """Figures of `mnist1d.data.make_dataset()`, mnist1d 0.0.2.post1 with numpy 2.4 and scipy 1.17, rounded."""
+    signals = mnist1d.verified(mnist1d.SHA256)
+    assert signals.images.shape == (4000, 40)
+    assert signals.eval_images.shape == (1000, 40)
+    assert signals.images[0, :3].tolist() == pytest.approx(FIRST, abs=1e-6)
+    assert signals.targets[:12].tolist() == TARGETS
+    together = np.concatenate([signals.images, signals.eval_images])
+    assert float(together.mean()) == pytest.approx(0, abs=1e-5)
+    assert float(together.std()) == pytest.approx(1, abs=1e-5)
+    assert np.bincount(np.concatenate([signals.targets, signals.eval_targets])).tolist() == [500] * 10
+
+
+def test_making_them_disturbs_no_other_generator() -> None:
+    np.random.seed(3)
+    first = np.random.rand()
+    np.random.seed(3)
+    mnist1d.make.cache_clear()
+    mnist1d.make()
+    assert np.random.rand() == first
+
+
+def test_other_content_is_refused() -> None:
+    with pytest.raises(TrialError, match="numpy or scipy of this installation draw or filter differently"):
+        mnist1d.verified("0" * 64)
+
+
+def test_parts_show_each_sample_as_it_is() -> None:
+    workload = Mnist1d()
+    parts = workload.build(Streams(7, 0), "cpu")
+    assert parts.open_data() == workload.identity().sha256 == mnist1d.SHA256
+    indices = np.array([3999, 0])
+    inputs, targets = parts.train_batch(5, indices)
+    signals = mnist1d.make()
+    assert inputs.shape == (2, 1, 40)
+    assert np.array_equal(inputs[:, 0].numpy(), signals.images[indices])
+    assert targets.tolist() == signals.targets[indices].tolist()
+    assert parts.fed is not None
+    assert [fed[0].tolist() for fed in parts.fed()] == [[3999, 0]]
+    assert parts.synthetic_batch(4)[0].shape == (4, 1, 40)
+    assert parts.model(inputs).shape == (2, 10)
+    assert sum(item.numel() for item in parts.model.parameters()) == 5210  # the paper's network
+
+
+# ---- what is stated without building
+
+
+@pytest.mark.parametrize("workload", [
+    Digits(), Digits(norm="batch"), DigitsMlp(hidden=8, depth=2), Mnist1d(), Synthetic(depth=2, samples=8, held_out=8),
+    Text(layers=2), GptSynthetic(layers=1, heads=2, width=16), GptSynthetic(layers=2, heads=2, width=16, tied=False)],
+    ids=lambda workload: f"{type(workload).__name__}{workload.model_dump(exclude_defaults=True)}")
+def test_the_stated_number_of_tensors_is_that_of_the_model(workload: Workload) -> None:
+    model = workload.build(Streams(0, 0), "cpu").model
+    assert workload.tensor_count == sum(parameter.requires_grad for parameter in model.parameters())
