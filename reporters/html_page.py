@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from markupsafe import Markup, escape
 
 from repro.audit.rules import check, failing_first
-from repro.compare.cell_figures import notes
+from repro.compare.cell_figures import cell_checks, notes
 from repro.compare.evidence.time_split import in_words
 from repro.compare.findings import findings
-from repro.compare.operation_figures import cell_checks
 from repro.core import registry
 from repro.core.files import write_text
 from repro.record.folder.store import Record
@@ -26,6 +25,7 @@ from repro.suite.quality import common_noun
 from repro.tables.tuning import end_of, figure_text, setting_text
 
 from .page.cells import marks, origins, rows
+from .page.charts.curves import end_word as curve_end
 from .page.charts.curves import panels
 from .page.charts.scaling import scaling
 from .page.charts.survival import survival
@@ -79,7 +79,7 @@ def view(record: Record) -> dict[str, Any]:
         "tuning": page_tuning(found), "setting_text": setting_text, "figure_text": figure_text, "end_of": end_of,
         "until": "the end" if plan.design.is_contest else "target",
         "calibration": found.calibration, "error_budget": found.error_budget, "in_words": in_words,
-        "rules": failing_first(rules), "checklist": by_source(rules), "panels": panels(record),
+        "rules": failing_first(rules), "checklist": by_source(rules), "panels": panels(record), "curve_end": curve_end,
         "survival": survival(found), "found": found, "training": figures(found), "cell_notes": notes,
         "observer_limit": OBSERVER_LIMIT,
         "clock_checks": CHECKS, "worst": worst, "determinism": LEVELS, "pairing": pairing(record),

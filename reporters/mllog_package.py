@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,6 +26,8 @@ from repro.suite.planning.cell import Cell
 from repro.tables.tables import about
 from repro.tables.text import gibibytes
 from repro.tables.values import plain
+
+from .page.document import finite_data
 
 FOLDER = "mllog"
 PROGRESS = ("block_start", "block_stop", "epoch_start", "epoch_stop", "eval_start", "eval_stop")
@@ -132,26 +134,11 @@ def _deep(value: Any) -> bool:
 
 def line(event: Event) -> str:
     """Format an event as a line of strict JSON: values that are not finite become null."""
-    return replace(event, value=_finite(event.value), metadata=_finite(dict(event.metadata))).line()
+    return replace(event, value=finite_data(event.value), metadata=finite_data(dict(event.metadata))).line()
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and value - value != 0 else value
-
-
-@dataclass(frozen=True, slots=True)
-class Disclosure:
-    """Settings of a trial, by the keys of MLPerf."""
-
-    values: dict[str, Any]
-
-
-def disclosure(cell: Cell, item: Result) -> Disclosure:
-    """Return the settings that the rules of round 6.1 require, if the session read them back.
+def disclosure(cell: Cell, item: Result) -> dict[str, Any]:
+    """Return the settings that the rules of round 6.1 require, by MLPerf's keys, if the session read them back.
 
     The precision in attention is missing: it is not recorded, and most models here have no attention.
     """
@@ -164,10 +151,10 @@ def disclosure(cell: Cell, item: Result) -> Disclosure:
         "config_filename": "suite.yaml",
     }
     found |= {f"{kind}_parallelism": 1 for kind in ("tensor", "pipeline", "context", "expert")}
-    return Disclosure({key: value for key, value in found.items() if value is not None})
+    return {key: value for key, value in found.items() if value is not None}
 
 
-def export(events: Sequence[Event], disclosed: Disclosure) -> Iterator[Event]:
+def export(events: Sequence[Event], disclosed: dict[str, Any]) -> Iterator[Event]:
     """Yield the events of the log with the additions of MLPerf's common rules, in the order of the log."""
     ahead = _samples_ahead(events)
     keys, samples = {event.key for event in events}, 0
@@ -184,7 +171,7 @@ def export(events: Sequence[Event], disclosed: Disclosure) -> Iterator[Event]:
             samples = _count(event) or samples
         if event.key == "init_start":
             yield from (Event(key, value, "POINT_IN_TIME", event.time_ms, {ADDED: True})
-                        for key, value in disclosed.values.items() if key not in keys)
+                        for key, value in disclosed.items() if key not in keys)
 
 
 def _count(event: Event) -> int | None:

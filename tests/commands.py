@@ -1,4 +1,4 @@
-"""The `repro` command in a process of its own, with this checkout's code."""
+"""`repro` as a process of its own, as a user starts it."""
 
 from __future__ import annotations
 
@@ -6,31 +6,40 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
-ROOT = Path(__file__).parents[1]
-WITH_PLUGINS = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "plugins")])
-"""PYTHONPATH of suites that name the plug-ins of the tests."""
+ROOT = Path(__file__).resolve().parents[1]
+PLUGINS = ROOT / "tests" / "plugins"
 
 
-def environment(**variables: str) -> dict[str, str]:
-    """Return the variables of such a process: one thread a rank, and `python` is the one that runs the tests."""
-    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu",
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", **variables}
+class Ended(NamedTuple):
+    """What a command left."""
+
+    code: int
+    out: str
+    error: str
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Environment of processes that use this checkout's code and `python`, one thread each, and send no telemetry."""
+    return {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", **more}
 
 
 def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-    """Start the command in a folder."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "repro", *arguments], cwd=folder, env=environment(**variables), text=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    """Start `repro ARGUMENTS` in a folder; both outputs are pipes."""
+    return subprocess.Popen([sys.executable, "-m", "repro", *arguments], cwd=folder, env=environment(**variables),
+                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def run(folder: Path, *arguments: str, limit: float = 300, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a folder to its end, at most `limit` seconds."""
-    with start(folder, *arguments, **variables) as process:
-        try:
-            out, error = process.communicate(timeout=limit)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise
-    return subprocess.CompletedProcess(process.args, process.returncode, out, error)
+def command(folder: Path, *arguments: str, **variables: str) -> Ended:
+    """Run `repro ARGUMENTS` in a folder to its end; never a traceback."""
+    process = start(folder, *arguments, **variables)
+    try:
+        out, error = process.communicate(timeout=3600)
+    except BaseException:
+        process.kill()
+        raise
+    assert "Traceback" not in error and "internal error" not in error, error
+    return Ended(process.returncode, out, error)

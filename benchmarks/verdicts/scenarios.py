@@ -27,8 +27,7 @@ from benchmarks.verdicts.scenario import (
 from benchmarks.verdicts.sequential_runs import sequential_scenarios
 from repro import stats
 from repro.compare import Comparison, compare
-from repro.compare.runs.several_runs import versus_several
-from repro.compare.runs.two_runs import Ran, versus
+from repro.compare.runs.two_runs import Ran, versus, versus_several
 from repro.compare.verdict.condition import parse
 from repro.core.errors import UsageError
 from repro.core.machine import Machine

@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from repro import stats
-from repro.stats.anytime import bet
+from repro.stats.anytime import bet, e_same
 from repro.suite.model import MARGIN
 
 FAR = 3.0
@@ -52,7 +52,7 @@ def is_open_anytime(logs: np.ndarray) -> bool:
     """Return True if no verdict is possible at any number of pairs, for an e-process."""
     if first_refuted(logs) is not None:
         return False
-    return not np.all(np.isfinite(logs)) or stats.e_same(logs.tolist(), MARGIN) < 1 / ALPHA
+    return not np.all(np.isfinite(logs)) or e_same(logs.tolist(), MARGIN) < 1 / ALPHA
 
 
 def first_refuted(logs: np.ndarray) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repro.compare import METRICS, Bounds, MetricSpec, Summary
-from repro.compare.evidence.observation import is_meaningless
+from repro.compare.evidence.pairing import is_meaningless
 from repro.compare.findings import Findings
 from repro.record.folder.store import Record
 from repro.record.result.results import Result, figure

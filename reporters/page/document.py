@@ -118,11 +118,12 @@ def decimals(value: float | None) -> Number | None:
     return None if value is None else Number(value, f"{value:,.5f}")
 
 
-def _finite(data: Any) -> Any:
+def finite_data(data: Any) -> Any:
+    """Return data for JSON with None in place of values that are not finite."""
     if isinstance(data, dict):
-        return {key: _finite(value) for key, value in data.items()}
+        return {key: finite_data(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [_finite(value) for value in data]
+        return [finite_data(value) for value in data]
     return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
@@ -131,7 +132,7 @@ def inline_json(data: Any) -> Markup:
     try:
         text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     except ValueError:  # rare, so the search for such values runs only then
-        text = json.dumps(_finite(data), separators=(",", ":"), allow_nan=False)
+        text = json.dumps(finite_data(data), separators=(",", ":"), allow_nan=False)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)
@@ -141,5 +142,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "inline_json": inline_json, "spaced": spaced, "capitalize_first": lambda text: text[:1].upper() + text[1:],
     "milliseconds": lambda value: None if value is None else milliseconds(value), "number": number, "seconds": seconds,
     "share": share, "significant": significant, "gibibytes": gibibytes, "moment": moment, "decimals": decimals,
+    "whole": lambda value: Number(value, f"{value:,}"),
 }
 """The forms of values that templates ask for."""

@@ -43,11 +43,6 @@ class Picture:
     """The ratio of the primary contrast on an axis of its own; places in per cent of the width."""
 
     axis: Axis
-    one: float
-    dot: float
-    bar: tuple[float, float] | None
-    pairs: tuple[tuple[float, str], ...]
-    """(place, tooltip)."""
     slopes: tuple[Slope, ...]
     ends: tuple[Number, Number] | None
     """Figures at the top and bottom of the slopes."""
@@ -127,12 +122,7 @@ def _picture(primary: Ratio | None, margin: float) -> Picture | None:
     limits = (1 / (1 + margin), 1 + margin)
     axis = around_one([primary.ratio.value, *ends, *limits, *(row.ratio.value for row in primary.pairs)])
     slopes, extremes = _slopes(primary)
-    return Picture(
-        axis=axis, one=axis.at(1.0), dot=axis.at(primary.ratio.value),
-        bar=(axis.at(ends[0]), axis.at(ends[1])) if ends else None,
-        pairs=tuple((axis.at(row.ratio.value), f"seed {row.repeat}: ratio {row.ratio}") for row in primary.pairs),
-        slopes=slopes, ends=extremes, margin=(axis.at(limits[0]), axis.at(limits[1])),
-    )
+    return Picture(axis, slopes, extremes, (axis.at(limits[0]), axis.at(limits[1])))
 
 
 def _slopes(primary: Ratio) -> tuple[tuple[Slope, ...], tuple[Number, Number] | None]:

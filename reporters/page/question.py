@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from repro.compare import METRICS
-from repro.compare.evidence.observation import observe
+from repro.compare.evidence.pairing import observe
 from repro.compare.findings import Findings
 from repro.record.folder.store import Record
 from repro.record.result.results import figure

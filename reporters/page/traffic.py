@@ -60,18 +60,23 @@ class TrafficRow:
 
 @dataclass(frozen=True, slots=True)
 class OverlapRow:
-    """Exposed seconds per step, overlap on minus off, paired by seed."""
+    """Exposed seconds per step of two cells, overlap on and off, paired by seed."""
 
     on: CellMark
     off: CellMark
-    n: int
-    exposed_on: Number | None
-    exposed_off: Number | None
-    difference: Number | None
-    interval: tuple[Number, Number] | None
+    pairs: tuple[tuple[int, float, float], ...]
+    """(seed, seconds with overlap, seconds without)."""
+    interval: tuple[float, float] | None
+    """Of the mean difference, on minus off."""
     words: str
-    pairs: tuple[tuple[int, Number | None], ...]
-    """(seed, difference)."""
+
+    @property
+    def means(self) -> tuple[float, float, float] | None:
+        """Mean with overlap, without, and of the difference; None without a pair."""
+        if not self.pairs:
+            return None
+        return (mean(ours for _, ours, _ in self.pairs), mean(theirs for _, _, theirs in self.pairs),
+                mean(ours - theirs for _, ours, theirs in self.pairs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,15 +209,8 @@ def _overlap(record: Record, known: dict[str, CellMark], on: Cell, off: Cell) ->
     ]
     differences = [ours - theirs for _, ours, theirs in pairs]
     interval = mean_interval(differences)
-    return OverlapRow(
-        on=known[on.cell_id], off=known[off.cell_id], n=len(pairs),
-        exposed_on=milliseconds(mean(ours for _, ours, _ in pairs)) if pairs else None,
-        exposed_off=milliseconds(mean(theirs for _, _, theirs in pairs)) if pairs else None,
-        difference=milliseconds(mean(differences)) if pairs else None,
-        interval=(milliseconds(interval[0]), milliseconds(interval[1])) if interval else None,
-        words=_words(differences, interval, record.plan.design.common),
-        pairs=tuple((repeat, milliseconds(ours - theirs)) for repeat, ours, theirs in pairs),
-    )
+    return OverlapRow(known[on.cell_id], known[off.cell_id], tuple(pairs), interval,
+                      _words(differences, interval, record.plan.design.common))
 
 
 def _paired(one: Result, other: Result) -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.compare import METRICS, Bounds, Comparison
-from repro.compare.ranking.score_figures import Scores
+from repro.compare.ranking.scores import Scores
 from repro.core.files import write_bytes
 from repro.record.folder.store import Record
 from repro.suite.planning.cell import Cell

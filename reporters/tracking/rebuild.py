@@ -22,7 +22,7 @@ from repro.suite.planning.plan import Plan
 from repro.tables.text import limited, visible
 
 from .address import check_scheme
-from .server import PAGE, configure_mlflow, translated
+from .server import configure_mlflow, search, translated
 
 OF_A_RUN = ("plan.json", "suite.yaml", "environment.json", "ledger.jsonl", "incidents.jsonl", "looks.jsonl",
             "launchers.json", "parity.json", FILE)
@@ -50,7 +50,8 @@ def rebuild(uri: str | None, experiment: str, out: Path, timeout_seconds: float)
         found = client.get_experiment_by_name(experiment)
         if found is None:
             raise UsageError(f"{redacted(place)}: no experiment named {name}")
-        runs = _runs(client, found.experiment_id)
+        runs = [run for run in search(client, found.experiment_id, "tags.`repro.level` != ''", "DESC")
+                if {"repro.run", "repro.key", "repro.level"} <= run.data.tags.keys()]  # ours, the newest first
     records = list(dict.fromkeys(run.data.tags["repro.run"] for run in runs))
     if not records:
         raise UsageError(f"{redacted(place)}: experiment {name} holds no run of this tool")
@@ -65,19 +66,6 @@ def rebuild(uri: str | None, experiment: str, out: Path, timeout_seconds: float)
         shutil.rmtree(out, ignore_errors=True)
         raise
     return out, len(records) - 1
-
-
-def _runs(client: Any, experiment: str) -> list[Any]:
-    """Return the runs with our tags, the newest first."""
-    found: list[Any] = []
-    token = None
-    while True:
-        page = client.search_runs([experiment], "tags.`repro.level` != ''", max_results=PAGE, page_token=token,
-                                  order_by=["attributes.start_time DESC"])
-        found += [run for run in page if {"repro.run", "repro.key", "repro.level"} <= run.data.tags.keys()]
-        token = page.token
-        if not token:
-            return found
 
 
 def _fill(client: Any, runs: Sequence[Any], folder: RunFolder, aside: Path) -> None:

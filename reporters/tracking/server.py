@@ -187,17 +187,8 @@ class Server:
             known: key -> the run in tracking.json, which stays.
         """
         found: dict[str, list[Any]] = {}
-        token: str | None = None
-        while True:
-            page = self._client.search_runs(
-                [self.experiment_id], f"tags.`repro.run` = '{run}'", max_results=PAGE, page_token=token,
-                order_by=["attributes.start_time ASC"],
-            )
-            for item in page:
-                found.setdefault(item.data.tags.get("repro.key", ""), []).append(item)
-            token = page.token
-            if not token:
-                break
+        for item in search(self._client, self.experiment_id, f"tags.`repro.run` = '{run}'", "ASC"):
+            found.setdefault(item.data.tags.get("repro.key", ""), []).append(item)
         return {key: _image(self._one(runs, (known or {}).get(key))) for key, runs in found.items()}
 
     def _one(self, runs: Sequence[Any], known: str | None) -> Any:
@@ -284,6 +275,23 @@ class Server:
             self._client.update_run(image.run_id, status=view.status)
         self._tally.count()
         image.status, image.end_ms = view.status, view.end_ms
+
+
+def search(client: Any, experiment: str, wanted: str, order: str) -> Iterator[Any]:
+    """Yield the runs of an experiment by their start, page by page.
+
+    Args:
+        wanted: a filter of MLflow's.
+        order: `ASC` or `DESC`.
+    """
+    token: str | None = None
+    while True:
+        page = client.search_runs([experiment], wanted, max_results=PAGE, page_token=token,
+                                  order_by=[f"attributes.start_time {order}"])
+        yield from page
+        token = page.token
+        if not token:
+            return
 
 
 def _is_new(stored: float | None, point: MetricPoint) -> bool:

@@ -10,14 +10,13 @@ from repro.compare.cell_figures import cell_figures
 from repro.compare.design.calibration import Calibration, read_kept_calibration
 from repro.compare.design.effect import MainEffect
 from repro.compare.design.factorial import main_effects
+from repro.compare.design.standing import claims
 from repro.compare.figures import Claim
-from repro.compare.ranking.score_figures import Scores
-from repro.compare.ranking.scores import NotScored, record_scores
+from repro.compare.ranking.scores import NotScored, Scores, record_scores
 from repro.compare.ranking.tuning_check import TuningCheck, check_tuning
-from repro.compare.runs.error_budget import error_budget
 from repro.compare.runs.run_warnings import RunWarning, run_warnings
-from repro.compare.verdict.contest import claims
 from repro.compare.verdict.convergence import Convergence, check
+from repro.compare.verdict.family import error_budget
 from repro.record.folder.store import Record
 from repro.suite.metrics import METRICS
 
@@ -95,7 +94,7 @@ class Findings:
     @cached_property
     def error_budget(self) -> str:
         """How the 5 % for wrong verdicts are spent; "" without a verdict."""
-        return error_budget(self.comparisons, self.effects, len(self.convergence), self.claims)
+        return error_budget(self.comparisons, len(self.effects), len(self.convergence), self.claims)
 
     @cached_property
     def figures(self) -> Mapping[str, Mapping[str, float]]:

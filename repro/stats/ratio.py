@@ -1,14 +1,19 @@
-"""Ratios of two samples of times, on logs, so that units cancel and swapping inverts."""
+"""Student's t: ratios of two samples of times, their equivalence, and the claim that a mean reaches a target.
+
+Ratios are on logs, so that units cancel and swapping inverts.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from repro.stats.interval import Interval, from_log, t_quantile
-from repro.stats.sample import at_least, check_level, deviation, mean, positive, spread
+from repro.stats.sample import at_least, check_level, deviation, finite, mean, positive, spread
 
 
 def log_ratios(candidate: Sequence[float], baseline: Sequence[float]) -> np.ndarray:
@@ -96,3 +101,99 @@ def two_sided(statistic: float, freedom: float) -> float:
     from scipy.special import stdtr
 
     return min(1.0, 2.0 * float(stdtr(freedom, -abs(statistic))))
+
+
+@dataclass(frozen=True, slots=True)
+class Equivalence:
+    """Outcome of two one-sided tests that the ratio is within 1 / (1 + margin) to 1 + margin."""
+
+    p: float
+    """The larger of the two."""
+    interval: Interval
+    """Interval of the ratio, at 1 - 2 alpha: inside the margin exactly if `equivalent`."""
+    equivalent: bool
+    margin: float
+
+
+def tost(logs: Sequence[float], margin: float, alpha: float = 0.05) -> Equivalence:
+    """Test the equivalence of pairs.
+
+    Args:
+        logs: log ratios of pairs.
+        margin: 0.05 tests for a ratio between 1 / 1.05 and 1.05, a range that stays the same if the cells are swapped.
+
+    Raises:
+        ValueError: fewer than two pairs, one not finite, all equal (an effect of the grid, not equality), or a margin
+            or an alpha out of range.
+    """
+    values = finite(logs, "logs of ratios")
+    error = spread(values, "an equivalence test") / math.sqrt(len(values))
+    return _outcome(mean(values), error, len(values) - 1, margin, alpha)
+
+
+def tost_welch(
+    candidate: Sequence[float], baseline: Sequence[float], margin: float, alpha: float = 0.05
+) -> Equivalence:
+    """Test the equivalence of two independent samples of times, with Welch's error and degrees of freedom.
+
+    Raises:
+        ValueError: as `welch_ratio`, or a margin or an alpha out of range.
+    """
+    return _outcome(*welch(candidate, baseline), margin, alpha)
+
+
+def _outcome(mean: float, error: float, freedom: float, margin: float, alpha: float) -> Equivalence:
+    from scipy.special import stdtr
+
+    if not (margin > 0 and math.isfinite(margin)):
+        raise ValueError(f"a margin is a positive number, 0.05 for 5 %, not {margin}")
+    if not 0 < alpha < 0.5:
+        raise ValueError(f"alpha must be between 0 and 0.5, not {alpha}")
+    edge = math.log1p(margin)
+    p = max(float(stdtr(freedom, (mean - edge) / error)), float(stdtr(freedom, (-edge - mean) / error)))
+    half = t_quantile(1 - alpha, freedom) * error
+    interval = Interval(from_log(mean - half), from_log(mean + half), 1 - 2 * alpha)
+    return Equivalence(p, interval, p <= alpha, margin)
+
+
+Direction = Literal["higher", "lower"]
+"""Direction of better qualities: "higher" or "lower"."""
+
+
+@dataclass(frozen=True, slots=True)
+class QualityClaim:
+    """Outcome of a one-sided test that a mean is at least as good as a target."""
+
+    mean: float
+    deviation: float
+    """Standard deviation of the sample (n - 1)."""
+    n: int
+    p: float
+    """Probability of a mean as far on the good side if the true mean were the target."""
+    supported: bool
+    """p is at most alpha."""
+
+
+def quality_claim(
+    values: Sequence[float], target: float, direction: Direction = "lower", alpha: float = 0.01
+) -> QualityClaim:
+    """Test the claim by Student's one-sample t test; the null hypothesis is a mean on the bad side of the target.
+
+    Args:
+        values: the quality at the end of every declared run; none may be left out.
+        alpha: level of the test, declared before the runs.
+
+    Raises:
+        ValueError: fewer than two values, no spread, one not finite, or alpha out of range.
+    """
+    from scipy.special import stdtr
+
+    if not 0 < alpha < 0.5:
+        raise ValueError(f"alpha must be between 0 and 0.5, not {alpha}")
+    if not math.isfinite(target):
+        raise ValueError(f"a target must be a finite number, not {target}")
+    array = finite(values, "qualities")
+    deviation, middle = spread(array, "a test of a mean"), mean(array)
+    statistic = (middle - target) / (deviation / math.sqrt(len(array)))
+    p = float(stdtr(len(array) - 1, statistic if direction == "lower" else -statistic))
+    return QualityClaim(middle, deviation, len(array), p, p <= alpha)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from repro.compare.operation_figures import cell_checks, cell_measures
+from repro.compare.cell_figures import cell_checks, cell_measures
 from repro.record.folder.store import Record
 from repro.suite.planning.cell import Cell
 from repro.tables.layout import Column, TextTable, count, ends, figure, laid, name, rounded, words

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from repro.compare import METRICS
-from repro.compare.ranking.score_figures import ContenderScore, Scores
-from repro.compare.ranking.scores import TWICE
+from repro.compare.ranking.scores import TWICE, ContenderScore, Scores
 
 from .layout import Column, TextTable, count, ends, figure, laid, name, rounded, words
 from .values import Row, bounds, estimate, plain

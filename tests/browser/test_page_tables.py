@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import shutil
 import subprocess
@@ -22,24 +21,16 @@ from repro.compare.runs.runs import compare_runs
 from repro.core import registry
 from repro.published.importing import import_results as import_published
 from repro.record.folder.store import read_record
-from repro.suite.model import Trial
-from tests.records import SCALING, SUITE, Course, make_record, scaling_course
+from tests.records import SCALING, SUITE, make_record, scaling_course
+from tests.unit.reporters.parsed_page import uneven
 
 AXE = "axe-core@4.10.3"
-
-
-def course(trial: Trial) -> Course:
-    """Spread, three misses in one cell, nothing crashed: every kind of comparison is there."""
-    generator = random.Random(f"{trial.cell_id} {trial.repeat}")
-    step = 0.02 * generator.lognormvariate(0, 0.12) / trial.choices.processes**0.8
-    misses = trial.choices.engine.kind == "deepspeed" and trial.choices.processes == 2 and trial.repeat in (1, 2, 5)
-    return Course(step, hits_at=None if misses else generator.choice([3, 4, 4, 5, 6]))
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("tables") / "run"
-    record = make_record(root, SUITE, course)
+    record = make_record(root, SUITE, uneven)
     registry.load("reporter", "html")().write(record, root / "report")
     return root
 

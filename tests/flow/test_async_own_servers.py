@@ -19,7 +19,7 @@ from repro.launchers.netns.probe import ability
 from repro.record.folder.store import Record, read_record
 from repro.record.result.parts import Protocol
 from repro.record.result.results import Result
-from tests import commands
+from tests.commands import start as start_repro
 from tests.tracking_server import serving
 
 pytest.importorskip("torch")
@@ -51,7 +51,7 @@ def start(folder: Path, engines: str, launcher: str = "local", epochs: int = 2,
     for name, value in {"ENGINES": engines, "LAUNCHER": launcher, "EPOCHS": str(epochs), "GATE": gate}.items():
         text = text.replace(name, value)
     (folder / "suite.yaml").write_text(text)
-    return commands.start(folder, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    return start_repro(folder, "run", "suite.yaml", "--no-mlflow", "--out", "run")
 
 
 def finish(folder: Path, process: subprocess.Popen[str]) -> Record:

@@ -15,7 +15,7 @@ from repro.reporters.tracking.run_view import cell_view
 from repro.cli.main import cli
 from repro.core.errors import ReproError
 from repro.record.folder.store import read_record
-from tests import commands
+from tests.commands import command
 
 PROGRAM = """\
 import random, sys, time
@@ -58,11 +58,11 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("contest")
     (folder / "train.py").write_text(PROGRAM)
     (folder / "suite.yaml").write_text(SUITE)
-    ended = commands.run(folder, "run", "suite.yaml", "--no-mlflow", "--out", "run")
-    assert ended.returncode == 0, ended.stderr
-    assert "4 of 4 ran to their end" in ended.stdout and ", end after " in ended.stderr
-    assert "quality of mean=3.29: not supported: mean 3." in ended.stdout
-    assert "target after" not in ended.stderr and "reached" not in ended.stdout
+    ended = command(folder, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    assert ended.code == 0, ended.error
+    assert "4 of 4 ran to their end" in ended.out and ", end after " in ended.error
+    assert "quality of mean=3.29: not supported: mean 3." in ended.out
+    assert "target after" not in ended.error and "reached" not in ended.out
     return folder
 
 
@@ -75,8 +75,8 @@ def test_every_run_is_ok_at_its_end_and_the_mean_is_judged(ran: Path) -> None:
     record = read_record(ran / "run")
     assert [item.status for item in record.results] == ["ok"] * 8
     assert all(item.tta_wall == pytest.approx(item.curve[-1].wall_seconds) for item in record.results)
-    written = commands.run(ran, "compare", "run", "--json", "--markdown", "comment.md")
-    found = json.loads(written.stdout)
+    written = command(ran, "compare", "run", "--json", "--markdown", "comment.md")
+    found = json.loads(written.out)
     comment = (ran / "comment.md").read_text()
     assert "quality of mean=3.29: not supported" in comment and "At its end" in comment and "reached" not in comment
     assert [item["verdict"] for item in found["claims"]] == ["supported", "not supported"]
@@ -86,7 +86,7 @@ def test_every_run_is_ok_at_its_end_and_the_mean_is_judged(ran: Path) -> None:
 
 
 def test_page_tables_and_tags_have_the_claims_and_no_time_to_a_target(ran: Path) -> None:
-    assert commands.run(ran, "report", "run", "--to", "csv,markdown,latex").returncode == 0
+    assert command(ran, "report", "run", "--to", "csv,markdown,latex").code == 0
     reports = ran / "run" / "report"
     words = words_of(reports / "report.html")
     assert "Claim for every cell: mean loss of at most 3.28 over all runs, p < 0.01 ." in words
@@ -123,10 +123,10 @@ def test_what_would_choose_among_the_runs_is_refused_in_one_line(
 def test_a_crashed_run_is_in_the_claim(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM + "if noise.random() < 0.5: raise SystemExit(3)\n")
     (tmp_path / "suite.yaml").write_text(SUITE.replace("matrix", "master_seed: 1\nmatrix"))
-    commands.run(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    command(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
     ends = [item.status for item in read_record(tmp_path / "run").results]
     assert {"ok", "crashed"} == set(ends)
-    found = json.loads(commands.run(tmp_path, "compare", "run", "--json").stdout)
+    found = json.loads(command(tmp_path, "compare", "run", "--json").out)
     claim = found["claims"][0]
     assert claim["verdict"] == "cannot be tested" and "crashed, and the claim is about all of them" in claim["because"]
     assert claim["p"] is None
@@ -135,8 +135,8 @@ def test_a_crashed_run_is_in_the_claim(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_training_runs_through_its_budget_and_is_ok_short_of_the_target(tmp_path: Path) -> None:
     (tmp_path / "suite.yaml").write_text(TRAINING)
-    ended = commands.run(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
-    assert ended.returncode == 0, ended.stderr
+    ended = command(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    assert ended.code == 0, ended.error
     results = read_record(tmp_path / "run").results
     assert {item.status for item in results} == {"ok"}
     assert all(item.curve[-1].epochs == pytest.approx(3, abs=0.05) and (item.final or 0) < 0.99 for item in results)

@@ -13,7 +13,7 @@ import pytest
 
 from repro.compare.design.calibration import Calibration, Null, add, calibration, calibration_of, machine_of
 from repro.record.folder.store import Record, read_record
-from tests import commands
+from tests.commands import start as start_repro
 from tests.waiting import LONG_SECONDS, until
 
 SUITE = """\
@@ -47,7 +47,7 @@ MANY = 100
 def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
     (folder / "suite.yaml").write_text(SUITE)
     tracking = ["--no-mlflow"] if "MLFLOW_TRACKING_URI" not in variables else []
-    return commands.start(folder, "run", "suite.yaml", *tracking, *arguments, **variables)
+    return start_repro(folder, "run", "suite.yaml", *tracking, *arguments, **variables)
 
 
 def run(folder: Path, *arguments: str) -> tuple[int, str, str]:

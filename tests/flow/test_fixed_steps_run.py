@@ -13,7 +13,7 @@ from repro.cli.main import cli
 from repro.core.errors import UsageError
 from repro.core.events import EVALUATION_KEYS, read_events
 from repro.record.folder.store import Record, read_record
-from tests import commands
+from tests.commands import command
 
 STEPS, WARM, BATCH = 6, 2, 64
 REAL = f"""\
@@ -55,9 +55,9 @@ def repro_cli(*arguments: str) -> Result:
 
 def ran(folder: Path, suite: str) -> Record:
     (folder / "suite.yaml").write_text(suite)
-    done = commands.run(folder, "run", "suite.yaml", "--no-mlflow", "--out", "run", "--master-seed", "7")
-    assert done.returncode == 0, done.stderr
-    (folder / "said.txt").write_text(done.stdout)
+    code, out, error = command(folder, "run", "suite.yaml", "--no-mlflow", "--out", "run", "--master-seed", "7")
+    assert code == 0, error
+    (folder / "said.txt").write_text(out)
     return read_record(folder / "run")
 
 

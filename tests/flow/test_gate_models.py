@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from repro.record.folder.store import read_record
-from tests import commands
+from tests.commands import PLUGINS, ROOT
+from tests.commands import command as asked
 
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
@@ -37,7 +39,7 @@ matrix:
 
 def repro(folder: Path, suite: str, command: str, *options: str) -> str:
     (folder / "suite.yaml").write_text(suite)
-    return commands.run(folder, command, "suite.yaml", *options, PYTHONPATH=commands.WITH_PLUGINS).stdout
+    return asked(folder, command, "suite.yaml", *options, PYTHONPATH=f"{ROOT}{os.pathsep}{PLUGINS}").out
 
 
 def gate(folder: Path, engines: str) -> list[dict[str, Any]]:

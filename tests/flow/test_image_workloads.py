@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests import commands
+from tests.commands import command
 from tests.made_data import cifar10_folder, image_folders
 
 pytest.importorskip("torch")
@@ -51,10 +51,9 @@ ALL = "ddp, fsdp, {kind: deepspeed, stage: 0}, {kind: deepspeed, stage: 1}, {kin
 
 
 def _repro(folder: Path, *arguments: str, code: int = 0) -> str:
-    ended = commands.run(folder, *arguments, limit=3600, REPRO_DATA=str(folder / "store"),
-                         MLFLOW_TRACKING_URI=f"sqlite:///{folder}/mlflow.db")
-    assert ended.returncode == code, ended.stdout + ended.stderr
-    return ended.stdout + ended.stderr
+    ended = command(folder, *arguments, REPRO_DATA=str(folder / "store"), MLFLOW_TRACKING_URI=f"sqlite:///{folder}/mlflow.db")
+    assert ended.code == code, ended.out + ended.error
+    return ended.out + ended.error
 
 
 def _run(folder: Path, text: str) -> tuple[Path, list[dict[str, Any]]]:

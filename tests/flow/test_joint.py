@@ -20,8 +20,8 @@ import pytest
 
 from repro.record.folder.lock import NAME
 from repro.record.folder.store import read_record
-from tests import commands
 from tests.chaos import faults
+from tests.commands import command, start
 from tests.waiting import until
 
 INVENTED = """\
@@ -58,14 +58,6 @@ matrix:
 """
 
 
-def command(folder: Path, *arguments: str) -> tuple[int, str, str]:
-    """(exit code, stdout, stderr); never a traceback."""
-    process = commands.start(folder, *arguments)
-    out, error = process.communicate(timeout=300)
-    assert "Traceback" not in error and "internal error" not in error, error
-    return process.returncode, out, error
-
-
 def results(run: Path) -> dict[str, bytes]:
     return {path.parent.name: path.read_bytes() for path in run.glob("trials/*/result.json")}
 
@@ -75,7 +67,7 @@ def cut_short(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of invented figures that Ctrl-C has ended after a few of its trials."""
     folder = tmp_path_factory.mktemp("joint")
     (folder / "suite.yaml").write_text(INVENTED)
-    process = commands.start(folder, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    process = start(folder, "run", "suite.yaml", "--no-mlflow", "--out", "run")
     until(lambda: len(results(folder / "run")) >= 1, process)
     process.send_signal(signal.SIGINT)
     error = process.communicate(timeout=120)[1]
@@ -125,7 +117,7 @@ def test_an_owner_on_another_machine_is_named_and_can_be_overruled(run: Path) ->
 
 @pytest.mark.slow
 def test_the_second_of_two_writers_is_refused_with_the_first_named(run: Path) -> None:
-    both = [commands.start(run.parent, "run", "--resume", "run", "--no-mlflow") for _ in range(2)]
+    both = [start(run.parent, "run", "--resume", "run", "--no-mlflow") for _ in range(2)]
     ends = [(process.communicate(timeout=300)[1], process.returncode) for process in both]
     refused = [error for error, code in ends if code == 2]
     # Where one had ended before the other looked, that one found nothing left to do.
@@ -177,8 +169,7 @@ def small(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_strict_refuses_a_machine_that_would_spoil_the_figures(small: Path) -> None:
-    process = commands.start(small, "run", "suite.yaml", "--no-mlflow", "--strict", "--out", "run",
-                             OMP_NUM_THREADS="512")
+    process = start(small, "run", "suite.yaml", "--no-mlflow", "--strict", "--out", "run", OMP_NUM_THREADS="512")
     error = process.communicate(timeout=120)[1]
     assert process.returncode == 2 and "Traceback" not in error, error
     assert "error: --strict: this machine is not fit for the run: " in error.splitlines()[-1]
@@ -204,7 +195,7 @@ def test_run_verify_bundle_reproduce(small: Path) -> None:
 
 @pytest.mark.slow
 def test_killed_resumed_verified_bundled_reported_compared(small: Path) -> None:
-    process = commands.start(small, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    process = start(small, "run", "suite.yaml", "--no-mlflow", "--out", "run")
     until(lambda: len(results(small / "run")) >= 2 and len(faults.ranks_of(process.pid)) == 2, process)
     process.kill()
     process.communicate()
@@ -225,7 +216,7 @@ def test_killed_resumed_verified_bundled_reported_compared(small: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("twice", [False, True])
 def test_ctrl_c_ends_the_trial_and_a_second_one_ends_at_once(small: Path, twice: bool) -> None:
-    process = commands.start(small, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    process = start(small, "run", "suite.yaml", "--no-mlflow", "--out", "run")
     until(lambda: len(results(small / "run")) >= 1 and len(faults.ranks_of(process.pid)) == 2, process)
     ranks = faults.ranks_of(process.pid).values()
     if twice:
@@ -254,7 +245,7 @@ def test_ctrl_c_ends_the_trial_and_a_second_one_ends_at_once(small: Path, twice:
 @pytest.mark.slow
 def test_ctrl_c_during_a_reproduction_is_130_and_leaves_nothing(small: Path) -> None:
     assert command(small, "run", "suite.yaml", "--no-mlflow", "--out", "run", "--seeds", "1")[0] == 0
-    process = commands.start(small, "reproduce", "run", "--out", "again")
+    process = start(small, "reproduce", "run", "--out", "again")
     until(lambda: len(faults.ranks_of(process.pid)) == 2, process)
     ranks = faults.ranks_of(process.pid).values()
     process.send_signal(signal.SIGINT)

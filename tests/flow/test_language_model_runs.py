@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from repro.record.folder.store import read_record
 from repro.workloads import text
 from repro.workloads.tokens import form
-from tests import commands
+from tests.commands import Ended, command
 
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
@@ -43,8 +42,8 @@ SMALL_GPT = ("{kind: gpt, tokenizer: bytes, size: small, layers: 2, width: 32, h
              "eval_tokens: 4096, pad_vocabulary: 128}")
 
 
-def repro(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return commands.run(folder, *arguments, limit=900, REPRO_DATA=str(folder / "store"))
+def repro(folder: Path, *arguments: str) -> Ended:
+    return command(folder, *arguments, REPRO_DATA=str(folder / "store"))
 
 
 @pytest.mark.slow
@@ -52,8 +51,8 @@ def test_text_passes_the_gate_under_ddp_and_fsdp(tmp_path: Path) -> None:
     suite = SUITE.format(workload=SMALL_TEXT, target=3.0, epochs=1, engines="[ddp, fsdp]")
     (tmp_path / "suite.yaml").write_text(suite)
     ended = repro(tmp_path, "gate", "suite.yaml", "--json")
-    assert ended.returncode == 0, ended.stderr
-    rows = json.loads(ended.stdout)
+    assert ended.code == 0, ended.error
+    rows = json.loads(ended.out)
     assert {row["passed"] for row in rows} == {True}
     assert len(rows) > 3
 
@@ -78,7 +77,7 @@ def agree(found: dict[str, list[float]], engines: int) -> None:
 def test_every_engine_trains_text_alike(tmp_path: Path) -> None:
     (tmp_path / "suite.yaml").write_text(SUITE.format(workload=SMALL_TEXT, target=2.9, epochs=1, engines=ALL))
     ended = repro(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
-    assert ended.returncode == 0, ended.stderr
+    assert ended.code == 0, ended.error
     agree(curves(tmp_path / "run"), 6)
 
 
@@ -94,10 +93,10 @@ def test_every_engine_trains_gpt_on_token_shards_alike(tmp_path: Path) -> None:
                                 "sha256": "d3a519f1039440f4381a7096527d2b4eee16a38cc7aeeb57689093c5efab2fa1"}
     (given / "tokenizer.json").write_text(json.dumps(identity))
     prepared = repro(tmp_path, "data", "prepare", "gpt", "--from", "given")
-    assert prepared.returncode == 0, prepared.stderr
+    assert prepared.code == 0, prepared.error
     (tmp_path / "suite.yaml").write_text(SUITE.format(workload=SMALL_GPT, target=2.95, epochs=1, engines=ALL))
     ended = repro(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
-    assert ended.returncode == 0, ended.stderr
+    assert ended.code == 0, ended.error
     agree(curves(tmp_path / "run"), 6)
     page = (tmp_path / "run" / "report" / "report.html").read_text()
     assert "Loss against each clock" in page

@@ -15,7 +15,7 @@ from repro.cli.main import cli
 from repro.core.errors import OutputError, UsageError
 from repro.program.output_readers import PatternReader
 from repro.suite.kinds.evaluation import OutputPatterns
-from tests import commands
+from tests.commands import command
 from tests.unit.program.printed import evaluations, printed, seen
 
 
@@ -24,9 +24,9 @@ def new(*arguments: str) -> str:
 
 
 def repro(folder: Path, *arguments: str) -> str:
-    done = commands.run(folder, *arguments)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return done.stdout
+    code, out, error = command(folder, *arguments)
+    assert code == 0, out[-2000:] + error[-2000:]
+    return out
 
 
 @pytest.fixture

@@ -7,13 +7,14 @@ in parity.json.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests import commands
+from tests.commands import PLUGINS, ROOT, command
 
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
@@ -98,9 +99,9 @@ class Ended:
 
 def run(folder: Path, suite: str) -> Ended:
     (folder / "suite.yaml").write_text(suite)
-    ended = commands.run(folder, "run", "suite.yaml", "--out", "run", "--no-mlflow",
-                         PYTHONPATH=commands.WITH_PLUGINS)
-    return Ended(ended.returncode, ended.stderr, folder / "run")
+    ended = command(folder, "run", "suite.yaml", "--out", "run", "--no-mlflow",
+                    PYTHONPATH=f"{ROOT}{os.pathsep}{PLUGINS}")
+    return Ended(ended.code, ended.error, folder / "run")
 
 
 @pytest.fixture(scope="module")

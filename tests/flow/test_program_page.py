@@ -10,7 +10,7 @@ import pytest
 
 from repro.audit.rules import Finding, check
 from repro.record.folder.store import read_record
-from tests import commands
+from tests.commands import command
 
 SCRIPT = """\
 import sys, time
@@ -40,8 +40,8 @@ INSIDE = ("F1", "F2", "F5", "F10", "NEU2")
 def made(folder: Path, name: str, more: str = "", batch: str = "") -> Path:
     (folder / "train.py").write_text(SCRIPT)
     (folder / f"{name}.yaml").write_text(SUITE.format(name=name, more=more, batch=batch))
-    done = commands.run(folder, "run", f"{name}.yaml", "--no-mlflow", "--out", name)
-    assert done.returncode == 0, done.stdout + done.stderr
+    code, out, error = command(folder, "run", f"{name}.yaml", "--no-mlflow", "--out", name)
+    assert code == 0, out + error
     return folder / name
 
 

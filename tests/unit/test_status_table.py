@@ -10,8 +10,7 @@ from typing import get_args
 import pytest
 
 from reporters.tracking.metric_points import result_points
-from repro.compare.evidence.observation import observe
-from repro.compare.evidence.pairing import cell_trials
+from repro.compare.evidence.pairing import cell_trials, observe
 from repro.core.errors import Exit
 from repro.record.result.results import Result, figure
 from repro.record.result.status import (

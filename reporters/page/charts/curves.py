@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from repro.suite.kinds.kinds import AnyTrialConfig
 from repro.suite.kinds.program import ProgramConfig
 from repro.suite.planning.cell import Cell
 from repro.suite.quality import Quality
-from repro.tables.text import Number, number, plural, seconds, significant, wrapped
+from repro.tables.text import plural, wrapped
 
 from ..cells import CellMark, goal, marks, origins
 from .bands import LEAST_TRIALS, band, brackets, first_hits, middle, misses, thinned
@@ -38,38 +38,21 @@ CLOCKS = (
 
 
 @dataclass(frozen=True, slots=True)
-class CurveRow:
-    """One evaluation, for the table below the figures."""
-
-    mark: CellMark
-    trial_id: str
-    repeat: int
-    status: str
-    epochs: Number | None
-    samples: Number | None
-    wall: Number | None
-    train: Number | None
-    value: Number | None
-    derived: tuple[Number, ...]
-    """Figures that follow from the value, in the order of `Panel.derived`."""
-
-
-@dataclass(frozen=True, slots=True)
 class Panel:
     """Cells with one workload and one metric, whose curves share axes."""
 
     workload: str
     metric: str
-    noun: str
-    """accuracy, loss or quality."""
+    quality: Quality
     derived: tuple[str, ...]
     """Names of the figures that follow from the metric."""
+    clocks: frozenset[str]
+    """Names of the clocks that its trials have."""
     origins: tuple[str, ...]
     marks: tuple[CellMark, ...]
-    counted: str
-    """Unit of the progress of training: samples, or a noun of its own."""
     charts: tuple[Chart, ...]
-    rows: tuple[CurveRow, ...]
+    rows: tuple[tuple[CellMark, Result, Point], ...]
+    """Evaluations for the table below the figures."""
     thinned: bool
     """True if the table holds only the evaluations around the target."""
     drawn: int
@@ -112,9 +95,10 @@ def _panel(record: Record, index: int, key: tuple[str, str], cells: Sequence[Cel
     ) if drawn else ()
     of_cells = [known[cell.cell_id] for cell in cells]
     return Panel(
-        workload=key[0], metric=key[1], noun=quality.noun, derived=tuple(quality.derived(targets[0])),
+        workload=key[0], metric=key[1], quality=quality, derived=tuple(quality.derived(targets[0])), clocks=clocks,
         origins=origins(of_cells), marks=tuple(of_cells), charts=charts,
-        rows=tuple(_rows(drawn, count > ROWS_UP_TO, quality, clocks)), counted=quality.counted,
+        rows=tuple((mark, result, point) for mark, result in drawn
+                   for point in (_around_target(result) if count > ROWS_UP_TO else result.curve)),
         thinned=count > ROWS_UP_TO, drawn=most,
         bands=len(cells) <= BANDS_UP_TO,
         medians=all(len(record.of_cell(cell.cell_id)) >= LEAST_TRIALS for cell in cells),
@@ -189,7 +173,7 @@ def _trace(
     sizes = [5] * len(known)
     if known and result.status != "ok":
         symbols[-1], sizes[-1] = "x-thin-open", 10
-    label = f"<b>{mark.number}</b> {wrapped(mark.label)}<br>seed {result.repeat}, {_end_word(result)}"
+    label = f"<b>{mark.number}</b> {wrapped(mark.label)}<br>seed {result.repeat}, {end_word(result)}"
     shown = {"samples": quality.counted, "epochs": "epochs"}.get(clock, "s")
     derived = [quality.words(point.value) for point in known]
     marker = {"symbol": symbols, "size": sizes, "color": f"--c{mark.color}",
@@ -229,23 +213,7 @@ def _note(target: float, lower: bool) -> dict[str, Any]:
     }
 
 
-def _rows(
-    drawn: Sequence[tuple[CellMark, Result]], thin: bool, quality: Quality, clocks: Container[str]
-) -> list[CurveRow]:
-    return [
-        CurveRow(
-            mark=mark, trial_id=result.trial_id, repeat=result.repeat, status=_end_word(result),
-            epochs=number(point.epochs) if "epochs" in clocks else None,
-            samples=Number(point.samples, f"{point.samples:,}"), wall=seconds(point.wall_seconds),
-            train=seconds(point.train_seconds) if "train" in clocks else None, value=number(point.value, 4),
-            derived=tuple(Number(figure, significant(figure)) for figure in quality.derived(point.value).values()),
-        )
-        for mark, result in drawn
-        for point in (_around_target(result) if thin else result.curve)
-    ]
-
-
-def _end_word(result: Result) -> str:
+def end_word(result: Result) -> str:
     """Return the word for a trial's end; a trial that is ok and crossed no target ran to the end of a contest."""
     end = meaning(result.status)
     return "ended" if end.reached and result.bracket is None else end.page_word

@@ -31,10 +31,14 @@ def scaling_chart(
     name: str, title: str, counted: str, traces: Sequence[dict[str, Any] | None], lines: Sequence[ScalingLine],
     unit: str,
 ) -> Chart:
+    """Return a chart against the number of processes; within one decade plotly.js would label few of its ticks."""
     data = [trace for trace in traces if trace]
     ticks = sorted({point.processes for line in lines for point in line.points})
     drawn = [value for trace in data for value in _extent(trace) if value > 0]
-    return Chart(f"scaling-{name}", title, counted, {"data": data, "layout": _layout(unit, ticks, drawn)},
+    looks = layout("processes", unit)
+    looks["xaxis"] |= log_ticks_of(ticks, str)
+    looks["yaxis"] |= log_ticks_of(log_ticks(min(drawn), max(drawn)) if drawn else (), tick_text)
+    return Chart(f"scaling-{name}", title, counted, {"data": data, "layout": looks},
                  f"{title} against the number of processes, {counted}; {len(lines)} lines, both axes logarithmic")
 
 
@@ -103,14 +107,6 @@ def _extent(trace: dict[str, Any]) -> list[float]:
         return heights
     return [*heights, *(value + up for value, up in zip(heights, bars["array"], strict=True)),
             *(value - down for value, down in zip(heights, bars["arrayminus"], strict=True))]
-
-
-def _layout(unit: str, ticks: Sequence[int], drawn: Sequence[float]) -> dict[str, Any]:
-    """Return the layout; `drawn`: all heights. Within one decade plotly.js would label only one or two ticks."""
-    looks = layout("processes", unit)
-    looks["xaxis"] |= log_ticks_of(ticks, str)
-    looks["yaxis"] |= log_ticks_of(log_ticks(min(drawn), max(drawn)) if drawn else (), tick_text)
-    return looks
 
 
 SPEEDUPS = {DEFAULT: "Speed-up of the time to target", DEFAULT_OF_A_CONTEST: "Speed-up of the time to the end",

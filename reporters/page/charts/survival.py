@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from repro.compare import METRICS, MetricSpec, Summary
-from repro.compare.evidence.observation import Observation, observe
+from repro.compare.evidence.pairing import Observation, observe
 from repro.compare.findings import Findings
 from repro.record.result.results import Result
 from repro.record.result.status import meaning

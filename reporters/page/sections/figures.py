@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from repro.compare.cell_figures import GROUPS, Figure
+from repro.compare.cell_figures import GROUPS, CellFigure, Figure, cell_measures
 from repro.compare.findings import Findings
-from repro.compare.operation_figures import CellFigure, cell_measures
 from repro.record.folder.store import Record
 from repro.record.result.parts import Energy
 from repro.tables.text import Number, limited, number, seconds, visible, without_paths

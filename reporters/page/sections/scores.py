@@ -9,8 +9,7 @@ from typing import Any
 
 from repro.compare import METRICS, MetricSpec
 from repro.compare.findings import Findings
-from repro.compare.ranking.score_figures import ContenderScore, Outcome, Scores
-from repro.compare.ranking.scores import TWICE, NotScored
+from repro.compare.ranking.scores import TWICE, ContenderScore, NotScored, Outcome, Scores
 from repro.tables.text import plural, visible, without_paths, wrapped
 
 from ..cells import COLORS, DASHES, SYMBOLS

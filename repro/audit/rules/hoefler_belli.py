@@ -8,7 +8,7 @@ from repro import stats
 from repro.audit.rules.facts import Facts
 from repro.audit.rules.rule import ALWAYS, Judged, Rule, count, join, lacks, many, untold
 from repro.compare import DECIDED, Comparison
-from repro.stats.description import shapiro_p
+from repro.stats.interval import shapiro_p
 
 SOURCE = "Hoefler & Belli, SC 2015, Rule"
 ALPHA = 0.05

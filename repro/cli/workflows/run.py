@@ -42,7 +42,7 @@ from repro.runner.session import Messages, RunSession, open_session
 from repro.runner.signals import Interrupts
 from repro.runner.tracking import Tracker, TrackingEnd
 from repro.seams.launching import Launcher
-from repro.suite.planning.consent import code_permission, permissions, require_allowed, require_code
+from repro.suite.planning.consent import permissions, require_allowed, require_code
 from repro.suite.planning.plan import Plan, over_time_limits
 
 DEFAULTS = Options()
@@ -233,8 +233,7 @@ def messages(
 
 
 def _resume_command(root: Path, plan: Plan) -> str:
-    return command(f"run --resume {shlex.quote(str(root))}{permissions(plan.cells)}"
-                   f"{code_permission(plan.cells, plan.base)}")
+    return command(f"run --resume {shlex.quote(str(root))}{permissions(plan.cells, plan.base)}")
 
 
 def _next_step(record: Record, code: Exit) -> str:

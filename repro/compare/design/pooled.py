@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from repro.compare.evidence.observation import Observed
+from repro.compare.evidence.pairing import Observed
 from repro.record.result.remarks import Resumed
 from repro.record.result.results import Bracket, Point, read
 from repro.suite.metrics import METRICS

@@ -13,8 +13,7 @@ import numpy as np
 
 from repro import stats
 from repro.compare import Comparison, Metric, compare
-from repro.compare.cells import CellIndex, contrast_pairs
-from repro.compare.design.levels import Factors
+from repro.compare.cells import CellIndex, Factors, contrast_pairs
 from repro.compare.figures import Bounds
 from repro.core.errors import UsageError
 from repro.core.frozen import Frozen

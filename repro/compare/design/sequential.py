@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from repro.compare.advice import Advice
 from repro.compare.cells import CellIndex, primary_pair
 from repro.compare.evidence import drift
 from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.evidence.stage import Stage
-from repro.compare.figures import DECIDED, Comparison, LookPlace, TimeSplit
+from repro.compare.figures import DECIDED, Advice, Comparison, LookPlace, TimeSplit
 from repro.compare.verdict.verdict import judged
 from repro.record.folder.ledger import ENDS, Decision, Look
 from repro.record.result.results import Result

@@ -2,15 +2,103 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
+from repro.compare.cells import ComparedCell, factors_of
 from repro.compare.design.sequential import Progress, progress_of, rerun_refusals
-from repro.compare.figures import Claim, Comparison
-from repro.compare.verdict.contest import claims
+from repro.compare.figures import Claim, ClaimVerdict, Comparison, bounds
 from repro.record.result.results import Result
+from repro.record.result.status import meaning
+from repro.stats import QualityClaim, mean_interval, or_none, quality_claim
 from repro.suite.metrics import MetricSpec
 from repro.suite.planning.plan import Plan
+
+
+def figures_in_words(found: QualityClaim, target: float, direction: str, alpha: float) -> tuple[ClaimVerdict, str]:
+    """Return the verdict of a test of the mean and the sentence with its figures."""
+    figures = f"mean {found.mean:.5f}, target {target:g}, one-sided p = {found.p:.3g}, n = {found.n}"
+    if found.supported:
+        return "supported", f"{figures}: p is at most {alpha:g}"
+    above = found.mean > target
+    short = above if direction == "lower" else found.mean < target
+    side = f"the mean is {'above' if above else 'below'} the target" if short else f"p is above {alpha:g}"
+    return "not supported", f"{figures}: {side}"
+
+
+def claims(plan: Plan, results: Sequence[Result]) -> tuple[Claim, ...]:
+    """Return the claim of every cell of a contest, in the order of the plan; () for any other design.
+
+    The claim is that the mean quality at the end of all declared runs is at least as good as the target. A run without
+    a quality at its end is never left out: the claim is then not supported if the cell's own doing ended it (it
+    diverged, ran out of memory or into its time limit), because the mean over all runs is no number, and cannot be
+    tested if its end tells nothing of the cell.
+    """
+    if not plan.design.is_contest:
+        return ()
+    by_cell: dict[str, list[Result]] = {}
+    for result in results:
+        by_cell.setdefault(result.cell_id, []).append(result)
+    return tuple(claim_of(cell, by_cell.get(cell.cell_id, []), plan.suite.seeds) for cell in plan.cells)
+
+
+def claim_of(cell: ComparedCell, results: Sequence[Result], declared: int) -> Claim:
+    """Judge the claim of one cell, by all of its declared runs."""
+    stop = factors_of(cell)["stop"]
+    qualities = [item.final for item in results if _has_quality(item)]
+    found = Claim(
+        cell_id=cell.cell_id, label=cell.label, metric=stop["metric"], direction=stop["direction"],
+        target=stop["target"], alpha=stop["alpha"], declared=declared, n=len(qualities), verdict="cannot be tested",
+        because="", cautions=tuple(_cautions(results)))
+    if refusal := _refusal(results, declared):
+        verdict, because = refusal
+        return found.model_copy(update={"verdict": verdict, "because": because})
+    values = [value for value in qualities if value is not None]
+    if len(values) < 2:
+        return found.model_copy(update={"because": "one run: a t test needs at least two"})
+    tested = or_none(lambda: quality_claim(values, found.target, found.direction, found.alpha))
+    if tested is None:
+        return found.model_copy(update={"because": f"all {len(values)} values of {found.metric} are equal: a t test "
+                                                   "needs values that differ"})
+    verdict, because = figures_in_words(tested, found.target, found.direction, found.alpha)
+    return found.model_copy(update={
+        "verdict": verdict, "because": because, "mean": tested.mean, "deviation": tested.deviation, "p": tested.p,
+        "interval": bounds(mean_interval(values))})
+
+
+def _has_quality(item: Result) -> bool:
+    return meaning(item.status).reached and item.final is not None and math.isfinite(item.final)
+
+
+def _refusal(results: Sequence[Result], declared: int) -> tuple[ClaimVerdict, str] | None:
+    """Return the verdict on a cell not all of whose declared runs have a quality, and why; None: all have."""
+    repeats = Counter(item.repeat for item in results)
+    if twice := [repeat for repeat, count in repeats.items() if count > 1]:
+        return "cannot be tested", f"seed {twice[0]} appears twice"
+    missing = declared - len(results)
+    without = [item for item in results if not _has_quality(item)]
+    own = Counter(meaning(item.status).words for item in without if meaning(item.status).counts)
+    if own:
+        return "not supported", f"of {declared} declared runs {_listed(own)}, so there is no mean over all runs"
+    other = Counter(meaning(item.status).words for item in without)
+    parts = ([_listed(other)] if other else []) + ([f"{missing} did not run"] if missing > 0 else [])
+    if not parts:
+        return None
+    return "cannot be tested", f"of {declared} declared runs {' and '.join(parts)}, and the claim is about all of them"
+
+
+def _listed(ends: Mapping[str, int]) -> str:
+    """`2 diverged and 1 ran out of memory`."""
+    parts = [f"{count} {words}" for words, count in sorted(ends.items())]
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _cautions(results: Sequence[Result]) -> list[str]:
+    again = sum(item.attempt > 1 and not item.resumed for item in results)
+    return [f"{again} of its runs were started again after an interruption; a run that is interrupted while its "
+            "quality looks bad is missing from the claim"] if again else []
 
 
 class Standing:

@@ -10,16 +10,14 @@ from typing import Any
 import numpy as np
 
 from repro import stats
-from repro.compare.advice import Advice
 from repro.compare.cells import ComparedCell, design_of
 from repro.compare.evidence.drift import Slots
 from repro.compare.evidence.grid import Grid, grid_of
 from repro.compare.evidence.missed import Missed, missed
-from repro.compare.evidence.observation import Observed
-from repro.compare.evidence.pairing import CellTrials, cell_trials, mismatch, pairs_of
+from repro.compare.evidence.pairing import CellTrials, Observed, cell_trials, mismatch, pairs_of
 from repro.compare.evidence.stage import Stage, missed_p, stage_figures
 from repro.compare.evidence.time_split import split_of
-from repro.compare.figures import Adjusted, Estimate, Pair, Restricted, TimeSplit, bounds
+from repro.compare.figures import Adjusted, Advice, Estimate, Pair, Restricted, TimeSplit, bounds
 from repro.record.result.status import meaning
 from repro.suite.design import FULL_BUDGET
 from repro.suite.metrics import METRICS, MetricSpec

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from repro import stats
-from repro.compare.evidence.observation import Observed
-from repro.compare.evidence.pairing import CellTrials
+from repro.compare.evidence.pairing import CellTrials, Observed
 from repro.record.result.results import Bracket
 from repro.suite.metrics import MetricSpec
 
@@ -57,7 +56,7 @@ def grid_of(ours: CellTrials, theirs: CellTrials, spec: MetricSpec, paired: bool
     complete = len(candidate) + len(baseline) == len(ours.values) + len(theirs.values)
     return Grid(
         unlike=unlike_grids(list(ours.results.values()), list(theirs.results.values())),
-        share=_share((*candidate, *baseline)) if complete else None,
+        share=stats.or_none(lambda: stats.bracket_bias((*candidate, *baseline))) if complete else None,
         first=(_first_hits(ours), _first_hits(theirs)),
         pairs=known if paired and len(known) == len(ranges) else (),
         sides=(candidate, baseline) if complete and not paired else ((), ()),
@@ -139,11 +138,6 @@ def _same_training(one: Observed, other: Observed) -> bool:
         one.bracket is not None and other.bracket is not None
         and (one.bracket.miss_samples, one.bracket.hit_samples, one.samples)
         == (other.bracket.miss_samples, other.bracket.hit_samples, other.samples))
-
-
-def _share(spans: Sequence[Span]) -> float | None:
-    bias = stats.or_none(lambda: stats.bracket_bias(spans))
-    return None if bias is None else math.inf if bias.share is None else bias.share
 
 
 def _first_hits(found: CellTrials) -> int:

@@ -10,8 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from repro import stats
-from repro.compare.evidence.observation import Observation, observe
-from repro.compare.evidence.pairing import CellTrials
+from repro.compare.evidence.pairing import CellTrials, Observation, observe
 from repro.compare.figures import Restricted, bounds
 from repro.core.numbers import plain_sum
 from repro.suite.metrics import MetricSpec

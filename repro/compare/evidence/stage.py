@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from repro import stats
-from repro.compare.evidence.observation import observe
-from repro.compare.evidence.pairing import CellTrials
+from repro.compare.evidence.pairing import CellTrials, observe
+from repro.stats.anytime import anytime_interval, e_difference, e_same
 from repro.suite.metrics import MetricSpec
 
 ALPHA = 0.05
@@ -67,10 +67,10 @@ def _same(logs: Sequence[float], margin: float, level: float, exact: bool) -> st
 
 
 def _anytime(logs: Sequence[float], margin: float) -> StageFigures:
-    p = 1 / stats.e_same(logs, margin)
-    inner = stats.anytime_interval(logs, 1 - 2 * ALPHA)
+    p = 1 / e_same(logs, margin)
+    inner = anytime_interval(logs, 1 - 2 * ALPHA)
     test = None if inner is None else stats.Equivalence(min(1.0, p), inner, p <= ALPHA, margin)
-    return StageFigures(stats.anytime_interval(logs), 1 / stats.e_difference(logs), test)
+    return StageFigures(anytime_interval(logs), 1 / e_difference(logs), test)
 
 
 def missed_p(ours: CellTrials, theirs: CellTrials, scale: MetricSpec) -> float:
@@ -86,4 +86,4 @@ def missed_p(ours: CellTrials, theirs: CellTrials, scale: MetricSpec) -> float:
             logs.append(math.inf)
         else:
             logs.append(math.nan)
-    return 1 / stats.e_difference(logs)
+    return 1 / e_difference(logs)

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.compare.design.calibration import machine_of
-from repro.compare.ranking.score_figures import Scores
-from repro.compare.ranking.scores import TAU_MAX, scores
+from repro.compare.ranking.scores import TAU_MAX, Scores, scores
 from repro.compare.runs.merge import Section, sections
 from repro.compare.runs.runs import read_pattern
 from repro.core.errors import UsageError

@@ -10,21 +10,106 @@ import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 
 import numpy as np
 
 from repro import stats
-from repro.compare.figures import Bounds, Estimate
+from repro.compare.figures import Estimate, bounds
 from repro.compare.ranking.contenders import Entry, Field, default_factors, field_of, target_of
-from repro.compare.ranking.score_figures import RULE, ContenderScore, Outcome, Scores, WorkloadScore
 from repro.core import pattern
 from repro.core.errors import UsageError
+from repro.core.frozen import Frozen
 from repro.core.random_streams import Streams
 from repro.record.folder.store import Record
 from repro.record.result.results import figure
 from repro.record.result.status import meaning
 from repro.suite.metrics import DEFAULT, METRICS, MetricSpec
 from repro.suite.model import Metric
+
+RULE = ("a contender's time on a workload is the median over its seeds, in which a seed that missed the target counts "
+        "as infinite: if no more than half reach it, the workload is missed (AlgoPerf's rule)")
+
+
+class Outcome(Frozen):
+    """One contender on one workload."""
+
+    contender: str
+    workload: str
+    suite: str
+    cell_id: str
+    cell: str
+    n: int
+    """Seeds whose end tells about the cell."""
+    planned: int
+    reached: int
+    median: float | None
+    """In the metric's unit; None: missed."""
+
+
+class WorkloadScore(Frozen):
+    """One workload."""
+
+    name: str
+    target: str
+    origin: str
+    """measured, emulated or simulated."""
+    best: float | None
+    """The least median; None if every contender missed it."""
+
+
+class ContenderScore(Frozen):
+    """One contender over all workloads."""
+
+    name: str
+    solved: int
+    """Workloads that it did not miss."""
+    score: Estimate
+    """Area under its profile from 1 to `tau_max`, over tau_max - 1; the band is over resampled seeds."""
+    best_share: float
+    """Share of workloads on which no other contender is faster."""
+    mean_ratio: Estimate | None
+    """Geometric mean over workloads of its time over the reference's; None: withheld."""
+    withheld: str
+    """Reason for a missing mean, or for a missing interval."""
+    profile: tuple[float, ...]
+    """Share of workloads within each of `Scores.taus` of the best time."""
+    low: tuple[float, ...]
+    """Lower end of the band at each tau; () without a band."""
+    high: tuple[float, ...]
+
+
+class Scores(Frozen):
+    """Contenders over workloads."""
+
+    metric: str
+    by: tuple[str, ...]
+    reference: str
+    tau_max: float
+    level: float
+    draws: int
+    """Resamples of the seeds; 0: there are no bands."""
+    taus: tuple[float, ...]
+    workloads: tuple[WorkloadScore, ...]
+    contenders: tuple[ContenderScore, ...]
+    outcomes: tuple[Outcome, ...]
+    left_out: tuple[tuple[str, str], ...]
+    """(contender, reason): it is in no figure, also not as the best."""
+    cautions: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(item.origin for item in self.workloads))
+
+    def within(self, contender: ContenderScore, tau: float) -> float | None:
+        """Return the share of workloads within tau of the best; None if no profile is given there."""
+        return contender.profile[self.taus.index(tau)] if tau in self.taus else None
+
+    def outcome(self, contender: str, workload: str) -> Outcome:
+        """Return one contender on one workload."""
+        return next(item for item in self.outcomes if (item.contender, item.workload) == (contender, workload))
+
 
 TAU_MAX = 4.0
 """AlgoPerf's."""
@@ -44,16 +129,18 @@ OVER_SEEDS = ("bands and intervals come from resampling the seeds of every cell:
 
 @dataclass(frozen=True, slots=True)
 class _Times:
-    """The outcomes of a field as arrays: medians, and medians of resamples."""
+    """The outcomes of a field, and resamples of their medians."""
 
     field: Field
     outcomes: Mapping[tuple[str, str], Outcome]
     draws: np.ndarray | None
     """(contenders, workloads, draws); None without bands."""
 
-    def times(self) -> dict[str, dict[str, float | None]]:
-        return {name: {workload: self.outcomes[name, workload].median for workload in self.field.workloads}
-                for name in self.field.contenders}
+    def medians(self) -> np.ndarray:
+        """Return (contenders, workloads, 1): infinite where a workload was missed."""
+        found = [[self.outcomes[name, workload].median for workload in self.field.workloads]
+                 for name in self.field.contenders]
+        return np.array([[[math.inf if value is None else value] for value in row] for row in found])
 
 
 def scores(
@@ -77,13 +164,12 @@ def scores(
     field = field_of(records, by)
     reference = _reference(field, suites[0].baseline if baseline is None else baseline, baseline is not None)
     found = _times(field, scale)
-    times = found.times()
-    taus = _taus(times, tau_max)
+    taus = _taus(stats.ratios_to_best(found.medians()), tau_max)
     return Scores(
         metric=scale.name, by=field.by, reference=reference, tau_max=tau_max, level=LEVEL,
         draws=DRAWS if found.draws is not None else 0, taus=taus,
         workloads=tuple(_workload(name, found) for name in field.workloads),
-        contenders=tuple(_contenders(found, times, reference, taus, tau_max)),
+        contenders=tuple(_contenders(found, reference, taus, tau_max)),
         outcomes=tuple(found.outcomes.values()), left_out=field.left_out,
         cautions=tuple(_cautions(found)),
         notes=(RULE, *field.notes, *([OVER_SEEDS] if found.draws is not None else [])),
@@ -144,7 +230,7 @@ def _times(field: Field, scale: MetricSpec) -> _Times:
             found = seeds[name, workload] = _seeds(entry, scale)
             if not found:
                 raise UsageError(f"{name} on {workload}: no trial has run that can be scored")
-            median = stats.censored_median(found)
+            median = float(stats.resampled_medians(found, np.arange(len(found))[None, :])[0])
             outcomes[name, workload] = Outcome(
                 contender=name, workload=workload, suite=entry.record.plan.suite.suite, cell_id=entry.cell.cell_id,
                 cell=entry.cell.label, n=len(found), planned=entry.record.due_of(entry.cell.cell_id),
@@ -167,13 +253,9 @@ def _resampled(entry: Entry, outcomes: Sequence[float | None]) -> np.ndarray:
     return stats.resampled_medians(outcomes, generator.integers(0, len(outcomes), (DRAWS, len(outcomes))))
 
 
-def _taus(times: Mapping[str, Mapping[str, float | None]], tau_max: float) -> tuple[float, ...]:
+def _taus(ratios: np.ndarray, tau_max: float) -> tuple[float, ...]:
     """Return the factors at which profiles are given: every step of a profile, and a grid for the bands."""
-    names = next(iter(times.values()))
-    best = {name: min((value for row in times.values() if (value := row[name]) is not None), default=None)
-            for name in names}
-    steps = {math.nextafter(value / least, math.inf) for row in times.values() for name, value in row.items()
-             if value is not None and (least := best[name]) is not None and value > least}
+    steps = {math.nextafter(ratio, math.inf) for ratio in ratios.ravel().tolist() if 1 < ratio < math.inf}
     last = max(tau_max, min(1.1 * max(steps, default=1.0), LAST_TAU))
     grid = {float(value) for value in np.geomspace(1.0, last, GRID)}
     marks = {tau for tau in (1.0, TWICE, tau_max) if tau <= last}
@@ -188,12 +270,12 @@ def _workload(name: str, found: _Times) -> WorkloadScore:
                          best=min(solved, default=None))
 
 
-def _contenders(
-    found: _Times, times: dict[str, dict[str, float | None]], reference: str, taus: Sequence[float], tau_max: float
-) -> Iterator[ContenderScore]:
-    shares, areas = stats.performance_profile(times, taus), stats.profile_score(times, tau_max)
-    bands = _Bands(found.draws, found.field.contenders.index(reference), taus, tau_max) if (
-        found.draws is not None) else None
+def _contenders(found: _Times, reference: str, taus: Sequence[float], tau_max: float) -> Iterator[ContenderScore]:
+    medians = found.medians()
+    ratios = stats.ratios_to_best(medians)
+    shares, areas = stats.profiles(ratios, taus)[:, :, 0].tolist(), stats.profile_scores(ratios, tau_max)[:, 0].tolist()
+    bands = None if found.draws is None else _Bands(
+        found.draws, found.field.contenders.index(reference), taus, tau_max)
     for number, name in enumerate(found.field.contenders):
         mean, withheld = _mean_ratio(found, name, reference)
         interval = bands.mean_ratio(number) if bands and mean is not None and name != reference else None
@@ -201,10 +283,10 @@ def _contenders(
             interval, withheld = None, f"no interval: in some resamples of the seeds it or {reference} misses"
         low, high = bands.profile(number) if bands else ((), ())
         yield ContenderScore(
-            name=name, solved=sum(value is not None for value in times[name].values()), best_share=shares[name][0],
-            score=Estimate(value=areas[name], interval=_bounds(bands.score(number)) if bands else None),
-            mean_ratio=None if mean is None else Estimate(value=mean, interval=_bounds(interval)), withheld=withheld,
-            profile=shares[name], low=low, high=high)
+            name=name, solved=int(np.isfinite(medians[number]).sum()), best_share=shares[number][0],
+            score=Estimate(value=areas[number], interval=bounds(bands.score(number)) if bands else None),
+            mean_ratio=None if mean is None else Estimate(value=mean, interval=bounds(interval)), withheld=withheld,
+            profile=tuple(shares[number]), low=low, high=high)
 
 
 def _mean_ratio(found: _Times, name: str, reference: str) -> tuple[float | None, str]:
@@ -218,7 +300,7 @@ def _mean_ratio(found: _Times, name: str, reference: str) -> tuple[float | None,
                      for item in dict.fromkeys(missed)]
             return None, (f"{'it' if who == name else who} missed {', '.join(parts)}: infinite, so there is no "
                           "geometric mean")
-    return stats.geometric_mean([(one.median or 0.0) / (other.median or math.inf) for one, other in pairs]), ""
+    return geometric_mean([(one.median or 0.0) / (other.median or math.inf) for one, other in pairs]), ""
 
 
 class _Bands:
@@ -244,10 +326,6 @@ class _Bands:
         """Return the lower and the upper end at every tau."""
         found = [stats.percentile_interval(row, LEVEL) for row in self._profiles[number]]
         return tuple(item.low for item in found), tuple(item.high for item in found)
-
-
-def _bounds(found: stats.Interval | None) -> Bounds | None:
-    return None if found is None else Bounds(low=found.low, high=found.high, level=found.level)
 
 
 def _cautions(found: _Times) -> Iterator[str]:

@@ -14,14 +14,13 @@ from repro.compare.cell_figures import notes as figure_notes
 from repro.compare.design.calibration import Calibration, calibration_of
 from repro.compare.design.effect import MainEffect
 from repro.compare.design.factorial import main_effects
+from repro.compare.design.standing import claims
 from repro.compare.figures import Claim
-from repro.compare.runs.error_budget import error_budget
 from repro.compare.runs.run_warnings import run_warnings
-from repro.compare.runs.several_runs import versus_several
-from repro.compare.runs.two_runs import Named, Ran, versus
+from repro.compare.runs.two_runs import Named, Ran, versus, versus_several
 from repro.compare.verdict.condition import Condition, parse
-from repro.compare.verdict.contest import claims
 from repro.compare.verdict.convergence import Convergence, check
+from repro.compare.verdict.family import error_budget
 from repro.core.errors import Exit, UsageError
 from repro.core.yaml_file import YamlFile
 from repro.record.folder.index import file_sha256
@@ -71,7 +70,7 @@ class Compared:
     @property
     def error_budget(self) -> str:
         """The error rate of each family of tests, in one sentence."""
-        return error_budget(self.comparisons, self.effects, len(self.convergence), self.claims)
+        return error_budget(self.comparisons, len(self.effects), len(self.convergence), self.claims)
 
     @property
     def exit_code(self) -> Exit:

@@ -10,7 +10,7 @@ from statistics import median
 from repro import stats
 from repro.compare.cells import ComparedCell, design_of
 from repro.compare.evidence.missed import censored, common_horizon, cut
-from repro.compare.evidence.observation import is_meaningless, observe, watched_until
+from repro.compare.evidence.pairing import is_meaningless, observe, watched_until
 from repro.compare.figures import Bounds, Estimate, bounds
 from repro.core.frozen import Frozen
 from repro.record.result.results import Result, figure
@@ -105,8 +105,7 @@ def _missed(results: Sequence[Result], scale: MetricSpec, horizon: float | None)
     if not courses or any(item.kind == "unknown" for item in courses):
         return {}
     times, reached = censored(courses)
-    curve = stats.or_none(lambda: stats.kaplan_meier(times, reached))
-    found: dict[str, object] = {"reached_by": _steps(curve) if curve else ()}
+    found: dict[str, object] = {"reached_by": stats.or_none(lambda: stats.kaplan_meier(times, reached)) or ()}
     at = common_horizon(courses) if horizon is None else horizon
     if all(item.kind != "watched" or item.at >= at for item in courses):
         mean = stats.or_none(lambda: stats.restricted_mean(*cut(courses, at), at))
@@ -131,10 +130,6 @@ def _cause(item: Result) -> str | None:
     """Return which of the competing events ended the trial; None for an end that cut it off."""
     end = meaning(item.status)
     return "reached" if end.reached else end.name if end.competes else None
-
-
-def _steps(curve: stats.Survival) -> tuple[tuple[float, float], ...]:
-    return tuple((float(time), float(share)) for time, share in zip(curve.times, curve.reached_by, strict=True))
 
 
 def _censored_median(values: Sequence[float], n: int) -> float | None:

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from repro import stats
-from repro.compare.advice import Advice, AdviceKind
 from repro.compare.evidence.evidence import Evidence
 from repro.compare.evidence.missed import Missed
-from repro.compare.figures import Comparison, GridFacts, MarginTest, Verdict, bounds
+from repro.compare.figures import Advice, AdviceKind, Comparison, GridFacts, MarginTest, Verdict, bounds
 from repro.compare.verdict import sentences
 from repro.compare.verdict.family import ALPHA, LEAST, FamilyShare, can_be_same, shares_of
 from repro.suite.design import JUDGES

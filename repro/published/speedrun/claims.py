@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from repro.compare.design.standing import figures_in_words
 from repro.compare.figures import ClaimVerdict
-from repro.compare.verdict.contest import figures_in_words
 from repro.compare.verdict.family import ALPHA, LEAST
 from repro.core.frozen import Frozen
 from repro.published.contest_rules import Contest, StatedMean
@@ -21,7 +21,7 @@ from repro.published.record import PublishedCell, PublishedResult
 from repro.published.speedrun.place import agrees, is_baseline
 from repro.published.store import Published
 from repro.stats import holm, mean_interval, or_none, quality_claim, tost_welch, welch_p, welch_ratio
-from repro.stats.equivalence import Equivalence
+from repro.stats.ratio import Equivalence
 from repro.stats.sample import finite, mean
 
 

@@ -11,11 +11,10 @@ from scipy import stats as scipy_stats
 
 from repro.compare import Comparison, compare
 from repro.compare.design.power import power
+from repro.compare.design.standing import claims
 from repro.compare.figures import Claim
 from repro.compare.runs.merge import unlike
-from repro.compare.runs.several_runs import versus_several
-from repro.compare.runs.two_runs import Ran
-from repro.compare.verdict.contest import claims
+from repro.compare.runs.two_runs import Ran, versus_several
 from repro.core.machine import Machine
 from repro.record.result.results import Result
 from repro.suite.planning.plan import Plan

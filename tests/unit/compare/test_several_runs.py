@@ -9,8 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from repro.cli.main import cli
-from repro.compare.runs.several_runs import in_turns, versus_several
-from repro.compare.runs.two_runs import Ran
+from repro.compare.runs.two_runs import Ran, in_turns, versus_several
 from repro.core.errors import UsageError
 from repro.core.machine import Machine
 from repro.record.result.results import Bracket, Result

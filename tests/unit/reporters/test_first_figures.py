@@ -19,9 +19,7 @@ from tests.records import SCALING, SUITE, Course, default_course, make_record, s
 question = importlib.import_module("repro.reporters.page.question")
 scaling = importlib.import_module("repro.reporters.page.charts.scaling")
 speedup = importlib.import_module("repro.reporters.page.speedup")
-sketches = importlib.import_module("repro.reporters.page.axis")
 first = importlib.import_module("repro.reporters.page.first_screen")
-copies = importlib.import_module("repro.reporters.page.speedup")
 axis = importlib.import_module("repro.reporters.page.axis")
 GALLERY = Path(__file__).parents[3] / "docs/gallery/records"
 
@@ -45,7 +43,7 @@ def test_scaling_opens_with_time_and_bytes_beside_their_bounds(tmp_path: Path) -
     assert [text for _, text, _ in time.columns] == ["1", "2", "4"]
     drawn = [trace for trace in sent.traces if not trace.thin]
     bounds = [trace for trace in sent.traces if trace.thin]
-    assert len(drawn) == 2 and [trace.color for trace in bounds] == [sketches.INK], "one bound for both, above them"
+    assert len(drawn) == 2 and [trace.color for trace in bounds] == [axis.INK], "one bound for both, above them"
     assert sent.traces[-1] == bounds[0] and len([trace for trace in time.traces if trace.thin]) == 2
     # Of a ring of p ranks each sends 2 (p - 1) / p |W|, the least; the server of 4 sends 3 |W|, twice as much.
     line = {item.label: item for item in scaling.scaling(record).same[0].lines}
@@ -75,10 +73,10 @@ def test_a_missed_target_shows_the_share_of_trials_at_it(tmp_path: Path) -> None
     (share,) = found.sketches
     assert share.title.startswith("Probability of having reached top1 of at least 0.96")
     reached, missed = share.traces
-    top = sketches.BOTTOM - (sketches.BOTTOM - sketches.TOP) / 1.04
+    top = axis.BOTTOM - (axis.BOTTOM - axis.TOP) / 1.04
     assert float(reached.path.rsplit("V", 1)[1]) == pytest.approx(top, abs=0.1), "all reached it"
     assert reached.path.count("V") == 9
-    assert set(missed.path.split("V")[1:]) == {f"{sketches.BOTTOM}"}, "none reached it"
+    assert set(missed.path.split("V")[1:]) == {f"{axis.BOTTOM}"}, "none reached it"
 
 
 FORMATS = SUITE.replace("matrix:", "matrix:\n  precision: [fp32, bf16-autocast]").replace(
@@ -190,7 +188,7 @@ def test_marks_of_a_linear_axis_are_told_apart(values: list[float], texts: list[
 ])
 def test_the_copied_sentence_says_what_the_page_says(name: str, text: str, tmp_path: Path) -> None:
     primary = speedup.forest(findings(gallery(name, tmp_path))).primary
-    assert copies.sentence(primary).replace("\N{NO-BREAK SPACE}", " ") == text
+    assert speedup.sentence(primary).replace("\N{NO-BREAK SPACE}", " ") == text
 
 
 @pytest.mark.parametrize(("name", "sleeps"), [("scaling", True), ("settled", False)])

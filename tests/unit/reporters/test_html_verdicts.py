@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
-import random
 import re
 import types
 from html import unescape
@@ -18,12 +17,12 @@ import repro
 from repro.compare import compare, summarize
 from repro.compare.design.calibration import FILE, Null, calibration, machine_of
 from repro.compare.findings import findings
-from repro.core import registry
 from repro.core.files import write_model
 from repro.record.folder.store import Record
 from repro.record.result.results import Bracket, Point
 from repro.suite.model import METHOD, Trial
 from tests.records import SUITE, Course, make_record
+from tests.unit.reporters.parsed_page import render, uneven
 
 ROOT = Path(__file__).parents[3]
 bands = importlib.import_module("repro.reporters.page.charts.bands")
@@ -33,14 +32,6 @@ speedup = importlib.import_module("repro.reporters.page.speedup")
 survivals = importlib.import_module("repro.reporters.page.charts.survival")
 text_of = importlib.import_module("repro.tables.text")
 clocks = importlib.import_module("repro.reporters.page.sections.clocks")
-
-
-def uneven(trial: Trial) -> Course:
-    """Spread by seed; DeepSpeed on two processes misses three times."""
-    generator = random.Random(f"{trial.cell_id} {trial.repeat}")
-    step = 0.02 * generator.lognormvariate(0, 0.12) / trial.choices.processes**0.8
-    misses = trial.choices.engine.kind == "deepspeed" and trial.choices.processes == 2 and trial.repeat in (1, 2, 5)
-    return Course(step, hits_at=None if misses else generator.choice([3, 4, 4, 5, 6]))
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +44,6 @@ def missed(tmp_path_factory: pytest.TempPathFactory) -> Record:
     return make_record(tmp_path_factory.mktemp("missed") / "run", SUITE.replace("seeds: 6", "seeds: 8"), uneven)
 
 
-def written(record: Record, out: Path) -> str:
-    (path,) = registry.load("reporter", "html")().write(record, out)
-    return Path(path).read_text(encoding="utf-8")
-
-
 def part(html: str, start: str, end: str = "</section>") -> str:
     """Words of the section that begins with `start`."""
     found = html[html.index(start):]
@@ -66,7 +52,7 @@ def part(html: str, start: str, end: str = "</section>") -> str:
 
 
 def test_every_comparison_has_its_reasons_in_the_order_of_compare(missed: Record, tmp_path: Path) -> None:
-    html = written(missed, tmp_path)
+    html = render(missed, tmp_path)
     found = compare(missed.plan, missed.results, started_ms=missed.started_ms)
     words = part(html, '<section class="verdict"')
     places = [words.index(f"Because: {item.because}") for item in found]
@@ -79,14 +65,14 @@ def test_every_comparison_has_its_reasons_in_the_order_of_compare(missed: Record
 
 
 def test_a_missing_calibration_is_reported_and_a_stored_rate_is_shown(plain: Record, tmp_path: Path) -> None:
-    assert "Not calibrated: the false-positive rate" in part(written(plain, tmp_path), '<section class="verdict"')
+    assert "Not calibrated: the false-positive rate" in part(render(plain, tmp_path), '<section class="verdict"')
     nulls = [Null(source=f"run#{index}", cell_id="c", label="c", metric="tta_wall", how="twins", n=6, ratio=1.0, p=0.5,
                   verdict="slower" if index == 0 else "inconclusive") for index in range(24)]
     rate = calibration(plain.plan.suite.suite, plain.plan.digest, METHOD, machine_of(plain.environment), nulls)
     path = plain.folder.root / FILE
     write_model(path, rate)
     try:
-        words = part(written(plain, tmp_path), '<section class="verdict"')
+        words = part(render(plain, tmp_path), '<section class="verdict"')
     finally:
         path.unlink()
     assert f"Calibrated: {rate.sentence()}, on Sample CPU" in words
@@ -104,7 +90,7 @@ def test_failing_rules_are_counted_at_the_top_and_first_in_their_section(
     rules = [finding("F1", "pass"), finding("HB3", "fail", False), finding("F2", "fail"),
              finding("NEU4", "cannot tell")]
     monkeypatch.setattr(html_page, "check", lambda record: tuple(rules))
-    html = written(plain, tmp_path)
+    html = render(plain, tmp_path)
     top = html[html.index('id="verdicts"'):html.index('id="h-notices"')]
     assert "1 required best-practice rule fails" in top and "evidence of" not in top
     whole = html[html.index('<section id="checklist"'):html.index('<section id="attempts"')]
@@ -153,8 +139,8 @@ def test_the_share_at_the_target_is_a_probability_only_if_trials_missed(
 ) -> None:
     found = survivals.survival(findings(plain))
     assert not found.missed and all(trace["y"][-1] == 1.0 for trace in found.charts[0].figure["data"])
-    assert "Kaplan-Meier" not in written(plain, tmp_path) and 'id="survival"' in written(plain, tmp_path)
-    assert survivals.survival(findings(missed)).missed and "Kaplan-Meier" in written(missed, tmp_path)
+    assert "Kaplan-Meier" not in render(plain, tmp_path) and 'id="survival"' in render(plain, tmp_path)
+    assert survivals.survival(findings(missed)).missed and "Kaplan-Meier" in render(missed, tmp_path)
 
 
 def test_survival_steps_are_those_of_compare_and_ticks_mark_the_missed(missed: Record) -> None:

@@ -12,12 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 from repro.cli.main import cli
-from repro.cli.workflows.report import reporter
 from repro.cli.workflows.run import _summarize
 from repro.core.errors import Exit
-from repro.record.folder.store import Record
 from repro.suite.model import Trial
 from tests.records import SUITE, Course, make_record
+from tests.unit.reporters.parsed_page import render
 
 DATA = re.compile(r'<span data-compare="(cells\.\d+)\.([a-z_.]+)"><data value="([^"]+)">')
 
@@ -26,10 +25,6 @@ def course(trial: Trial) -> Course:
     """The last two of each cell's seeds miss; the others arrive after 3 to 5 evaluations."""
     late = trial.repeat >= 6 and trial.choices.engine.kind == "ddp"
     return Course(0.01 * (1 + 0.02 * (trial.repeat % 3)), hits_at=None if late else 3 + trial.repeat % 3)
-
-
-def written(record: Record, tmp_path: Path) -> str:
-    return Path(reporter("html").write(record, tmp_path / "out")[0]).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("metric", "horizon"), [
@@ -45,7 +40,7 @@ def test_run_page_and_compare_agree(tmp_path: Path, metric: str, horizon: float 
     assert {item["metric"] for item in cells} == {metric}
     if horizon:
         assert [item["horizon"] for item in cells if item["restricted"]] == [horizon] * 2
-    page = written(record, tmp_path)
+    page = render(record, tmp_path / "out")
     assert re.search(rf'<section id="cells"[^>]* data-metric="{metric}"', page)
     seen = {(place, path): float(value) for place, path, value in DATA.findall(html.unescape(page))}
     for index, item in enumerate(cells):
@@ -57,7 +52,7 @@ def test_run_page_and_compare_agree(tmp_path: Path, metric: str, horizon: float 
 
 
 def test_the_table_of_cells_names_its_metric(tmp_path: Path) -> None:
-    page = written(make_record(tmp_path / "run", SUITE + "  metric: samples\n", course), tmp_path)
+    page = render(make_record(tmp_path / "run", SUITE + "  metric: samples\n", course), tmp_path / "out")
     table = page[page.index('<section id="cells"'):page.index('<section id="curves"')]
     assert "Median samples to the target" in table
     assert "Median time" not in table

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from repro.compare import contrast
-from repro.core import registry
 from repro.record.derive.training_figures import read_traffic
 from repro.record.derive.trial_log import TrialLog
 from repro.record.folder.store import Record
@@ -22,6 +21,7 @@ from repro.record.result.parts import Network
 from repro.record.result.results import Result
 from repro.suite.model import Trial
 from tests.records import SCALING, SUITE, WEIGHTS, Course, Moved, make_record, sample_network, scaling_course
+from tests.unit.reporters.parsed_page import render
 
 page_bounds = importlib.import_module("repro.reporters.page.charts.bounds")
 page_scaling = importlib.import_module("repro.reporters.page.charts.scaling")
@@ -34,10 +34,6 @@ OVERLAP = SCALING.replace("suite: scaling", "suite: overlap").replace(
 @pytest.fixture(scope="module")
 def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
     return make_record(tmp_path_factory.mktemp("scaling") / "run", SCALING, scaling_course)
-
-
-def html(record: Record, out: Path) -> str:
-    return Path(registry.load("reporter", "html")().write(record, out)[0]).read_text(encoding="utf-8")
 
 
 def cell_of(record: Record, comm: str, processes: int, batch: int) -> str:
@@ -126,7 +122,7 @@ def test_uncounted_bytes_are_reported(tmp_path: Path) -> None:
     assert (found.wire, found.network) == (None, None)
     assert found.compute is not None, "seconds are counted for every sender of the bytes"
     assert page_bounds.fits(record) == {}
-    assert "excludes 75\N{NO-BREAK SPACE}% of the payload" in html(record, tmp_path / "report")
+    assert "excludes 75\N{NO-BREAK SPACE}% of the payload" in render(record, tmp_path / "report")
 
 
 def test_the_backend_says_that_it_does_not_count(tmp_path: Path) -> None:
@@ -134,15 +130,15 @@ def test_the_backend_says_that_it_does_not_count(tmp_path: Path) -> None:
     table = page_traffic.traffic(record)
     assert [row.absence for row in table.rows if row.mark.label.endswith("2 processes")] == [
         page_traffic.NoTraffic.BACKEND] * 2
-    assert "it counts neither bytes nor waiting" in html(record, tmp_path / "report")
+    assert "it counts neither bytes nor waiting" in render(record, tmp_path / "report")
 
 
 def test_nothing_has_run_and_nothing_communicates(tmp_path: Path) -> None:
     record = make_record(tmp_path / "run", SCALING, scaling_course, only=0)
-    text = html(record, tmp_path / "report")
+    text = render(record, tmp_path / "report")
     assert "No trial of this run counted communication" in text
     plain = re.sub(r"matrix:.*?baseline", "baseline", SUITE, flags=re.S).split("primary:")[0]
-    text = html(make_record(tmp_path / "one", plain), tmp_path / "other")
+    text = render(make_record(tmp_path / "one", plain), tmp_path / "other")
     assert 'id="scaling"' not in text and 'href="#scaling"' not in text
     assert "No trial of this run counted communication" in text
 
@@ -164,11 +160,11 @@ def test_overlap_on_against_off_is_paired(tmp_path: Path) -> None:
         for comm in ("tree (chunk_kib=None, shape=binomial)", "ring")]
     # -1 to -6 ms: mean -3.5, standard deviation sqrt(3.5), t(0.975, 5) = 2.570582.
     half = 2.5705818 * math.sqrt(3.5 / 6) * 1e-3
-    assert rows[0].n == 6
-    assert rows[0].difference.value == pytest.approx(-0.0035)
-    assert [end.value for end in rows[0].interval] == pytest.approx([-0.0035 - half, -0.0035 + half])
+    assert len(rows[0].pairs) == 6
+    assert rows[0].means[2] == pytest.approx(-0.0035)
+    assert rows[0].interval == pytest.approx((-0.0035 - half, -0.0035 + half))
     assert rows[0].words == "the interval excludes 0: overlap exposes less; 6 of 6 pairs below 0"
-    text = html(record, tmp_path / "report")
+    text = render(record, tmp_path / "report")
     assert 'id="overlap"' in text
     assert "the interval excludes 0: overlap exposes less" in text
 
@@ -197,7 +193,7 @@ def test_trials_that_are_no_pair_do_not_count(tmp_path: Path) -> None:
                                if item.repeat == 1 else {})
 
     record = dataclasses.replace(record, results=tuple(map(changed, record.results)))
-    assert [row.n for row in page_traffic.traffic(record).overlap] == [4, 4]
+    assert [len(row.pairs) for row in page_traffic.traffic(record).overlap] == [4, 4]
 
 
 def test_mean_interval_of_three() -> None:
@@ -332,14 +328,14 @@ def test_missed_targets_leave_speed_up_out_and_say_so(tmp_path: Path) -> None:
     assert point.speedup is None
     assert "missed the target" in point.because
     assert point.bounds.step is not None, "steps are measured all the same"
-    assert "did not reach the target" in html(record, tmp_path / "report")
+    assert "did not reach the target" in render(record, tmp_path / "report")
 
 
 # ---- the page
 
 
 def test_the_page_labels_every_kind_of_figure(record: Record, tmp_path: Path) -> None:
-    text = html(record, tmp_path / "report")
+    text = render(record, tmp_path / "report")
     section = text[text.index('<section id="scaling"'):text.index('id="h-notices"')]
     assert section.count('class="chart"') == 11
     assert section.count("Same data as a table") == 3
@@ -349,7 +345,7 @@ def test_the_page_labels_every_kind_of_figure(record: Record, tmp_path: Path) ->
     network = text[text.index('id="network"'):text.index('id="data"')]
     assert '<span class="tag t-emulated">emulated</span>' in network
     assert "99.0\N{NO-BREAK SPACE}Mbit/s" in network
-    assert html(record, tmp_path / "again") == text
+    assert render(record, tmp_path / "again") == text
 
 
 def test_network_rows_by_arrangement(record: Record) -> None:

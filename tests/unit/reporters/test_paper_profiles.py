@@ -11,8 +11,7 @@ pytest.importorskip("matplotlib")
 from matplotlib.figure import Figure
 from repro.reporters.paper.figures import draw, figures
 
-from repro.compare.ranking.score_figures import Scores
-from repro.compare.ranking.scores import record_scores
+from repro.compare.ranking.scores import Scores, record_scores
 from repro.record.folder.store import Record
 from tests.made_scores import SCORES, scores_course
 from tests.records import SUITE, make_record

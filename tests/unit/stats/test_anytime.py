@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from repro.stats import anytime_interval, e_difference, e_same
-from repro.stats.anytime import bet
+from repro.stats.anytime import anytime_interval, bet, e_difference, e_same
 
 
 @pytest.mark.parametrize("draw", [

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from scipy.special import stdtr
 
-from repro.stats import equivalence_power, look_levels, pairs_needed, sign_flip
+from repro.stats import equivalence_power, pairs_needed, sign_flip
 from repro.stats.anytime import bet
-from repro.stats.sequential import LookLevel
+from repro.stats.sequential import LookLevel, look_levels
 
 CV, MARGIN, MOST, SEED = 0.05, 0.05, 200, 20261122
 RATIOS = (1.0, 1.05, 1.1, 1.3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from repro.stats.description import shapiro_p
+from repro.stats.interval import shapiro_p
 
 WEIGHTS = [148, 154, 158, 160, 161, 162, 166, 170, 182, 195, 236]
 """Pounds of eleven men; the example of Shapiro and Wilk (1965), who find W = 0.79, p below 0.01."""

@@ -1,4 +1,4 @@
-"""Real results of others: MLPerf logs score as MLCommons' summarizer scores them, DAWNBench curves cross where seen."""
+"""Real results of others: MLPerf logs score as MLCommons' summarizer scores them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from repro.stats import bracket_bias, first_crossing, mlperf_score
+from repro.published.mlperf.rules import mlperf_score
 
 ROOT = Path(__file__).parents[3]
 DATA = Path(os.environ.get("REPRO_SHARED_DATA") or ROOT.parent / "shared" / "data")
-MLPERF, DAWNBENCH = DATA / "mlperf", DATA / "dawnbench"
+MLPERF = DATA / "mlperf"
 
-pytestmark = pytest.mark.skipif(not (MLPERF.is_dir() and DAWNBENCH.is_dir()), reason=f"no data of others at {DATA}")
+pytestmark = pytest.mark.skipif(not MLPERF.is_dir(), reason=f"no data of others at {DATA}")
 
 
 def minutes(log: Path) -> float | None:
@@ -102,51 +102,3 @@ def test_the_older_logs_score_by_mlcommons_own_rule() -> None:
     by_hand = {"dgx1_ngc19.05_mxnet": 115.22, "tpu-v3-32": 42.19, "tpu-v3-512": 3.85, "tpu-v3-2048": 1.28}
     for system, value in by_hand.items():
         assert mlperf_score(found[system, "resnet"]).value == pytest.approx(value, abs=0.005)
-
-
-# ---- DAWNBench
-
-
-def curves(task: str) -> dict[str, tuple[list[float], list[float]]]:
-    """Entry -> (hours, accuracy in per cent)."""
-    column, found = {"ImageNet": "top5Accuracy", "CIFAR10": "top1Accuracy"}[task], {}
-    for path in sorted((DAWNBENCH / task / "train").glob("*.tsv")):
-        with path.open(newline="") as file:
-            rows = list(csv.DictReader(file, delimiter="\t"))
-        found[path.stem] = [float(row["hours"]) for row in rows], [float(row[column]) for row in rows]
-    return found
-
-
-@pytest.mark.parametrize(("task", "target", "entries"), [("ImageNet", 93.0, 27), ("CIFAR10", 94.0, 31)])
-def test_every_curve_gives_its_first_crossing(task: str, target: float, entries: int) -> None:
-    found = curves(task)
-    assert len(found) == entries
-    for hours, accuracy in found.values():
-        crossing = first_crossing(hours, accuracy, target)
-        assert crossing is not None
-        miss, hit = crossing
-        before = [quality for hour, quality in zip(hours, accuracy, strict=True) if hour < hit]
-        assert accuracy[hours.index(hit)] >= target and all(quality < target for quality in before)
-        assert miss == (hours[len(before) - 1] if before else 0)
-        assert first_crossing(hours, [-quality for quality in accuracy], -target, larger=False) == crossing
-
-
-@pytest.mark.parametrize(("task", "target", "entry", "seconds"), [
-    # read off the files by eye: the first row at or above the target
-    ("ImageNet", 93.0, "fastai_resnet50_p3_16_machine_pytorch", 0.3014392769998974 * 3600),
-    ("ImageNet", 93.0, "alibabacloud_resnet50_gn6e_16_machine_tensorflow", 0.043763889 * 3600),
-    ("ImageNet", 93.0, "google_resnet50_tpupod_tensorflow18", 0.5119444444444444 * 3600),
-    ("CIFAR10", 94.0, "fastai_pytorch", 0.04832193277777778 * 3600),
-    ("CIFAR10", 94.0, "apple_resnet9_8v100_pytorch", 0.0026191027585688665 * 3600),
-    ("CIFAR10", 94.0, "dawn_resnet164_nb_16vCPUs-gc_pytorch", 79.4483233325 * 3600),  # falls below 12 times later
-])
-def test_first_crossings_by_eye(task: str, target: float, entry: str, seconds: float) -> None:
-    crossing = first_crossing(*curves(task)[entry], target)
-    assert crossing is not None and crossing[1] * 3600 == pytest.approx(seconds, rel=1e-12)
-
-
-def test_how_much_the_grid_of_these_curves_hides() -> None:
-    """Evaluations once an epoch: reading the first hit overstates a crossing by up to 5 per cent."""
-    brackets = [first_crossing(*curve, 93.0) for curve in curves("ImageNet").values()]
-    found = bracket_bias([bracket for bracket in brackets if bracket is not None])
-    assert found.share == pytest.approx(0.0522, abs=5e-5)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
+from statistics import geometric_mean
 
 import numpy as np
 import pytest
 
 from repro.stats import (
-    censored_median,
-    geometric_mean,
     mean_ratios,
     percentile_interval,
-    performance_profile,
-    profile_score,
     profile_scores,
     profiles,
     ratios_to_best,
@@ -22,6 +19,12 @@ from repro.stats import (
 )
 
 INF = math.inf
+TIMES = np.array([[1.0, 4.0, INF, INF], [2.0, 2.0, 5.0, INF], [INF] * 4])[..., None]
+"""Three systems on four workloads, the last of which none solves."""
+
+
+def censored_median(outcomes: list[float | None]) -> float:
+    return float(resampled_medians(outcomes, np.arange(len(outcomes))[None, :])[0])
 
 
 @pytest.mark.parametrize(("outcomes", "wanted"), [
@@ -48,44 +51,21 @@ def test_resampled_medians_are_those_of_a_loop() -> None:
         assert resampled_medians(outcomes, picks).tolist() == wanted
 
 
-def test_the_area_under_a_profile_by_hand() -> None:
-    times = {"a": {"x": 1.0, "y": 4.0, "z": None}, "b": {"x": 2.0, "y": 2.0, "z": 5.0}, "c": {"w": None}}
-    # a: ratios 1, 2, infinite; b: 2, 1, 1; four workloads, tau from 1 to 4
-    found = profile_score(times, 4)
-    assert found == {"a": pytest.approx((3 + 2) / 12), "b": pytest.approx((2 + 3 + 3) / 12), "c": 0}
-    assert profile_score({"a": {"x": 5.0, "y": 1.0}, "b": {"x": None, "y": 9.0}}, 4) == {"a": 1, "b": 0}
+def test_a_performance_profile_and_its_area_by_hand() -> None:
+    ratios = ratios_to_best(TIMES)  # 1, 2, infinite; 2, 1, 1
+    found = profiles(ratios, [1, 1.9, 2, 100])[:, :, 0].tolist()
+    assert found == [[0.25, 0.25, 0.5, 0.5], [0.5, 0.5, 0.75, 0.75], [0, 0, 0, 0]]
+    assert profile_scores(ratios, 4)[:, 0].tolist() == pytest.approx([(3 + 2) / 12, (2 + 3 + 3) / 12, 0])
     for wrong in (1.0, 0.5, INF, math.nan):
         with pytest.raises(ValueError, match="tau_max"):
-            profile_score(times, wrong)
+            profile_scores(ratios, wrong)
 
 
 def test_the_area_is_the_integral_of_the_profile() -> None:
-    generator = np.random.default_rng(5)
-    times: dict[str, dict[str, float | None]] = {
-        name: {str(index): None if value > 8 else float(value)
-               for index, value in enumerate(generator.uniform(1, 9, 7))} for name in "abc"}
-    taus = np.linspace(1, 4, 30_001)
-    found = profile_score(times, 4)
-    for name, shares in performance_profile(times, taus.tolist()).items():
-        assert found[name] == pytest.approx(np.trapezoid(shares, taus) / 3, abs=2e-4)
-
-
-def test_draws_give_what_single_profiles_give() -> None:
-    generator = np.random.default_rng(7)
-    times = generator.uniform(1, 5, (3, 4, 40))
-    times[times > 4.2] = INF
-    times[0, 2], times[1, 2], times[2, 2] = INF, INF, INF
-    taus = [1.0, 1.3, 2.0, 4.0]
-    ratios = ratios_to_best(times)
-    shares, areas, means = profiles(ratios, taus), profile_scores(ratios, 4), mean_ratios(times, 0)
-    for draw in range(40):
-        named = {str(system): {str(place): None if math.isinf(value) else float(value)
-                               for place, value in enumerate(times[system, :, draw])} for system in range(3)}
-        wanted, area = performance_profile(named, taus), profile_score(named, 4)
-        for system in range(3):
-            assert tuple(shares[system, :, draw]) == wanted[str(system)]
-            assert areas[system, draw] == pytest.approx(area[str(system)])
-    assert np.isnan(means).all()  # the reference never solves the third workload
+    times = np.random.default_rng(5).uniform(1, 9, (3, 7, 2))
+    ratios, taus = ratios_to_best(np.where(times > 8, INF, times)), np.linspace(1, 4, 3001)
+    areas = np.trapezoid(profiles(ratios, taus.tolist()), taus, axis=1) / 3
+    assert profile_scores(ratios, 4) == pytest.approx(areas, abs=2e-3)
 
 
 def test_mean_ratios_are_geometric_means() -> None:

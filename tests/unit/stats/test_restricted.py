@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repro.stats import restricted_area, restricted_mean, restricted_ratio, watched_horizon
+from repro.stats import restricted_mean, restricted_ratio
 
 CALM = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 RUNS = st.lists(st.floats(0.5, 12).map(lambda time: round(time, 3)), min_size=3, max_size=15)
@@ -30,21 +30,15 @@ def test_a_restricted_mean_by_hand() -> None:
     assert 0 < interval.low < value < interval.high <= 10 and interval.level == 0.95
 
 
-def test_the_area_under_a_curve_with_runs_cut_off_by_hand() -> None:
-    # reached at 1 (of 4), cut off at 2, reached at 3 (of 2): remaining 1, 3/4, 3/8 -> 1 + 2 * 3/4 + 1 * 3/8
-    assert restricted_area([1, 2, 3, 5], [True, False, True, False], 4) == pytest.approx(1 + 1.5 + 0.375)
-
-
 @CALM
 @given(RUNS.filter(varied))
-def test_the_mean_is_the_area_and_agrees_with_lifelines(times: list[float]) -> None:
+def test_the_mean_agrees_with_lifelines(times: list[float]) -> None:
     from lifelines import KaplanMeierFitter
     from lifelines.utils import restricted_mean_survival_time
 
     outcomes = cut(times)
     value = restricted_mean(*outcomes, 10)[0]
     assert value == pytest.approx(np.mean(np.minimum(times, 10)))
-    assert restricted_area(*outcomes, 10) == pytest.approx(value)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert restricted_mean_survival_time(KaplanMeierFitter().fit(*outcomes), 10) == pytest.approx(value)
@@ -71,11 +65,6 @@ def test_more_runs_narrow_the_interval_and_a_higher_level_widens_it() -> None:
     assert restricted_mean(*few, 10, 0.99)[1].high > restricted_mean(*few, 10)[1].high
 
 
-def test_the_watched_horizon_is_the_shortest_run_that_missed() -> None:
-    assert watched_horizon([1, 5, 9], [True, False, False]) == 5
-    assert watched_horizon([1, 5, 9], [True, True, True]) == 9
-
-
 @pytest.mark.parametrize(("times", "hits", "horizon", "problem"), [
     ([1, 2, 3], [True, True, False], 5, "less than the horizon of 5; .* at most 3"),
     ([9, 9], [False, False], 9, r"0 run\(s\) reached"), ([1, 9], [True, False], 9, r"1 run\(s\) reached"),
@@ -87,8 +76,3 @@ def test_samples_without_a_restricted_mean_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=problem):
         restricted_mean(times, hits, horizon)
-
-
-def test_an_area_beyond_the_observed_time_is_refused() -> None:
-    with pytest.raises(ValueError, match="no run was watched up to 9"):
-        restricted_area([1, 2], [True, False], 9)

@@ -11,13 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
+from repro.published.mlperf.rules import mlperf_score
 from repro.stats import (
     coefficient_of_variation,
-    geometric_mean,
-    mlperf_score,
     order_trend,
     outlier_marks,
-    performance_profile,
     probability_less,
 )
 
@@ -68,35 +66,6 @@ def test_the_score_is_mlcommons_own(minutes: list[float | None], drop: int) -> N
         assert found is None
     else:
         assert found == pytest.approx(_compute_olympic_average([x for x in minutes if x is not None], missed, drop))
-
-
-# ---- many workloads
-
-
-def test_the_geometric_mean_by_hand() -> None:
-    assert geometric_mean([2, 8]) == pytest.approx(4)
-    assert geometric_mean([1 / 2, 1 / 8]) == pytest.approx(1 / 4)
-    for wrong, problem in (([], "at least 1"), ([1, -1], "positive"), ([math.nan], "finite")):
-        with pytest.raises(ValueError, match=problem):
-            geometric_mean(wrong)
-
-
-def test_a_performance_profile_by_hand() -> None:
-    times = {"a": {"x": 1.0, "y": 4.0, "z": None}, "b": {"x": 2.0, "y": 2.0, "z": 5.0}, "c": {"w": None}}
-    found = performance_profile(times, [1, 1.9, 2, 100])
-    # four workloads, w solved by none: a is best on x, twice b's on y, never on z
-    assert found == {"a": (0.25, 0.25, 0.5, 0.5), "b": (0.5, 0.5, 0.75, 0.75), "c": (0, 0, 0, 0)}
-
-
-@pytest.mark.parametrize(("times", "taus", "problem"), [
-    ({}, [1], "at least one system"), ({"a": {}}, [1], "one workload"), ({"a": {"x": 1.0}}, [0.5], "at least 1"),
-    ({"a": {"x": -1.0}}, [1], "time of a on x"), ({"a": {"x": math.nan}}, [1], "time of a on x"),
-])
-def test_invalid_profiles_are_refused(
-    times: dict[str, dict[str, float | None]], taus: list[float], problem: str
-) -> None:
-    with pytest.raises(ValueError, match=problem):
-        performance_profile(times, taus)
 
 
 # ---- how often one is quicker

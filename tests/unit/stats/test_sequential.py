@@ -5,8 +5,8 @@ import pytest
 from scipy.optimize import brentq
 from scipy.special import stdtr
 
-from repro.stats import look_levels, sign_flip
-from repro.stats.sequential import exit_probabilities, spending_bounds, spent
+from repro.stats import sign_flip
+from repro.stats.sequential import exit_probabilities, look_levels, spending_bounds, spent
 
 
 def test_the_power_family_gives_the_nominal_levels_of_the_method():
