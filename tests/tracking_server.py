@@ -1,3 +1,4 @@
+
 """A real MLflow server on loopback, for tests that need one that stays up."""
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.commands import environment
+
 READY_SECONDS = 300
 """Until it answers, also where others work on the machine."""
 
@@ -30,12 +32,6 @@ class Site:
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
-
-
-def environment(**more: str) -> dict[str, str]:
-    """Environment of processes that use this checkout's code and send no telemetry."""
-    return {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "PYTHONPATH": str(ROOT),
-            "PYTHONSAFEPATH": "1", **more}
 
 
 @contextmanager

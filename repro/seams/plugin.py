@@ -1,4 +1,4 @@
-"""The base of every plug-in: one class in one file, its fields its validated options.
+"""The base of every plug-in: one class, its fields its validated options.
 
 Heavy imports (torch, deepspeed, mlflow) happen inside methods. `unsupported` returns what a plug-in cannot do under a
 setting, which becomes a skipped trial with that reason in the plan.

@@ -170,12 +170,8 @@ def facts_of(seam: str, plugin: Plugin) -> Facts:
     Raises:
         ValidationError: an attribute of its class is not of the type that the seam states.
     """
-    found: dict[str, Any] = {}
-    for name in FACTS[seam].model_fields:
-        if hasattr(plugin, name):
-            value = getattr(plugin, name)
-            found[name] = value() if callable(value) else value
-    return FACTS[seam].model_validate(found)
+    found = {name: getattr(plugin, name) for name in FACTS[seam].model_fields if hasattr(plugin, name)}
+    return FACTS[seam].model_validate({name: value() if callable(value) else value for name, value in found.items()})
 
 
 BASES: dict[str, type[Plugin]] = {
@@ -203,7 +199,7 @@ def stand_in(seam: str, options: Mapping[str, Any], facts: Facts, shown: str, ab
     base = BASES[seam]
     # A computed fact is a property or a method of the base, a stated one a class attribute.
     body: dict[str, Any] = {name: _refusal(absence) for name in getattr(base, "__abstractmethods__", ())}
-    body |= {name: _fact(vars(base).get(name), getattr(facts, name)) for name in type(facts).model_fields}
+    body |= {name: _fact(vars(base).get(name), value) for name, value in facts}
     body |= {"model_config": ConfigDict(extra="allow"), "shown": shown, "absence": absence, "__module__": __name__}
     made: type[Plugin] = new_class(f"Absent{base.__name__}", (StandIn, base), {}, lambda space: space.update(body))
     return made.model_validate(dict(options))

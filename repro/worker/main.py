@@ -13,7 +13,6 @@ from repro.core.events import EventLog
 from repro.core.machine import torch_build
 from repro.core.random_streams import Streams
 from repro.record.environment.environment import settings
-from repro.record.folder.stored_code import allow_code_of_trial
 from repro.record.log import schema
 from repro.record.log.schema import Bar
 from repro.seams.training import Engine, Job, RankLoop, Session, Workload
@@ -23,7 +22,7 @@ from repro.worker.clock import make_clock
 from repro.worker.loop import Loop
 from repro.worker.memory import naming_out_of_memory
 from repro.worker.serve import serve
-from repro.worker.setup import RankPlace, Started, TrialContext, make_job, start_session, warm_up
+from repro.worker.setup import RankPlace, Started, TrialContext, make_job, read_trial, start_session, warm_up
 from repro.worker.weights import weights_sha256
 
 VIRTUAL_ANCHOR_MS = 1_577_836_800_000.0
@@ -32,12 +31,9 @@ VIRTUAL_ANCHOR_MS = 1_577_836_800_000.0
 
 def main(folder: str, payload: Mapping[str, Any]) -> None:
     """Train the trial in `payload`: the entry point of every rank; rank 0 writes the log."""
-    rank, local_rank = (int(os.environ.get(name, "0")) for name in ("RANK", "LOCAL_RANK"))
-    allow_code_of_trial(payload)
-    trial = Trial.model_validate(payload["trial"])
-    place = RankPlace(rank, trial.training.processes, local_rank)
+    trial, place = read_trial(payload)
     with naming_out_of_memory(trial.training):
-        if rank >= place.world:
+        if place.rank >= place.world:
             serve(trial, place)
             return
         loop = build(trial, place, Path(folder) / payload["log"], payload)

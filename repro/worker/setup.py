@@ -7,7 +7,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from repro.core.errors import one_line
 from repro.core.events import EventLog
 from repro.core.machine import rank_threads
 from repro.core.random_streams import Streams
+from repro.record.folder.stored_code import allow_code_of_trial
 from repro.record.log.schema import Bar, Compilation
 from repro.seams.training import (
     Comm,
@@ -49,6 +50,14 @@ class RankPlace:
     rank: int
     world: int
     local_rank: int
+
+
+def read_trial(payload: Mapping[str, Any]) -> tuple[Trial, RankPlace]:
+    """Return the trial of a launch, and the place of this process in it."""
+    rank, local_rank = (int(os.environ.get(name, "0")) for name in ("RANK", "LOCAL_RANK"))
+    allow_code_of_trial(payload)
+    trial = Trial.model_validate(payload["trial"])
+    return trial, RankPlace(rank, trial.training.processes, local_rank)
 
 
 def make_job(choices: TrainingConfig, place: RankPlace, cache: str | None = None) -> Job:
@@ -245,10 +254,6 @@ class TrialContext:
     def budget_steps(self) -> int:
         """Steps that the declared budget allows."""
         return self.choices.budget_steps
-
-    def block_steps(self, step: int) -> int:
-        """Return the steps of the block that begins after `step` steps."""
-        return block_steps(self.choices, step)
 
     def count_samples(self, step: int) -> int:
         """Samples of all ranks together after `step` optimizer steps."""

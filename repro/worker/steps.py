@@ -10,7 +10,7 @@ from repro.core.events import EventLog
 from repro.record.log.schema import BlockStart, BlockStop, Hashes, Operations, RankSteps, StepBlock
 from repro.worker.input.data_audit import DataAudit
 from repro.worker.input.trial_input import TrialInput
-from repro.worker.setup import TrialContext
+from repro.worker.setup import TrialContext, block_steps
 from repro.worker.weights import weights_sha256
 
 SECONDS = ("busy_seconds", "exposed_seconds", "overlapped_seconds")
@@ -96,7 +96,7 @@ class TimedSteps:
             The loss of every step, not yet read from the device.
         """
         session, log = self.session, self.context.log
-        count = self.context.block_steps(self.step)
+        count = block_steps(self.context.choices, self.step)
         log.write(BlockStart(first_step=self.step, steps=count))
         self.traffic.add(session.traffic())
         self.timer.start()

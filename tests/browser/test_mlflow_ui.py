@@ -19,8 +19,9 @@ import repro
 from repro.compare import compare, summarize
 from repro.core import registry
 from repro.record.folder.store import Record
+from tests.commands import environment
 from tests.records import SUITE, make_record
-from tests.tracking_server import environment, serving
+from tests.tracking_server import serving
 
 pytest.importorskip("mlflow")
 pytestmark = [

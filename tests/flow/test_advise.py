@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.flow.test_reproduce import command
+from tests.commands import command
 
 SUITE = """
 suite: own

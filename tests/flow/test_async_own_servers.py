@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -20,11 +19,11 @@ from repro.launchers.netns.probe import ability
 from repro.record.folder.store import Record, read_record
 from repro.record.result.parts import Protocol
 from repro.record.result.results import Result
+from tests.commands import start as start_repro
 from tests.tracking_server import serving
 
 pytest.importorskip("torch")
 
-ROOT = Path(__file__).parents[2]
 SUITE = """\
 suite: own
 seeds: 1
@@ -52,9 +51,7 @@ def start(folder: Path, engines: str, launcher: str = "local", epochs: int = 2,
     for name, value in {"ENGINES": engines, "LAUNCHER": launcher, "EPOCHS": str(epochs), "GATE": gate}.items():
         text = text.replace(name, value)
     (folder / "suite.yaml").write_text(text)
-    command = [sys.executable, "-m", "repro", "run", "suite.yaml", "--no-mlflow", "--out", "run"]
-    return subprocess.Popen(command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
+    return start_repro(folder, "run", "suite.yaml", "--no-mlflow", "--out", "run")
 
 
 def finish(folder: Path, process: subprocess.Popen[str]) -> Record:

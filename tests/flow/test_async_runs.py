@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import repro
 from repro.core.events import read_events
 from repro.record.folder.store import Record, read_record
 from repro.record.result.parts import Protocol
 from repro.record.result.remarks import WorkersLost
 from repro.record.result.results import Result
+from tests.commands import command
 
 pytest.importorskip("torch")
 
-ROOT = Path(repro.__file__).parents[1]
 SUITE = """\
 suite: modes
 seeds: 1
@@ -72,11 +68,8 @@ def ran(
 ) -> Record:
     text = SUITE.replace("WORKLOAD", workload).replace("ENGINES", engines).replace("GATE", gate)
     (folder / "suite.yaml").write_text(text)
-    command = [sys.executable, "-m", "repro", "run", "suite.yaml", "--no-mlflow", "--out", "run", "--master-seed", "7"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False,
-                          env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
-    assert "Traceback" not in done.stderr
-    assert done.returncode in (0, 1, 3), done.stderr
+    code, _, error = command(folder, "run", "suite.yaml", "--no-mlflow", "--out", "run", "--master-seed", "7")
+    assert code in (0, 1, 3), error
     return read_record(folder / "run")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.flow.test_reproduce import ROOT, command
+from tests.commands import ROOT, command
 
 EXAMPLE = ROOT / "examples/spirals"
 NET = """\

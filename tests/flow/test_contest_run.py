@@ -5,24 +5,18 @@ from __future__ import annotations
 import csv
 import html
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from repro.reporters.tracking.run_view import cell_view
 
-import repro
 from repro.cli.main import cli
 from repro.core.errors import ReproError
 from repro.record.folder.store import read_record
+from tests.commands import command
 
-ROOT = Path(repro.__file__).parents[1]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT),
-               "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 PROGRAM = """\
 import random, sys, time
 noise, mean = random.Random(int(sys.argv[1])), float(sys.argv[2])
@@ -59,21 +53,16 @@ baseline: {engine: {step_seconds: 0.010}}
 """
 
 
-def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "repro", *arguments], cwd=folder, capture_output=True, text=True,
-                          timeout=120, check=False, env=ENVIRONMENT)
-
-
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("contest")
     (folder / "train.py").write_text(PROGRAM)
     (folder / "suite.yaml").write_text(SUITE)
     ended = command(folder, "run", "suite.yaml", "--no-mlflow", "--out", "run")
-    assert ended.returncode == 0, ended.stderr
-    assert "4 of 4 ran to their end" in ended.stdout and ", end after " in ended.stderr
-    assert "quality of mean=3.29: not supported: mean 3." in ended.stdout
-    assert "target after" not in ended.stderr and "reached" not in ended.stdout
+    assert ended.code == 0, ended.error
+    assert "4 of 4 ran to their end" in ended.out and ", end after " in ended.error
+    assert "quality of mean=3.29: not supported: mean 3." in ended.out
+    assert "target after" not in ended.error and "reached" not in ended.out
     return folder
 
 
@@ -87,7 +76,7 @@ def test_every_run_is_ok_at_its_end_and_the_mean_is_judged(ran: Path) -> None:
     assert [item.status for item in record.results] == ["ok"] * 8
     assert all(item.tta_wall == pytest.approx(item.curve[-1].wall_seconds) for item in record.results)
     written = command(ran, "compare", "run", "--json", "--markdown", "comment.md")
-    found = json.loads(written.stdout)
+    found = json.loads(written.out)
     comment = (ran / "comment.md").read_text()
     assert "quality of mean=3.29: not supported" in comment and "At its end" in comment and "reached" not in comment
     assert [item["verdict"] for item in found["claims"]] == ["supported", "not supported"]
@@ -97,7 +86,7 @@ def test_every_run_is_ok_at_its_end_and_the_mean_is_judged(ran: Path) -> None:
 
 
 def test_page_tables_and_tags_have_the_claims_and_no_time_to_a_target(ran: Path) -> None:
-    assert command(ran, "report", "run", "--to", "csv,markdown,latex").returncode == 0
+    assert command(ran, "report", "run", "--to", "csv,markdown,latex").code == 0
     reports = ran / "run" / "report"
     words = words_of(reports / "report.html")
     assert "Claim for every cell: mean loss of at most 3.28 over all runs, p < 0.01 ." in words
@@ -137,7 +126,7 @@ def test_a_crashed_run_is_in_the_claim(tmp_path: Path) -> None:
     command(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
     ends = [item.status for item in read_record(tmp_path / "run").results]
     assert {"ok", "crashed"} == set(ends)
-    found = json.loads(command(tmp_path, "compare", "run", "--json").stdout)
+    found = json.loads(command(tmp_path, "compare", "run", "--json").out)
     claim = found["claims"][0]
     assert claim["verdict"] == "cannot be tested" and "crashed, and the claim is about all of them" in claim["because"]
     assert claim["p"] is None
@@ -147,7 +136,7 @@ def test_a_crashed_run_is_in_the_claim(tmp_path: Path) -> None:
 def test_training_runs_through_its_budget_and_is_ok_short_of_the_target(tmp_path: Path) -> None:
     (tmp_path / "suite.yaml").write_text(TRAINING)
     ended = command(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
-    assert ended.returncode == 0, ended.stderr
+    assert ended.code == 0, ended.error
     results = read_record(tmp_path / "run").results
     assert {item.status for item in results} == {"ok"}
     assert all(item.curve[-1].epochs == pytest.approx(3, abs=0.05) and (item.final or 0) < 0.99 for item in results)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -15,8 +13,8 @@ from repro.core.events import read_events
 from repro.launchers.netns.probe import ability
 from repro.record.folder.store import Record, read_record
 from repro.record.result.results import Result
+from tests.commands import ROOT, command
 
-ROOT = Path(__file__).parents[2]
 NO_FABRIC = pytest.mark.skipif(bool(ability().problem), reason=ability().problem)
 SUITE = """
 suite: control
@@ -39,9 +37,8 @@ ACKNOWLEDGEMENT = 66
 
 
 def _run(out: Path, suite: str, *options: str) -> Record:
-    command = [sys.executable, "-m", "repro", "run", suite, *options, "--no-mlflow", "--json", "--out", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode in (0, 3), done.stderr
+    code, _, error = command(ROOT, "run", suite, *options, "--no-mlflow", "--json", "--out", str(out))
+    assert code in (0, 3), error
     return read_record(out)
 
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 from repro.record.folder.store import read_record
-from tests.flow.test_reproduce import command
-from tests.tracking_server import environment
+from tests.commands import command, start
 from tests.waiting import until
 
 SUITE = """
@@ -34,11 +31,10 @@ contrasts: [workload.dedup.threshold, workload.dedup.leave_out]
 
 def test_it_resumes_compares_and_reproduces(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(SUITE)
-    running = subprocess.Popen([sys.executable, "-m", "repro", "run", "own.yaml", "--no-mlflow", "--out", "run"],
-                               cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    running = start(tmp_path, "run", "own.yaml", "--no-mlflow", "--out", "run")
     until(lambda: list(tmp_path.glob("run/trials/*/result.json")), running)
     running.send_signal(signal.SIGINT)
-    running.wait(60)
+    running.communicate(timeout=60)
     before = len(read_record(tmp_path / "run").results)
     code, _, error = command(tmp_path, "run", "--resume", "run", "--no-mlflow")
     assert code == 0, error

@@ -17,8 +17,8 @@ from repro.papers.in_memory import running
 from repro.papers.in_memory.epoch_input import EpochInput
 from repro.seams.measurement import Counted, Post
 from repro.seams.training import Comm
+from tests.commands import command
 from tests.flow.test_comm_group import together
-from tests.flow.test_reproduce import command
 
 pytest.importorskip("torch")
 

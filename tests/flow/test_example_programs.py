@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from repro.core.machine import Machine
 from repro.record.folder.store import read_record
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import Plan, make_plan
+from tests.commands import Ended, command
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "torchrun"
 BATCH, TWICE = "default=12288", "default=24576"
@@ -62,15 +61,13 @@ def test_the_script_knows_nothing_of_this_project() -> None:
     assert "import repro" not in text and "from repro" not in text and len(text.splitlines()) <= 60
 
 
-def run(folder: Path, *arguments: str, limit: float = 120) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-                   "MLFLOW_TRACKING_URI": f"sqlite:///{folder.parent}/mlflow.db", "XDG_DATA_HOME": str(folder.parent)}
-    return subprocess.run([sys.executable, "-m", "repro", *arguments], cwd=folder, capture_output=True, text=True,
-                          timeout=limit, check=False, env=environment)
+def run(folder: Path, *arguments: str) -> Ended:
+    return command(folder, *arguments, MLFLOW_TRACKING_URI=f"sqlite:///{folder.parent}/mlflow.db",
+                   XDG_DATA_HOME=str(folder.parent))
 
 
 def compared(folder: Path) -> dict[str, Any]:
-    found = json.loads(run(folder, "compare", "run", "--json").stdout)
+    found = json.loads(run(folder, "compare", "run", "--json").out)
     (item,) = found["comparisons"]
     assert item["primary"] and item["n"] == 6 and item["metric"] == "tta_train"
     assert any("self-reported" in text for text in item["cautions"])
@@ -91,8 +88,8 @@ def tracked(folder: Path, experiment: str) -> Counter[bool]:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 @pytest.mark.parametrize(("suite", "verdict"), [("suite.yaml", "faster"), ("commits.yaml", "slower")])
 def test_a_torchrun_script_is_judged_from_start_to_bundle(checkout: Path, suite: str, verdict: str) -> None:
-    done = run(checkout, "run", suite, "--out", "run", limit=1200)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run(checkout, "run", suite, "--out", "run")
+    assert done.code == 0, done.out + done.error
     record = read_record(checkout / "run")
     assert Counter(item.status for item in record.results) == {"ok": 12}
     assert all(item.tta_train is not None and item.tta_wall > item.tta_train for item in record.results)  # type: ignore[operator]
@@ -101,11 +98,11 @@ def test_a_torchrun_script_is_judged_from_start_to_bundle(checkout: Path, suite:
     page = (checkout / "run" / "report" / "report.html").read_text()
     assert f"{item['ratio']:.2f}"[:4] in page and "self-reported" in page and str(checkout) not in page
     assert tracked(checkout, record.plan.suite.suite) == {False: 2, True: 12}
-    assert run(checkout, "bundle", "run", "-o", "mine.zip").returncode == 0
-    assert "sound" in run(checkout, "verify", "mine.zip").stdout
+    assert run(checkout, "bundle", "run", "-o", "mine.zip").code == 0
+    assert "sound" in run(checkout, "verify", "mine.zip").out
     (checkout / "train.py").write_text("raise SystemExit('not the code of the record')\n")
     refused = run(checkout, "reproduce", "mine.zip", "--trials", "1", "--out", "again")
-    assert refused.returncode == 2 and "--allow-code" in refused.stderr
+    assert refused.code == 2 and "--allow-code" in refused.error
 
 
 SCRIPTS = """\

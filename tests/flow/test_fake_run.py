@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import repro
 from repro.compare.design.calibration import Calibration, Null, add, calibration, calibration_of, machine_of
 from repro.record.folder.store import Record, read_record
+from tests.commands import start as start_repro
 from tests.waiting import LONG_SECONDS, until
 
-ROOT = Path(repro.__file__).parents[1]
 SUITE = """\
 suite: invented
 seeds: 6
@@ -49,11 +46,8 @@ MANY = 100
 
 def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
     (folder / "suite.yaml").write_text(SUITE)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     tracking = ["--no-mlflow"] if "MLFLOW_TRACKING_URI" not in variables else []
-    command = [sys.executable, "-m", "repro", "run", "suite.yaml", *tracking, *arguments]
-    return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                            text=True, stdin=subprocess.DEVNULL)
+    return start_repro(folder, "run", "suite.yaml", *tracking, *arguments, **variables)
 
 
 def run(folder: Path, *arguments: str) -> tuple[int, str, str]:

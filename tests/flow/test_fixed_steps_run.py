@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-import repro
 from repro.cli.main import cli
 from repro.core.errors import UsageError
 from repro.core.events import EVALUATION_KEYS, read_events
 from repro.record.folder.store import Record, read_record
+from tests.commands import command
 
-ROOT = Path(repro.__file__).parents[1]
 STEPS, WARM, BATCH = 6, 2, 64
 REAL = f"""\
 suite: real-steps
@@ -59,11 +55,9 @@ def repro_cli(*arguments: str) -> Result:
 
 def ran(folder: Path, suite: str) -> Record:
     (folder / "suite.yaml").write_text(suite)
-    command = [sys.executable, "-m", "repro", "run", "suite.yaml", "--no-mlflow", "--out", "run", "--master-seed", "7"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False,
-                          env={**os.environ, "PYTHONPATH": str(ROOT)})
-    assert done.returncode == 0, done.stderr
-    (folder / "said.txt").write_text(done.stdout)
+    code, out, error = command(folder, "run", "suite.yaml", "--no-mlflow", "--out", "run", "--master-seed", "7")
+    assert code == 0, error
+    (folder / "said.txt").write_text(out)
     return read_record(folder / "run")
 
 

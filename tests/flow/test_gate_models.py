@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from repro.record.folder.store import read_record
+from tests.commands import PLUGINS, ROOT
+from tests.commands import command as asked
 
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
 
-ROOT = Path(__file__).parents[2]
 SUITE = """\
 suite: models
 seeds: 1
@@ -40,11 +39,7 @@ matrix:
 
 def repro(folder: Path, suite: str, command: str, *options: str) -> str:
     (folder / "suite.yaml").write_text(suite)
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "plugins")])
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-    ended = subprocess.run([sys.executable, "-m", "repro", command, "suite.yaml", *options], cwd=folder, timeout=280,
-                           env=environment, capture_output=True, text=True, check=False)
-    return ended.stdout
+    return asked(folder, command, "suite.yaml", *options, PYTHONPATH=f"{ROOT}{os.pathsep}{PLUGINS}").out
 
 
 def gate(folder: Path, engines: str) -> list[dict[str, Any]]:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.commands import command
+
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
 
-ROOT = Path(__file__).parents[2]
 BATCHES = (32, 64, 128, 256)
 OPTIMIZERS = {
     "sgd": "{kind: sgd, lr: 0.05, momentum: 0.9, weight_decay: 0.01, decay: weights}",
@@ -48,9 +46,7 @@ def test_no_healthy_engine_is_accused(tmp_path: Path, seed: int, optimizer: str,
     # Batches take turns over seeds, so that each meets every optimizer and norm five times.
     text = SUITE.format(seed=seed, norm=norm, batch=BATCHES[seed % 4], optimizer=OPTIMIZERS[optimizer])
     (tmp_path / "suite.yaml").write_text(text)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-    ended = subprocess.run([sys.executable, "-m", "repro", "gate", "suite.yaml", "--json"], cwd=tmp_path,
-                           env=environment, capture_output=True, text=True, timeout=1200, check=False)
-    failed = [row for row in json.loads(ended.stdout) if not row["passed"]]
+    ended = command(tmp_path, "gate", "suite.yaml", "--json")
+    failed = [row for row in json.loads(ended.out) if not row["passed"]]
     assert failed == []
-    assert ended.returncode == 0
+    assert ended.code == 0

@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.commands import command
 from tests.made_data import cifar10_folder, image_folders
 
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
 
-ROOT = Path(__file__).parents[2]
 CIFAR10 = """\
 suite: small-cifar10
 seeds: 1
@@ -53,12 +51,9 @@ ALL = "ddp, fsdp, {kind: deepspeed, stage: 0}, {kind: deepspeed, stage: 1}, {kin
 
 
 def _repro(folder: Path, *arguments: str, code: int = 0) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu",
-                   "REPRO_DATA": str(folder / "store"), "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
-    ended = subprocess.run([sys.executable, "-m", "repro", *arguments], cwd=folder, env=environment, timeout=3600,
-                           capture_output=True, text=True, check=False)
-    assert ended.returncode == code, ended.stdout + ended.stderr
-    return ended.stdout + ended.stderr
+    ended = command(folder, *arguments, REPRO_DATA=str(folder / "store"), MLFLOW_TRACKING_URI=f"sqlite:///{folder}/mlflow.db")
+    assert ended.code == code, ended.out + ended.error
+    return ended.out + ended.error
 
 
 def _run(folder: Path, text: str) -> tuple[Path, list[dict[str, Any]]]:

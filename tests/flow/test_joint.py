@@ -11,7 +11,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 import zipfile
 from collections.abc import Iterator
@@ -19,13 +18,12 @@ from pathlib import Path
 
 import pytest
 
-import repro
 from repro.record.folder.lock import NAME
 from repro.record.folder.store import read_record
 from tests.chaos import faults
+from tests.commands import command, start
 from tests.waiting import until
 
-ROOT = Path(repro.__file__).parents[1]
 INVENTED = """\
 suite: invented
 seeds: 3
@@ -58,22 +56,6 @@ trial:
 matrix:
   batch: [{global: 64}, {global: 128}]
 """
-
-
-def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "repro", *arguments], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
-                                                **variables},
-    )
-
-
-def command(folder: Path, *arguments: str) -> tuple[int, str, str]:
-    """(exit code, stdout, stderr); never a traceback."""
-    process = start(folder, *arguments)
-    out, error = process.communicate(timeout=300)
-    assert "Traceback" not in error and "internal error" not in error, error
-    return process.returncode, out, error
 
 
 def results(run: Path) -> dict[str, bytes]:

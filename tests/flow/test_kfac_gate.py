@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.flow.test_reproduce import command
+from tests.commands import command
 
 pytest.importorskip("torch")
 

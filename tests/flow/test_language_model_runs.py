@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +12,11 @@ import pytest
 from repro.record.folder.store import read_record
 from repro.workloads import text
 from repro.workloads.tokens import form
+from tests.commands import Ended, command
 
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
 
-ROOT = Path(__file__).parents[2]
 ALL = ("[ddp, fsdp, {kind: deepspeed, stage: 0}, {kind: deepspeed, stage: 1}, {kind: deepspeed, stage: 2}, "
        "{kind: deepspeed, stage: 3}]")
 SUITE = """\
@@ -45,11 +42,8 @@ SMALL_GPT = ("{kind: gpt, tokenizer: bytes, size: small, layers: 2, width: 32, h
              "eval_tokens: 4096, pad_vocabulary: 128}")
 
 
-def repro(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu",
-                   "REPRO_DATA": str(folder / "store")}
-    return subprocess.run([sys.executable, "-m", "repro", *arguments], cwd=folder, env=environment,
-                          capture_output=True, text=True, timeout=900, check=False)
+def repro(folder: Path, *arguments: str) -> Ended:
+    return command(folder, *arguments, REPRO_DATA=str(folder / "store"))
 
 
 @pytest.mark.slow
@@ -57,8 +51,8 @@ def test_text_passes_the_gate_under_ddp_and_fsdp(tmp_path: Path) -> None:
     suite = SUITE.format(workload=SMALL_TEXT, target=3.0, epochs=1, engines="[ddp, fsdp]")
     (tmp_path / "suite.yaml").write_text(suite)
     ended = repro(tmp_path, "gate", "suite.yaml", "--json")
-    assert ended.returncode == 0, ended.stderr
-    rows = json.loads(ended.stdout)
+    assert ended.code == 0, ended.error
+    rows = json.loads(ended.out)
     assert {row["passed"] for row in rows} == {True}
     assert len(rows) > 3
 
@@ -83,7 +77,7 @@ def agree(found: dict[str, list[float]], engines: int) -> None:
 def test_every_engine_trains_text_alike(tmp_path: Path) -> None:
     (tmp_path / "suite.yaml").write_text(SUITE.format(workload=SMALL_TEXT, target=2.9, epochs=1, engines=ALL))
     ended = repro(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
-    assert ended.returncode == 0, ended.stderr
+    assert ended.code == 0, ended.error
     agree(curves(tmp_path / "run"), 6)
 
 
@@ -99,10 +93,10 @@ def test_every_engine_trains_gpt_on_token_shards_alike(tmp_path: Path) -> None:
                                 "sha256": "d3a519f1039440f4381a7096527d2b4eee16a38cc7aeeb57689093c5efab2fa1"}
     (given / "tokenizer.json").write_text(json.dumps(identity))
     prepared = repro(tmp_path, "data", "prepare", "gpt", "--from", "given")
-    assert prepared.returncode == 0, prepared.stderr
+    assert prepared.code == 0, prepared.error
     (tmp_path / "suite.yaml").write_text(SUITE.format(workload=SMALL_GPT, target=2.95, epochs=1, engines=ALL))
     ended = repro(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
-    assert ended.returncode == 0, ended.stderr
+    assert ended.code == 0, ended.error
     agree(curves(tmp_path / "run"), 6)
     page = (tmp_path / "run" / "report" / "report.html").read_text()
     assert "Loss against each clock" in page

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from repro.record.folder.store import read_record
+from tests.commands import ROOT, command
 from tests.flow.mlflow_stores import reporter
-from tests.flow.test_reproduce import ROOT, command
 from tests.tracking_server import Site
 
 EXAMPLE = ROOT / "examples/allreduce"

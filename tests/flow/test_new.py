@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from repro.cli.main import cli
 from repro.core.errors import OutputError, UsageError
 from repro.program.output_readers import PatternReader
 from repro.suite.kinds.evaluation import OutputPatterns
+from tests.commands import command
 from tests.unit.program.printed import evaluations, printed, seen
 
 
@@ -24,12 +24,9 @@ def new(*arguments: str) -> str:
 
 
 def repro(folder: Path, *arguments: str) -> str:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # `python` is the one of this environment
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": path}
-    done = subprocess.run([sys.executable, "-m", "repro", *arguments], cwd=folder, env=environment, text=True,
-                          capture_output=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return done.stdout
+    code, out, error = command(folder, *arguments)
+    assert code == 0, out[-2000:] + error[-2000:]
+    return out
 
 
 @pytest.fixture

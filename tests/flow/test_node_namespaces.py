@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from repro.record.folder.store import Record, read_record
-from tests.tracking_server import environment
+from tests.commands import environment
 from tests.waiting import until
 
 COUNT = 4

@@ -19,7 +19,7 @@ from repro.core.errors import UsageError
 from repro.launchers.nodes import hosts as host_lists
 from repro.launchers.torchrun import Torchrun
 from repro.record.folder.store import Record, read_record
-from tests.tracking_server import environment
+from tests.commands import environment
 from tests.waiting import until
 
 SECRET = "smuggled-secret-of-nodes-4711"

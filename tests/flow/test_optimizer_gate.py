@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.commands import Ended, command
 from tests.flow.test_optimizer_resume import OPTIMIZERS, engines_of
 
 pytest.importorskip("torch")
@@ -17,7 +15,6 @@ pytest.importorskip("deepspeed")
 pytest.importorskip("pytorch_optimizer")
 pytest.importorskip("schedulefree")
 
-ROOT = Path(__file__).parents[2]
 SUITE = """\
 suite: gated
 seeds: 1
@@ -37,25 +34,23 @@ matrix:
 """
 
 
-def gate(folder: Path, name: str, seed: int) -> subprocess.CompletedProcess[str]:
+def gate(folder: Path, name: str, seed: int) -> Ended:
     text = SUITE.format(seed=seed, optimizer=OPTIMIZERS[name], engines=", ".join(engines_of(name)))
     (folder / "suite.yaml").write_text(text)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-    return subprocess.run([sys.executable, "-m", "repro", "gate", "suite.yaml", "--json"], cwd=folder, env=environment,
-                          capture_output=True, text=True, timeout=1200, check=False)
+    return command(folder, "gate", "suite.yaml", "--json")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "soap"])
 def test_the_gate_passes_every_engine_under_every_optimizer(tmp_path: Path, name: str) -> None:
     ended = gate(tmp_path, name, seed=1)
-    rows = json.loads(ended.stdout)
-    assert [row for row in rows if not row["passed"]] == [] and ended.returncode == 0
+    rows = json.loads(ended.out)
+    assert [row for row in rows if not row["passed"]] == [] and ended.code == 0
     assert len({row["candidate"] for row in rows}) == len(engines_of(name))
 
 
 @pytest.mark.slow
 def test_the_gate_says_why_it_leaves_soap_out(tmp_path: Path) -> None:
     ended = gate(tmp_path, "soap", seed=1)
-    assert ended.returncode == 2
-    assert "the gate leaves every cell out" in ended.stderr and "rounding decides SOAP's eigenbasis" in ended.stderr
+    assert ended.code == 2
+    assert "the gate leaves every cell out" in ended.error and "rounding decides SOAP's eigenbasis" in ended.error

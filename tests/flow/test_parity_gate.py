@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.commands import PLUGINS, ROOT, command
+
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
 
-ROOT = Path(__file__).parents[2]
 TRIAL = """\
 seeds: 1
 master_seed: 20151102
@@ -101,12 +99,9 @@ class Ended:
 
 def run(folder: Path, suite: str) -> Ended:
     (folder / "suite.yaml").write_text(suite)
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "plugins")])
-    environment: Mapping[str, str] = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "repro", "run", "suite.yaml", "--out", "run", "--no-mlflow"]
-    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300,
-                           check=False)
-    return Ended(ended.returncode, ended.stderr, folder / "run")
+    ended = command(folder, "run", "suite.yaml", "--out", "run", "--no-mlflow",
+                    PYTHONPATH=f"{ROOT}{os.pathsep}{PLUGINS}")
+    return Ended(ended.code, ended.error, folder / "run")
 
 
 @pytest.fixture(scope="module")

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import html
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from repro.audit.rules import Finding, check
 from repro.record.folder.store import read_record
+from tests.commands import command
 
-ROOT = Path(__file__).parents[2]
 SCRIPT = """\
 import sys, time
 begin = time.perf_counter()
@@ -43,11 +40,8 @@ INSIDE = ("F1", "F2", "F5", "F10", "NEU2")
 def made(folder: Path, name: str, more: str = "", batch: str = "") -> Path:
     (folder / "train.py").write_text(SCRIPT)
     (folder / f"{name}.yaml").write_text(SUITE.format(name=name, more=more, batch=batch))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT),
-                   "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run([sys.executable, "-m", "repro", "run", f"{name}.yaml", "--no-mlflow", "--out", name],
-                          cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    code, out, error = command(folder, "run", f"{name}.yaml", "--no-mlflow", "--out", name)
+    assert code == 0, out + error
     return folder / name
 
 

@@ -29,11 +29,9 @@ from repro.seams.launching import LaunchRequest
 from repro.suite.file import read_suite
 from repro.suite.model import Trial
 from repro.suite.planning.plan import make_plan
+from tests.commands import command, environment
 from tests.waiting import LONG_SECONDS, until
 
-ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT),
-               "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 SUITE = """\
 suite: mine
 seeds: {seeds}
@@ -63,11 +61,6 @@ def suite(folder: Path, code: str, *, seeds: int = 1, arguments: str = "", engin
         reader=reader))
 
 
-def repro(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "repro", *arguments], cwd=folder, capture_output=True, text=True,
-                          timeout=120, check=False, env=ENVIRONMENT)
-
-
 def run_one(folder: Path, code: str, **how: object) -> Result:
     """Run one trial by the launcher, in this process, and derive its result from the log."""
     suite(folder, code, **how)  # type: ignore[arg-type]
@@ -75,7 +68,7 @@ def run_one(folder: Path, code: str, **how: object) -> Result:
 
 
 def launched(folder: Path) -> Result:
-    os.environ["PATH"] = ENVIRONMENT["PATH"]
+    os.environ["PATH"] = environment()["PATH"]
     found = read_suite(str(folder / "suite.yaml"))
     plan = make_plan(found.suite, Machine("cpu", 0, 2), found.problem, folder=found.folder)
     trial = next(iter(plan.trials()))
@@ -98,23 +91,23 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     code = HONEST.replace("0.03", "0.03 * float(sys.argv[2])")
     suite(folder, code, seeds=6, arguments=', "{slow}"',
           more="  parameters: {slow: 1}\nmatrix: {parameters.slow: [1, 3]}")
-    done = repro(folder, "run", "suite.yaml", "--no-mlflow", "--out", "run")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = command(folder, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    assert done.code == 0, done.out + done.error
     return folder
 
 
 def test_a_program_gets_its_verdict_and_it_says_what_nobody_checked(finished: Path) -> None:
-    found = json.loads(repro(finished, "compare", "run", "--metric", "tta_train", "--json").stdout)
+    found = json.loads(command(finished, "compare", "run", "--metric", "tta_train", "--json").out)
     (item,) = found["comparisons"]
     assert item["verdict"] == "slower" and 2.5 < item["ratio"] < 3.3 and item["n"] == 6
     assert any("self-reported" in text and "not gated" in text for text in item["cautions"])
 
 
 def test_its_record_is_sound_packed_and_shown(finished: Path) -> None:
-    assert "sound" in repro(finished, "verify", "run").stdout
-    packed = repro(finished, "bundle", "run", "-o", "mine.zip")
-    assert packed.returncode == 0, packed.stderr
-    assert "sound" in repro(finished, "verify", "mine.zip").stdout
+    assert "sound" in command(finished, "verify", "run").out
+    packed = command(finished, "bundle", "run", "-o", "mine.zip")
+    assert packed.code == 0, packed.error
+    assert "sound" in command(finished, "verify", "mine.zip").out
     page = (finished / "run" / "report" / "report.html").read_text()
     assert "self-reported" in page and str(finished) not in page
 
@@ -122,25 +115,25 @@ def test_its_record_is_sound_packed_and_shown(finished: Path) -> None:
 @pytest.mark.slow
 def test_it_is_run_again_only_with_consent_and_from_the_source_in_the_record(finished: Path, tmp_path: Path) -> None:
     packed = tmp_path / "mine.zip"
-    assert repro(finished, "bundle", "run", "-o", str(packed)).returncode == 0
-    refused = repro(tmp_path, "reproduce", "mine.zip", "--trials", "1")
-    assert refused.returncode == 2 and "python train.py" in refused.stderr and "Traceback" not in refused.stderr
-    allowed = refused.stderr.split("--allow-code ")[1].split()[0]
-    assert "is the hash of other code" in repro(tmp_path, "reproduce", "mine.zip", "--allow-code", "0" * 64).stderr
-    again = repro(tmp_path, "reproduce", "mine.zip", "--trials", "2", "--allow-code", allowed, "--out", "again")
-    assert again.returncode in (0, 3), again.stdout + again.stderr
+    assert command(finished, "bundle", "run", "-o", str(packed)).code == 0
+    refused = command(tmp_path, "reproduce", "mine.zip", "--trials", "1")
+    assert refused.code == 2 and "python train.py" in refused.error and "Traceback" not in refused.error
+    allowed = refused.error.split("--allow-code ")[1].split()[0]
+    assert "is the hash of other code" in command(tmp_path, "reproduce", "mine.zip", "--allow-code", "0" * 64).error
+    again = command(tmp_path, "reproduce", "mine.zip", "--trials", "2", "--allow-code", allowed, "--out", "again")
+    assert again.code in (0, 3), again.out + again.error
     assert {item.status for item in read_record(tmp_path / "again").results} == {"ok"}
-    assert "sound" in repro(tmp_path, "verify", "again").stdout
-    resumed = repro(finished, "run", "--resume", "run", "--no-mlflow")
-    assert resumed.returncode == 2 and "--allow-code" in resumed.stderr
+    assert "sound" in command(tmp_path, "verify", "again").out
+    resumed = command(finished, "run", "--resume", "run", "--no-mlflow")
+    assert resumed.code == 2 and "--allow-code" in resumed.error
 
 
 def test_source_changed_in_a_record_is_found(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished / "run", tmp_path / "run")
     (source,) = (tmp_path / "run" / "code").glob("*/train.py")
     source.write_text(source.read_text() + "import os\n")
-    found = repro(tmp_path, "verify", "run")
-    assert found.returncode != 0 and "is not the source of the record" in found.stdout
+    found = command(tmp_path, "verify", "run")
+    assert found.code != 0 and "is not the source of the record" in found.out
 
 
 def test_a_seed_is_the_same_for_both_cells_and_unlike_the_next(finished: Path) -> None:
@@ -210,8 +203,8 @@ def test_a_command_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "suite.yaml").write_text(text)
     result = launched(tmp_path)
     assert result.status == "crashed" and "command not found: 'pyhton9'" in result.reason
-    done = repro(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "none")  # before anything is started
-    assert done.returncode == 2 and "command not found: 'pyhton9'" in done.stderr and not (tmp_path / "none").exists()
+    done = command(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "none")  # before anything is started
+    assert done.code == 2 and "command not found: 'pyhton9'" in done.error and not (tmp_path / "none").exists()
 
 
 def test_it_is_ended_at_its_target_if_the_suite_says_so(tmp_path: Path) -> None:
@@ -240,7 +233,7 @@ def test_ctrl_c_leaves_nothing_and_the_run_is_resumed(tmp_path: Path) -> None:
     suite(tmp_path, ESCAPING, seeds=2)
     started = subprocess.Popen(
         [sys.executable, "-m", "repro", "run", "suite.yaml", "--no-mlflow", "--out", "run"], cwd=tmp_path,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENVIRONMENT)
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment())
     try:
         until(lambda: (tmp_path / "child").exists())
         time.sleep(0.3)
@@ -284,8 +277,8 @@ def test_what_it_prints_is_kept_up_to_a_bound_and_without_secrets(
 
 def test_a_suite_inside_a_record_starts_nothing(finished: Path) -> None:
     for verb in ("run", "plan"):
-        refused = repro(finished, verb, "run/suite.yaml")
-        assert refused.returncode == 2 and "this suite is in a record" in refused.stderr, refused.stderr
+        refused = command(finished, verb, "run/suite.yaml")
+        assert refused.code == 2 and "this suite is in a record" in refused.error, refused.error
 
 
 def test_a_start_that_never_comes_is_no_start(tmp_path: Path) -> None:

@@ -23,12 +23,12 @@ from repro.workloads import text
 from repro.workloads.tokens import form
 from repro.workloads.tokens.tokenizers import BYTES
 from tests.chaos.faults import ranks_of
+from tests.commands import command, environment
 from tests.made_data import image_folders
 
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
 
-ROOT = Path(__file__).parents[2]
 SUITE = """\
 suite: real-models
 seeds: 1
@@ -73,16 +73,10 @@ def _tokens(folder: Path) -> str:
                         optimizer="{kind: adamw, lr: 0.003, decay: weights}")
 
 
-def _environment(folder: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu",
-            "REPRO_DATA": str(folder / "store")}
-
-
 def _repro(folder: Path, *arguments: str) -> str:
-    ended = subprocess.run([sys.executable, "-m", "repro", *arguments], cwd=folder, env=_environment(folder),
-                           capture_output=True, text=True, timeout=600, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout + ended.stderr
+    code, out, error = command(folder, *arguments, REPRO_DATA=str(folder / "store"))
+    assert code == 0, out + error
+    return out + error
 
 
 def _run_and_kill(folder: Path) -> set[str]:
@@ -90,7 +84,8 @@ def _run_and_kill(folder: Path) -> set[str]:
     killed: set[str] = set()
     with (folder / "out.txt").open("w") as out:
         run = subprocess.Popen([sys.executable, "-m", "repro", "run", "suite.yaml", "--no-mlflow", "--out", "run"],
-                               cwd=folder, env=_environment(folder), stdout=out, stderr=subprocess.STDOUT)
+                               cwd=folder, env=environment(REPRO_DATA=str(folder / "store")), stdout=out,
+                               stderr=subprocess.STDOUT)
         try:
             while run.poll() is None:
                 time.sleep(0.01)

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-import repro
 from repro.record.folder.store import Record, read_record
+from tests.commands import ROOT, command
 
-ROOT = Path(repro.__file__).parents[1]
 FAKE = """\
 suite: invented
 seeds: 6
@@ -51,15 +50,6 @@ matrix:
 """
 ENGINES = "[ddp, {kind: deepspeed, stage: 0}, {kind: deepspeed, stage: 1}, {kind: deepspeed, stage: 2}, " \
           "{kind: deepspeed, stage: 3}]"
-
-
-def command(folder: Path, *arguments: str, **variables: str) -> tuple[int, str, str]:
-    """(exit code, stdout, stderr)."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
-    done = subprocess.run([sys.executable, "-m", "repro", *arguments], cwd=folder, env=environment, text=True,
-                          capture_output=True, timeout=3600, stdin=subprocess.DEVNULL, check=False)
-    assert "Traceback" not in done.stderr and "internal error" not in done.stderr, done.stderr
-    return done.returncode, done.stdout, done.stderr
 
 
 def carried_out(folder: Path, name: str, suite: str, *arguments: str, **variables: str) -> Record:

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from repro.record.folder.store import Record, read_record
+from tests.commands import command, environment
 from tests.flow.test_nodes import SUITE
-from tests.flow.test_reproduce import command
 from tests.slurm_cluster import needs_slurm, slurm
-from tests.tracking_server import environment
 
 pytestmark = [pytest.mark.slow, needs_slurm]
 LAUNCHER = "{kind: slurm, nodes: 2, silence_seconds: 5}"

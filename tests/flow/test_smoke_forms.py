@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
-import sys
 import time
 from importlib.resources import files
 from pathlib import Path
@@ -15,6 +13,7 @@ from repro.bundle.verify import verify
 from repro.launchers.netns.probe import ability
 from repro.record.folder.store import read_record
 from repro.suite.file import bundled
+from tests.commands import command
 
 pytest.importorskip("torch")
 
@@ -41,11 +40,10 @@ def test_the_smoke_form_runs(tmp_path: Path, name: str) -> None:
     if "fabric" in text and ability().problem:
         pytest.skip(ability().problem)
     begun = time.monotonic()
-    ended = subprocess.run([sys.executable, "-m", "repro", *smoke_form(name), "--no-mlflow", "--out", "run"],
-                           cwd=tmp_path, capture_output=True, text=True, timeout=1500)
+    ended = command(tmp_path, *smoke_form(name), "--no-mlflow", "--out", "run")
     print(f"{name}: {time.monotonic() - begun:.0f} s")
-    assert ended.returncode in (0, 3), ended.stdout + ended.stderr
+    assert ended.code in (0, 3), ended.out + ended.error
     record = read_record(tmp_path / "run")
-    assert record.results and all(result.status in RAN for result in record.results), ended.stderr
+    assert record.results and all(result.status in RAN for result in record.results), ended.error
     assert verify(record.folder.root).sound
     assert (tmp_path / "run/report/report.html").is_file()

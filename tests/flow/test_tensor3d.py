@@ -8,7 +8,7 @@ import pytest
 
 from repro.launchers.netns.probe import ability
 from repro.record.folder.store import read_record
-from tests.flow.test_reproduce import command
+from tests.commands import command
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(ability().problem), reason=ability().problem or "")]

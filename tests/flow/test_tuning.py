@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,14 +14,13 @@ from typing import Any
 import pytest
 import yaml
 
-import repro
 from repro.bundle.verify import verify
 from repro.record.folder.index import NAME, seal
 from repro.record.folder.store import RunFolder, read_record
 from repro.record.tuning import Tuning, read_declared, read_tuning, tuning_sha256
+from tests.commands import Ended, command, start
 from tests.waiting import until
 
-ROOT = Path(repro.__file__).parents[1]
 SUITE = """\
 suite: invented
 seeds: 3
@@ -57,22 +54,9 @@ MANY = 400
 """Tuning settings of a run that is to be killed while it tunes: far more than it gets to."""
 
 
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+def run(folder: Path, *arguments: str) -> Ended:
     if not (folder / "suite.yaml").is_file():
         (folder / "suite.yaml").write_text(SUITE)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen([sys.executable, "-m", "repro", *arguments], cwd=folder, env=environment,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
-
-
-def command(folder: Path, *arguments: str) -> tuple[int, str, str]:
-    """(exit code, stdout, stderr)."""
-    process = start(folder, *arguments)
-    out, error = process.communicate(timeout=180)
-    return process.returncode, out, error
-
-
-def run(folder: Path, *arguments: str) -> tuple[int, str, str]:
     return command(folder, "run", "suite.yaml", "--no-mlflow", *arguments)
 
 
@@ -235,6 +219,7 @@ def wait_for(process: subprocess.Popen[str], ledger: Path, lines: int) -> None:
 def test_a_killed_run_goes_on_where_it_was_cut(tmp_path: Path, killed: str) -> None:
     """kill -9, in either phase and between the two; nothing is lost and nothing runs twice."""
     trials, seeds = ("16", "3") if killed == "tuning" else ("4", "14" if killed == "scoring" else "3")
+    (tmp_path / "suite.yaml").write_text(SUITE)
     process = start(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run", "-o", f"tune.trials={trials}",
                     "--seeds", seeds)
     root = tmp_path / "run"
@@ -265,6 +250,7 @@ def test_a_killed_run_goes_on_where_it_was_cut(tmp_path: Path, killed: str) -> N
 
 @pytest.mark.slow
 def test_ctrl_c_during_the_tuning_says_how_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / "suite.yaml").write_text(SUITE)
     process = start(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run", "-o", f"tune.trials={MANY}")
     wait_for(process, tmp_path / "run" / "tuning" / "ledger.jsonl", 9)
     process.send_signal(signal.SIGINT)

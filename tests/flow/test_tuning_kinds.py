@@ -15,10 +15,10 @@ import pytest
 from repro.bundle.verify import verify
 from repro.record.folder.store import read_record
 from repro.record.tuning import Tuning, read_tuning
+from tests.commands import ROOT, command, start
 from tests.file_classes import write_suite
-from tests.flow.test_programs import ENVIRONMENT, READER, SUITE, repro
-from tests.flow.test_reproduce import ROOT
-from tests.flow.test_tuning import command, start, wait_for
+from tests.flow.test_programs import READER, SUITE
+from tests.flow.test_tuning import wait_for
 
 DIGITS = """\
 suite: digits-tuned
@@ -94,8 +94,8 @@ def tuned(root: Path) -> Tuning:
 def test_ddp_on_digits_is_tuned_and_scored(tmp_path: Path) -> None:
     """Two ranks over gloo. A rate of 1e-4 is too small for SGD in two epochs, and 0.1 or 0.003 reach 90 %."""
     (tmp_path / "suite.yaml").write_text(DIGITS)
-    done = repro(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run", "--master-seed", "3")
-    assert done.returncode in (0, 3), done.stderr
+    done = command(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run", "--master-seed", "3")
+    assert done.code in (0, 3), done.error
     found, scored = tuned(tmp_path / "run"), read_record(tmp_path / "run")
     sgd, adamw = found.contenders
     assert sgd.chosen is not None and sgd.chosen.values["optimizer.lr"] > 1e-4
@@ -112,16 +112,16 @@ def test_a_parameter_of_a_program_is_tuned(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     text = SUITE.format(seeds=1, arguments=', "{rate}"', engine="", stop="", limit=60, reader=READER, more=TUNE)
     (tmp_path / "suite.yaml").write_text(text)
-    done = repro(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
-    assert done.returncode == 0, done.stderr
+    done = command(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    assert done.code == 0, done.error
     found = tuned(tmp_path / "run")
     chosen = found.contenders[0].chosen
     assert chosen is not None and chosen.values == {"parameters.rate": 0.8}, "the lowest final loss"
     assert read_record(tmp_path / "run").plan.suite.settings[0].set_ == {"parameters.rate": 0.8}
     (tmp_path / "suite.yaml").write_text(text.replace("tune:\n", "tune:\n  hopeless: {at: 0.5}\n"))
-    done = repro(tmp_path, "plan", "suite.yaml")
-    assert done.returncode == 2
-    assert "tune.hopeless: only trials of kind training can be abandoned" in done.stderr
+    done = command(tmp_path, "plan", "suite.yaml")
+    assert done.code == 2
+    assert "tune.hopeless: only trials of kind training can be abandoned" in done.error
 
 
 def test_an_option_of_a_workload_is_not_tuned(tmp_path: Path) -> None:
@@ -136,9 +136,9 @@ def test_an_option_of_a_workload_is_not_tuned(tmp_path: Path) -> None:
     - origin: the widths of the example
       space: {{workload.width: [8, 16]}}
 """)
-    done = repro(tmp_path, "plan", "own/suite.yaml")
-    assert done.returncode == 2
-    assert "tune.spaces[0].space.workload.width: is not tuned" in done.stderr
+    done = command(tmp_path, "plan", "own/suite.yaml")
+    assert done.code == 2
+    assert "tune.spaces[0].space.workload.width: is not tuned" in done.error
 
 
 @pytest.mark.slow
@@ -171,12 +171,8 @@ def test_a_tuning_is_an_experiment_of_its_own_in_mlflow(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     text = DIGITS.replace("engine: ddp", "engine: fake").replace("  processes: 2\n", "  launcher: inline\n")
     (tmp_path / "suite.yaml").write_text(text.replace("max_epochs: 2", "max_epochs: 20"))
-    ENVIRONMENT["MLFLOW_TRACKING_URI"] = uri
-    try:
-        done = repro(tmp_path, "run", "suite.yaml", "--out", "run")
-    finally:
-        del ENVIRONMENT["MLFLOW_TRACKING_URI"]
-    assert done.returncode == 0, done.stderr
+    done = command(tmp_path, "run", "suite.yaml", "--out", "run", MLFLOW_TRACKING_URI=uri)
+    assert done.code == 0, done.error
 
     def runs(name: str) -> list[list[str]]:
         """Ask in a process of its own: libraries below MLflow warn, and a warning is an error here."""

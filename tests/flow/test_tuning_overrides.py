@@ -7,7 +7,7 @@ from pathlib import Path
 from repro.bundle.verify import verify
 from repro.record.folder.store import read_record
 from repro.suite.file import read_suite
-from tests.flow.test_reproduce import command
+from tests.commands import command
 
 SUITE = """
 suite: own

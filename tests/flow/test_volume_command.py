@@ -19,8 +19,8 @@ from repro.papers.chunkflow.grid import Grid
 from repro.papers.chunkflow.queues import open_queue
 from repro.papers.chunkflow.store import Output, open_volume
 from repro.papers.chunkflow.task_queue import Counts
+from tests.commands import environment
 from tests.redis_server import needs_redis, redis_server
-from tests.tracking_server import environment
 
 CREATE = ("create-tasks", "v", "out", "--chunk", "12", "--overlap", "4", "--queue")
 GRID = Grid((30, 20, 24), (12,) * 3, (4,) * 3)

@@ -18,7 +18,6 @@ from repro.cli.workflows.tuning import (
     Phases,
     begin,
     choose,
-    dated,
     planned_tuning,
     refuse_tuning_alone,
     waits_for_choice,
@@ -38,12 +37,12 @@ from repro.record.tuning import FROZEN, Tuning, read_tuning, tuning_of
 from repro.reporting import Reporter
 from repro.runner.context import Options, Watcher
 from repro.runner.energy_meter import EnergyMeter
-from repro.runner.run import Run, discarded_if_unstarted, exit_code, has_begun, prepare
+from repro.runner.run import Run, dated, discarded_if_unstarted, exit_code, has_begun, prepare
 from repro.runner.session import Messages, RunSession, open_session
 from repro.runner.signals import Interrupts
 from repro.runner.tracking import Tracker, TrackingEnd
 from repro.seams.launching import Launcher
-from repro.suite.planning.consent import code_permission, permissions, require_allowed, require_code
+from repro.suite.planning.consent import permissions, require_allowed, require_code
 from repro.suite.planning.plan import Plan, over_time_limits
 
 DEFAULTS = Options()
@@ -234,8 +233,7 @@ def messages(
 
 
 def _resume_command(root: Path, plan: Plan) -> str:
-    return command(f"run --resume {shlex.quote(str(root))}{permissions(plan.cells)}"
-                   f"{code_permission(plan.cells, plan.base)}")
+    return command(f"run --resume {shlex.quote(str(root))}{permissions(plan.cells, plan.base)}")
 
 
 def _next_step(record: Record, code: Exit) -> str:

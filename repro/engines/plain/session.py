@@ -22,13 +22,13 @@ from repro.engines.plain.state import (
     OptimizerState,
     PreconditionerState,
     RandomStates,
+    States,
     class_of,
     digest,
     options_of,
     state_tensors,
 )
 from repro.engines.plain.tensor_files import load_preconditioner, preconditioner_bytes, save_preconditioner
-from repro.engines.state_memory import States
 from repro.seams.preconditioner import Place
 from repro.seams.training import Batch, Held, Job, Session, TrainingParts
 
@@ -277,7 +277,7 @@ class TorchSession(Session):
         return machine.peak_bytes()
 
     def states(self) -> States:
-        """Return the model and its optimizer in the terms of `state_memory`."""
+        """Return the model and its optimizer in the terms of the formula."""
         return States(self._size(), self.job.world, self.numerics.weights.itemsize, self.job.precision.master,
                       self._moments())
 

@@ -128,7 +128,7 @@ class Result(Frozen):
     mfu: float | None = None
     """Model FLOPs utilisation: the model's operations a second over the stated peak of all devices, 0 to 1."""
     state_bytes: dict[str, int] = Field(default_factory=dict)
-    """Memory of the model's states on one rank, modelled (`repro.engines.state_memory`); empty: no formula, or an old
+    """Memory of the model's states on one rank, modelled (`repro.engines.plain.state`); empty: no formula, or an old
     record."""
     bytes_sent: int | None = None
     """By all ranks, in collectives that are counted."""

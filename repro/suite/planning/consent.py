@@ -50,12 +50,6 @@ def code_sha256(items: Iterable[CarriedCode]) -> str:
     return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
 
-def code_permission(cells: Iterable[Cell], base: str = "") -> str:
-    """Return the argument that allows the code of the cells; "" if they bring none."""
-    found = carried_by(cells, base)
-    return f" --allow-code {code_sha256(found)}" if found else ""
-
-
 def require_code(source: str, cells: Sequence[Cell], given: str | None, base: str = "") -> None:
     """Refuse a record that brings code unless the user states its hash.
 
@@ -126,9 +120,15 @@ def reaching(cells: Iterable[Cell]) -> list[Reaching]:
     return list(found.values())
 
 
-def permissions(cells: Iterable[Cell]) -> str:
-    """Return the arguments that allow everything in the cells that leads out of the run; "" if nothing does."""
-    return "".join(f" --allow {quote(item.permission)}" for item in reaching(cells))
+def permissions(cells: Sequence[Cell], base: str = "") -> str:
+    """Return the arguments that allow all code and everything that leads out of the run; "" if there is nothing.
+
+    Args:
+        base: as for `carried_by`.
+    """
+    code = carried_by(cells, base)
+    return "".join(f" --allow {quote(item.permission)}" for item in reaching(cells)) + (
+        f" --allow-code {code_sha256(code)}" if code else "")
 
 
 def require_allowed(source: str, cells: Sequence[Cell], allowed: Sequence[str]) -> None:

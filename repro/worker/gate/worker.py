@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +14,6 @@ import numpy as np
 
 from repro.core.files import write_text
 from repro.core.random_streams import Streams
-from repro.record.folder.stored_code import allow_code_of_trial
 from repro.seams.training import Batch, Job, Session, TrainingParts, Workload
 from repro.suite.kinds.training_options import GateOptions
 from repro.suite.model import Trial
@@ -25,23 +23,20 @@ from repro.worker.gate.trace import AGED_STEPS, Evaluation, Kind, Measure, Step,
 from repro.worker.input.data_order import SampleOrder
 from repro.worker.memory import naming_out_of_memory
 from repro.worker.serve import serve
-from repro.worker.setup import RankPlace, Started, make_job, start_session, warm_up
+from repro.worker.setup import RankPlace, Started, make_job, read_trial, start_session, warm_up
 from repro.worker.weights import describe_held, wide_share
 
 
 def main(folder: str, payload: Mapping[str, Any]) -> None:
     """Run the steps and write trace<rank>.json in `folder`: the entry point of every rank."""
-    rank, local_rank = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK"))
-    allow_code_of_trial(payload)
-    trial = Trial.model_validate(payload["trial"])
-    place = RankPlace(rank, trial.training.processes, local_rank)
+    trial, place = read_trial(payload)
     with naming_out_of_memory(trial.training, in_gate=True):
-        if rank >= place.world:
+        if place.rank >= place.world:
             cut = int(payload.get("ranks_of_candidates", 1))
             serve(trial, place, payload.get("disturbance", 0), lambda parts: prepare(parts, cut, "cpu"))
             return
         trace = _run(trial, place, payload)
-    write_text(Path(folder, f"trace{rank}.json"), trace.model_dump_json())
+    write_text(Path(folder, f"trace{place.rank}.json"), trace.model_dump_json())
 
 
 def _run(trial: Trial, place: RankPlace, payload: Mapping[str, Any]) -> Trace:

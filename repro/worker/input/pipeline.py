@@ -25,7 +25,7 @@ from repro.seams.workload import map_tensors, tensors_in, to_device
 from repro.worker.evaluation import ShareBatches, share_indices
 from repro.worker.input.data_order import DataOrder
 from repro.worker.input.trial_input import DirectInput, TrialInput
-from repro.worker.setup import TrialContext
+from repro.worker.setup import TrialContext, block_steps
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -143,7 +143,7 @@ class WorkerInput(TrialInput):
         """Yield every batch that this rank uses from `step` to the end of the budget."""
         context, job = self.context, self.job
         while step < context.budget_steps:
-            for _ in range(context.block_steps(step)):
+            for _ in range(block_steps(context.choices, step)):
                 epoch, shares = self.order.micro_batches(step, job.rank, job.world, job.accumulation)
                 for indices in shares:
                     yield Wanted(epoch, indices)

@@ -16,7 +16,8 @@ from repro.suite.model import Trial
 from repro.worker.main import build
 from repro.worker.report import model_report
 from repro.worker.report.final_report import waited_and_stepped
-from repro.worker.setup import RankPlace, TrialContext, meta_twin
+from repro.worker.serve import sample_grid
+from repro.worker.setup import RankPlace, TrialContext, block_steps, meta_twin
 from repro.worker.stop_rule import decide_steps
 from repro.workloads.digits import Digits
 from repro.workloads.imagenet import ImageNetSynthetic
@@ -24,18 +25,12 @@ from tests.engine_ranks import free_port
 from tests.unit.record.test_training_figures import trial
 
 
-def context(made: Trial) -> TrialContext:
-    return TrialContext(made, *cast(Any, (None,) * 4))
-
-
 @pytest.mark.parametrize(("stop", "blocks"), [
     ({"steps": 7, "warmup": 3}, [3, 7]), ({"steps": 7}, [7]), ({"steps": 1, "warmup": 1}, [1, 1])])
 def test_warm_up_is_a_block_of_its_own_and_the_timed_steps_are_one(stop: dict[str, int], blocks: list[int]) -> None:
-    found, step, of = [], 0, context(trial(**stop))
-    while step < of.budget_steps:
-        found.append(of.block_steps(step))
-        step += found[-1]
-    assert found == blocks
+    choices = trial(**stop).training
+    ends = sample_grid(choices)
+    assert [block_steps(choices, step) for step in (0, *ends[:-1])] == blocks and ends[-1] == choices.budget_steps
 
 
 def test_waiting_for_input_in_the_warm_up_does_not_count() -> None:

@@ -1,0 +1,45 @@
+"""`repro` as a process of its own, as a user starts it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+PLUGINS = ROOT / "tests" / "plugins"
+
+
+class Ended(NamedTuple):
+    """What a command left."""
+
+    code: int
+    out: str
+    error: str
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Environment of processes that use this checkout's code and `python`, one thread each, and send no telemetry."""
+    return {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", **more}
+
+
+def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    """Start `repro ARGUMENTS` in a folder; both outputs are pipes."""
+    return subprocess.Popen([sys.executable, "-m", "repro", *arguments], cwd=folder, env=environment(**variables),
+                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def command(folder: Path, *arguments: str, **variables: str) -> Ended:
+    """Run `repro ARGUMENTS` in a folder to its end; never a traceback."""
+    process = start(folder, *arguments, **variables)
+    try:
+        out, error = process.communicate(timeout=3600)
+    except BaseException:
+        process.kill()
+        raise
+    assert "Traceback" not in error and "internal error" not in error, error
+    return Ended(process.returncode, out, error)
