@@ -25,13 +25,11 @@ from pydantic import Field, PrivateAttr
 
 from repro.compare import Comparison
 from repro.compare.findings import findings
-from repro.compare.ranking.tuning_check import tuned_by
 from repro.core.errors import OutputError, TrackingError
 from repro.core.events import read_events
 from repro.core.redact import redacted
 from repro.record.folder.store import Record
 from repro.record.log.reading import interpret
-from repro.record.tuning import TunedContender
 from repro.reporting import Reporter
 from repro.stats import paired_ratio
 from repro.suite.kinds.kinds import AnyTrialConfig
@@ -189,8 +187,6 @@ class _Replay:
     run: str
     alive: bool
     comparisons: dict[str, list[Comparison]] = field(default_factory=dict)
-    tuned: dict[str, TunedContender] = field(default_factory=dict)
-    """Cell id -> its contender in the tuning of the run."""
     refused: TrackingError | None = None
     """The refusal of the first file; no further file is tried."""
 
@@ -198,7 +194,6 @@ class _Replay:
         begun = attempt_runs(self.record)
         for comparison in findings(self.record).comparisons:
             self.comparisons.setdefault(comparison.candidate, []).append(comparison)
-        self.tuned = tuned_by(self.record)
         for cell in self.record.plan.cells:
             if cell.cell_id in begun:
                 self._cell(cell, begun[cell.cell_id])
@@ -226,8 +221,7 @@ class _Replay:
             [findings(self.record).summary(cell.cell_id, metric) for metric in cell_metrics(self.record)],
             self.comparisons.get(cell.cell_id, []), *at,
         ) if self.record.of_cell(cell.cell_id) else []
-        tuned = self.tuned.get(cell.cell_id)
-        figures += tuning_points(tuned, *at) if tuned else []
+        figures += tuning_points(findings(self.record).tuning_figures.get(cell.cell_id, {}), *at)
         self.server.send(parent, view, (), figures)
         self._finish(parent, sent, view)
 
