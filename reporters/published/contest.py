@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,12 @@ from ..page.cells import COLORS
 from ..page.charts.plot import Chart
 from .charts import axes
 
+Runs = Mapping[str, Sequence[PublishedResult]]
+"""By cell."""
+
 
 def claim_sketches(
-    item: ArmClaim, other: ArmClaim, numbers: dict[str, int], runs: dict[str, list[PublishedResult]],
+    item: ArmClaim, other: ArmClaim, numbers: dict[str, int], runs: Runs,
 ) -> tuple[Sketch, ...]:
     """Draw the means with their intervals and every run, the baseline above."""
     arms = (item, other)
@@ -32,7 +35,7 @@ def claim_sketches(
 
 
 def _sketch(
-    title: str, across: str, arms: Sequence[ArmClaim], numbers: dict[str, int], runs: dict[str, list[PublishedResult]],
+    title: str, across: str, arms: Sequence[ArmClaim], numbers: dict[str, int], runs: Runs,
     value: Callable[[PublishedResult], float | None], means: Sequence[tuple[float | None, tuple[float, float] | None]],
     goal: float | None,
 ) -> Sketch:
@@ -127,9 +130,7 @@ def contest_view(name: str, published: Published) -> ContestView | None:
         return None
     claims = judge_claims(published)
     numbers = {cell.cell_id: at for at, cell in enumerate(published.record.cells, 1)}
-    runs: dict[str, list[PublishedResult]] = {}
-    for result in published.results:
-        runs.setdefault(result.cell_id, []).append(result)
+    runs = published.by_cell()
     tracks: dict[str, list[ArmClaim]] = {}
     for item in claims.arms:
         tracks.setdefault(item.benchmark, []).append(item)
@@ -156,7 +157,7 @@ def _counts(claims: Claims) -> str:
 
 
 def _track(
-    name: str, track: str, items: Sequence[ArmClaim], numbers: dict[str, int], runs: dict[str, list[PublishedResult]],
+    name: str, track: str, items: Sequence[ArmClaim], numbers: dict[str, int], runs: Runs,
 ) -> TrackView:
     targets = sorted({item.quality.target for item in items})
     chart = _progression(name, items)
@@ -165,7 +166,7 @@ def _track(
 
 
 def _row(
-    item: ArmClaim, numbers: dict[str, int], items: Sequence[ArmClaim], runs: dict[str, list[PublishedResult]],
+    item: ArmClaim, numbers: dict[str, int], items: Sequence[ArmClaim], runs: Runs,
 ) -> ArmRow:
     quality, time, at = item.quality, item.time, numbers[item.cell_id]
     other = next((other for other in items if other.cell_id == time.against), None)

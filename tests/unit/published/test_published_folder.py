@@ -227,5 +227,5 @@ def test_batch_size_against_epochs_of_runs_that_got_there(tmp_path: Path) -> Non
     repository(tmp_path, {"result_0.txt": "".join(log_lines(batch=256)),
                           "result_1.txt": "".join(log_lines(batch=256, status="aborted"))}, system="small")
     costs = batch_costs(import_folder(tmp_path).results)
-    assert list(costs) == ["training_v4.0 resnet"]
-    assert [(cost.global_batch_size, cost.epochs) for cost in costs["training_v4.0 resnet"]] == [(256, 12), (4096, 12)]
+    assert [(of.round, of.benchmark, of.unit) for of in costs] == [("training_v4.0", "resnet", "epochs")]
+    assert [(cost.global_batch_size, cost.epochs) for cost in costs[0].costs] == [(256, 12), (4096, 12)]
