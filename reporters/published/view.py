@@ -14,7 +14,7 @@ from repro.compare.findings import findings
 from repro.core.errors import visible
 from repro.core.files import write_text
 from repro.published.cells import BatchCosts, batch_costs
-from repro.published.record import PublishedCell, PublishedResult, PublishedSystem, Refused
+from repro.published.record import PublishedCell, PublishedResult, PublishedSystem, Refused, Score
 from repro.published.store import Published, by_question
 from repro.record.folder.store import Record
 from repro.record.result.status import meaning
@@ -45,7 +45,6 @@ class ScoreRow:
     id: str
     org: str
     system: str
-    label: str
     division: str | None
     accelerator: str | None
     accelerators: Number | None
@@ -53,11 +52,8 @@ class ScoreRow:
     framework: str | None
     framework_brief: str
     batch: Number | None
-    runs: int
-    failed: int
+    score: Score
     minutes: Number | None
-    valid: bool
-    why: str
     note: str
     costs: str
     points: tuple[tuple[float, float, str], ...]
@@ -89,20 +85,14 @@ class BenchmarkGroup:
 class RunRow:
     """One log or entry."""
 
-    id: str
+    run: PublishedResult
     cell: str
     link: str
     """Link to the score of its system; empty if there is none."""
-    repeat: int
-    status: str
     word: str
     minutes: Number | None
     epochs: Number | None
     samples: Number | None
-    reason: str
-    warnings: tuple[str, ...]
-    source: str
-    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,11 +235,11 @@ def _score_row(cell: PublishedCell, line: SystemLine, axis: Axis) -> ScoreRow:
     review = f"scaled by {score.scaling_factor:g} in review" if score.scaling_factor != 1 else ""
     return ScoreRow(
         number=line.number, dash=list(DASHES)[(line.number - 1) // COLORS % len(DASHES)], id=f"c-{cell.cell_id}",
-        org=of["org"], system=of["system"], label=cell.label, division=of.get("division"),
+        org=of["org"], system=of["system"], division=of.get("division"),
         accelerator=of.get("accelerator"), accelerators=_count(of.get("accelerators")), nodes=_count(of.get("nodes")),
         framework=of.get("framework"), framework_brief=shortened(of.get("framework", ""), 24, 10),
-        batch=_count(of.get("batch.global")), runs=score.runs, failed=score.failed, minutes=number(score.minutes, 4),
-        valid=score.valid, why=score.reason, note=review, costs=_costs(line.results), points=points,
+        batch=_count(of.get("batch.global")), score=score, minutes=number(score.minutes, 4), note=review,
+        costs=_costs(line.results), points=points,
         score_at=None if score.minutes is None else axis.at(score.minutes),
         words=f"minutes of every run: {listed}" if listed else "no run has a time",
     )
@@ -306,16 +296,15 @@ def _runs(published: Published, lines: dict[str, SystemLine]) -> list[RunRow]:
     complete = published.record.contest is not None
     rows = [
         RunRow(
-            id=item.result_id, cell=f"{lines[item.cell_id].number}" if item.cell_id in lines else "-",
-            link=f"c-{item.cell_id}" if item.cell_id in lines else "", repeat=item.repeat,
-            status=item.status, word="complete" if complete and item.status == "ok" else meaning(item.status).page_word,
+            run=item, cell=f"{lines[item.cell_id].number}" if item.cell_id in lines else "-",
+            link=f"c-{item.cell_id}" if item.cell_id in lines else "",
+            word="complete" if complete and item.status == "ok" else meaning(item.status).page_word,
             minutes=number(None if item.seconds is None else item.seconds / 60, 4),
-            epochs=number(item.epochs_to_target), samples=_whole(item.samples_to_target), reason=item.reason,
-            warnings=item.warnings, source=item.source, sha256=item.sha256,
+            epochs=number(item.epochs_to_target), samples=_whole(item.samples_to_target),
         )
         for item in published.results
     ]
-    return sorted(rows, key=lambda row: row.status == "ok")
+    return sorted(rows, key=lambda row: row.run.status == "ok")
 
 
 def _own(index: int, record: Record) -> OwnRun:

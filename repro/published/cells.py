@@ -69,25 +69,6 @@ def make_cell(key: CellKey, results: Sequence[PublishedResult], refused: int, sc
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ComparableCell:
-    """A cell in the form that comparisons need."""
-
-    cell_id: str
-    label: str
-    factors: dict[str, str]
-
-    @property
-    def choices(self) -> dict[str, str]:
-        """The factors, by the name that comparisons use."""
-        return self.factors
-
-
-def as_cells(cells: Iterable[PublishedCell]) -> list[ComparableCell]:
-    """Convert cells for comparisons."""
-    return [ComparableCell(cell.cell_id, cell.label, dict(cell.factors)) for cell in cells]
-
-
 def as_results(results: Iterable[PublishedResult]) -> list[Result]:
     """Convert published runs to results of trials.
 

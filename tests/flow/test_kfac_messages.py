@@ -15,7 +15,8 @@ import pytest
 from repro.comm.algorithms.ring import Ring
 from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.engines.torch_engines import Ddp
-from repro.papers.kfac.kfac import Grid, Kfac, assign
+from repro.papers.kfac.kfac import Kfac
+from repro.papers.kfac.options import Grid, assign
 from repro.seams.training import Engine
 from tests.engine_ranks import Case, Run, ranks
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from pydantic import Field
-
-from repro.seams.measurement import FigureKind, Measurement, Measuring, Post
+from repro.papers.in_memory.options import EpochInputOptions
+from repro.seams.measurement import FigureKind, Measuring, Post
 from repro.seams.plugin import Setting
 
 
-class EpochInput(Measurement):
+class EpochInput(EpochInputOptions):
     """In memory: one blob and an index, a part a rank, a periodic global shuffle (Sreedhar et al. 2017)."""
 
     title: ClassVar[str] = "input of one epoch"
@@ -25,14 +24,6 @@ class EpochInput(Measurement):
         "shuffle_seconds": FigureKind("shuffle between ranks, of an epoch that has one", "s"),
         "shuffle_bytes": FigureKind("bytes that a rank sends to others in a shuffle", "bytes", label="counted"),
     }
-
-    store: Literal["files", "memory"] = Field(description="a file a sample, or a part of all in each rank's memory")
-    cache: Literal["warm", "cold"] = Field("warm", description="files: in the page cache before each epoch, or evicted")
-    samples: int = Field(2048, ge=1, le=10_000_000, description="samples of an epoch, over all ranks")
-    sample_bytes: int = Field(12288, ge=2, le=1 << 26, description="mean bytes of a sample, of half to 1.5 times that")
-    batch: int = Field(64, ge=1, le=1 << 16, description="samples of a batch of one rank")
-    shuffle_every: int = Field(1, ge=0, description="memory: epochs from one global shuffle to the next; 0: none")
-    chunk_mib: int = Field(4, ge=1, le=1 << 12, description="memory: MiB that a rank receives in one all-to-all")
 
     def items_per_operation(self, processes: int) -> int:
         return self.samples

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from repro.core.errors import TrialError
 from repro.core.random_streams import Streams
-from repro.papers.in_memory.epoch_input import EpochInput
+from repro.papers.in_memory.options import EpochInputOptions
 from repro.seams.measurement import Check, Counted, Findings, Measuring, Post
 
 BLOB = "blob"
@@ -222,7 +222,7 @@ COLD = 0.01
 class Running(Measuring):
     """One rank. An operation is one epoch of its input: every sample's bytes are copied into batches."""
 
-    def __init__(self, options: EpochInput, post: Post) -> None:
+    def __init__(self, options: EpochInputOptions, post: Post) -> None:
         self.options, self.post = options, post
         self.epoch, self.resident, self.shuffled = 0, list[float](), list[float]()
         self.seen: list[NDArray[np.int64]] = []

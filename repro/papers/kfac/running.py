@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from repro.core.errors import TrialError
 from repro.papers.kfac.factors import Factors, find_layers
-from repro.papers.kfac.kfac import Grid, Kfac, assign
+from repro.papers.kfac.options import Grid, KfacOptions, assign
 from repro.seams.preconditioner import Place, Preconditioning
 
 
@@ -156,7 +156,7 @@ class RunningKfac(Preconditioning):
 
     name: ClassVar[str] = "K-FAC"
 
-    def __init__(self, options: Kfac, model: torch.nn.Module, place: Place) -> None:
+    def __init__(self, options: KfacOptions, model: torch.nn.Module, place: Place) -> None:
         self.options, self.place = options, place
         device = torch.device(place.device)
         self.device_type = device.type
