@@ -85,7 +85,7 @@ def curves(name: str, lines: Sequence[SystemLine], most: int) -> list[Chart]:
         least = min(times)
         layout = axes("minutes" + (" (logarithmic)" if log else ""), word)
         if log:
-            layout["xaxis"] |= {"type": "log", **_named(least, max(times))}
+            layout["xaxis"] |= log_axis(least, max(times))
             for trace in traces:  # a logarithmic axis cannot show 0
                 trace["x"] = [None if value is None else max(value, least) for value in trace["x"]]
         layout["shapes"] = [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": target, "y1": target,
@@ -193,10 +193,10 @@ def batch_ticks(sizes: Sequence[int], most: int = 7) -> list[int]:
     return powers[::-(-len(powers) // most)]
 
 
-def _named(low: float, high: float) -> dict[str, Any]:
-    """Label a logarithmic axis in full; plotly.js would write only 2 and 5 between powers of ten."""
+def log_axis(low: float, high: float) -> dict[str, Any]:
+    """Return a logarithmic axis that is labelled in full; plotly.js would write only 2 and 5 between powers of ten."""
     ticks = log_ticks(low, high)
-    return {"tickvals": list(ticks), "ticktext": [tick_text(tick) for tick in ticks]}
+    return {"type": "log", "tickvals": list(ticks), "ticktext": [tick_text(tick) for tick in ticks]}
 
 
 def _middle(known: Sequence[tuple[BatchCost, float]], color: str) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from repro.published.speedrun.claims import ArmClaim, Claims, final_loss, judge_
 from repro.published.store import Published
 from repro.tables.text import Number, number, plural, wrapped
 
-from ..page.axis import Axis, Sketch, Trace, linear, log_ticks, sketch, tick_text
+from ..page.axis import Axis, Sketch, Trace, linear, sketch
 from ..page.cells import COLORS
 from ..page.charts.plot import Chart
-from .charts import axes
+from .charts import axes, log_axis
 
 Runs = Mapping[str, Sequence[PublishedResult]]
 """By cell."""
@@ -122,14 +122,11 @@ def contest_view(name: str, published: Published) -> ContestView | None:
     claims = judge_claims(published)
     numbers = {cell.cell_id: at for at, cell in enumerate(published.record.cells, 1)}
     runs = published.by_cell()
-    tracks: dict[str, list[ArmClaim]] = {}
-    for item in claims.arms:
-        tracks.setdefault(item.benchmark, []).append(item)
     return ContestView(
         id=f"{name}-contest", alpha=f"{claims.rules.alpha:g}", margin=f"{100 * claims.rules.margin:g} %",
         tracks=tuple(_track(f"{name}-t{at}", track, items, numbers, runs)
                      for at, (track, items) in enumerate(
-                         sorted(tracks.items(), key=lambda pair: -len(pair[1])), 1)),
+                         sorted(claims.tracks.items(), key=lambda pair: -len(pair[1])), 1)),
         unsupported=(*_open(claims, "not supported"), *(item.because for item in claims.stated)),
         untested=tuple(_open(claims, "cannot be tested")), notes=claims.rules.notes, counts=_counts(claims),
     )
@@ -190,9 +187,8 @@ def _progression(name: str, items: Sequence[ArmClaim]) -> Chart | None:
         item for item in known if item.quality.verdict == verdict]))]
     layout = axes("date of the record", "mean time, seconds (logarithmic)")
     times = [item.seconds for item in known if item.seconds]
-    ticks = log_ticks(min(times), max(times))
     layout["xaxis"] |= {"type": "date"}
-    layout["yaxis"] |= {"type": "log", "tickvals": list(ticks), "ticktext": [tick_text(tick) for tick in ticks]}
+    layout["yaxis"] |= log_axis(min(times), max(times))
     layout |= {"showlegend": True, "legend": {"orientation": "h", "y": -0.22, "font": {"size": 12}}}
     return Chart(
         f"{name}-progression", "Progression of the record",

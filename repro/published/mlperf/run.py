@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from repro.published.mlperf.log import LogEvent, MlperfLog
 from repro.published.mlperf.rules import EpochUnit, Quality, Version
-from repro.published.record import PublishedBracket, PublishedPoint, PublishedStatus, Setting
-from repro.published.untrusted.files import DamagedInput, number, plain
+from repro.published.record import PublishedBracket, PublishedPoint, PublishedStatus
+from repro.published.untrusted.files import DamagedInput, number, plain, setting
 
 MAX_WARNINGS = 20
 CHECKPOINT_TIME = re.compile(r"timestamp=(\d{1,16}(?:\.\d{1,6})?)(?!\d)")
@@ -83,7 +83,6 @@ EVALUATIONS = {"eval_accuracy", "eval_error"}
 MAX_POINTS = 10_000
 MAX_KEYS = 2_000
 """Different keys of one log."""
-MAX_SETTING = 300
 LATE_SECONDS = 60.0
 """An evaluation that ends longer after run_stop was made after training."""
 STRUCTURE = {
@@ -153,19 +152,9 @@ def _note(facts: LogFacts, event: LogEvent) -> None:
     if key not in facts.first:
         if len(facts.first) >= MAX_KEYS:
             raise DamagedInput(f"line {event.line}: more than {MAX_KEYS:,} different keys")
-        facts.first[key] = None if key in EVALUATIONS else _bounded(event.value)
-    elif key not in EVALUATIONS and key not in facts.differ and facts.first[key] != _bounded(event.value):
+        facts.first[key] = None if key in EVALUATIONS else setting(event.value)
+    elif key not in EVALUATIONS and key not in facts.differ and facts.first[key] != setting(event.value):
         facts.differ.add(key)
-
-
-def _bounded(value: Any) -> Setting | None:
-    """Return a setting of the log; values that are not plain become shortened text."""
-    if value is None or isinstance(value, bool):
-        return value
-    found = number(value)
-    if found is not None:
-        return int(value) if isinstance(value, int) else found
-    return plain(value, MAX_SETTING)
 
 
 class RunOutcome(NamedTuple):

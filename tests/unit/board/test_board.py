@@ -51,6 +51,16 @@ def site(records: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     return out, done.output
 
 
+def built(root: Path, *names: str) -> tuple[str, str]:
+    """Build a board of `root`/in, with bundles of the gallery put there first; return its index and what was said."""
+    (root / "in").mkdir(exist_ok=True)
+    for name in names:
+        shutil.copy(RECORDS / f"{name}.zip", root / "in")
+    done = CliRunner().invoke(cli, ["board", str(root / "in"), "--out", str(root / "out")])
+    assert done.exit_code == 0, done.output
+    return (root / "out/index.html").read_text(encoding="utf-8"), done.output
+
+
 def row(page: str, place: str) -> str:
     (found,) = [text for text in re.findall(r"<tr data-words.*?</tr>", page, re.DOTALL) if f">{place}<" in text]
     return found
@@ -87,15 +97,12 @@ def test_a_second_build_gives_the_same_bytes(site: tuple[Path, str], records: Pa
     assert {path: path.read_bytes() for path in site[0].rglob("*.html")} == before
 
 
-def test_pages_of_records_that_are_gone_are_removed(records: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "records"
-    folder.mkdir()
-    for name in ("several-1", "several-2"):
-        shutil.copy(records / f"{name}.zip", folder)
-    for count in (2, 1):
-        assert CliRunner().invoke(cli, ["board", str(folder), "--out", str(tmp_path / "site")]).exit_code == 0
-        assert len(list((tmp_path / "site/pages").iterdir())) == count
-        (folder / "several-2.zip").unlink(missing_ok=True)
+def test_pages_of_records_that_are_gone_are_removed(tmp_path: Path) -> None:
+    built(tmp_path, "several-1", "several-2")
+    assert len(list((tmp_path / "out/pages").iterdir())) == 2
+    (tmp_path / "in/several-2.zip").unlink()
+    built(tmp_path)
+    assert len(list((tmp_path / "out/pages").iterdir())) == 1
 
 
 def test_a_folder_that_no_build_made_is_refused_and_left_as_it_is(records: Path, tmp_path: Path) -> None:
@@ -205,9 +212,7 @@ def test_the_first_screen_has_an_answer_for_each_question(site: tuple[Path, str]
 
 def test_the_claims_of_a_contest_stand_as_on_its_page(tmp_path: Path) -> None:
     shutil.copytree(RECORDS / "speedrun-2026-06-11", tmp_path / "in/contest")
-    done = CliRunner().invoke(cli, ["board", str(tmp_path / "in"), "--out", str(tmp_path / "out")])
-    assert done.exit_code == 0, done.output
-    page = (tmp_path / "out/index.html").read_text(encoding="utf-8")
+    page, _ = built(tmp_path)
     text = " ".join(re.sub(r"<[^>]+>", "", row(page, "contest")).split())
     (link,) = set(re.findall(r'href="(pages/contest-[^"#]+\.html#c-[^"]+)"', page))
     name, _, anchor = link.partition("#")
@@ -220,21 +225,15 @@ def test_the_claims_of_a_contest_stand_as_on_its_page(tmp_path: Path) -> None:
 
 def test_records_of_two_versions_and_systems_can_be_told_apart(tmp_path: Path) -> None:
     remade(RECORDS / "several-1.zip", tmp_path / "in/old.zip", repro_version="0.1.9", cpu="Other CPU")
-    shutil.copy(RECORDS / "several-2.zip", tmp_path / "in")
-    done = CliRunner().invoke(cli, ["board", str(tmp_path / "in"), "--out", str(tmp_path / "out")])
-    assert "2 records, 2 verified" in done.output
-    page = (tmp_path / "out/index.html").read_text(encoding="utf-8")
+    page, said = built(tmp_path, "several-2")
+    assert "2 records, 2 verified" in said
     assert re.findall(r'data-version="([^"]+)"', page) == ["0.1.9", "0.2.0"]
     assert len(set(re.findall(r'data-system="([^"]+)"', page))) == 2
     assert page.count('<div class="progress">') == 2 and "of 2 systems" in page
 
 
 def test_declared_main_effects_are_the_answers_of_a_factorial_record(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    shutil.copy(RECORDS / "factorial.zip", tmp_path / "in")
-    done = CliRunner().invoke(cli, ["board", str(tmp_path / "in"), "--out", str(tmp_path / "out")])
-    assert done.exit_code == 0, done.output
-    page = (tmp_path / "out/index.html").read_text(encoding="utf-8")
+    page, _ = built(tmp_path, "factorial")
     assert "contrast declared" not in page.casefold()
     (first,) = re.findall(r"<li data-of.*?</li>", page, re.DOTALL)
     both = " ".join(re.sub(r"<[^>]+>", "", row(page, "factorial.zip")).split())
@@ -248,10 +247,7 @@ def test_declared_main_effects_are_the_answers_of_a_factorial_record(tmp_path: P
 
 
 def test_one_record_is_singular(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    shutil.copy(RECORDS / "several-1.zip", tmp_path / "in")
-    done = CliRunner().invoke(cli, ["board", str(tmp_path / "in"), "--out", str(tmp_path / "out")])
-    assert done.output.rstrip().endswith(": 1 record, 1 verified")
+    assert built(tmp_path, "several-1")[1].rstrip().endswith(": 1 record, 1 verified")
 
 
 @pytest.mark.parametrize(("runs", "against", "shown"), [(1, 0, "1 run"), (2, 0, "2 runs"), (1, 1, "1 against 1 run"),
