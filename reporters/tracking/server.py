@@ -79,11 +79,6 @@ def configure_mlflow(timeout_seconds: float) -> None:
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
 
 
-def _impatient() -> AbstractContextManager[None]:
-    """Shorten the first contact, which only tests that the store answers."""
-    return _set({"MLFLOW_HTTP_REQUEST_TIMEOUT": "4", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"})
-
-
 def each_once() -> AbstractContextManager[None]:
     """Keep MLflow from repeating requests, even if the environment says otherwise.
 
@@ -137,7 +132,8 @@ class Server:
         """Make the first contact with the store and return the id of the experiment."""
         from mlflow import MlflowClient
 
-        with _impatient():
+        # Only a test that the store answers: it may be short.
+        with _set({"MLFLOW_HTTP_REQUEST_TIMEOUT": "4", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}):
             self._client: Any = MlflowClient(self.uri)
             found = self._client.get_experiment_by_name(experiment)
         self._tally.contacts += 1
