@@ -60,14 +60,8 @@ def entries(imports: Sequence[tuple[str, Published]]) -> list[list[Entry]]:
     Args:
         imports: (name, import).
     """
-    found = []
-    for name, published in imports:
-        runs: dict[str, list[PublishedResult]] = {}
-        for item in published.results:
-            runs.setdefault(item.cell_id, []).append(item)
-        found.append([Entry(name, published.record.program, cell, tuple(runs.get(cell.cell_id, ())))
-                      for cell in published.record.cells])
-    return found
+    return [[Entry(name, published.record.program, cell, runs[cell.cell_id]) for cell in published.record.cells]
+            for name, published in imports for runs in [published.by_cell()]]
 
 
 def read_factors(text: str, option: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from repro.published.mlperf.log import LogEvent, MlperfLog
 from repro.published.mlperf.rules import EpochUnit, Quality, Version
@@ -168,20 +168,19 @@ def _bounded(value: Any) -> Setting | None:
     return plain(value, MAX_SETTING)
 
 
-@dataclass(frozen=True, slots=True)
-class RunOutcome:
-    """The outcome of one run."""
+class RunOutcome(NamedTuple):
+    """The outcome of one run, by the names of `PublishedResult`."""
 
     status: PublishedStatus
     reason: str
     seconds: float | None
     run_seconds: float | None
     init_seconds: float | None
-    start_ms: float | None
-    stop_ms: float | None
-    points: tuple[PublishedPoint, ...]
-    epochs: float | None
-    samples: int | None
+    run_start_ms: float | None
+    run_stop_ms: float | None
+    curve: tuple[PublishedPoint, ...]
+    epochs_to_target: float | None
+    samples_to_target: int | None
     bracket: PublishedBracket | None
     warnings: tuple[str, ...]
 
@@ -220,9 +219,10 @@ def judge_run(facts: LogFacts, per_second: float, qualities: Sequence[Quality], 
         status=status, reason=reason, seconds=elapsed if good else None,
         run_seconds=elapsed if elapsed is not None and elapsed > 0 else None,
         init_seconds=_init_seconds(facts, per_second),
-        start_ms=start.time / per_second * 1e3 if start else None,
-        stop_ms=stop.time / per_second * 1e3 if stop else None,
-        points=points, epochs=reached.epochs if reached else None, samples=reached.samples if reached else None,
+        run_start_ms=start.time / per_second * 1e3 if start else None,
+        run_stop_ms=stop.time / per_second * 1e3 if stop else None,
+        curve=points, epochs_to_target=reached.epochs if reached else None,
+        samples_to_target=reached.samples if reached else None,
         bracket=_bracket(rounds, hit, elapsed) if good and hit is not None else None,
         warnings=tuple(dict.fromkeys([*reader.warnings, *_warnings(facts, points, good and not qualities)])),
     )

@@ -204,12 +204,9 @@ def judge_claims(published: Published) -> Claims:
 
 
 def _arms(published: Published, rules: Contest) -> list[_Arm]:
-    runs: dict[str, list[PublishedResult]] = {}
-    for item in published.results:
-        runs.setdefault(item.cell_id, []).append(item)
-    found = []
+    found, runs = [], published.by_cell()
     for cell in published.record.cells:
-        own = tuple(runs.get(cell.cell_id, ()))
+        own = runs[cell.cell_id]
         quality = judge_quality(own, cell.refused, float(cell.factors["target"]), rules.alpha)
         if not own and not cell.refused:
             quality = quality.model_copy(update={"because": cell.score.reason})

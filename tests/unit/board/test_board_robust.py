@@ -86,7 +86,7 @@ def wait(path, top, render):
 
 build.read_entry = wait
 top = Path(sys.argv[2])
-build.read_records(sorted(top.glob("several-*.zip")), top, Path(sys.argv[1]), None, "")
+build.read_records(sorted(top.glob("several-*.zip")), top, Path(sys.argv[1]), None)
 """
 
 
