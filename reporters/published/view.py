@@ -23,7 +23,7 @@ from repro.tables.text import Number, number, plural, shortened, shown
 
 from ..html_page import LONG, PRINTED
 from ..page.axis import Axis, from_zero
-from ..page.cells import COLORS, CellRow, origins
+from ..page.cells import COLORS, CellRow, goal, origins
 from ..page.cells import rows as cell_rows
 from ..page.charts.plot import DASHES, Chart
 from ..page.document import page_scripts, rendered
@@ -341,7 +341,7 @@ def render(imports: Sequence[Published], own: Sequence[Record] = ()) -> str:
     values = view(imports, own)
     charts = any(group.charts for item in values["imports"] for group in item.groups) or any(
         item.overlays or item.contest for item in values["imports"])
-    return rendered("published.html.j2", values, page_scripts("published.js", charts),
+    return rendered("published.html.j2", {**values, "goal": goal}, page_scripts("published.js", charts),
                     styles=("report.css", "published.css"), show=_shown, filters={"breaks": _breaks})
 
 
