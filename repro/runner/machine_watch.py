@@ -1,4 +1,8 @@
-"""Checks between trials: was the clock set, did the machine sleep, was it throttled while a trial ran?"""
+"""Checks between trials: was the clock set, did the machine sleep, what slowed it while a trial ran?
+
+Causes: heat, power, a control group's limit, the hypervisor. All come from counters that only grow, read before and
+after, so that no event in between is missed. Without a counter in the kernel or the driver nothing is reported.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,166 @@ import os
 import pwd
 import socket
 import struct
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from repro.core.errors import GuardError, OutputError, UsageError
-from repro.core.throttle import ThrottleWatch
+from repro.core.numbers import percent_above
 from repro.record.folder.ledger import IncidentKind
 from repro.runner.context import RunContext
+
+HELD_SHARE = 0.01
+"""Tolerated share of the elapsed time for which a control group held processes back, or a GPU its clock."""
+STOLEN_SHARE = 0.02
+"""Tolerated share of the processors' time that a hypervisor gave to other guests."""
+LEAST_SECONDS = 0.05
+"""Shorter times are ignored: counters are not read at the same moment."""
+REASONS = {"hw_thermal_slowdown": "heat (hardware)", "sw_thermal_slowdown": "heat (driver)",
+           "hw_power_brake_slowdown": "its power supply's brake", "sw_power_cap": "its power limit"}
+"""nvidia-smi's counters of microseconds, `clocks_event_reasons_counters.*`; recent drivers have them."""
+MASK = {0x08: "a hardware slowdown", 0x20: "heat (driver)", 0x40: "heat (hardware)", 0x80: "its power supply's brake"}
+"""Bits of `clocks_throttle_reasons.active` (NVML, nvmlClocksThrottleReasons) of older drivers: the current state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Values of the counters at one time."""
+
+    at: float
+    heat: int
+    """Number of times that heat slowed a core or its package."""
+    held: float
+    """Seconds for which a control group's limit held this process's group back."""
+    stolen: float
+    """Seconds of all processors that a hypervisor gave to other guests."""
+    gpus: dict[str, float] = field(default_factory=dict)
+    """`GPU 0 by heat (driver)` -> seconds."""
+
+
+@dataclass(slots=True)
+class ThrottleWatch:
+    """Compares the counters with those of the previous call."""
+
+    device: str = "cpu"
+    root: Path = Path("/")
+    monotonic: Callable[[], float] = time.monotonic
+    _last: Counters | None = None
+
+    def begin(self) -> None:
+        """Start watching."""
+        self._last = self._take()
+
+    def look(self) -> list[str]:
+        """Return what slowed the machine since the last call, one sentence each."""
+        before, now = self._last, self._take()
+        self._last = now
+        if before is None:
+            return []
+        return [*_describe(before, now, os.cpu_count() or 1), *(self._gpus_now() if not now.gpus else [])]
+
+    def _take(self) -> Counters:
+        return Counters(
+            at=self.monotonic(), heat=_heat(self.root), held=_held(self.root), stolen=_stolen(self.root),
+            gpus=_gpu_counters() if self.device == "cuda" else {},
+        )
+
+    def _gpus_now(self) -> Iterator[str]:
+        if self.device != "cuda":
+            return
+        for index, value in _nvidia_smi("index", "clocks_throttle_reasons.active"):
+            try:
+                mask = int(value, 16)
+            except ValueError:
+                continue
+            if reasons := [words for bit, words in MASK.items() if mask & bit]:
+                yield f"GPU {index} is held back by {', '.join(reasons)}"
+
+
+def _describe(before: Counters, now: Counters, cores: int) -> Iterator[str]:
+    elapsed = max(now.at - before.at, 1e-9)
+    if now.heat > before.heat:
+        yield f"heat slowed the processor down {now.heat - before.heat} times"
+    held = now.held - before.held
+    if held > max(LEAST_SECONDS, HELD_SHARE * elapsed):
+        yield f"a control group's limit held its processes back for {held:.1f} of {elapsed:.1f} s"
+    stolen = now.stolen - before.stolen
+    if stolen > max(LEAST_SECONDS, STOLEN_SHARE * elapsed * cores):
+        share = percent_above(stolen / elapsed / cores, STOLEN_SHARE, 0)
+        yield f"the hypervisor gave {share} of the processors' time to others"
+    for name, seconds in now.gpus.items():
+        spent = seconds - before.gpus.get(name, seconds)
+        if spent > max(LEAST_SECONDS, HELD_SHARE * elapsed):
+            yield f"{name}: its clock was held back for {spent:.1f} of {elapsed:.1f} s"
+
+
+def _heat(root: Path) -> int:
+    """Read Intel's counters; those of other processors are not read."""
+    places = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/*_throttle_count")
+    return sum(int(text) for path in places if (text := _text(path).strip()).isdecimal())
+
+
+def _held(root: Path) -> float:
+    """Return the seconds of this process's group; version 2 counts microseconds, version 1 nanoseconds."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        controllers, _, group = line.partition(":")[2].partition(":")
+        inner = group.lstrip("/")
+        if controllers in ("", "cpu", "cpu,cpuacct", "cpuacct,cpu"):
+            # In a container the group's name is not visible and its folder is the top.
+            for base in (f"sys/fs/cgroup/{controllers}", "sys/fs/cgroup", "sys/fs/cgroup/unified"):
+                for place in (root / base / inner / "cpu.stat", root / base / "cpu.stat"):
+                    found = dict(pair for row in _text(place).splitlines() if len(pair := row.split()) == 2)
+                    if "throttled_usec" in found:
+                        return int(found["throttled_usec"]) / 1e6
+                    if "throttled_time" in found:
+                        return int(found["throttled_time"]) / 1e9
+    return 0.0
+
+
+def _stolen(root: Path) -> float:
+    """Return seconds from the eighth figure of /proc/stat's first line, which is in clock ticks."""
+    fields = _text(root / "proc/stat").partition("\n")[0].split()
+    return int(fields[8]) / os.sysconf("SC_CLK_TCK") if len(fields) > 8 and fields[8].isdecimal() else 0.0
+
+
+def _gpu_counters() -> dict[str, float]:
+    """Return the seconds of each reason by GPU; empty if the driver has no such counters."""
+    found: dict[str, float] = {}
+    for index, *values in _nvidia_smi("index", *(f"clocks_event_reasons_counters.{name}" for name in REASONS)):
+        for words, value in zip(REASONS.values(), values, strict=False):
+            number = value.split()[0] if value.split() else ""
+            if number.isdecimal():
+                found[f"GPU {index} by {words}"] = int(number) / 1e6
+    return found
+
+
+def others_on_gpus() -> list[str]:
+    """Return the processes that compute on a GPU now, as `name (pid)`."""
+    rows = _nvidia_smi("pid", "process_name", query="--query-compute-apps")
+    return [f"{Path(row[1]).name or 'a process'} ({row[0]})" for row in rows if len(row) > 1]
+
+
+def _nvidia_smi(*fields: str, query: str = "--query-gpu") -> list[list[str]]:
+    """Query nvidia-smi and return its rows; none without a driver, or if it reports a field as unknown."""
+    try:
+        done = subprocess.run(["nvidia-smi", f"{query}={','.join(fields)}", "--format=csv,noheader"],
+                              capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    if done.returncode != 0:
+        return []
+    return [[part.strip() for part in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
 
 STEP_SECONDS = 0.5
 """A wall clock that moves by more than this from the monotonic one was set, not slewed."""

@@ -14,7 +14,6 @@ from repro.core.files import read_model
 from repro.core.frozen import canonical
 from repro.core.machine import Machine, rank_threads
 from repro.core.random_streams import Streams
-from repro.core.throttle import others_on_gpus
 from repro.record.environment import environment
 from repro.record.environment.differences import Difference, differences
 from repro.record.environment.environment import DataSet, Environment
@@ -23,6 +22,7 @@ from repro.record.folder import resume
 from repro.record.folder.checkpoint import KEPT
 from repro.record.folder.store import RunFolder
 from repro.runner.context import Options
+from repro.runner.machine_watch import others_on_gpus
 from repro.seams.launching import Launcher
 from repro.seams.training import Engine, Workload
 from repro.suite.kinds.program import PLACEHOLDER, ProgramConfig

@@ -1,4 +1,4 @@
-"""One execution of a plan: preflight checks, parity gate, trials. It depends on no engine and on no report."""
+"""One execution of a plan: session, preflight checks, parity gate, trials. It depends on no engine and on no report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from repro.core.errors import Exit
+from repro.core.errors import Exit, OutputError, ReproError, interrupter
 from repro.core.files import write_json, write_model, write_text
 from repro.core.machine import Machine
 from repro.record.environment.differences import (
@@ -24,7 +24,8 @@ from repro.record.environment.differences import (
 from repro.record.environment.plugin_code import PluginCode, plugin_code
 from repro.record.folder import resume
 from repro.record.folder.index import seal_again, unseal
-from repro.record.folder.resume import began_elsewhere, trials_to_run
+from repro.record.folder.lock import RunLock
+from repro.record.folder.resume import began_elsewhere, require_same, require_unmodified, trials_to_run
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.folder.stored_code import copy_code, keep_code
 from repro.record.result.results import Result
@@ -38,7 +39,8 @@ from repro.runner.gate import ParityGate
 from repro.runner.launching import Launchers
 from repro.runner.machine_watch import MachineWatch, only_run_that_times
 from repro.runner.preflight import Preflight
-from repro.runner.tracking import Replays, Tracking
+from repro.runner.signals import Interrupts
+from repro.runner.tracking import Replays, Tracker
 from repro.runner.trials import Looks, Trials
 from repro.suite.model import Trial
 from repro.suite.planning.plan import Plan
@@ -112,7 +114,7 @@ class Run:
     machine: Machine
     watcher: Watcher
     options: Options = field(default_factory=Options)
-    tracking: Tracking | None = None
+    tracking: Tracker | None = None
     launchers: Launchers = field(default_factory=Launchers, init=False)
     watch: MachineWatch = field(default_factory=MachineWatch, init=False)
     has_written: bool = field(default=False, init=False)
@@ -240,3 +242,100 @@ def exit_code(results: Iterable[Result], planned: int) -> Exit:
     if len(statuses) < planned or any(meaning(status).failed for status in statuses):
         return Exit.TRIAL_FAILED
     return Exit.DONE if all(meaning(status).reached for status in statuses) else Exit.NOT_REPRODUCED
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """The texts that a command shows to the user who interrupts it."""
+
+    kept: str
+    """The treatment of completed trials."""
+    next_step: str
+    """The command to continue."""
+    closing: str
+    """The work after the last trial, when a signal no longer interrupts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """The end of a run: a record, a signal, or an error."""
+
+    record: Record | None
+    """None: the run did not reach its end."""
+    interrupt: KeyboardInterrupt | None
+    problem: ReproError | None
+    """Reason why the run failed, or why its record could not be sealed."""
+
+    def completed(self) -> Record:
+        """Return the record of a run that reached its end.
+
+        Raises:
+            KeyboardInterrupt: a signal ended the run.
+            ReproError: it failed.
+        """
+        if self.interrupt is not None:
+            raise self.interrupt
+        if self.problem is not None:
+            raise self.problem
+        assert self.record is not None
+        return self.record
+
+
+class RunSession:
+    """The right to write one run folder, for as long as `open_session` is entered."""
+
+    def __init__(self, folder: RunFolder, lock: RunLock, interrupts: Interrupts, watcher: Watcher,
+                 messages: Messages) -> None:
+        self.interrupts = interrupts
+        self._folder, self._watcher, self._messages = folder, watcher, messages
+        self._findings = Findings(stale_lock=lock.stale)
+
+    def accept(self, plan: Plan, differences: Sequence[Difference], force: bool) -> None:
+        """Check that the record was not modified and does not differ otherwise; the run records what `force` accepts.
+
+        Raises:
+            UsageError: it was or does, and `force` is False.
+            OutputError: the index or one of the files cannot be read.
+        """
+        found = (*differences, *require_unmodified(self._folder, plan, force))
+        require_same(self._folder.root, found, force)
+        self._findings = Findings(self._findings.stale_lock, found)
+
+    def execute(self, run: Run) -> Execution:
+        """Execute `run` to its end, to a signal or to an error; the record is sealed unless the run was refused."""
+        record, problem, interrupt = None, None, None
+        try:
+            try:
+                record = run.execute(self._findings)
+            except ReproError as error:
+                problem = error
+            self.interrupts.finish()  # up to here a signal raises, from here on it is only answered
+        except KeyboardInterrupt as error:
+            self.interrupts.finish()
+            interrupt = error
+            self._watcher.stage(self._interrupted_text(error))
+        if run.has_written:
+            try:
+                seal_again(self._folder)  # the signal may have interrupted the sealing
+            except OutputError as error:
+                problem = problem or error
+        return Execution(record, interrupt, problem)
+
+    def _interrupted_text(self, error: KeyboardInterrupt) -> str:
+        kept = self._messages.kept if self._folder.environment.is_file() else "nothing has run yet"
+        return f"interrupted by {interrupter(error)}; {kept}; {self._messages.next_step}"
+
+
+@contextmanager
+def open_session(folder: RunFolder, watcher: Watcher, messages: Messages, force: bool = False) -> Iterator[RunSession]:
+    """Hold the lock of `folder` and handle signals as `Interrupts` does.
+
+    Args:
+        force: replace a lock that another machine holds.
+
+    Raises:
+        OutputError: another process writes this folder, or it cannot be written.
+    """
+    with RunLock(folder.root).acquire(force) as lock, \
+            Interrupts(lock, messages.next_step, messages.closing) as interrupts:
+        yield RunSession(folder, lock, interrupts, watcher, messages)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import repro
 from repro.core import registry
@@ -33,22 +33,11 @@ START_SECONDS, TRIAL_SECONDS = 30.0, 5.0
 """The longest wait for the replay before the first trial, and after a trial."""
 
 
-class Tracking(Protocol):
-    """A reader of the run folder in a separate process, which sends the record to a tracking server."""
-
-    def sync(self, wait_seconds: float = 0.0) -> None:
-        """Request a replay of new content; wait at most `wait_seconds` for it."""
-
-    @property
-    def problem(self) -> str:
-        """The reason why the last replay failed; "" if it did not."""
-
-
 @dataclass(slots=True)
 class Replays:
     """Requests replays from a tracking process; does nothing without one."""
 
-    tracking: Tracking | None
+    tracking: Tracker | None
     watcher: Watcher
     _last: float = field(default_factory=time.monotonic)
 
@@ -104,7 +93,7 @@ class TrackingEnd:
 
 
 class Tracker:
-    """Requests replays of a run folder to MLflow from a child process; implements `replays.Tracking`."""
+    """Requests replays of a run folder to MLflow from a child process."""
 
     def __init__(self, run: Path, uri: str | None = None, retry_seconds: float = RETRY_SECONDS) -> None:
         """Start the child; it connects by itself, at the lowest priority.

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from repro.record.folder.store import read_record
-from repro.workloads import text
-from repro.workloads.tokens import form
+from repro.workloads import gpt, text
 from tests.commands import Ended, command
 
 pytest.importorskip("torch")
@@ -86,9 +85,9 @@ def test_every_engine_trains_gpt_on_token_shards_alike(tmp_path: Path) -> None:
     book = text.verified()
     given = tmp_path / "given"
     given.mkdir()
-    form.write(given / "made_train_000001.bin", book[:150_000].astype(np.uint16))
-    form.write(given / "made_train_000002.bin", book[150_000:200_000].astype(np.uint16))
-    form.write(given / "made_val_000000.bin", book[-5000:].astype(np.uint16))
+    gpt.write(given / "made_train_000001.bin", book[:150_000].astype(np.uint16))
+    gpt.write(given / "made_train_000002.bin", book[150_000:200_000].astype(np.uint16))
+    gpt.write(given / "made_val_000000.bin", book[-5000:].astype(np.uint16))
     identity: dict[str, Any] = {"name": "bytes", "vocabulary": 256,
                                 "sha256": "d3a519f1039440f4381a7096527d2b4eee16a38cc7aeeb57689093c5efab2fa1"}
     (given / "tokenizer.json").write_text(json.dumps(identity))

@@ -19,8 +19,7 @@ import numpy as np
 import pytest
 
 from repro.record.folder.store import Record, read_record
-from repro.workloads import text
-from repro.workloads.tokens import form
+from repro.workloads import gpt, text
 from repro.workloads.tokens.tokenizers import BYTES
 from tests.chaos.faults import ranks_of
 from tests.commands import command, environment
@@ -62,9 +61,9 @@ def _images(folder: Path) -> str:
 def _tokens(folder: Path) -> str:
     book = text.verified().astype(np.uint16)
     folder.mkdir()
-    form.write(folder / "made_train_000001.bin", book[:60_000])
-    form.write(folder / "made_train_000002.bin", book[60_000:100_000])
-    form.write(folder / "made_val_000000.bin", book[-5000:])
+    gpt.write(folder / "made_train_000001.bin", book[:60_000])
+    gpt.write(folder / "made_train_000002.bin", book[60_000:100_000])
+    gpt.write(folder / "made_val_000000.bin", book[-5000:])
     (folder / "tokenizer.json").write_text(
         json.dumps({"name": BYTES.name, "vocabulary": BYTES.vocabulary, "sha256": BYTES.sha256}))
     model = ("{kind: gpt, tokenizer: bytes, size: small, layers: 2, width: 64, heads: 2, context: 32, "

@@ -37,8 +37,17 @@ from repro.record.tuning import FROZEN, Tuning, read_tuning, tuning_of
 from repro.reporting import Reporter
 from repro.runner.context import Options, Watcher
 from repro.runner.energy_meter import EnergyMeter
-from repro.runner.run import Run, dated, discarded_if_unstarted, exit_code, has_begun, prepare
-from repro.runner.session import Messages, RunSession, open_session
+from repro.runner.run import (
+    Messages,
+    Run,
+    RunSession,
+    dated,
+    discarded_if_unstarted,
+    exit_code,
+    has_begun,
+    open_session,
+    prepare,
+)
 from repro.runner.signals import Interrupts
 from repro.runner.tracking import Tracker, TrackingEnd
 from repro.seams.launching import Launcher

@@ -18,10 +18,10 @@ from repro.cli.main import cli
 from repro.core.errors import TrialError, UsageError
 from repro.core.random_streams import Streams
 from repro.suite.choice import parse_choice
+from repro.workloads import gpt
 from repro.workloads.data import prepare
-from repro.workloads.gpt import Gpt, TokenData
-from repro.workloads.tokens import form, tokenizers
-from repro.workloads.tokens.form import IDENTITY, TokenForm
+from repro.workloads.gpt import IDENTITY, Gpt, TokenData, TokenForm
+from repro.workloads.tokens import tokenizers
 from repro.workloads.tokens.tokenizers import (
     BYTES,
     END_OF_TEXT,
@@ -48,9 +48,9 @@ def folder(tmp_path: Path) -> Path:
     """Two shards for training and one for validation, of tokens 0, 1, 2, ..."""
     found = tmp_path / "given"
     found.mkdir()
-    form.write(found / "fineweb_train_000001.bin", np.arange(300, dtype=np.uint16))
-    form.write(found / "fineweb_train_000002.bin", np.arange(300, 500, dtype=np.uint16))
-    form.write(found / "fineweb_val_000000.bin", np.arange(100, dtype=np.uint16))
+    gpt.write(found / "fineweb_train_000001.bin", np.arange(300, dtype=np.uint16))
+    gpt.write(found / "fineweb_train_000002.bin", np.arange(300, 500, dtype=np.uint16))
+    gpt.write(found / "fineweb_val_000000.bin", np.arange(100, dtype=np.uint16))
     return found
 
 
@@ -65,11 +65,11 @@ def prepared(folder: Path, **options: Any) -> Gpt:
 
 
 def test_a_shard_has_llm_cs_bytes(tmp_path: Path) -> None:
-    form.write(tmp_path / "one.bin", np.array([1, 50256, 65535], dtype=np.uint16))
+    gpt.write(tmp_path / "one.bin", np.array([1, 50256, 65535], dtype=np.uint16))
     raw = (tmp_path / "one.bin").read_bytes()
     assert struct.unpack("<256i", raw[:1024]) == (20240520, 1, 3, *[0] * 253)
     assert struct.unpack("<3H", raw[1024:]) == (1, 50256, 65535)
-    assert form.mapped(tmp_path / "one.bin").tolist() == [1, 50256, 65535]
+    assert gpt.mapped(tmp_path / "one.bin").tolist() == [1, 50256, 65535]
 
 
 def test_shards_are_one_stream_of_windows(folder: Path) -> None:
@@ -88,7 +88,7 @@ def test_shards_are_one_stream_of_windows(folder: Path) -> None:
 def test_a_shard_that_was_added_is_none_of_the_data(folder: Path) -> None:
     workload = prepared(folder)
     for name in ("a_train_0.bin", "a_val_0.bin"):  # sorts before the others
-        form.write(folder / name, np.full(500, 7, dtype=np.uint16))
+        gpt.write(folder / name, np.full(500, 7, dtype=np.uint16))
     parts = workload.build(Streams(0, 0), "cpu")
     assert parts.open_data() == workload.identity().sha256
     assert parts.train_batch(0, np.arange(2))[0].flatten().tolist() == list(range(32))
@@ -202,7 +202,7 @@ def test_a_text_file_becomes_bytes_and_its_last_tenth_validation(tmp_path: Path)
     assert (workload.data.tokenizer, workload.data.vocabulary) == ("bytes", 256)
     assert workload.token_losses == {"val_loss": "byte"}
     home = workload.prepared().folder
-    train, evaluation = (b"".join(form.mapped(path).astype(np.uint8).tobytes() for path in sorted(home.glob(name)))
+    train, evaluation = (b"".join(gpt.mapped(path).astype(np.uint8).tobytes() for path in sorted(home.glob(name)))
                          for name in ("train*", "val*"))
     assert train + evaluation == text
     assert evaluation.startswith(b"The harbour")

@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from repro.core import throttle
 from repro.core.machine import Machine
-from repro.core.throttle import ThrottleWatch
-from repro.runner import preflight
+from repro.runner import machine_watch, preflight
+from repro.runner.machine_watch import ThrottleWatch
 from tests.records import make_record
 
 
@@ -112,7 +111,7 @@ def test_others_on_the_gpu(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nvidia_smi(tree, monkeypatch, "", apps="")
     assert preflight.before(plan, Machine("cuda", 1, 64), tree, 0.0) == []
     monkeypatch.setenv("PATH", str(tree / "empty"))
-    assert throttle.others_on_gpus() == []
+    assert machine_watch.others_on_gpus() == []
 
 
 def test_a_real_busy_loop_is_seen_at_once() -> None:
@@ -143,7 +142,7 @@ def test_a_real_control_group_that_holds_back() -> None:
             group.rmdir()
         pytest.skip(f"no control group can be made here: {error}")
     code = (f"import os, time; open('{group}/cgroup.procs', 'w').write(str(os.getpid()))\n"
-            "from repro.core.throttle import ThrottleWatch\nw = ThrottleWatch(); w.begin()\n"
+            "from repro.runner.machine_watch import ThrottleWatch\nw = ThrottleWatch(); w.begin()\n"
             "e = time.monotonic() + 1.0\n"
             "while time.monotonic() < e: pass\nprint(w.look())")
     try:
