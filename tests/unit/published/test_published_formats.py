@@ -23,6 +23,7 @@ from repro.published.importing import import_results
 from repro.published.store import Published, read_published
 from tests.records import make_record
 from tests.unit.published.made_logs import entry, log_lines, repository
+from tests.unit.reporters.tex import typeset
 
 
 def logs(seconds: tuple[float, ...], **kwargs: Any) -> dict[str, str]:
