@@ -74,11 +74,9 @@ def _about(item: Published) -> Iterator[Row]:
 
 
 def _cells(item: Published) -> Iterator[Row]:
-    runs: dict[str, list[PublishedResult]] = {}
-    for result in item.results:
-        runs.setdefault(result.cell_id, []).append(result)
+    runs = item.by_cell()
     for cell in item.record.cells:
-        yield _cell(cell, runs.get(cell.cell_id, ()))
+        yield _cell(cell, runs[cell.cell_id])
 
 
 def _cell(cell: PublishedCell, runs: Sequence[PublishedResult]) -> Row:
@@ -126,12 +124,11 @@ def _point(point: PublishedPoint) -> Row:
 
 
 def _batch_costs(item: Published) -> Iterator[Row]:
-    rounds = {run.result_id: run.round for run in item.results}
-    for costs in batch_costs(item.results).values():
-        for cost in costs:
-            yield {"round": plain(rounds[cost.result_id]), "benchmark": plain(cost.benchmark),
-                   "result_id": cost.result_id, "cell_id": cost.cell_id, "global_batch_size": cost.global_batch_size,
-                   "epochs": cost.epochs, "samples": cost.samples}
+    for of in batch_costs(item.results):
+        for cost in of.costs:
+            yield {"round": plain(of.round), "benchmark": plain(of.benchmark), "result_id": cost.result_id,
+                   "cell_id": cost.cell_id, "global_batch_size": cost.global_batch_size, "epochs": cost.epochs,
+                   "samples": cost.samples}
 
 
 def _references(item: Published) -> Iterator[Row]:

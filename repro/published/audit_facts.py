@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from repro.audit.rules.facts import CellFacts, DataFacts, Facts, RunFacts
 from repro.audit.rules.rule import join
 from repro.bundle.source import open_record
 from repro.core.errors import UsageError
-from repro.published.dawnbench import import_entries
-from repro.published.mlperf.folder import import_folder
-from repro.published.record import Imported, Program, PublishedCell, PublishedResult, PublishedSystem, Refused
-from repro.published.speedrun.folder import import_records
+from repro.published.importing import READERS
+from repro.published.record import Program, PublishedCell, PublishedResult, PublishedSystem, Refused
 from repro.published.store import RECORD, read_published
 
 APART_SECONDS = 0.01
@@ -47,9 +45,7 @@ def read_published_facts(path: Path) -> Facts:
         record = found.record
         return published_facts(record.program, record.imported, record.cells, record.systems, found.results,
                                found.refused)
-    readers: tuple[tuple[Program, Callable[[Path], Imported]], ...] = (
-        ("mlperf", import_folder), ("dawnbench", import_entries), ("speedrun", import_records))
-    for program, reader in readers:
+    for program, reader in READERS.items():
         read = reader(path)
         if read.cells:
             return published_facts(program, path.resolve().name, read.cells, read.systems, read.results, read.refused)

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from repro.papers.server.asynchronous import Update
-from repro.papers.server.rules import DONE, Clocks, Dealer, Rules
+from repro.papers.server.rules import DONE, Clocks, Dealer, Rules, Update
 from repro.seams.training import Optimizer, ServerWork
 
 Named = Sequence[tuple[str, torch.Tensor]]

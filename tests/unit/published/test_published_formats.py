@@ -7,7 +7,6 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -22,13 +21,8 @@ from repro.cli.main import cli
 from repro.published.importing import import_results
 from repro.published.store import Published, read_published
 from tests.records import make_record
-from tests.unit.published.made_logs import entry, log_lines, repository
+from tests.unit.published.made_logs import entry, log_lines, logs, repository
 from tests.unit.reporters.tex import typeset
-
-
-def logs(seconds: tuple[float, ...], **kwargs: Any) -> dict[str, str]:
-    return {f"result_{index}.txt": "".join(log_lines(seconds=value, seed=index, **kwargs))
-            for index, value in enumerate(seconds)}
 
 
 @pytest.fixture(scope="module")

@@ -99,7 +99,8 @@ def test_the_old_rounds_scores_are_those_of_the_summarizers_own_parts(system: st
 def test_large_batches_cost_epochs() -> None:
     from repro.published.cells import batch_costs
 
-    costs = batch_costs(import_folder(DATA / "mlperf").results)["training_v4.0 resnet"]
+    (costs,) = [of.costs for of in batch_costs(import_folder(DATA / "mlperf").results)
+                if (of.round, of.benchmark) == ("training_v4.0", "resnet")]
     smallest = [cost.epochs for cost in costs if cost.global_batch_size == 1536]
     largest = [cost.epochs for cost in costs if cost.global_batch_size == 57344]
     assert len(smallest) == 9 and len(largest) == 5
