@@ -133,25 +133,16 @@ ROWS = 40
 Writer = Callable[[Reporter, Sequence[Published], Sequence[Record], Path], list[str]]
 
 
-def _html(reporter: Reporter, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
-    return view.write(imports, own, out)
+def _and_own(write: Callable[[Sequence[Published], Path], list[str]]) -> Writer:
+    """Have a reporter write own runs itself, after the imports."""
+    def written(reporter: Reporter, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
+        return [*write(imports, out), *write_own(reporter, own, out)]
+    return written
 
 
-def _csv(reporter: Reporter, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
-    return [*write_csv(published_tables(imports), out), *write_own(reporter, own, out)]
-
-
-def _parquet(reporter: Reporter, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
+def _parquet(imports: Sequence[Published], out: Path) -> list[str]:
     about = {"origin": ORIGIN, "results_sha256": ",".join(item.record.results_sha256 for item in imports)}
-    return [*write_parquet(published_tables(imports), about, out), *write_own(reporter, own, out)]
-
-
-def _json_lines(reporter: Reporter, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
-    return [*write_lines(published_tables(imports), out / "published.jsonl"), *write_own(reporter, own, out)]
-
-
-def _figures(reporter: Reporter, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
-    return [*draw(published_figures(imports), out), *write_own(reporter, own, out)]
+    return write_parquet(published_tables(imports), about, out)
 
 
 def _markdown(reporter: Reporter, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
@@ -171,8 +162,10 @@ def _latex(reporter: Reporter, imports: Sequence[Published], own: Sequence[Recor
 
 
 WRITERS: dict[str, Writer] = {
-    "html": _html, "markdown": _markdown, "latex": _latex, "figures": _figures, "csv": _csv, "parquet": _parquet,
-    "jsonl": _json_lines,
+    "html": lambda _, imports, own, out: view.write(imports, own, out), "markdown": _markdown, "latex": _latex,
+    "figures": _and_own(lambda imports, out: draw(published_figures(imports), out)),
+    "csv": _and_own(lambda imports, out: write_csv(published_tables(imports), out)), "parquet": _and_own(_parquet),
+    "jsonl": _and_own(lambda imports, out: write_lines(published_tables(imports), out / "published.jsonl")),
 }
 """Name of a reporter -> what writes imports in its format, and own runs separately; it returns the paths."""
 

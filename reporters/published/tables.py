@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from repro.published.cells import FACTORS, batch_costs
-from repro.published.record import PublishedCell, PublishedPoint, PublishedResult
+from repro.published.record import PublishedCell, PublishedResult
 from repro.published.store import Published
 from repro.record.folder.store import Record
 from repro.reporting import Reporter
@@ -115,12 +115,8 @@ def _evaluations(item: Published) -> Iterator[Row]:
     for run in item.results:
         for number, point in enumerate(run.curve, 1):
             yield {"result_id": run.result_id, "cell_id": run.cell_id, "run": run.repeat, "evaluation": number,
-                   **_point(point)}
-
-
-def _point(point: PublishedPoint) -> Row:
-    return {"seconds": point.seconds, "samples": point.samples, "epochs": point.epochs,
-            "quality": plain(point.metric), "value": point.value}
+                   "seconds": point.seconds, "samples": point.samples, "epochs": point.epochs,
+                   "quality": plain(point.metric), "value": point.value}
 
 
 def _batch_costs(item: Published) -> Iterator[Row]:

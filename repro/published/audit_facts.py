@@ -69,9 +69,11 @@ def published_facts(
     data = None if program != "dawnbench" else tuple(  # its tasks are named after their data sets
         DataFacts(name) for name in dict.fromkeys(cell.factors["benchmark"] for cell in cells))
     made = tuple(_cell(program, cell, by_cell.get(cell.cell_id, []), lost.get(cell.cell_id, [])) for cell in cells)
+    names = dict.fromkeys(name for cell in cells for name in cell.factors)
+    varied = tuple(name for name in names if len({cell.factors.get(name) for cell in cells}) > 1)
     without_workers = [cell.label for cell in made if cell.workers is None]
     return Facts(
-        origin=program, title=title, cells=made, data=data, varied=_varied(cells),
+        origin=program, title=title, cells=made, data=data, varied=varied,
         system=_stated(described, ("operating_system",)),
         hardware=None if without_workers else _hardware(described),
         without_hardware=tuple(without_workers) if len(without_workers) < len(made) else (),
@@ -79,11 +81,6 @@ def published_facts(
         software=tuple(dict.fromkeys(item.framework for item in described if item.framework)),
         means={"costs": "arithmetic mean"} if program != "dawnbench" else None,
     )
-
-
-def _varied(cells: Sequence[PublishedCell]) -> tuple[str, ...]:
-    names = dict.fromkeys(name for cell in cells for name in cell.factors)
-    return tuple(name for name in names if len({cell.factors.get(name) for cell in cells}) > 1)
 
 
 def _cell(
