@@ -12,7 +12,6 @@ from markupsafe import Markup, escape
 
 from repro.audit.rules import check, failing_first
 from repro.compare.cell_figures import cell_checks, notes
-from repro.compare.evidence.time_split import in_words
 from repro.compare.findings import findings
 from repro.core import registry
 from repro.core.files import write_text
@@ -78,7 +77,7 @@ def view(record: Record) -> dict[str, Any]:
         "claims": found.claims, "scores": page_scores(found),
         "tuning": page_tuning(found), "setting_text": setting_text, "figure_text": figure_text, "end_of": end_of,
         "until": "the end" if plan.design.is_contest else "target",
-        "calibration": found.calibration, "error_budget": found.error_budget, "in_words": in_words,
+        "calibration": found.calibration, "error_budget": found.error_budget,
         "rules": failing_first(rules), "checklist": by_source(rules), "panels": panels(record), "curve_end": curve_end,
         "survival": survival(found), "found": found, "training": figures(found), "cell_notes": notes,
         "observer_limit": OBSERVER_LIMIT,
@@ -117,9 +116,11 @@ class HtmlPage(Reporter):
         Raises:
             OutputError: `out` cannot be written.
         """
-        from .page.several import write
+        from .page import several
 
-        return write(sections, out)
+        path = out / "report.html"
+        write_text(path, several.render(sections))
+        return [str(path)]
 
 
 def render(record: Record) -> str:

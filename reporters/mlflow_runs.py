@@ -14,8 +14,7 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,19 +24,24 @@ from pydantic import Field, PrivateAttr
 
 from repro.compare import Comparison
 from repro.compare.findings import findings
-from repro.compare.ranking.tuning_check import tuned_by
 from repro.core.errors import OutputError, TrackingError
 from repro.core.events import read_events
 from repro.core.redact import redacted
 from repro.record.folder.store import Record
-from repro.record.log.reading import interpret
-from repro.record.tuning import TunedContender
+from repro.record.log.reading import Recorded, interpret
 from repro.reporting import Reporter
+from repro.runner.tracking_store import (
+    Backoff,
+    RequestTally,
+    TransientError,
+    each_once,
+    experiment_place,
+    locked,
+    translated,
+)
 from repro.stats import paired_ratio
-from repro.suite.kinds.kinds import AnyTrialConfig
 from repro.suite.planning.cell import Cell
 
-from .tracking.address import Backoff, RequestTally, TransientError, experiment_place, locked
 from .tracking.metric_points import (
     MetricPoint,
     cell_metrics,
@@ -50,7 +54,7 @@ from .tracking.metric_points import (
 )
 from .tracking.notes import Links, experiment_note, experiment_tags
 from .tracking.run_view import AttemptRun, RunView, attempt_runs, cell_key, cell_view, is_alive, trial_view
-from .tracking.server import Server, StoredRun, each_once, translated
+from .tracking.server import Server, StoredRun
 from .tracking.state import Cursor, Sent, State, Store, own_state, remember
 
 
@@ -189,8 +193,6 @@ class _Replay:
     run: str
     alive: bool
     comparisons: dict[str, list[Comparison]] = field(default_factory=dict)
-    tuned: dict[str, TunedContender] = field(default_factory=dict)
-    """Cell id -> its contender in the tuning of the run."""
     refused: TrackingError | None = None
     """The refusal of the first file; no further file is tried."""
 
@@ -198,7 +200,6 @@ class _Replay:
         begun = attempt_runs(self.record)
         for comparison in findings(self.record).comparisons:
             self.comparisons.setdefault(comparison.candidate, []).append(comparison)
-        self.tuned = tuned_by(self.record)
         for cell in self.record.plan.cells:
             if cell.cell_id in begun:
                 self._cell(cell, begun[cell.cell_id])
@@ -226,8 +227,7 @@ class _Replay:
             [findings(self.record).summary(cell.cell_id, metric) for metric in cell_metrics(self.record)],
             self.comparisons.get(cell.cell_id, []), *at,
         ) if self.record.of_cell(cell.cell_id) else []
-        tuned = self.tuned.get(cell.cell_id)
-        figures += tuning_points(tuned, *at) if tuned else []
+        figures += tuning_points(findings(self.record).tuning_figures.get(cell.cell_id, {}), *at)
         self.server.send(parent, view, (), figures)
         self._finish(parent, sent, view)
 
@@ -246,9 +246,13 @@ class _Replay:
             return
         view = trial_view(self.record, self.run, cell, course, span, self.alive, self._links(parent))
         image, sent = self._opened(view, parent)
-        training, cursor = _training(course.log, sent.logs.get(course.log.name, Cursor()), cell.choices)
-        system, system_cursor = _system(course.system_log, sent.logs.get(course.system_log.name, Cursor()))
-        figures = result_points(course.result, span[1], cell.choices.quality, self.record.plan.suite.metric) \
+        batch, quality = cell.choices.global_batch or 1, cell.choices.quality
+        training, cursor = _new_points(course.log, sent.logs.get(course.log.name, Cursor()),
+                                       lambda events: training_points(events, batch, quality))
+        begun = sent.logs.get(course.system_log.name, Cursor())
+        system, system_cursor = _new_points(course.system_log, begun,
+                                            lambda events: system_points(events, begun.count))
+        figures = result_points(course.result, span[1], quality, self.record.plan.suite.metric) \
             if course.result else []
         self.server.send(image, view, [*training, *system], figures)
         sent.logs = {course.log.name: cursor, course.system_log.name: system_cursor}
@@ -305,33 +309,22 @@ def _is_sent(course: AttemptRun, sent: Sent | None) -> bool:
                for path in (course.log, course.system_log) if path.exists())
 
 
-def _training(path: Path, cursor: Cursor, choices: AnyTrialConfig) -> tuple[list[MetricPoint], Cursor]:
-    events, offset = read_events(path, cursor.offset)
-    with _damage_reported(path):
-        points = list(training_points(map(interpret, events), choices.global_batch or 1, choices.quality))
-    return points, Cursor(offset=offset, count=cursor.count + len(events))
-
-
-def _system(path: Path, cursor: Cursor) -> tuple[list[MetricPoint], Cursor]:
-    events, offset = read_events(path, cursor.offset)
-    with _damage_reported(path):
-        points = list(system_points(map(interpret, events), cursor.count))
-    return points, Cursor(offset=offset, count=cursor.count + len(events))
-
-
-@contextmanager
-def _damage_reported(log: Path) -> Iterator[None]:
-    """Report events that give no figures as one error: a log from elsewhere can hold anything.
+def _new_points(
+    path: Path, cursor: Cursor, points: Callable[[Iterable[Recorded]], Iterable[MetricPoint]]
+) -> tuple[list[MetricPoint], Cursor]:
+    """Return the points of a log behind a cursor, and the cursor behind them; a log from elsewhere can hold anything.
 
     Raises:
         OutputError: the value of an event does not fit its key.
     """
+    events, offset = read_events(path, cursor.offset)
     try:
-        yield
+        found = list(points(map(interpret, events)))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         detail = " ".join(str(error).split())[:120]
         what = f"a damaged event, so it cannot be replayed ({type(error).__name__}: {detail})"
-        raise OutputError(f"{log}: {what}") from error
+        raise OutputError(f"{path}: {what}") from error
+    return found, Cursor(offset=offset, count=cursor.count + len(events))
 
 
 def _sha256(path: Path) -> str | None:

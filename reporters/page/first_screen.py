@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from repro.compare import METRICS
 from repro.compare.figures import Claim
+from repro.compare.findings import findings
 from repro.record.folder.ledger import Look
 from repro.record.folder.store import Record
-from repro.record.tuning import cost_of
 from repro.tables.text import Number, duration, plural
 
 from .axis import Axis, RatioMark, around_one, ratio_mark
@@ -162,7 +162,7 @@ def _machine(record: Record) -> str:
 
 def _cost(record: Record) -> str:
     """Say what the trials took."""
-    spent = cost_of(record.attempts, record.results, record.plan.cells)
+    spent = findings(record).cost
     text = f"{plural(spent.trials, 'trial')}, {duration(spent.wall_seconds)} on the clock"
     if price := record.environment.price:
         text += f" ({price.text(spent.wall_seconds)} at a declared {price.per_hour:g} {price.currency} an hour)"

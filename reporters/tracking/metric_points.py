@@ -18,7 +18,6 @@ from repro.record.log.reading import Recorded
 from repro.record.log.schema import Evaluation, StepBlock, SystemSample, Updates
 from repro.record.result.results import Result, figures_of
 from repro.record.result.status import meaning
-from repro.record.tuning import TunedContender
 from repro.suite.metrics import METRICS
 from repro.suite.model import Metric
 from repro.suite.quality import PLAIN, Quality
@@ -215,16 +214,14 @@ def cell_points(
             for key, value in values.items()]
 
 
-def tuning_points(tuned: TunedContender, step: int, time_ms: int) -> list[MetricPoint]:
+def tuning_points(figures: Mapping[str, float], step: int, time_ms: int) -> list[MetricPoint]:
     """Return what the tuning of a cell's contender took.
 
     Args:
+        figures: `Findings.tuning_figures` of the cell.
         step: see `trials_to_come`.
     """
-    cost = tuned.cost
-    values = {"tuning/settings": tuned.budget, "tuning/trials": cost.trials, "tuning/abandoned": cost.abandoned,
-              "tuning/wall_seconds": cost.wall_seconds, "tuning/processor_seconds": cost.processor_seconds}
-    return list(_points(values, step, time_ms))
+    return list(_points({f"tuning/{name}": value for name, value in figures.items()}, step, time_ms))
 
 
 def levels(summaries: Sequence[Summary], comparisons: Sequence[Comparison]) -> dict[str, str]:

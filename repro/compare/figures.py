@@ -117,6 +117,20 @@ class TimeSplit(Frozen):
     throughput: Estimate
     """Samples a second up to the target, by the clock compared."""
 
+    @property
+    def words(self) -> str:
+        """What the two factors show, each by its own interval without correction: exploratory, never a verdict."""
+        return f"{_factor_words(self.samples, 'samples to the target')}; " \
+               f"{_factor_words(self.throughput, 'samples a second')}"
+
+
+def _factor_words(found: Estimate, what: str) -> str:
+    if found.interval is None:
+        return f"{what} {found.value:.3g} x {'in every pair' if found.steady else '(no interval at a look)'}"
+    if found.interval.low > 1:
+        return f"more {what}"
+    return f"fewer {what}" if found.interval.high < 1 else f"{what}: no difference shown"
+
 
 class Adjusted(Frozen):
     """The adjustment of a ratio of times for a machine that drifted during the run."""

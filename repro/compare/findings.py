@@ -13,11 +13,12 @@ from repro.compare.design.factorial import main_effects
 from repro.compare.design.standing import claims
 from repro.compare.figures import Claim
 from repro.compare.ranking.scores import NotScored, Scores, record_scores
-from repro.compare.ranking.tuning_check import TuningCheck, check_tuning
+from repro.compare.ranking.tuning_check import TuningCheck, check_tuning, tuned_by, untuned_optimizers
 from repro.compare.runs.run_warnings import RunWarning, run_warnings
 from repro.compare.verdict.convergence import Convergence, check
 from repro.compare.verdict.family import error_budget
 from repro.record.folder.store import Record
+from repro.record.tuning import TuningCost, cost_of
 from repro.suite.metrics import METRICS
 
 
@@ -80,6 +81,24 @@ class Findings:
     def tuning(self) -> TuningCheck | None:
         """The tuning of the record, checked; None if nothing was tuned."""
         return check_tuning(self.record)
+
+    @cached_property
+    def tuning_figures(self) -> Mapping[str, Mapping[str, float]]:
+        """Cell id -> what the tuning of its contender took; none if the tuning is not below the record."""
+        return {cell_id: {
+            "settings": item.budget, "trials": item.cost.trials, "abandoned": item.cost.abandoned,
+            "wall_seconds": item.cost.wall_seconds, "processor_seconds": item.cost.processor_seconds,
+        } for cell_id, item in tuned_by(self.record).items()}
+
+    @property
+    def untuned_optimizers(self) -> bool:
+        """True if optimizers are compared without saying where their settings come from."""
+        return untuned_optimizers(self.record)
+
+    @property
+    def cost(self) -> TuningCost:
+        """What all trials of the record took."""
+        return cost_of(self.record.attempts, self.record.results, self.record.plan.cells)
 
     @cached_property
     def warnings(self) -> tuple[RunWarning, ...]:

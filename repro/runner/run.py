@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -189,6 +190,11 @@ def prepare(plan: Plan, suite_text: str, out: Path, brought: Path | None = None)
         OutputError: it cannot be written, or is not empty.
     """
     return fill(RunFolder.create(out), plan, suite_text, brought)
+
+
+def dated(name: str) -> Path:
+    """Return the folder of a run that is made now."""
+    return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def fill(folder: RunFolder, plan: Plan, suite_text: str, brought: Path | None = None) -> RunFolder:

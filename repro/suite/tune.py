@@ -101,12 +101,13 @@ class Axis(SuitePart):
 
     @property
     def width(self) -> str:
-        """Return its width in words: `x 1,000`, `5 choices`."""
+        """Return its width in words: `3 decades`, `5 choices`."""
         if self.choices is not None:
             return f"{len(self.choices)} choice{'s' if len(self.choices) > 1 else ''}"
         low, high = self.ends
         if self.log:
-            return f"x {high / low:,.4g}"
+            decades = math.log10(high / low)
+            return f"{decades:.3g} decade{'' if decades == 1 else 's'}"
         return f"{high - low + 1:,.0f} values" if self.int_ else f"{high - low:.4g} wide"
 
     def text(self) -> str:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from repro.compare.ranking.tuning_check import TuningCheck, width
+from repro.compare.ranking.tuning_check import TuningCheck
 from repro.record.tuning import TriedSetting, TunedContender
 from repro.suite.field_problem import as_text
 from repro.suite.metrics import METRICS
@@ -58,7 +58,7 @@ def space_rows(found: TuningCheck | None) -> Iterator[Row]:
     for item in found.budgets if found else ():
         for field, axis in sorted(item.space.space.items()):
             yield {"contender": plain(item.label), "field": plain(field), "values": plain(axis.text()),
-                   "width": plain(width(axis)), "declared_origin": plain(" ".join(item.space.origin.split()))}
+                   "width": plain(axis.width), "declared_origin": plain(" ".join(item.space.origin.split()))}
 
 
 def tuning_table(found: TuningCheck | None, origin: str) -> TextTable:
@@ -74,7 +74,7 @@ def tuning_table(found: TuningCheck | None, origin: str) -> TextTable:
             "run": cost.trials + item.further if cost else None,
             "best": setting_text(best.values) if best else "",
             "best_text": figure_text(best, found.tune.metric) if best else "",
-            "space": "; ".join(f"{field} {axis.text()} ({width(axis)})"
+            "space": "; ".join(f"{field} {axis.text()} ({axis.width})"
                                for field, axis in sorted(item.space.space.items())),
             "of_space": " ".join(item.space.origin.split()),
         })

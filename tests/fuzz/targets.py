@@ -22,8 +22,7 @@ from repro.audit.mapping import read_mapping
 from repro.bundle.difference import RecordDiff, differences
 from repro.bundle.source import open_record
 from repro.bundle.verify import verify
-from repro.cli.text.outcome import cell_lines, comparison_sentence
-from repro.cli.text.suite import plan_text, suite_text
+from repro.cli.text.suite import cell_lines, comparison_sentence, plan_text, suite_text
 from repro.cli.workflows.report import reporter
 from repro.cli.workflows.reproduce import choose_trials, reduce_plan
 from repro.cli.workflows.tuning import plan_phases

@@ -14,7 +14,6 @@ from repro.compare.ranking.tuning_check import (
     TuningCheck,
     near_an_end,
     untuned_optimizers,
-    width,
 )
 from repro.record.tuning import RULE, TriedSetting, TunedContender, Tuning
 from repro.suite.field_problem import as_text
@@ -193,7 +192,7 @@ class TuningView:
         groups: dict[str, list[Budget]] = {}
         for item in self.check.budgets:
             groups.setdefault(item.space.model_dump_json(), []).append(item)
-        return [("; ".join(item.label for item in members), name, axis.text(), width(axis),
+        return [("; ".join(item.label for item in members), name, axis.text(), axis.width,
                  " ".join(members[0].space.origin.split()))
                 for members in groups.values() for name, axis in sorted(members[0].space.space.items())]
 

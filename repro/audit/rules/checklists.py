@@ -6,7 +6,6 @@ from __future__ import annotations
 from repro.audit.rules.facts import Facts
 from repro.audit.rules.firecaffe import hyperparameters
 from repro.audit.rules.rule import ALWAYS, Judged, Rule, count, join, lacks, many, untold
-from repro.compare.ranking.tuning_check import width
 from repro.record.result.status import meaning
 
 NEURIPS = "NeurIPS paper checklist"
@@ -186,7 +185,7 @@ def spaces(facts: Facts) -> Judged:
     if fixed:
         return "fail", f"no search: the space has one setting for {join(fixed)}"
     different = list({item.space.model_dump_json(): item for item in reversed(found.budgets)}.values())[::-1]
-    parts = [f"{item.label}: {', '.join(f'{name} {width(axis)}' for name, axis in sorted(item.space.space.items()))} "
+    parts = [f"{item.label}: {', '.join(f'{name} {axis.width}' for name, axis in sorted(item.space.space.items()))} "
              f"({' '.join(item.space.origin.split())})" for item in different]
     return "pass", f"every space with its origin and width; {join(parts)}"
 

@@ -9,7 +9,6 @@ from typing import Any
 from repro.audit.rules.facts import CellFacts, DataFacts, Facts, RunFacts
 from repro.compare import Summary
 from repro.compare.findings import findings
-from repro.compare.ranking.tuning_check import untuned_optimizers
 from repro.core.frozen import canonical
 from repro.record.derive.trial_log import reached
 from repro.record.environment.environment import DataSet, Environment
@@ -54,7 +53,7 @@ def record_facts(record: Record) -> Facts:
         system=f"{environment.system}, {environment.python}", commit=environment.commit, dirty=environment.dirty,
         varied=tuple(plan.suite.matrix), skipped=tuple((item.label, item.reason) for item in plan.skipped),
         excluded=len(plan.suite.exclude), missing=len(record.missing()),
-        attempts=record.attempts, tuning=found.tuning, untuned_optimizers=untuned_optimizers(record),
+        attempts=record.attempts, tuning=found.tuning, untuned_optimizers=found.untuned_optimizers,
         means=MEANS, agreements=found.convergence, parity=_parity(record.parity),
         ungated=(record.parity or {}).get("skipped") or {},
     )

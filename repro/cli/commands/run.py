@@ -67,7 +67,7 @@ def run(
              repro run --resume runs/quickstart-20260101-120000
              repro run engines --launcher '{kind: slurm, nodes: 4}' -- --partition gpu
     """
-    from repro.cli.text.outcome import ended_text
+    from repro.cli.text.suite import ended_text
     from repro.cli.workflows.run import refuse_same_data, resume_suite, run_phases, run_suite, submitted
     from repro.runner.context import Options
 

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from repro.audit.audit import Audit
 from repro.cli.terminal import Console, line, stdout, table_of
 from repro.compare import METRICS, Comparison
 from repro.compare.design.effect import FEW, HEADING, MainEffect
@@ -21,6 +20,7 @@ from repro.tables.scores import score_table, score_time_table
 from repro.tables.verdicts import ALONE, FOOTNOTE, claim_table, comparison_table, effect_table
 
 if TYPE_CHECKING:
+    from repro.audit.audit import Audit
     from repro.compare.design.calibration import Calibration
     from repro.compare.ranking.score_runs import Scored
     from repro.compare.runs.runs import Compared

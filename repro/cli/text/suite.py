@@ -1,4 +1,4 @@
-"""Suites and plans as text for a terminal."""
+"""Suites, plans and the outcome of runs as text for a terminal."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from repro.cli.terminal import command
+from repro.cli.text.compare import calibration_text, comparison_sentence, effect_lines, quality_lines
 from repro.cli.workflows.progress import duration
 from repro.core import pattern
+from repro.core.errors import visible
 from repro.core.source_code import SourceCode, is_file_kind
 from repro.record.tuning import RULE, TunedContender, Tuning, TuningCost
 from repro.seams.preconditioner import Work
@@ -17,10 +20,14 @@ from repro.suite.metrics import METRICS
 from repro.suite.model import Suite
 from repro.suite.planning.plan import Cost, Plan, estimate
 from repro.suite.tune import Space, Tune
+from repro.tables.cell_tables import median_text
 from repro.tables.tuning import setting_text
 
 if TYPE_CHECKING:
+    from repro.cli.workflows.run import Ended
     from repro.cli.workflows.tuning import Phases
+    from repro.compare import Summary
+    from repro.compare.findings import Findings
 
 
 def suite_text(suite: Suite, sources: Mapping[str, SourceCode] = MappingProxyType({})) -> str:
@@ -225,3 +232,38 @@ def _cost(cost: TuningCost) -> str:
     given_up = f", {cost.abandoned} abandoned" if cost.abandoned else ""
     return (f"{cost.trials} trials{given_up}, {duration(cost.wall_seconds)}, {cost.processor_seconds:,.0f} processor "
             "seconds held")
+
+
+def ended_text(ended: Ended) -> str:
+    """Return the results of a run; its last lines are the answer, its certainty, where to look and what is next."""
+    found = ended.found
+    statuses = ", ".join(f"{count} {status}" for status, count in sorted(ended.trials.items())) or "none has ended"
+    lines = [*cell_lines(found.summaries), f"trials: {statuses}",
+             *(visible(f"warning: {text}") for text in (item.line for item in found.warnings)),
+             *(map(visible, tuning_lines(ended.tuning)) if ended.tuning else ()), "",
+             *answer_lines(found), calibration_text(found.calibration), "",
+             f"report: {ended.report}", f"run:    {ended.folder}"]
+    if ended.tracking:
+        shown = "not replayed, see the warning" if ended.warning() else f"open it with: {command('ui')}"
+        lines.append(f"mlflow: {ended.tracking.uri}  ({shown})")
+    return "\n".join([*lines, f"next:   {ended.next_step}"])
+
+
+def cell_lines(summaries: Sequence[Summary]) -> list[str]:
+    """Return the cells with their medians."""
+    width = max((len(item.label) for item in summaries), default=0)
+    resumed = " ({} resumed from a checkpoint; the lost time is on their clocks)"
+    return [f"{item.label:<{width}}  {item.ok} of {item.n} {item.done}, median {median_text(item)}"
+            + (resumed.format(item.resumed) if item.resumed else "") for item in summaries]
+
+
+def answer_lines(found: Findings) -> list[str]:
+    """Return claims, the primary contrast and each main effect, one sentence each."""
+    primary = found.primary
+    if primary is not None:
+        answers = [comparison_sentence(primary), *([primary.also] if primary.also else []),
+                   *(visible(f"caution: {text}") for text in primary.cautions)]
+    else:
+        answers = [] if found.effects else ["no primary contrast was declared"]
+    qualities = map(visible, quality_lines(found.claims))
+    return [*qualities, *answers, *(line for item in found.effects for line in effect_lines(item))]

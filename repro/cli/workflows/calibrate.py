@@ -11,7 +11,6 @@ from typing import Any
 
 from repro.bundle.source import is_bundle, open_record
 from repro.cli.workflows.run import execute
-from repro.cli.workflows.tuning import dated
 from repro.compare import factors_of
 from repro.compare.cells import CellIndex, primary_pair
 from repro.compare.design.calibration import FILE, Calibration, add, calibrated, nulls_of, place_for, twin_plan
@@ -20,7 +19,7 @@ from repro.core.errors import UsageError
 from repro.core.machine import detect
 from repro.record.folder import limits
 from repro.record.folder.store import Record, read_record
-from repro.runner.run import discarded_if_unstarted, prepare
+from repro.runner.run import dated, discarded_if_unstarted, prepare
 from repro.suite.model import Suite
 from repro.suite.planning.cell import Cell
 from repro.suite.planning.plan import Plan, expand_again

@@ -15,7 +15,6 @@ from repro.bundle.source import open_record
 from repro.bundle.verify import verify
 from repro.cli.terminal import command
 from repro.cli.workflows.run import execute
-from repro.cli.workflows.tuning import dated
 from repro.core.errors import Exit, OutputError, RecordModified, UsageError, nearest
 from repro.core.files import read_bounded, write_json
 from repro.core.machine import Machine, detect
@@ -24,7 +23,7 @@ from repro.record.folder.limits import check_size
 from repro.record.folder.resume import reopen
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.folder.stored_code import allow_code_of, classes_from_files
-from repro.runner.run import prepare
+from repro.runner.run import dated, prepare
 from repro.suite.planning.consent import permissions, require_allowed, require_code
 from repro.suite.planning.plan import Plan, planned_order
 

@@ -18,7 +18,6 @@ from repro.cli.workflows.tuning import (
     Phases,
     begin,
     choose,
-    dated,
     planned_tuning,
     refuse_tuning_alone,
     waits_for_choice,
@@ -38,7 +37,7 @@ from repro.record.tuning import FROZEN, Tuning, read_tuning, tuning_of
 from repro.reporting import Reporter
 from repro.runner.context import Options, Watcher
 from repro.runner.energy_meter import EnergyMeter
-from repro.runner.run import Run, discarded_if_unstarted, exit_code, has_begun, prepare
+from repro.runner.run import Run, dated, discarded_if_unstarted, exit_code, has_begun, prepare
 from repro.runner.session import Messages, RunSession, open_session
 from repro.runner.signals import Interrupts
 from repro.runner.tracking import Tracker, TrackingEnd

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shlex
 import textwrap
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from repro.core.random_streams import fresh_seed
 from repro.record.folder import limits
 from repro.record.folder.store import TUNING, RunFolder
 from repro.record.tuning import DECLARED, FROZEN, RULE, Declared, Tuning, read_declared
-from repro.runner.run import fill, prepare
+from repro.runner.run import dated, fill, prepare
 from repro.suite.contenders import Contender, check_spaces, contenders, scored_suite, tuning_suite
 from repro.suite.field_problem import Problem, as_text
 from repro.suite.file import SuiteFile
@@ -145,11 +144,6 @@ def planned_tuning(plan: Plan) -> str:
     """Return what a tuning is about to do, and how long it may take."""
     return (f"tuning, {len(plan.order)} trials of {len(plan.cells)} settings, about "
             f"{duration(estimate(plan).full_budget_seconds)} if every trial uses its whole budget (modelled)")
-
-
-def dated(name: str) -> Path:
-    """Return the folder of a run that is made now."""
-    return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def choose(root: Path, tuning: Tuning, machine: Machine) -> Plan:

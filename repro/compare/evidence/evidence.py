@@ -16,7 +16,6 @@ from repro.compare.evidence.grid import Grid, grid_of
 from repro.compare.evidence.missed import Missed, missed
 from repro.compare.evidence.pairing import CellTrials, Observed, cell_trials, mismatch, pairs_of
 from repro.compare.evidence.stage import Stage, missed_p, stage_figures
-from repro.compare.evidence.time_split import split_of
 from repro.compare.figures import Adjusted, Advice, Estimate, Pair, Restricted, TimeSplit, bounds
 from repro.record.result.status import meaning
 from repro.suite.design import FULL_BUDGET
@@ -311,3 +310,33 @@ def _welch(ours: CellTrials, theirs: CellTrials) -> Estimate | None:
 def _ordering(ours: CellTrials, theirs: CellTrials) -> Estimate | None:
     found = stats.or_none(lambda: stats.probability_less(list(ours.values.values()), list(theirs.values.values())))
     return Estimate(value=found[0], interval=bounds(found[1])) if found else None
+
+
+def split_of(ours: CellTrials, theirs: CellTrials, pairs: Sequence[Pair], scale: MetricSpec) -> TimeSplit | None:
+    """Return the two factors of a ratio of times over complete pairs; None for other metrics, or if samples are
+    unknown.
+
+    A run's time is its samples over its samples a second, so in geometric means the identity is exact.
+    """
+    if not (scale.timed and scale.to_target):
+        return None
+    above = [_samples(ours, pair.repeat) for pair in pairs]
+    below = [_samples(theirs, pair.repeat) for pair in pairs]
+    if any(count is None or count <= 0 for count in (*above, *below)):
+        return None
+    samples = _estimate([float(count or 0) for count in above], [float(count or 0) for count in below])
+    throughput = _estimate([(count or 0) / pair.candidate for count, pair in zip(above, pairs, strict=True)],
+                           [(count or 0) / pair.baseline for count, pair in zip(below, pairs, strict=True)])
+    times = stats.mean(stats.log_ratios([pair.candidate for pair in pairs], [pair.baseline for pair in pairs]))
+    assert math.isclose(samples.value / throughput.value, math.exp(times), rel_tol=1e-9), "factors must multiply"
+    return TimeSplit(samples=samples, throughput=throughput)
+
+
+def _samples(found: CellTrials, repeat: int) -> float | None:
+    return found.results[repeat].samples_to_target
+
+
+def _estimate(candidate: Sequence[float], baseline: Sequence[float]) -> Estimate:
+    ratio, interval = stats.paired_ratio(candidate, baseline)
+    steady = math.isclose(interval.low, interval.high, rel_tol=1e-12)
+    return Estimate(value=ratio, interval=None if steady else bounds(interval), steady=steady)

@@ -22,7 +22,7 @@ from repro.suite.contenders import Contender, contender_label, contenders
 from repro.suite.field_problem import unlocated
 from repro.suite.planning.matrix import levels_of_cells
 from repro.suite.recorded import reading
-from repro.suite.tune import Axis, Space, Tune
+from repro.suite.tune import Space, Tune
 
 OPTIMIZERS = ("optimizer", "preconditioner")
 """Factors that say how an update is made."""
@@ -90,14 +90,6 @@ def check_tuning(record: Record) -> TuningCheck | None:
     return TuningCheck(
         tune, found, seed, scored, budgets, tuple(_budget_problems(record, budgets, drawn, found)),
         tuple(_seed_problems(record, found)))
-
-
-def width(axis: Axis) -> str:
-    """Return how wide an axis is: decades of a logarithmic range, else its own words."""
-    if axis.log is None:
-        return axis.width
-    decades = math.log10(axis.log[1] / axis.log[0])
-    return f"{decades:.3g} decade{'' if decades == 1 else 's'}"
 
 
 def near_an_end(space: Space, values: Mapping[str, Any]) -> list[str]:

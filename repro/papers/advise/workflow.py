@@ -12,7 +12,6 @@ import yaml
 
 from repro.bundle.source import open_record
 from repro.cli.workflows.run import execute
-from repro.cli.workflows.tuning import dated
 from repro.core.errors import UsageError
 from repro.core.frozen import Frozen
 from repro.core.machine import detect
@@ -22,7 +21,7 @@ from repro.papers.advise.pilot import check_suite, pilot_suite
 from repro.papers.advise.predict import Advice, advise, families_of, family_of, step_of, unfit
 from repro.record.folder.store import Record, read_record
 from repro.record.result.status import meaning
-from repro.runner.run import discarded_if_unstarted, prepare
+from repro.runner.run import dated, discarded_if_unstarted, prepare
 from repro.suite.model import Suite
 from repro.suite.planning.cell import Cell
 from repro.suite.planning.plan import Drawn, Plan, make_plan

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from repro.reporters.tracking.run_view import cell_view
 
 from repro.cli.main import cli
-from repro.cli.text.outcome import ended_text
+from repro.cli.text.suite import ended_text
 from repro.cli.workflows.report import reporter
 from repro.cli.workflows.run import _summarize
 from repro.compare import compare

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from repro.cli.terminal import Console
-from repro.cli.text.outcome import ended_text
+from repro.cli.text.suite import ended_text
 from repro.cli.workflows import progress
 from repro.cli.workflows.progress import TerminalWatcher
 from repro.cli.workflows.run import _summarize
