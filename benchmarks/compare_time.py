@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import multiprocessing
 import resource
-import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.command import mebibytes
 from repro.compare import compare, summarize
 from repro.core.frozen import Frozen
 from repro.core.machine import Machine
@@ -135,8 +135,7 @@ def one_size(cells: int, seeds: int, repetitions: int) -> Size:
 
 def peak_mebibytes() -> float:
     """Return the largest resident size of this process so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+    return mebibytes(resource.getrusage(resource.RUSAGE_SELF))
 
 
 def made_plan(cells: int, seeds: int) -> Plan:

@@ -6,18 +6,16 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from repro.core.errors import ReproError, UsageError
+from benchmarks.command import CommandCost, timed
+from repro.core.errors import UsageError
 from repro.core.frozen import Frozen
 from repro.published.untrusted.files import walk
 
@@ -33,14 +31,6 @@ STEPS, EVERY = 1400, 250
 RULE = "=" * 100 + "\n"
 START_MS = 1_700_000_000_000
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-
-
-class CommandCost(Frozen):
-    """Time and memory of one command in a separate process."""
-
-    command: str
-    seconds: float
-    peak_mebibytes: float
 
 
 class ImportScale(Frozen):
@@ -113,8 +103,8 @@ def measure(
             repeat_sample(sample, root / "round", logs, megabytes)
         files = [path for path in (root / "round").rglob("*") if path.is_file()]
         found = [path for path in files if path.suffix == ".txt"]
-        steps = (_timed("import", ["import", program, str(root / "round"), "--out", str(root / "out")]),
-                 _timed("report to html", ["report", str(root / "out"), "--out", str(root / "page")]))
+        steps = (timed("import", ["import", program, str(root / "round"), "--out", str(root / "out")]),
+                 timed("report to html", ["report", str(root / "out"), "--out", str(root / "page")]))
         page = root / "page" / "published.html"
         seconds, why = opened(page)
         return ImportScale(
@@ -223,19 +213,6 @@ def _event(key: str, value: Any, at: float, **metadata: Any) -> str:
     data = {"namespace": "", "time_ms": START_MS + round(at * 1000), "event_type": "POINT_IN_TIME", "key": key,
             "value": value, "metadata": {"file": "train.py", "lineno": 1, **metadata}}
     return f":::MLLOG {json.dumps(data)}\n"
-
-
-def _timed(name: str, arguments: Sequence[str]) -> CommandCost:
-    """Run `repro` once; return its wall seconds and largest resident size."""
-    began = time.perf_counter()
-    process = subprocess.Popen([sys.executable, "-m", "repro", *arguments], stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    seconds = time.perf_counter() - began
-    process.returncode = os.waitstatus_to_exitcode(status)  # already waited for
-    if process.returncode:
-        raise ReproError(f"repro {arguments[0]} ended with {process.returncode}")
-    return CommandCost(command=name, seconds=seconds,
-                peak_mebibytes=usage.ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10))
 
 
 def opened(page: Path) -> tuple[float | None, str]:

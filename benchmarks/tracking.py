@@ -66,6 +66,7 @@ def free_port() -> int:
 
 
 def main() -> None:
+    """Be the slow server of a folder."""
     folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
     give_way()
     orphans.signal_at_parent_exit(signal.SIGCONT)  # it may be stopped at that moment
@@ -127,10 +128,6 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         while data := await reader.read(1 << 16):
             writer.write(data)
     writer.close()
-
-
-if __name__ == "__main__":
-    main()
 
 
 ARMS = ("none", "none again", "dead", "slow")
@@ -204,8 +201,8 @@ def measure(
         plan = _plan(scratch, processes, len(order) * steps, steps)
         trial = next(iter(plan.trials()))
         folders = _folders(scratch, plan, trial)
-        server = stack.enter_context(_slow_server(scratch, delay))
-        uris = {"dead": f"http://127.0.0.1:{free_port()}", "slow": f"http://127.0.0.1:{server.port}"}
+        proxy, port = stack.enter_context(_slow_server(scratch / "server", delay))
+        uris = {"dead": f"http://127.0.0.1:{free_port()}", "slow": f"http://127.0.0.1:{port}"}
         trackers = {arm: Tracker(folders[arm].root, uri, retry_seconds=0.0) for arm, uri in uris.items()}
         for tracker in trackers.values():
             stack.callback(tracker.finish, 0.0)
@@ -213,13 +210,13 @@ def measure(
         launcher = registry.load("launcher", "local")()
         launcher.open([*preload(), "benchmarks.tracking"], "cpu")
         stack.callback(launcher.close)
-        conductor = _Conductor(order, trackers, server.pid, PERIOD_SECONDS if every is None else every,
+        conductor = _Conductor(order, trackers, proxy, PERIOD_SECONDS if every is None else every,
                                lambda: bar.advance(task))
         stack.callback(conductor.resume_all)  # a stopped process cannot end
         seconds = _train(scratch, folders["slow"], trial, conductor, launcher, steps)
         replays = {arm: tracker.answers for arm, tracker in trackers.items()}
         cpu_seconds = conductor.cpu_seconds()
-        requests = int((server.folder / "requests").read_text())
+        requests = int((scratch / "server/requests").read_text())
     return _outcome(order, seconds, steps, processes, delay, replays, requests, cpu_seconds)
 
 
@@ -255,26 +252,18 @@ def _folders(scratch: Path, plan: Plan, trial: Trial) -> dict[str, RunFolder]:
     return folders
 
 
-@dataclass(frozen=True, slots=True)
-class _SlowServer:
-    folder: Path
-    pid: int
-    """Pid of the proxy, the leader of its processes."""
-    port: int
-
-
 @contextmanager
-def _slow_server(scratch: Path, delay: float) -> Iterator[_SlowServer]:
-    """Start a tracking server that takes `delay` seconds for every request.
+def _slow_server(folder: Path, delay: float) -> Iterator[tuple[int, int]]:
+    """Start a tracking server that takes `delay` seconds for every request; yield the pid of its proxy, which leads
+    its processes, and its port.
 
     Raises:
         TrialError: it does not start.
     """
-    folder = scratch / "server"
     folder.mkdir()
     (folder / "requests").write_text("0")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MLFLOW_DISABLE_TELEMETRY": "true"}
-    child = subprocess.Popen([sys.executable, "-m", "benchmarks.slow_server", str(folder), str(delay)],
+    child = subprocess.Popen([sys.executable, "-m", "benchmarks.tracking", str(folder), str(delay)],
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment,
                              start_new_session=True)
     try:
@@ -282,7 +271,7 @@ def _slow_server(scratch: Path, delay: float) -> Iterator[_SlowServer]:
         line = child.stdout.readline().strip()
         if not line.isdigit():
             raise TrialError("the slow tracking server does not start")
-        yield _SlowServer(folder, child.pid, int(line))
+        yield child.pid, int(line)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
@@ -428,3 +417,7 @@ def _outcome(
         control=control, dead=dead, slow=slow, rounds=len(by_arm["none"]), steps=steps, seconds=sum(seconds[first:]),
         replays=replays, requests=requests, cpu_seconds=cpu_seconds,
     )
+
+
+if __name__ == "__main__":  # the slow server
+    main()

@@ -116,9 +116,11 @@ class HtmlPage(Reporter):
         Raises:
             OutputError: `out` cannot be written.
         """
-        from .page.several import write
+        from .page import several
 
-        return write(sections, out)
+        path = out / "report.html"
+        write_text(path, several.render(sections))
+        return [str(path)]
 
 
 def render(record: Record) -> str:

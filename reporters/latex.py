@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -145,18 +145,13 @@ def _report(record: Record, found: Brief, part: Shown, inputs: Sequence[str]) ->
     blocks = [f"% Written by repro. {' and '.join(found.origins)} figures\n{PREAMBLE}\\input{{numbers}}\n"
               "\\begin{document}\n",
               f"\\section*{{{escaped(found.title + only)}}}",
-              *(_verdict(item) for item in _leading(found, part)),
+              *(_verdict(item) for item in found.verdicts[:len(_led(part))]),
               *([f"Errors: {escaped(found.errors)}."] if found.errors else []),
               *text_list("Warnings", found.doubts), *text_list("Cautions of verdicts", _cautions(part)),
               f"\\paragraph{{Record}} {escaped(facts)}.",
               *(f"\\input{{{path.removesuffix('.tex')}}}" for path in inputs),
               "\\raggedright\n\\nocite{*}\n\\bibliographystyle{plain}\n\\bibliography{references}\n\\end{document}"]
     return "\n\n".join(blocks) + "\n"
-
-
-def _leading(found: Brief, part: Shown) -> Iterator[VerdictText]:
-    """Yield the sentences of the verdicts `_led` by."""
-    yield from found.verdicts[:len(_led(part))]
 
 
 def _verdict(item: VerdictText) -> str:

@@ -31,11 +31,19 @@ from repro.core.redact import redacted
 from repro.record.folder.store import Record
 from repro.record.log.reading import interpret
 from repro.reporting import Reporter
+from repro.runner.tracking_store import (
+    Backoff,
+    RequestTally,
+    TransientError,
+    each_once,
+    experiment_place,
+    locked,
+    translated,
+)
 from repro.stats import paired_ratio
 from repro.suite.kinds.kinds import AnyTrialConfig
 from repro.suite.planning.cell import Cell
 
-from .tracking.address import Backoff, RequestTally, TransientError, experiment_place, locked
 from .tracking.metric_points import (
     MetricPoint,
     cell_metrics,
@@ -48,7 +56,7 @@ from .tracking.metric_points import (
 )
 from .tracking.notes import Links, experiment_note, experiment_tags
 from .tracking.run_view import AttemptRun, RunView, attempt_runs, cell_key, cell_view, is_alive, trial_view
-from .tracking.server import Server, StoredRun, each_once, translated
+from .tracking.server import Server, StoredRun
 from .tracking.state import Cursor, Sent, State, Store, own_state, remember
 
 

@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from repro.core.files import write_bytes
 from repro.record.folder.store import Record
@@ -124,12 +124,8 @@ def parquet_bytes(table: Table, about: Mapping[str, str]) -> bytes:
     types = table.types()
     schema = pyarrow.schema([pyarrow.field(name, kinds[kind]) for name, kind in types.items()],
                             metadata={"title": table.title, **about})
-    columns = [pyarrow.array([_as(row.get(name), kind) for row in table.rows], kinds[kind])
+    columns = [pyarrow.array([None if row.get(name) is None else kind(row[name]) for row in table.rows], kinds[kind])
                for name, kind in types.items()]
     stream = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.Table.from_arrays(columns, schema=schema), stream, compression="zstd")
     return stream.getvalue()
-
-
-def _as(value: Any, kind: type) -> Any:
-    return None if value is None else kind(value)

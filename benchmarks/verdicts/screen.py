@@ -33,7 +33,7 @@ def is_open(logs: np.ndarray, level: float = ALPHA, same: float = ALPHA) -> bool
     """Return True if no verdict is possible: a difference at this level, or sameness at that of each side."""
     p = paired_p(logs)
     if p is None:
-        return _misses(logs) and _sign_p(logs) > FAR * level
+        return not np.all(np.isfinite(logs)) and _sign_p(logs) > FAR * level
     equal = stats.or_none(lambda: stats.tost(logs.tolist(), MARGIN))
     return p > min(FAR * level, 0.5) and equal is not None and equal.p > min(FAR * same, 0.5)
 
@@ -59,10 +59,6 @@ def first_refuted(logs: np.ndarray) -> int | None:
     """Return the pairs after which the e-value against equal cells first reaches 20; None: after none."""
     reached = np.flatnonzero(bet(logs).either >= math.log(1 / ALPHA))
     return int(reached[0]) + 1 if len(reached) else None
-
-
-def _misses(logs: np.ndarray) -> bool:
-    return not np.all(np.isfinite(logs))
 
 
 def _sign_p(logs: np.ndarray) -> float:

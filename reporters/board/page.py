@@ -156,7 +156,7 @@ def _progressions(steps: Mapping[str, Sequence[Step]]) -> tuple[Progression, ...
     def mark(step: Step) -> Mark:
         share = (step.entry.started_ms - first) / (last - first) if last > first else 0.5
         return Mark(round(16 + 80 * share, 3), _down(axis, step.seconds), step.day, seconds(step.seconds),
-                    f"pages/{page_name(step.entry.place)}", step.entry.best.label if step.entry.best else "")
+                    page_name(step.entry.place), step.entry.best.label if step.entry.best else "")
 
     ticks = tuple((_down(axis, value), f"{tick_text(value)} s") for value in (axis.low, axis.high))
     return tuple(Progression(system, tuple(map(mark, found)), ticks) for system, found in steps.items())
@@ -182,7 +182,7 @@ def _counted(entries: Sequence[Entry]) -> str:
 
 def _row(entry: Entry) -> Row:
     best = entry.best
-    page = f"pages/{page_name(entry.place)}" if entry.origin else ""
+    page = page_name(entry.place) if entry.origin else ""
     return Row(
         entry=entry, page=page, best=seconds(best.median) if best else None, best_label=best.label if best else "",
         answers=tuple(map(_answered, entry.answers)),

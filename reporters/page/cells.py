@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from repro.compare import METRICS, Bounds, MetricSpec, Summary
+from repro.compare import METRICS, MetricSpec, Summary
 from repro.compare.evidence.pairing import is_meaningless
 from repro.compare.findings import Findings
 from repro.record.folder.store import Record
@@ -60,29 +60,58 @@ class CellRow:
     """One line of the table of cells."""
 
     mark: CellMark
-    n: int
+    cell: Cell
+    summary: Summary
     planned: int
-    ok: int
-    statuses: str
-    success: str
-    median: Number | None
-    median_why: str
-    interval: tuple[Number, Number] | None
-    interval_why: str
-    level: str
-    epochs: Number | None
-    rate: Number | None
-    unit: str
-    token_rate: Number | None
-    """Tokens a second; None: samples have none."""
-    tokens: Number | None
-    """Tokens to the target."""
-    final: Number | None
-    derived: str
-    """Figures that follow from the final quality."""
-    metric: str
-    goal: str
     strip: Strip
+
+    @property
+    def scale(self) -> MetricSpec:
+        """The metric of its figures."""
+        return METRICS[self.summary.metric]
+
+    @property
+    def statuses(self) -> str:
+        """Its trials that did not reach the target, by status."""
+        return ", ".join(f"{count} {meaning(name).page_word}" for name, count in self.summary.statuses.items()
+                         if not meaning(name).reached)
+
+    @property
+    def success(self) -> str:
+        """The interval of its probability to reach the target; "" if there is none."""
+        bounds = self.summary.success
+        return f"P(reach) {bounds.low:.2f} to {bounds.high:.2f} at {100 * bounds.level:.0f}\N{NO-BREAK SPACE}%" \
+            if bounds else ""
+
+    @property
+    def median(self) -> Number | None:
+        return in_unit(self.summary.median, self.scale)
+
+    @property
+    def interval(self) -> tuple[Number | None, Number | None] | None:
+        """Its ends in the unit of the metric."""
+        found = self.summary.interval
+        return (in_unit(found.low, self.scale), in_unit(found.high, self.scale)) if found else None
+
+    @property
+    def median_why(self) -> str:
+        """Why it has no median."""
+        if not self.summary.n:
+            return "no trial yet"
+        missed = any(meaning(status).counts for status in self.summary.statuses)
+        return "not reached" if self.scale.to_target and missed else "no trial has a value"
+
+    @property
+    def interval_why(self) -> str:
+        """Why its median has no interval; "" before its first trial."""
+        summary = self.summary
+        if not summary.n:
+            return ""
+        if len(summary.values) < summary.n:
+            missed = self.scale.to_target and summary.ok < summary.n
+            return "not every trial reached the target" if missed else \
+                f"not every trial has a value of {self.scale.noun}"
+        return "95\N{NO-BREAK SPACE}% needs at least 6 trials"
 
 
 def marks(record: Record) -> dict[str, CellMark]:
@@ -134,67 +163,13 @@ def rows(found: Findings, metric: Metric | None = None) -> tuple[list[CellRow], 
     summaries = [(cell, found.summary(cell.cell_id, metric)) for cell in record.plan.cells]
     axis = from_zero([value for _, summary in summaries for value in summary.values], right=90.0, letter=3.2)
     known = marks(record)
-    return [
-        _row(record, cell, summary, known[cell.cell_id], axis) for cell, summary in summaries
-    ], axis
-
-
-def _row(record: Record, cell: Cell, summary: Summary, mark: CellMark, axis: Axis) -> CellRow:
-    interval, scale, epochs = summary.interval, METRICS[summary.metric], summary.median_epochs
-    quality = cell.choices.quality
-    return CellRow(
-        mark=mark, n=summary.n, planned=record.due_of(cell.cell_id), ok=summary.ok, statuses=_statuses(summary),
-        success=_success(summary.success), median=in_unit(summary.median, scale), median_why=_median_why(summary),
-        interval=_ends(interval, scale), interval_why=_interval_why(summary),
-        level=f"{interval.level:.1%}".replace("%", "\N{NO-BREAK SPACE}%") if interval else "",
-        epochs=number(epochs), rate=number(summary.median_samples_per_second), unit=quality.unit,
-        token_rate=number(quality.tokens(summary.median_samples_per_second)),
-        tokens=None if not epochs else number(quality.tokens(epochs * (cell.choices.train_samples or 0))),
-        final=number(summary.median_final, 4), derived=quality.words(summary.median_final), metric=quality.metric,
-        goal=goal(cell.choices),
-        strip=_strip(summary, record.of_cell(cell.cell_id), axis),
-    )
+    return [CellRow(known[cell.cell_id], cell, summary, record.due_of(cell.cell_id),
+                    _strip(summary, record.of_cell(cell.cell_id), axis)) for cell, summary in summaries], axis
 
 
 def in_unit(value: float | None, scale: MetricSpec) -> Number | None:
     """Format a value in the unit of its metric."""
     return seconds(value) if scale.timed else number(value, 4, scale.unit)
-
-
-def _ends(interval: Bounds | None, scale: MetricSpec) -> tuple[Number, Number] | None:
-    low, high = (in_unit(interval.low, scale), in_unit(interval.high, scale)) if interval else (None, None)
-    return (low, high) if low and high else None
-
-
-def _success(bounds: Bounds | None) -> str:
-    if bounds is None:
-        return ""
-    return f"P(reach) {bounds.low:.2f} to {bounds.high:.2f} at {bounds.level:.0%}".replace("%", "\N{NO-BREAK SPACE}%")
-
-
-def _statuses(summary: Summary) -> str:
-    """Count the trials that did not reach the target, by status."""
-    return ", ".join(f"{count} {meaning(name).page_word}" for name, count in summary.statuses.items()
-                     if not meaning(name).reached)
-
-
-def _median_why(summary: Summary) -> str:
-    if summary.median is not None:
-        return ""
-    if not summary.n:
-        return "no trial yet"
-    missed = any(meaning(status).counts for status in summary.statuses)
-    return "not reached" if METRICS[summary.metric].to_target and missed else "no trial has a value"
-
-
-def _interval_why(summary: Summary) -> str:
-    if summary.interval is not None or not summary.n:
-        return ""
-    scale = METRICS[summary.metric]
-    if len(summary.values) < summary.n:
-        missed = scale.to_target and summary.ok < summary.n
-        return "not every trial reached the target" if missed else f"not every trial has a value of {scale.noun}"
-    return "95\N{NO-BREAK SPACE}% needs at least 6 trials"
 
 
 def _strip(summary: Summary, results: Sequence[Result], axis: Axis) -> Strip:

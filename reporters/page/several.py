@@ -9,11 +9,9 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repro.compare.findings import findings
-from repro.core.files import write_text
 from repro.tables.text import plural
 from repro.tables.verdicts import FOOTNOTE
 
@@ -27,9 +25,6 @@ if TYPE_CHECKING:
     from repro.compare.runs.merge import Section
 
 
-NAME = "report.html"
-
-
 @dataclass(frozen=True, slots=True)
 class Part:
     """One section on the page."""
@@ -39,17 +34,6 @@ class Part:
     forest: Forest
     pictures: tuple[tuple[str, str], ...]
     """(SVG as a data URI, caption) of its figures."""
-
-
-def write(sections: Sequence[Section], out: Path) -> list[str]:
-    """Write the page into `out`, the folder that contains those of the sections.
-
-    Raises:
-        OutputError: `out` cannot be written.
-    """
-    path = out / NAME
-    write_text(path, render(sections))
-    return [str(path)]
 
 
 def render(sections: Sequence[Section]) -> str:

@@ -162,33 +162,24 @@ def _verdicts(found: Sequence[Comparison], of_factors: Sequence[MainEffect]) -> 
 
 def _sentence(item: Comparison) -> VerdictText:
     kind = "declared contrast" if item.primary else "further contrast"
-    scale, estimate = METRICS[item.metric], ""
-    if item.ratio is not None:
-        estimate = f"{rounded(item.ratio)} x {scale.times}"
-        estimate += f", {interval(item.interval)}" if item.interval else ", no interval"
-    also = f" It {plain(item.also)}." if item.also else ""
-    ending = f" Next: {plain(item.settles)}." if item.settles else ""
-    cautions = "".join(f" Caution: {plain(text)}." for text in item.cautions)
     pairs = plural(item.n, "pair") if item.paired else f"{item.n} per side, unpaired"
-    return VerdictText(
-        verdict=item.verdict,
-        contrast=f"{name(item.candidate_label)} against {name(item.baseline_label)} ({kind}, {scale.noun})",
-        why=f"{f'{estimate}, ' if estimate else ''}{pairs}; {plain(item.because)}.{also}{ending}{cautions}",
-    )
+    return _verdict(item, f"{name(item.candidate_label)} against {name(item.baseline_label)} ({kind}", pairs, ())
 
 
 def _effect_sentence(item: MainEffect) -> VerdictText:
     """Return a main effect with its scope, its reason and the factors that it depends on."""
-    pooled, scale, estimate = item.pooled, METRICS[item.pooled.metric], ""
-    if pooled.ratio is not None:
-        estimate = f"{rounded(pooled.ratio)} x {scale.times}"
-        estimate += f", {interval(pooled.interval)}, " if pooled.interval else ", no interval, "
-    parts = [f"{estimate}{plural(pooled.n, 'seed')}, {item.scope}; {plain(pooled.because)}."]
-    parts += [f" It {plain(pooled.also)}."] if pooled.also else []
-    parts += [f" Next: {plain(pooled.settles)}."] if pooled.settles else []
-    parts += [f" Caution: it {plain(other.words)}." for other in item.flagged]
-    parts += [f" Caution: {plain(text)}." for text in pooled.cautions]
-    return VerdictText(
-        verdict=pooled.verdict, why="".join(parts),
-        contrast=f"{name(item.level)} against {name(item.reference)} (main effect of {name(item.factor)}, "
-                 f"{scale.noun})")
+    contrast = f"{name(item.level)} against {name(item.reference)} (main effect of {name(item.factor)}"
+    return _verdict(item.pooled, contrast, f"{plural(item.pooled.n, 'seed')}, {item.scope}",
+                    [f"it {other.words}" for other in item.flagged])
+
+
+def _verdict(item: Comparison, contrast: str, size: str, cautions: Sequence[str]) -> VerdictText:
+    scale, estimate = METRICS[item.metric], ""
+    if item.ratio is not None:
+        estimate = f"{rounded(item.ratio)} x {scale.times}, " \
+                   f"{interval(item.interval) if item.interval else 'no interval'}, "
+    also = f" It {plain(item.also)}." if item.also else ""
+    ending = f" Next: {plain(item.settles)}." if item.settles else ""
+    told = "".join(f" Caution: {plain(text)}." for text in (*cautions, *item.cautions))
+    return VerdictText(verdict=item.verdict, contrast=f"{contrast}, {scale.noun})",
+                       why=f"{estimate}{size}; {plain(item.because)}.{also}{ending}{told}")

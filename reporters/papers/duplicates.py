@@ -16,7 +16,7 @@ from repro.tables.values import plain
 from repro.workloads.selected_data import Dedup, Selected
 
 from ..page.cells import CellMark, marks
-from ..page.charts.plot import DASHES, Chart, layout
+from ..page.charts.plot import DASHES, Chart, error_bars, layout, short
 from ..page.charts.scaling import ScalingView
 
 WAYS = (("near", "near-duplicates left out", "solid", "circle"),
@@ -119,18 +119,10 @@ def _trace(
     color = f"--c{0 if way == 'near' else 1}"
     return {
         "type": "scatter", "mode": "lines+markers", "name": words, "meta": [words],
-        "x": [_short(100 * selected.kept / selected.samples) for selected, _, _ in chosen],
-        "y": [_short(value) for value in middle], "text": [f"threshold {dedup.threshold}" for _, _, dedup in chosen],
+        "x": [short(100 * selected.kept / selected.samples) for selected, _, _ in chosen],
+        "y": [short(value) for value in middle], "text": [f"threshold {dedup.threshold}" for _, _, dedup in chosen],
         "line": {"color": color, "dash": DASHES[dash], "width": 1.8},
         "marker": {"symbol": symbol, "size": 7, "color": color},
         "hovertemplate": "%{meta[0]}<br>%{text}: %{x:.3~g} % stay, %{y:.4~g}<extra></extra>",
-        "error_y": {
-            "type": "data", "symmetric": False, "thickness": 1, "width": 3, "color": color,
-            "array": [_short(high - value) for value, (_, high) in zip(middle, ends, strict=True)],
-            "arrayminus": [_short(value - low) for value, (low, _) in zip(middle, ends, strict=True)],
-        },
+        "error_y": error_bars(middle, ends, color),
     }
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.7g}")

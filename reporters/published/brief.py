@@ -8,7 +8,7 @@ from statistics import median
 
 from repro.published.cells import batch_costs
 from repro.published.record import PublishedCell, PublishedResult
-from repro.published.store import Published
+from repro.published.store import Published, by_question
 from repro.tables.layout import NOTHING, TextTable, name, rounded
 from repro.tables.text import plural
 from repro.tables.values import plain
@@ -93,25 +93,14 @@ def _doubts(item: Published) -> Iterator[str]:
 
 
 def _scores(item: Published, several: bool) -> Iterator[TextTable]:
-    runs: dict[str, list[PublishedResult]] = {}
-    for result in item.results:
-        runs.setdefault(result.cell_id, []).append(result)
-    groups: dict[tuple[str, str], list[PublishedCell]] = {}
-    for cell in item.record.cells:
-        groups.setdefault((cell.factors["round"], cell.factors["benchmark"]), []).append(cell)
-    for (round_name, benchmark), cells in groups.items():
+    runs = item.by_cell()
+    for (round_name, benchmark), cells in by_question(item.record.cells).items():
         yield TextTable(
             title=f"Scores of {name(benchmark)}, {name(round_name)}"
                   + (f" ({name(item.record.imported)})" if several else ""),
             headers=SCORES, numeric=(False, False, False, False, True, True, True, True, True, False),
-            rows=tuple(_score(cell, runs.get(cell.cell_id, ())) for cell in sorted(cells, key=_by_score)),
+            rows=tuple(_score(cell, runs[cell.cell_id]) for cell in sorted(cells, key=lambda cell: cell.place)),
         )
-
-
-def _by_score(cell: PublishedCell) -> tuple[bool, float, str]:
-    """Sort as on the page: valid scores first, the shortest first."""
-    minutes = cell.score.minutes
-    return not cell.score.valid, float("inf") if minutes is None else minutes, cell.cell_id
 
 
 def _score(cell: PublishedCell, runs: Sequence[PublishedResult]) -> tuple[str, ...]:
@@ -133,21 +122,15 @@ def _spread(values: Sequence[float | None]) -> str:
 
 
 def _costs(item: Published, several: bool) -> Iterator[TextTable]:
-    rounds = {result.result_id: result.round for result in item.results}
-    for costs in batch_costs(item.results).values():
-        unit = "epochs" if any(cost.epochs is not None for cost in costs) else "samples"
+    for of in batch_costs(item.results):
         known: dict[int, list[tuple[str, float]]] = {}
-        for cost in costs:
-            value = cost.epochs if unit == "epochs" else cost.samples
-            if value is not None:
-                known.setdefault(cost.global_batch_size, []).append((cost.cell_id, value))
-        where = f"{name(costs[0].benchmark)}, {name(rounds[costs[0].result_id])}"
+        for cost, value in of.points(of.unit):
+            known.setdefault(cost.global_batch_size, []).append((cost.cell_id, value))
         yield TextTable(
-            title=f"{unit.capitalize()} to the target by global batch: {where}"
+            title=f"{of.unit.capitalize()} to the target by global batch: {name(of.benchmark)}, {name(of.round)}"
                   + (f" ({name(item.record.imported)})" if several else ""),
             headers=COSTS, numeric=(True,) * len(COSTS),
             rows=tuple((f"{batch:,}", str(len({cell for cell, _ in found})), str(len(found)),
-                        *(rounded(value, 4) for value in (min(v for _, v in found), median(v for _, v in found),
-                                                          max(v for _, v in found))))
+                        *(rounded(of_all(value for _, value in found), 4) for of_all in (min, median, max)))
                        for batch, found in sorted(known.items())),
         )

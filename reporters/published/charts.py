@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from repro.core.errors import visible
-from repro.published.cells import BatchCost
+from repro.published.cells import BatchCost, BatchCosts
 from repro.published.record import PublishedPoint, PublishedReference, PublishedResult
 from repro.tables.text import plural, wrapped
 
@@ -85,7 +85,7 @@ def curves(name: str, lines: Sequence[SystemLine], most: int) -> list[Chart]:
         least = min(times)
         layout = axes("minutes" + (" (logarithmic)" if log else ""), word)
         if log:
-            layout["xaxis"] |= {"type": "log", **_named(least, max(times))}
+            layout["xaxis"] |= log_axis(least, max(times))
             for trace in traces:  # a logarithmic axis cannot show 0
                 trace["x"] = [None if value is None else max(value, least) for value in trace["x"]]
         layout["shapes"] = [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": target, "y1": target,
@@ -130,25 +130,22 @@ def _short(value: float | None) -> float | None:
 
 
 def batch_chart(
-    name: str, by_round: Sequence[tuple[str, Sequence[BatchCost]]], labels: dict[str, str],
+    name: str, by_round: Sequence[BatchCosts], labels: dict[str, str],
     references: Sequence[PublishedReference] = (),
 ) -> Chart | None:
     """Draw the cost of the target against the batch size, one colour for each round.
 
     Runs are points, and a line joins the medians. The reference is grey and hollow.
     """
-    kinds = [of for _, costs in by_round if (of := _unit(costs))]
-    if not kinds:
-        return None
-    unit = "epochs" if all(kind == "epochs" for kind in kinds) else "samples"
+    unit = "epochs" if all(of.unit == "epochs" for of in by_round) else "samples"
     traces: list[dict[str, Any]] = []
-    for index, (round_name, costs) in enumerate(by_round):
-        known = [(cost, value) for cost in costs if (value := _cost(cost, unit)) is not None]
+    for index, of in enumerate(by_round):
+        known = of.points(unit)
         if not known:
             continue
         color, symbol = f"--c{index % COLORS}", SYMBOLS[index % len(SYMBOLS)]
         traces += [_middle(known, color), {
-            "type": "scatter", "mode": "markers", "name": visible(round_name), "showlegend": True,
+            "type": "scatter", "mode": "markers", "name": visible(of.round), "showlegend": True,
             "x": [cost.global_batch_size for cost, _ in known], "y": [value for _, value in known],
             "text": [wrapped(visible(labels.get(cost.cell_id, cost.cell_id))) for cost, _ in known],
             "marker": {"color": color, "symbol": symbol, "size": 8, "opacity": 0.75},
@@ -166,7 +163,7 @@ def batch_chart(
         f"{name}-batch", f"Batch size against {unit} to the target",
         "each run that reached the target is a point; a line joins the medians of each batch in a round",
         {"data": traces, "layout": layout},
-        f"{unit} to the target against global batch, {plural(sum(len(costs) for _, costs in by_round), 'run')}",
+        f"{unit} to the target against global batch, {plural(sum(len(of.costs) for of in by_round), 'run')}",
     )
 
 
@@ -196,18 +193,10 @@ def batch_ticks(sizes: Sequence[int], most: int = 7) -> list[int]:
     return powers[::-(-len(powers) // most)]
 
 
-def _named(low: float, high: float) -> dict[str, Any]:
-    """Label a logarithmic axis in full; plotly.js would write only 2 and 5 between powers of ten."""
+def log_axis(low: float, high: float) -> dict[str, Any]:
+    """Return a logarithmic axis that is labelled in full; plotly.js would write only 2 and 5 between powers of ten."""
     ticks = log_ticks(low, high)
-    return {"tickvals": list(ticks), "ticktext": [tick_text(tick) for tick in ticks]}
-
-
-def _unit(costs: Sequence[BatchCost]) -> str:
-    return "epochs" if any(cost.epochs is not None for cost in costs) else "samples" if costs else ""
-
-
-def _cost(cost: BatchCost, unit: str) -> float | None:
-    return cost.epochs if unit == "epochs" else cost.samples
+    return {"type": "log", "tickvals": list(ticks), "ticktext": [tick_text(tick) for tick in ticks]}
 
 
 def _middle(known: Sequence[tuple[BatchCost, float]], color: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +12,17 @@ from repro.published.speedrun.claims import ArmClaim, Claims, final_loss, judge_
 from repro.published.store import Published
 from repro.tables.text import Number, number, plural, wrapped
 
-from ..page.axis import Axis, Sketch, Trace, linear, log_ticks, sketch, tick_text
+from ..page.axis import Axis, Sketch, Trace, linear, sketch
 from ..page.cells import COLORS
 from ..page.charts.plot import Chart
-from .charts import axes
+from .charts import axes, log_axis
+
+Runs = Mapping[str, Sequence[PublishedResult]]
+"""By cell."""
 
 
 def claim_sketches(
-    item: ArmClaim, other: ArmClaim, numbers: dict[str, int], runs: dict[str, list[PublishedResult]],
+    item: ArmClaim, other: ArmClaim, numbers: dict[str, int], runs: Runs,
 ) -> tuple[Sketch, ...]:
     """Draw the means with their intervals and every run, the baseline above."""
     arms = (item, other)
@@ -32,7 +35,7 @@ def claim_sketches(
 
 
 def _sketch(
-    title: str, across: str, arms: Sequence[ArmClaim], numbers: dict[str, int], runs: dict[str, list[PublishedResult]],
+    title: str, across: str, arms: Sequence[ArmClaim], numbers: dict[str, int], runs: Runs,
     value: Callable[[PublishedResult], float | None], means: Sequence[tuple[float | None, tuple[float, float] | None]],
     goal: float | None,
 ) -> Sketch:
@@ -65,33 +68,24 @@ WORDS = {
 class ArmRow:
     """One arm of a record."""
 
+    claim: ArmClaim
     id: str
     number: int
-    record: str
-    arm: str
-    date: str
-    accelerators: str
-    runs: int
     lost: int
     mean: Number | None
     deviation: Number | None
     p: Number | None
-    quality: str
     quality_style: str
-    quality_because: str
     seconds: Number | None
     seconds_bounds: str
     ratio: Number | None
     ratio_bounds: str
-    time: str
     against: str
     """The arm that the ratio is to; empty: none."""
     against_number: int
     """Its number and its runs; 0: none."""
     against_runs: int
     time_style: str
-    time_because: str
-    cautions: tuple[str, ...]
     sketches: tuple[Sketch, ...]
     """Time and loss next to those of `against`; () without a ratio."""
 
@@ -127,17 +121,12 @@ def contest_view(name: str, published: Published) -> ContestView | None:
         return None
     claims = judge_claims(published)
     numbers = {cell.cell_id: at for at, cell in enumerate(published.record.cells, 1)}
-    runs: dict[str, list[PublishedResult]] = {}
-    for result in published.results:
-        runs.setdefault(result.cell_id, []).append(result)
-    tracks: dict[str, list[ArmClaim]] = {}
-    for item in claims.arms:
-        tracks.setdefault(item.benchmark, []).append(item)
+    runs = published.by_cell()
     return ContestView(
         id=f"{name}-contest", alpha=f"{claims.rules.alpha:g}", margin=f"{100 * claims.rules.margin:g} %",
         tracks=tuple(_track(f"{name}-t{at}", track, items, numbers, runs)
                      for at, (track, items) in enumerate(
-                         sorted(tracks.items(), key=lambda pair: -len(pair[1])), 1)),
+                         sorted(claims.tracks.items(), key=lambda pair: -len(pair[1])), 1)),
         unsupported=(*_open(claims, "not supported"), *(item.because for item in claims.stated)),
         untested=tuple(_open(claims, "cannot be tested")), notes=claims.rules.notes, counts=_counts(claims),
     )
@@ -156,7 +145,7 @@ def _counts(claims: Claims) -> str:
 
 
 def _track(
-    name: str, track: str, items: Sequence[ArmClaim], numbers: dict[str, int], runs: dict[str, list[PublishedResult]],
+    name: str, track: str, items: Sequence[ArmClaim], numbers: dict[str, int], runs: Runs,
 ) -> TrackView:
     targets = sorted({item.quality.target for item in items})
     chart = _progression(name, items)
@@ -165,22 +154,18 @@ def _track(
 
 
 def _row(
-    item: ArmClaim, numbers: dict[str, int], items: Sequence[ArmClaim], runs: dict[str, list[PublishedResult]],
+    item: ArmClaim, numbers: dict[str, int], items: Sequence[ArmClaim], runs: Runs,
 ) -> ArmRow:
     quality, time, at = item.quality, item.time, numbers[item.cell_id]
     other = next((other for other in items if other.cell_id == time.against), None)
     against = "" if other is None else f"{other.arm} of {other.record}" if other.record != item.record else other.arm
     return ArmRow(
-        id=f"c-{item.cell_id}", number=at, record=item.record, arm=item.arm, date=item.date or "-",
-        accelerators=item.accelerators or "not stated", runs=item.runs, lost=item.runs - quality.n,
-        mean=_decimals(quality.mean, 5), deviation=_decimals(quality.deviation, 5), p=number(quality.p, 2),
-        quality=quality.verdict, quality_style=WORDS[quality.verdict],
-        quality_because="" if quality.verdict == "supported" else quality.because,
+        claim=item, id=f"c-{item.cell_id}", number=at, lost=item.runs - quality.n, mean=_decimals(quality.mean, 5),
+        deviation=_decimals(quality.deviation, 5), p=number(quality.p, 2), quality_style=WORDS[quality.verdict],
         seconds=_decimals(item.seconds, 3), seconds_bounds=_bounds(item.seconds_interval, 3),
-        ratio=_decimals(time.ratio, 4), ratio_bounds=_bounds(time.interval, 4), time=time.verdict,
-        against=against, against_number=numbers[other.cell_id] if other else 0, against_runs=other.runs if other else 0,
-        time_style=WORDS.get(time.verdict, "b-exploratory"), time_because=time.because,
-        cautions=time.cautions,
+        ratio=_decimals(time.ratio, 4), ratio_bounds=_bounds(time.interval, 4), against=against,
+        against_number=numbers[other.cell_id] if other else 0, against_runs=other.runs if other else 0,
+        time_style=WORDS.get(time.verdict, "b-exploratory"),
         sketches=claim_sketches(item, other, numbers, runs) if other is not None and time.ratio is not None else (),
     )
 
@@ -202,9 +187,8 @@ def _progression(name: str, items: Sequence[ArmClaim]) -> Chart | None:
         item for item in known if item.quality.verdict == verdict]))]
     layout = axes("date of the record", "mean time, seconds (logarithmic)")
     times = [item.seconds for item in known if item.seconds]
-    ticks = log_ticks(min(times), max(times))
     layout["xaxis"] |= {"type": "date"}
-    layout["yaxis"] |= {"type": "log", "tickvals": list(ticks), "ticktext": [tick_text(tick) for tick in ticks]}
+    layout["yaxis"] |= log_axis(min(times), max(times))
     layout |= {"showlegend": True, "legend": {"orientation": "h", "y": -0.22, "font": {"size": 12}}}
     return Chart(
         f"{name}-progression", "Progression of the record",

@@ -75,11 +75,7 @@ def claim_figures(imports: Sequence[Published]) -> list[Drawing]:
 
 
 def _tracks(item: Published) -> dict[str, list[ArmClaim]]:
-    found: dict[str, list[ArmClaim]] = {}
-    if item.record.contest is not None:
-        for claim in judge_claims(item).arms:
-            found.setdefault(claim.benchmark, []).append(claim)
-    return found
+    return {} if item.record.contest is None else judge_claims(item).tracks
 
 
 def _text(claim: ArmClaim) -> tuple[str, ...]:

@@ -11,9 +11,9 @@ from typing import Any
 from repro.core.files import write_text
 from repro.core.markdown import escaped as in_markdown
 from repro.core.numbers import spelled
-from repro.published.cells import BatchCost, batch_costs
-from repro.published.record import PublishedCell, PublishedResult
-from repro.published.store import Published
+from repro.published.cells import batch_costs
+from repro.published.record import PublishedCell
+from repro.published.store import Published, by_question
 from repro.record.folder.store import Record
 from repro.reporting import Reporter
 from repro.tables.layout import TextTable, as_markdown, compact, name
@@ -43,27 +43,17 @@ def _scores(imports: Sequence[Published]) -> list[Drawing]:
     """Draw the runs and score of every system, one figure for each benchmark and round, the shortest on top."""
     drawn: list[Drawing] = []
     for item in imports:
-        runs: dict[str, list[PublishedResult]] = {}
-        for result in item.results:
-            runs.setdefault(result.cell_id, []).append(result)
-        groups: dict[tuple[str, str], list[tuple[PublishedCell, list[float]]]] = {}
-        for cell in item.record.cells:
-            minutes = [run.seconds / 60 for run in runs.get(cell.cell_id, ()) if run.seconds is not None]
-            if minutes:
-                groups.setdefault((cell.factors["round"], cell.factors["benchmark"]), []).append((cell, minutes))
-        for (round_name, benchmark), cells in groups.items():
-            kept = sorted(cells, key=_by_score)[:TALL]
+        minutes = {cell_id: [run.seconds / 60 for run in runs if run.seconds is not None]
+                   for cell_id, runs in item.by_cell().items()}
+        timed = by_question(cell for cell in item.record.cells if minutes[cell.cell_id])
+        for (round_name, benchmark), cells in timed.items():
+            kept = sorted(cells, key=lambda cell: cell.place)[:TALL]
             caption = (f"Minutes to target of {name(benchmark)}, {name(round_name)}: each point is a run with a "
                        f"time, the vertical line a valid score. Figures: published by others."
                        f"{left_out(kept, cells, 'system')}")
             drawn.append(Drawing(f"published-scores-{len(drawn) + 1}", caption, 0.7 + 0.36 * len(kept),
-                                 partial(_draw_scores, kept)))
+                                 partial(_draw_scores, [(cell, minutes[cell.cell_id]) for cell in kept])))
     return drawn
-
-
-def _by_score(item: tuple[PublishedCell, list[float]]) -> tuple[bool, float, str]:
-    score = item[0].score
-    return not score.valid, float("inf") if score.minutes is None else score.minutes, item[0].cell_id
 
 
 def _draw_scores(cells: Sequence[tuple[PublishedCell, list[float]]], figure: Any) -> None:
@@ -92,13 +82,10 @@ def _batches(imports: Sequence[Published]) -> list[Drawing]:
     """Draw the cost of larger batches, one figure for each benchmark and unit over all rounds and imports."""
     found: dict[tuple[str, str], dict[str, list[tuple[int, float]]]] = {}
     for item in imports:
-        rounds = {result.result_id: result.round for result in item.results}
-        for costs in batch_costs(item.results).values():
-            unit = "epochs" if any(cost.epochs is not None for cost in costs) else "samples"
-            points = [(cost.global_batch_size, value) for cost in costs if (value := _cost(cost, unit)) is not None]
+        for of in batch_costs(item.results):
+            points = [(cost.global_batch_size, value) for cost, value in of.points(of.unit)]
             if points:
-                by_round = found.setdefault((costs[0].benchmark, unit), {})
-                by_round.setdefault(rounds[costs[0].result_id], []).extend(points)
+                found.setdefault((of.benchmark, of.unit), {}).setdefault(of.round, []).extend(points)
     drawn = []
     for number, ((benchmark, unit), by_round) in enumerate(sorted(found.items()), 1):
         count = sum(len(points) for points in by_round.values())
@@ -112,10 +99,6 @@ def _batches(imports: Sequence[Published]) -> list[Drawing]:
         drawn.append(Drawing(f"published-batch-{number}", caption, 3.0,
                              partial(_draw_batches, unit, by_round, reference)))
     return drawn
-
-
-def _cost(cost: BatchCost, unit: str) -> float | None:
-    return cost.epochs if unit == "epochs" else cost.samples
 
 
 def _draw_batches(
@@ -150,25 +133,16 @@ ROWS = 40
 Writer = Callable[[Reporter, Sequence[Published], Sequence[Record], Path], list[str]]
 
 
-def _html(reporter: Reporter, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
-    return view.write(imports, own, out)
+def _and_own(write: Callable[[Sequence[Published], Path], list[str]]) -> Writer:
+    """Have a reporter write own runs itself, after the imports."""
+    def written(reporter: Reporter, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
+        return [*write(imports, out), *write_own(reporter, own, out)]
+    return written
 
 
-def _csv(reporter: Reporter, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
-    return [*write_csv(published_tables(imports), out), *write_own(reporter, own, out)]
-
-
-def _parquet(reporter: Reporter, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
+def _parquet(imports: Sequence[Published], out: Path) -> list[str]:
     about = {"origin": ORIGIN, "results_sha256": ",".join(item.record.results_sha256 for item in imports)}
-    return [*write_parquet(published_tables(imports), about, out), *write_own(reporter, own, out)]
-
-
-def _json_lines(reporter: Reporter, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
-    return [*write_lines(published_tables(imports), out / "published.jsonl"), *write_own(reporter, own, out)]
-
-
-def _figures(reporter: Reporter, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
-    return [*draw(published_figures(imports), out), *write_own(reporter, own, out)]
+    return write_parquet(published_tables(imports), about, out)
 
 
 def _markdown(reporter: Reporter, imports: Sequence[Published], own: Sequence[Record], out: Path) -> list[str]:
@@ -188,8 +162,10 @@ def _latex(reporter: Reporter, imports: Sequence[Published], own: Sequence[Recor
 
 
 WRITERS: dict[str, Writer] = {
-    "html": _html, "markdown": _markdown, "latex": _latex, "figures": _figures, "csv": _csv, "parquet": _parquet,
-    "jsonl": _json_lines,
+    "html": lambda _, imports, own, out: view.write(imports, own, out), "markdown": _markdown, "latex": _latex,
+    "figures": _and_own(lambda imports, out: draw(published_figures(imports), out)),
+    "csv": _and_own(lambda imports, out: write_csv(published_tables(imports), out)), "parquet": _and_own(_parquet),
+    "jsonl": _and_own(lambda imports, out: write_lines(published_tables(imports), out / "published.jsonl")),
 }
 """Name of a reporter -> what writes imports in its format, and own runs separately; it returns the paths."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from repro.published.cells import FACTORS, batch_costs
-from repro.published.record import PublishedCell, PublishedPoint, PublishedResult
+from repro.published.record import PublishedCell, PublishedResult
 from repro.published.store import Published
 from repro.record.folder.store import Record
 from repro.reporting import Reporter
@@ -74,11 +74,9 @@ def _about(item: Published) -> Iterator[Row]:
 
 
 def _cells(item: Published) -> Iterator[Row]:
-    runs: dict[str, list[PublishedResult]] = {}
-    for result in item.results:
-        runs.setdefault(result.cell_id, []).append(result)
+    runs = item.by_cell()
     for cell in item.record.cells:
-        yield _cell(cell, runs.get(cell.cell_id, ()))
+        yield _cell(cell, runs[cell.cell_id])
 
 
 def _cell(cell: PublishedCell, runs: Sequence[PublishedResult]) -> Row:
@@ -117,21 +115,16 @@ def _evaluations(item: Published) -> Iterator[Row]:
     for run in item.results:
         for number, point in enumerate(run.curve, 1):
             yield {"result_id": run.result_id, "cell_id": run.cell_id, "run": run.repeat, "evaluation": number,
-                   **_point(point)}
-
-
-def _point(point: PublishedPoint) -> Row:
-    return {"seconds": point.seconds, "samples": point.samples, "epochs": point.epochs,
-            "quality": plain(point.metric), "value": point.value}
+                   "seconds": point.seconds, "samples": point.samples, "epochs": point.epochs,
+                   "quality": plain(point.metric), "value": point.value}
 
 
 def _batch_costs(item: Published) -> Iterator[Row]:
-    rounds = {run.result_id: run.round for run in item.results}
-    for costs in batch_costs(item.results).values():
-        for cost in costs:
-            yield {"round": plain(rounds[cost.result_id]), "benchmark": plain(cost.benchmark),
-                   "result_id": cost.result_id, "cell_id": cost.cell_id, "global_batch_size": cost.global_batch_size,
-                   "epochs": cost.epochs, "samples": cost.samples}
+    for of in batch_costs(item.results):
+        for cost in of.costs:
+            yield {"round": plain(of.round), "benchmark": plain(of.benchmark), "result_id": cost.result_id,
+                   "cell_id": cost.cell_id, "global_batch_size": cost.global_batch_size, "epochs": cost.epochs,
+                   "samples": cost.samples}
 
 
 def _references(item: Published) -> Iterator[Row]:

@@ -13,9 +13,9 @@ from repro.compare import factors_of
 from repro.compare.findings import findings
 from repro.core.errors import visible
 from repro.core.files import write_text
-from repro.published.cells import batch_costs
-from repro.published.record import PublishedCell, PublishedResult, PublishedSystem, Refused
-from repro.published.store import Published
+from repro.published.cells import BatchCosts, batch_costs
+from repro.published.record import PublishedCell, PublishedResult, PublishedSystem, Refused, Score
+from repro.published.store import Published, by_question
 from repro.record.folder.store import Record
 from repro.record.result.status import meaning
 from repro.suite.metrics import DEFAULT
@@ -23,7 +23,7 @@ from repro.tables.text import Number, number, plural, shortened, shown
 
 from ..html_page import LONG, PRINTED
 from ..page.axis import Axis, from_zero
-from ..page.cells import COLORS, CellRow, origins
+from ..page.cells import COLORS, CellRow, goal, origins
 from ..page.cells import rows as cell_rows
 from ..page.charts.plot import DASHES, Chart
 from ..page.document import page_scripts, rendered
@@ -45,7 +45,6 @@ class ScoreRow:
     id: str
     org: str
     system: str
-    label: str
     division: str | None
     accelerator: str | None
     accelerators: Number | None
@@ -53,11 +52,8 @@ class ScoreRow:
     framework: str | None
     framework_brief: str
     batch: Number | None
-    runs: int
-    failed: int
+    score: Score
     minutes: Number | None
-    valid: bool
-    why: str
     note: str
     costs: str
     points: tuple[tuple[float, float, str], ...]
@@ -89,20 +85,14 @@ class BenchmarkGroup:
 class RunRow:
     """One log or entry."""
 
-    id: str
+    run: PublishedResult
     cell: str
     link: str
     """Link to the score of its system; empty if there is none."""
-    repeat: int
-    status: str
     word: str
     minutes: Number | None
     epochs: Number | None
     samples: Number | None
-    reason: str
-    warnings: tuple[str, ...]
-    source: str
-    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,21 +145,17 @@ def view(imports: Sequence[Published], own: Sequence[Record]) -> dict[str, Any]:
 
 def _import(index: int, published: Published, most: int) -> ImportView:
     record = published.record
-    runs: dict[str, list[PublishedResult]] = {}
-    for item in published.results:
-        runs.setdefault(item.cell_id, []).append(item)
-    lines = {cell.cell_id: SystemLine(at, cell.label, tuple(runs.get(cell.cell_id, ())))
+    runs = published.by_cell()
+    lines = {cell.cell_id: SystemLine(at, cell.label, runs[cell.cell_id])
              for at, cell in enumerate(record.cells, 1)}
-    grouped: dict[tuple[str, str], list[PublishedCell]] = {}
-    for cell in record.cells:
-        grouped.setdefault((cell.factors["round"], cell.factors["benchmark"]), []).append(cell)
     rows = _runs(published, lines)
     overlays, one_batch = _overlays(f"i{index}", published)
     return ImportView(
         id=f"i{index}", name=record.imported, program=record.program, reader=record.reader, lead=_lead(published),
         notices=_notices(published), contest=contest_view(f"i{index}", published),
         groups=tuple(_group(f"i{index}-g{at}", key, cells, lines, most)
-                     for at, (key, cells) in enumerate(grouped.items(), 1)) if record.contest is None else (),
+                     for at, (key, cells) in enumerate(by_question(record.cells).items(), 1)
+                     if record.contest is None),
         overlays=overlays, one_batch=one_batch, by_system=tuple(_system(line) for line in lines.values()),
         runs=tuple(rows[:RUNS_UP_TO]),
         runs_left_out=max(0, len(rows) - RUNS_UP_TO), systems=record.systems,
@@ -225,15 +211,10 @@ def _group(
     required = {cell.score.required for cell in cells} - {None}
     return BenchmarkGroup(
         id=name, round=key[0], benchmark=key[1], targets=" or ".join(targets),
-        rows=tuple(_score_row(cell, lines[cell.cell_id], axis) for cell in sorted(cells, key=_by_score)), axis=axis,
+        rows=tuple(_score_row(cell, lines[cell.cell_id], axis) for cell in sorted(cells, key=lambda cell: cell.place)),
+        axis=axis,
         charts=tuple(curves(name, of, most)), required=f"{required.pop()}" if len(required) == 1 else "",
     )
-
-
-def _by_score(cell: PublishedCell) -> tuple[bool, float, str]:
-    """Sort valid scores first, the shortest first."""
-    minutes = cell.score.minutes
-    return not cell.score.valid, float("inf") if minutes is None else minutes, cell.cell_id
 
 
 def _target(run: PublishedResult) -> str:
@@ -254,18 +235,22 @@ def _score_row(cell: PublishedCell, line: SystemLine, axis: Axis) -> ScoreRow:
     review = f"scaled by {score.scaling_factor:g} in review" if score.scaling_factor != 1 else ""
     return ScoreRow(
         number=line.number, dash=list(DASHES)[(line.number - 1) // COLORS % len(DASHES)], id=f"c-{cell.cell_id}",
-        org=of["org"], system=of["system"], label=cell.label, division=of.get("division"),
+        org=of["org"], system=of["system"], division=of.get("division"),
         accelerator=of.get("accelerator"), accelerators=_count(of.get("accelerators")), nodes=_count(of.get("nodes")),
         framework=of.get("framework"), framework_brief=shortened(of.get("framework", ""), 24, 10),
-        batch=_count(of.get("batch.global")), runs=score.runs, failed=score.failed, minutes=number(score.minutes, 4),
-        valid=score.valid, why=score.reason, note=review, costs=_costs(line.results), points=points,
+        batch=_count(of.get("batch.global")), score=score, minutes=number(score.minutes, 4), note=review,
+        costs=_costs(line.results), points=points,
         score_at=None if score.minutes is None else axis.at(score.minutes),
         words=f"minutes of every run: {listed}" if listed else "no run has a time",
     )
 
 
 def _count(text: str | None) -> Number | None:
-    return Number(int(text), f"{int(text):,}") if text is not None and text.isascii() and text.isdigit() else None
+    return _whole(int(text)) if text is not None and text.isascii() and text.isdigit() else None
+
+
+def _whole(value: int | None) -> Number | None:
+    return None if value is None else Number(value, f"{value:,}")
 
 
 def _costs(results: Sequence[PublishedResult]) -> str:
@@ -286,14 +271,13 @@ def _system(line: SystemLine) -> tuple[int, str, int, str]:
 def _overlays(name: str, published: Published) -> tuple[tuple[tuple[str, Chart], ...], tuple[str, ...]]:
     """Make one chart per benchmark, each round in its own colour; a sentence if there is only one batch size."""
     labels = {cell.cell_id: cell.label for cell in published.record.cells}
-    by_benchmark: dict[str, list[tuple[str, Any]]] = {}
-    for key, costs in batch_costs(published.results).items():
-        benchmark = costs[0].benchmark
-        by_benchmark.setdefault(benchmark, []).append((key.removesuffix(f" {benchmark}"), costs))
+    by_benchmark: dict[str, list[BatchCosts]] = {}
+    for of in batch_costs(published.results):
+        by_benchmark.setdefault(of.benchmark, []).append(of)
     found, alone = [], []
     for index, (benchmark, by_round) in enumerate(sorted(by_benchmark.items())):
         references = [item for item in published.record.references if item.benchmark == benchmark]
-        sizes = {cost.global_batch_size for _, costs in by_round for cost in costs}
+        sizes = {cost.global_batch_size for of in by_round for cost in of.costs}
         if len(sizes) == 1 and not references:
             alone.append(f"{benchmark}: every run states the batch {sizes.pop():,}, so there is nothing to "
                          "compare")
@@ -312,20 +296,15 @@ def _runs(published: Published, lines: dict[str, SystemLine]) -> list[RunRow]:
     complete = published.record.contest is not None
     rows = [
         RunRow(
-            id=item.result_id, cell=f"{lines[item.cell_id].number}" if item.cell_id in lines else "-",
-            link=f"c-{item.cell_id}" if item.cell_id in lines else "", repeat=item.repeat,
-            status=item.status, word="complete" if complete and item.status == "ok" else meaning(item.status).page_word,
+            run=item, cell=f"{lines[item.cell_id].number}" if item.cell_id in lines else "-",
+            link=f"c-{item.cell_id}" if item.cell_id in lines else "",
+            word="complete" if complete and item.status == "ok" else meaning(item.status).page_word,
             minutes=number(None if item.seconds is None else item.seconds / 60, 4),
-            epochs=number(item.epochs_to_target), samples=_count(_text(item.samples_to_target)), reason=item.reason,
-            warnings=item.warnings, source=item.source, sha256=item.sha256,
+            epochs=number(item.epochs_to_target), samples=_whole(item.samples_to_target),
         )
         for item in published.results
     ]
-    return sorted(rows, key=lambda row: row.status == "ok")
-
-
-def _text(value: int | None) -> str | None:
-    return None if value is None else str(value)
+    return sorted(rows, key=lambda row: row.run.status == "ok")
 
 
 def _own(index: int, record: Record) -> OwnRun:
@@ -362,7 +341,7 @@ def render(imports: Sequence[Published], own: Sequence[Record] = ()) -> str:
     values = view(imports, own)
     charts = any(group.charts for item in values["imports"] for group in item.groups) or any(
         item.overlays or item.contest for item in values["imports"])
-    return rendered("published.html.j2", values, page_scripts("published.js", charts),
+    return rendered("published.html.j2", {**values, "goal": goal}, page_scripts("published.js", charts),
                     styles=("report.css", "published.css"), show=_shown, filters={"breaks": _breaks})
 
 

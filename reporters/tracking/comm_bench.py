@@ -6,10 +6,11 @@ import time
 
 from repro.bench.comm.result import CommOutcome, CommPoint, WorldResult, figures
 from repro.core.redact import redacted
+from repro.runner.tracking_store import translated
 
 from .metric_points import MetricPoint
 from .run_view import RunView
-from .server import Server, translated
+from .server import Server
 
 EXPERIMENT = "bench-comm"
 TIMEOUT_SECONDS = 10.0

@@ -20,11 +20,11 @@ from repro.record.folder.store import Record
 from repro.record.result.results import Result, figure
 from repro.record.result.status import meaning
 from repro.runner.mlflow_ui import VIEW_TAG
+from repro.runner.tracking_store import run_place
 from repro.suite.planning.cell import Cell
 from repro.tables.layout import rounded
 from repro.tables.text import limited, moment, plural, visible, without_paths
 
-from .address import run_place
 from .metric_points import ANSWER, column_of
 
 LONGEST = 400

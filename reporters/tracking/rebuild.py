@@ -18,11 +18,9 @@ from repro.core.errors import OutputError, TrackingError, UsageError
 from repro.core.files import read_model
 from repro.core.redact import redacted
 from repro.record.folder.store import RunFolder
+from repro.runner.tracking_store import check_scheme, configure_mlflow, search, translated
 from repro.suite.planning.plan import Plan
 from repro.tables.text import limited, visible
-
-from .address import check_scheme
-from .server import configure_mlflow, search, translated
 
 OF_A_RUN = ("plan.json", "suite.yaml", "environment.json", "ledger.jsonl", "incidents.jsonl", "looks.jsonl",
             "launchers.json", "parity.json", FILE)

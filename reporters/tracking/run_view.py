@@ -217,7 +217,8 @@ def cell_view(
     coverage = levels(summaries, comparisons)
     tags |= {"repro.intervals": json.dumps(coverage, sort_keys=True)} if coverage else {}
     over = len(results) == record.due_of(cell.cell_id)
-    ended = "KILLED" if not over else _of_cell(results)
+    failed = any(meaning(item.status).mlflow == "FAILED" for item in results)
+    ended = "KILLED" if not over else "FAILED" if failed else "FINISHED"
     running = alive and not over
     return RunView(
         key=cell_key(cell), start_ms=min(start for start, _ in spans), tags=_cut(tags), params=params_texts[0],
@@ -231,11 +232,6 @@ def _cell_name(record: Record, cell: Cell) -> str:
     number = marks(record)[cell.cell_id].number
     width = len(str(len(record.plan.cells)))
     return f"{'tuning ' if record.plan.kind == 'tuning' else ''}{number:0{width}}: {cell.label}"
-
-
-def _of_cell(results: Sequence[Result]) -> str:
-    """MLflow's status of a cell: failed if any of its trials did."""
-    return "FAILED" if any(meaning(item.status).mlflow == "FAILED" for item in results) else "FINISHED"
 
 
 def _tables(record: Record) -> dict[str, str]:
@@ -309,7 +305,7 @@ def flat_params(cell: Cell, more: Mapping[str, Any]) -> tuple[dict[str, str], di
     `engine` has name and options, and there is no `engine.kind`.
     """
     derived = {*_derived(cell.choices), *(f"{key}.kind" for key in cell.factors)} - cell.factors.keys()
-    flat = {key: value for key, value in _flat(_stated(cell.choices)).items() if key not in derived} | dict(more)
+    flat = {key: value for key, value in tables.flat(_stated(cell.choices)).items() if key not in derived} | dict(more)
     named = {LABEL: cell.label} | cell.factors | flat
     full = {re.sub(NOT_A_KEY, "_", key): _text(value) for key, value in named.items()}
     cut = {key[:KEY_LIMIT]: _shorter(value, PARAM_LIMIT) for key, value in full.items()}
@@ -339,28 +335,14 @@ def _stated(model: BaseModel) -> dict[str, Any]:
         if isinstance(value, Choice):
             changed = value.changed
             if key in ALWAYS or changed or value.code or value.kind != default:
-                found[key] = {"kind": value.kind} | _short_code(value) | changed
+                code = {"code": value.code[:CODE_DIGITS]} if value.code else {}
+                found[key] = {"kind": value.kind} | code | changed
         elif value == default and key not in ALWAYS:
             continue
         elif isinstance(value, BaseModel):
             found |= {key: stated} if (stated := _stated(value)) else {}
         else:
             found[key] = whole[key]
-    return found
-
-
-def _short_code(choice: Choice) -> dict[str, str]:
-    """Return the first digits of the hash of a class from a file, which tell two sources apart."""
-    return {"code": choice.code[:CODE_DIGITS]} if choice.code else {}
-
-
-def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in data.items():
-        if isinstance(value, Mapping) and value:
-            found |= _flat(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = value
     return found
 
 

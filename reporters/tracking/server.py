@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,13 +13,21 @@ from typing import Any
 from repro.core.errors import TrackingError
 from repro.core.redact import redacted
 from repro.record.environment.environment import DataSet
+from repro.runner.tracking_store import (
+    RequestTally,
+    artifact_root,
+    check_scheme,
+    configure_mlflow,
+    exclusive_access,
+    search,
+    setting,
+    translated,
+)
 
-from .address import RequestTally, TransientError, advice, artifact_root, check_scheme, diagnose, exclusive_access
 from .metric_points import ANSWER, MetricPoint
 from .run_view import RunView
 
 DIGEST_LIMIT = 36
-PAGE = 1000
 
 
 @dataclass(slots=True)
@@ -39,71 +44,6 @@ class StoredRun:
     data: set[tuple[str, str]]
     unsure: set[str] = field(default_factory=set)
     """Keys whose history another process wrote and this one has not read."""
-
-
-@contextmanager
-def translated(uri: str) -> Iterator[None]:
-    """Turn the errors of MLflow, its HTTP and its database layer into a TrackingError: one line without credentials."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # deprecations inside MLflow do not concern our users
-            yield
-    except ImportError as error:
-        raise TrackingError(f"mlflow cannot be imported ({error}); pip install mlflow") from error
-    except _failures() as error:
-        failure = diagnose(error, uri)
-        text = f"{redacted(uri)}: {failure.text}; {advice(failure, uri)}"
-        raise (TransientError(text, failure.unreachable) if failure.transient else TrackingError(text)) from None
-
-
-def _failures() -> tuple[type[Exception], ...]:
-    from alembic.util import CommandError
-    from google.protobuf.json_format import ParseError
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-
-    return MlflowException, SQLAlchemyError, CommandError, ParseError, json.JSONDecodeError, OSError
-
-
-def configure_mlflow(timeout_seconds: float) -> None:
-    """Configure MLflow before its import: no telemetry, few messages, and short time-outs for a dead server."""
-    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-    os.environ["DO_NOT_TRACK"] = "true"
-    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
-    os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"  # two bars per file, for hundreds of files
-    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "CRITICAL")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(max(1, round(timeout_seconds))))
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "1")
-    os.environ.setdefault("MLFLOW_HTTP_RESPECT_RETRY_AFTER_HEADER", "false")  # the server can request an hour
-    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
-
-
-def _impatient() -> AbstractContextManager[None]:
-    """Shorten the first contact, which only tests that the store answers."""
-    return _set({"MLFLOW_HTTP_REQUEST_TIMEOUT": "4", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"})
-
-
-def each_once() -> AbstractContextManager[None]:
-    """Keep MLflow from repeating requests, even if the environment says otherwise.
-
-    If an answer is lost, the request may have succeeded; what the store holds must be read before the next request.
-    """
-    return _set({"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"})
-
-
-@contextmanager
-def _set(wanted: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 class Server:
@@ -137,7 +77,8 @@ class Server:
         """Make the first contact with the store and return the id of the experiment."""
         from mlflow import MlflowClient
 
-        with _impatient():
+        # Only a test that the store answers: it may be short.
+        with setting({"MLFLOW_HTTP_REQUEST_TIMEOUT": "4", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}):
             self._client: Any = MlflowClient(self.uri)
             found = self._client.get_experiment_by_name(experiment)
         self._tally.contacts += 1
@@ -275,23 +216,6 @@ class Server:
             self._client.update_run(image.run_id, status=view.status)
         self._tally.count()
         image.status, image.end_ms = view.status, view.end_ms
-
-
-def search(client: Any, experiment: str, wanted: str, order: str) -> Iterator[Any]:
-    """Yield the runs of an experiment by their start, page by page.
-
-    Args:
-        wanted: a filter of MLflow's.
-        order: `ASC` or `DESC`.
-    """
-    token: str | None = None
-    while True:
-        page = client.search_runs([experiment], wanted, max_results=PAGE, page_token=token,
-                                  order_by=[f"attributes.start_time {order}"])
-        yield from page
-        token = page.token
-        if not token:
-            return
 
 
 def _is_new(stored: float | None, point: MetricPoint) -> bool:

@@ -16,7 +16,7 @@ INDEX = "index.html"
 @click.command()
 @click.argument("folder", metavar="FOLDER", type=PlaceParam(path_type=Path, exists=True, file_okay=False))
 @click.option("--out", type=PlaceParam(path_type=Path, file_okay=False), default=Path("board"), show_default=True,
-              help="Folder of the site; what it holds of an earlier build is used again.")
+              help="Folder of the site; a build replaces what earlier ones wrote.")
 @click.option("--title", default="Records", show_default=True, help="Heading of the site.")
 def board(folder: Path, out: Path, title: str) -> None:
     """Build a static site from the records in FOLDER.
@@ -27,7 +27,7 @@ def board(folder: Path, out: Path, title: str) -> None:
     \b
     Example: repro board records --out site
     """
-    from repro.board.build import code_digest, files_of, open_site, read_records
+    from repro.board.build import open_site, page_name, read_records
     from repro.board.entry import grouped, without_copies
     from repro.board.read import find_records
     from repro.core.errors import UsageError
@@ -37,14 +37,11 @@ def board(folder: Path, out: Path, title: str) -> None:
     if not paths:
         raise UsageError(f"{folder}: holds no bundle (.zip), run folder or published results")
     site = open_site(out)
-    places = {path.relative_to(folder).as_posix(): path.is_file() for path in paths}
-    site.start([INDEX, *(name for place, packed in places.items()
-                         for name in files_of(place, page=True, cached=packed))])
+    site.start([INDEX, *(page_name(path.relative_to(folder).as_posix()) for path in paths)])
     pages = importlib.import_module("repro.reporters.board.page")
-    entries = without_copies(read_records(paths, folder, out, pages.render_record, code_digest()))
+    entries = without_copies(read_records(paths, folder, out, pages.render_record))
     write_text(out / INDEX, pages.render_board(grouped(entries), title))
-    site.finish([INDEX, *(name for item in entries
-                          for name in files_of(item.place, page=bool(item.origin), cached=places[item.place]))])
+    site.finish([INDEX, *(page_name(item.place) for item in entries if item.origin)])
     for entry in entries:
         if entry.standing == "modified":
             say(f"{entry.place}: {entry.why}", err=True)

@@ -17,7 +17,7 @@ from repro.compare.findings import Findings, findings
 from repro.core.errors import ReproError
 from repro.published.record import PublishedCell
 from repro.published.speedrun.claims import judge_claims
-from repro.published.store import Published, read_published
+from repro.published.store import Published, by_question, read_published
 from repro.record.folder.index import file_sha256
 from repro.record.folder.store import Record, read_record
 
@@ -149,17 +149,14 @@ def _systems(cells: Sequence[PublishedCell], contest: bool) -> str:
 
 def _scores(cells: Sequence[PublishedCell]) -> Iterator[Statement]:
     """Yield the lowest valid score of each benchmark; an open result only where there is no closed one."""
-    groups: dict[str, list[PublishedCell]] = {}
-    for cell in cells:
-        about = ", ".join(filter(None, (cell.factors.get("benchmark"), cell.factors.get("round"))))
-        groups.setdefault(about, []).append(cell)
-    for about, found in groups.items():
+    for (round_name, benchmark), found in by_question(cells).items():
         valid = [cell for cell in found if cell.score.valid and cell.score.minutes is not None]
         closed = [cell for cell in valid if cell.factors.get("division") == "closed"] or valid
         if closed:
             best = min(closed, key=lambda cell: cell.score.minutes or 0.0)
             yield Statement(
-                about=about, subject=f"{best.factors.get('org', '')} {best.factors.get('system', '')}".strip(),
+                about=", ".join(filter(None, (benchmark, round_name))),
+                subject=f"{best.factors.get('org', '')} {best.factors.get('system', '')}".strip(),
                 runs=best.score.runs, seconds=60 * (best.score.minutes or 0.0), anchor=f"c-{best.cell_id}")
 
 

@@ -20,6 +20,7 @@ from repro.bundle.source import open_record
 from repro.bundle.verify import verify, verify_opened
 from repro.bundle.verify_files import CRATE
 from repro.core.errors import OutputError, RecordModified
+from repro.core.files import read_bounded
 from repro.core.redact import Scrubber
 from repro.record.folder import index as record_index
 from repro.record.folder.store import TUNING, Record, read_record
@@ -94,7 +95,7 @@ def record_files(root: Path, clean: Scrubber) -> tuple[dict[str, bytes], tuple[s
     for item in members:
         if left := clean.left(item.name):
             raise OutputError(f"{item.path}: its name holds {left}")
-        before = _read(item.path)
+        before = read_bounded(item.path, record_index.MAX_FILE_BYTES).decode("utf-8", errors="replace")
         # Its hash is part of the cells' names: paths that its author wrote stay.
         if item.name.removeprefix(f"{TUNING}/").startswith("code/"):
             if any(value in before for value in clean.hidden):
@@ -108,20 +109,8 @@ def record_files(root: Path, clean: Scrubber) -> tuple[dict[str, bytes], tuple[s
     return found, tuple(changed)
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8", errors="replace")
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be read: {error.strerror}") from error
-
-
 def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def default_name(record: Record) -> str:
-    """Return `SUITE-DIGEST.zip`, with the first digits of the digest."""
-    return f"{record.plan.suite.suite}-{record.plan.digest[:12]}.zip"
 
 
 def make_bundle(run: Path, out: Path | None, licence: str) -> Bundle:
@@ -139,7 +128,8 @@ def make_bundle(run: Path, out: Path | None, licence: str) -> Bundle:
                                  f"was bundled; list them with: repro verify {run}")
         if not run.is_dir():
             raise OutputError(f"{run}: is already a bundle")
-        target = out or Path(default_name(read_record(root)))
+        plan = read_record(root).plan
+        target = out or Path(f"{plan.suite.suite}-{plan.digest[:12]}.zip")
         made = write_bundle(root, target, licence, run)
     after = verify(target)
     if not after.sound:
@@ -183,7 +173,8 @@ def metadata(record: Record, files: Mapping[str, bytes], sums: Mapping[str, str]
     root["conformsTo"] = {"@id": PROFILE}
     parts = [
         crate.add(File(crate, dest_path=name, properties={
-            "name": DESCRIPTIONS.get(name, name), "contentSize": str(len(content)), "encodingFormat": _format(name),
+            "name": DESCRIPTIONS.get(name, name), "contentSize": str(len(content)),
+            "encodingFormat": FORMATS.get(name.rpartition(".")[2], "application/octet-stream"),
         } | ({"sha256": sums[name]} if name in sums else {})))
         for name, content in sorted(files.items())
     ]
@@ -203,7 +194,8 @@ def metadata(record: Record, files: Mapping[str, bytes], sums: Mapping[str, str]
     suite = [item for item in parts if item.id == "suite.yaml"]
     action = crate.add(ContextEntity(crate, "#run", {
         "@type": "CreateAction", "name": f"repro run {plan.suite.suite}", "startTime": _when(environment.started_ms),
-        **({"endTime": _when(_ended_ms(record))} if record.attempts else {}),
+        **({"endTime": _when(max(item.started_ms + item.seconds * 1e3 for item in record.attempts))}
+           if record.attempts else {}),
         "actionStatus": {"@id": "http://schema.org/FailedActionStatus" if record.missing() else
                          "http://schema.org/CompletedActionStatus"},
         "description": f"{len(record.results)} of {record.planned} planned trials, method {plan.method}, "
@@ -218,11 +210,3 @@ def metadata(record: Record, files: Mapping[str, bytes], sums: Mapping[str, str]
 
 def _when(milliseconds: float) -> str:
     return datetime.fromtimestamp(milliseconds / 1e3, timezone.utc).isoformat(timespec="seconds")
-
-
-def _ended_ms(record: Record) -> float:
-    return max(item.started_ms + item.seconds * 1e3 for item in record.attempts)
-
-
-def _format(name: str) -> str:
-    return FORMATS.get(name.rpartition(".")[2], "application/octet-stream")

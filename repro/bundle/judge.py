@@ -112,22 +112,19 @@ def judge(first: Record, second: Record, chosen: Sequence[tuple[str, int]]) -> R
     suite = first.plan.suite
     metric = suite.metric
     cells = [cell for cell in first.plan.cells if any(cell.cell_id == name for name, _ in chosen)]
-    sides = {cell.cell_id: (_chosen_results(first, cell, chosen), _chosen_results(second, cell, chosen))
-             for cell in cells}
+    first_side, second_side = ({cell.cell_id: [item for item in record.of_cell(cell.cell_id)
+                                               if (cell.cell_id, item.repeat) in set(chosen)] for cell in cells}
+                               for record in (first, second))
     planned = Counter(name for name, _ in chosen)
     examined = [
         examine(Named(cell.cell_id, f"{cell.label} [again]", cell.choices),
                 Named(cell.cell_id, cell.label, cell.choices), again, before,
                 _request(suite, metric, before, again, planned[cell.cell_id]))
-        for cell in cells for before, again in [sides[cell.cell_id]]
+        for cell in cells for before, again in [(first_side[cell.cell_id], second_side[cell.cell_id])]
     ]
     answers = tuple(_cell(cell, evidence, found, planned[cell.cell_id])
                     for cell, evidence, found in zip(cells, examined, judged(examined), strict=True))
     return Reproduction(_together(answers), answers, tuple(between_executions(first, second)), metric, suite.margin)
-
-
-def _chosen_results(record: Record, cell: Cell, chosen: Sequence[tuple[str, int]]) -> list[Result]:
-    return [item for item in record.of_cell(cell.cell_id) if (cell.cell_id, item.repeat) in set(chosen)]
 
 
 def _request(
@@ -147,7 +144,8 @@ def _unpaired(first: Sequence[Result], second: Sequence[Result], metric: Metric)
 
 
 def _cell(cell: Cell, evidence: Evidence, compared: Comparison, planned: int) -> CellAnswer:
-    pairs = _mates(evidence)
+    again = evidence.ours.results
+    pairs = [(item, again[repeat]) for repeat, item in evidence.theirs.results.items() if repeat in again]
     equal = sum(one.hashes.get("final_weights") == other.hashes.get("final_weights") is not None
                 for one, other in pairs)
     real = cell.choices.origin != "simulated"  # a simulated engine has no weights
@@ -155,12 +153,6 @@ def _cell(cell: Cell, evidence: Evidence, compared: Comparison, planned: int) ->
     answer, because = _bitwise(pairs, planned) if bitwise else _equivalent(evidence, compared)
     return CellAnswer(cell.cell_id, cell.label, answer, "bitwise" if bitwise else "equivalence", because, len(pairs),
                       equal if real else 0, compared, tuple(describe_resumed_trials(evidence)))
-
-
-def _mates(evidence: Evidence) -> list[tuple[Observed, Observed]]:
-    """Return the trials of the record, each with its second execution."""
-    first, again = evidence.theirs.results, evidence.ours.results
-    return [(item, again[repeat]) for repeat, item in first.items() if repeat in again]
 
 
 def _bitwise(pairs: Sequence[tuple[Observed, Observed]], planned: int) -> tuple[Answer, str]:
@@ -200,7 +192,7 @@ def _equivalent(item: Evidence, found: Comparison) -> tuple[Answer, str]:
     position of the crossings between two evaluations, and between unlike evaluation grids so must "not reproduced".
     """
     edge = 1 + (found.equivalence.margin if found.equivalence else 0.0)
-    if _refused(found):
+    if found.verdict == "inconclusive" and found.ratio is None:  # a reason against any verdict
         return "inconclusive", found.because
     if (exact := _exact(item, found)) is not None:
         return exact
@@ -246,11 +238,6 @@ def _exact(item: Evidence, found: Comparison) -> tuple[Answer, str] | None:
     if found.verdict in ("inconclusive", "exploratory", "same"):
         return None
     return "not reproduced", f"{found.metric} is {found.ratio:.4f} x the record's in every pair"
-
-
-def _refused(found: Comparison) -> bool:
-    """Return whether there is nothing to judge: a comparison with a reason against any verdict has no figures."""
-    return found.verdict == "inconclusive" and found.ratio is None
 
 
 def _undecided(found: Comparison) -> str:

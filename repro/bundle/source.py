@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from repro.core import door
@@ -155,17 +155,13 @@ def unpack(path: Path, to: Path) -> None:
             _check_end(path, stream)
             with zipfile.ZipFile(stream) as archive:
                 entries = _checked(path, archive.infolist())
-                _write(path, archive, entries, to, most_bytes(os.fstat(stream.fileno()).st_size))
+                allowed = min(max(MAX_FREE_BYTES, MAX_RATIO * os.fstat(stream.fileno()).st_size), MAX_TOTAL_BYTES)
+                _write(path, archive, entries, to, allowed)
     except OSError as error:
         raise OutputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except DAMAGE as error:
-        raise OutputError(f"{path}: a damaged zip: {_line(error)}; nothing was unpacked; request the bundle again"
-                          ) from error
-
-
-def most_bytes(size: int) -> int:
-    """Return the most bytes that an archive of `size` bytes may unpack to."""
-    return min(max(MAX_FREE_BYTES, MAX_RATIO * size), MAX_TOTAL_BYTES)
+        text = " ".join(str(error).split())[:200] or type(error).__name__
+        raise OutputError(f"{path}: a damaged zip: {text}; nothing was unpacked; request the bundle again") from error
 
 
 def _check_end(path: Path, stream: BinaryIO) -> None:
@@ -198,7 +194,7 @@ def _checked(path: Path, entries: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo
         if entry.filename in seen:
             raise OutputError(f"{path}: member {entry.filename[:120]!a}: occurs twice; nothing was unpacked")
         seen.add(entry.filename)
-    files = [name for name in seen if any(other in seen for other in _parents(name))]
+    files = [name for name in seen if any(str(other) in seen for other in PurePosixPath(name).parents)]
     if files:
         raise OutputError(f"{path}: member {min(files)[:120]!a}: is below another file; nothing was unpacked")
     stated = sum(entry.file_size for entry in entries)
@@ -206,11 +202,6 @@ def _checked(path: Path, entries: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo
         raise OutputError(f"{path}: would unpack to {stated >> 20:,} MiB (limit {MAX_TOTAL_BYTES >> 20}); "
                           "nothing was unpacked")
     return entries
-
-
-def _parents(name: str) -> list[str]:
-    parts = name.split("/")
-    return ["/".join(parts[:count]) for count in range(1, len(parts))]
 
 
 def _unfit(entry: zipfile.ZipInfo) -> str:
@@ -251,7 +242,3 @@ def _write(path: Path, archive: zipfile.ZipFile, entries: list[zipfile.ZipInfo],
                     raise OutputError(f"{path}: member {entry.filename[:120]!a}: unpacks to more than the limit of a "
                                       f"bundle ({allowed >> 20} MiB in all); unpacking stopped")
                 target.write(piece)
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

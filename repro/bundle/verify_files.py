@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import ConfigDict
 
-from repro.core.errors import OutputError, visible
+from repro.core.errors import OutputError, ReproError, visible
 from repro.core.files import Model, read_model
 from repro.core.frozen import Frozen
 from repro.record.folder import index as record_index
@@ -96,6 +96,9 @@ def _advice(problems: list[Problem]) -> str:
 
 INCIDENTS = "incidents.jsonl"
 Part = TypeVar("Part")
+UNFIT = (ReproError, OSError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError,
+         RecursionError)
+"""Errors that a foreign file may cause while it is used: a suite expanded, a tuning ranked, figures derived."""
 CRATE = "ro-crate-metadata.json"
 ALTERED: Mapping[record_index.Alteration, tuple[str, ProblemKind]] = {
     "missing": ("is missing: the index lists it", "missing"),
@@ -120,7 +123,8 @@ def check_index(root: Path, found: Verification, packed: bool) -> None:
         found.add(record_index.NAME, without_place(record_index.NAME, root, error), "schema")
     present = record_index.present_members(root, listed)
     if packed:
-        present |= {name: record_index.Member(name, root.joinpath(*name.split("/"))) for name in _all_names(root)}
+        names = {path.relative_to(root).as_posix(): path for path in root.rglob("*") if path.is_file()}
+        present |= {name: record_index.Member(name, path) for name, path in names.items()}
     for item in present.values():
         if item.refusal:
             found.add(item.name, item.refusal, "schema")
@@ -146,10 +150,6 @@ def _check_listed(
                                "cannot be checked")
         else:
             found.add(name, *ALTERED[how])
-
-
-def _all_names(root: Path) -> list[str]:
-    return [path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()]
 
 
 def checked(path: Path, read: Callable[[], Part], root: Path, found: Verification) -> Part | None:

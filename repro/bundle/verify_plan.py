@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pydantic import ValidationError
-
 import repro
-from repro.bundle.verify_files import Problem, Verification
-from repro.core.errors import OutputError, ReproError, SuiteError
+from repro.bundle.verify_files import UNFIT, Problem, Verification
+from repro.core.errors import OutputError, SuiteError
 from repro.core.files import read_bounded
 from repro.core.machine import Machine
 from repro.core.redact import without_users
@@ -52,7 +50,7 @@ def check_plan(plan: Plan, code: str, found: Verification) -> None:
         return
     try:
         again = expand_again(plan, Machine(plan.device, plan.device_count, plan.cores, plan.cpp_compiler))
-    except (ReproError, ValidationError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+    except UNFIT as error:
         found.add("plan.json", f"its suite cannot be expanded again: {' '.join(str(error).split())[:160]}", "plan")
         return
     found.count("plans expanded again")
@@ -171,9 +169,11 @@ def check_words(plan: Plan, again: Plan, same_code: bool, found: Verification) -
 
 def _differing(plan: Plan, again: Plan, there: Mapping[str, Cell]) -> Iterator[str]:
     for cell in plan.cells:
-        if cell.cell_id in there and _words(cell) != _words(there[cell.cell_id]):
-            yield (f"label or factors of cell {cell.cell_id} are {_words(cell)!r:.160}, its suite gives "
-                   f"{_words(there[cell.cell_id])!r:.160}")
+        if (other := there.get(cell.cell_id)) is None:
+            continue
+        said, wanted = (cell.label, cell.factors), (other.label, other.factors)
+        if said != wanted:
+            yield f"label or factors of cell {cell.cell_id} are {said!r:.160}, its suite gives {wanted!r:.160}"
     if plan.kind not in ("suite", "tuning"):
         return  # a reproduction has the notes and the skipped combinations of the machine that its record was made on
     ours, theirs = ({(item.label, tuple(item.factors.items()), item.reason): item for item in each.skipped}
@@ -184,16 +184,7 @@ def _differing(plan: Plan, again: Plan, there: Mapping[str, Cell]) -> Iterator[s
                 for key, item in theirs.items() if key not in ours)
     if plan.smoke_note != again.smoke_note:
         yield f"smoke_note is {plan.smoke_note[:80]!r}, its suite gives {again.smoke_note!r}"
-    yield from (f"notes: lacks {note!r:.160}" for note in _missing(again.notes, plan.notes))
-
-
-def _words(cell: Cell) -> tuple[str, dict[str, str]]:
-    return cell.label, cell.factors
-
-
-def _missing(wanted: Iterable[str], notes: Iterable[str]) -> list[str]:
-    have = set(notes)
-    return [note for note in wanted if note not in have]
+    yield from (f"notes: lacks {note!r:.160}" for note in again.notes if note not in plan.notes)
 
 
 def check_machine(plan: Plan, environment: Environment, found: Verification) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from repro.bundle.verify_files import Verification, checked_model, without_place
+from repro.bundle.verify_files import UNFIT, Verification, checked_model, without_place
 from repro.bundle.verify_plan import this_code
 from repro.compare import PAIRED_HASHES
 from repro.core.errors import OutputError
@@ -72,16 +72,16 @@ def _check_figures(folder: RunFolder, trial: Trial, result: Result, code: str, f
     found.count("conservation of time and samples")
 
 
-def _report_differences(place: str, wrong: list[FieldDifference], code: str, found: Verification) -> None:
+def _report_differences(place: str, wrong: Mapping[str, str], code: str, found: Verification) -> None:
     """Report a result that its log does not give: either was modified, or other code derived the result.
 
     The two cases cannot be distinguished here, so a different figure is a problem in both. Other warnings or reasons
     may come from another version and are a note.
     """
-    text = "; ".join(item.text for item in wrong[:3]) + (f"; {len(wrong) - 3} more fields" if len(wrong) > 3 else "")
+    text = "; ".join([*wrong.values()][:3]) + (f"; {len(wrong) - 3} more fields" if len(wrong) > 3 else "")
     if code == this_code():
         found.add(place, text, "result")
-    elif all(item.field in ("warnings", "reasons") for item in wrong):
+    elif wrong.keys() <= {"warnings", "reasons"}:
         found.notes.append(f"{place}: {text}; made by {code}, which may warn of other things")
     else:
         found.add(place, f"{text} (modified, or derived by other rules: made by {code})", "result")
@@ -108,49 +108,38 @@ def check_pairing(plan: Plan, results: Sequence[Result], found: Verification) ->
 
 
 NOT_IN_THE_LOG = ("network", "energy")
-"""Fields that come from the end of the processes, which the log does not hold."""
-MEASURED_OUTSIDE = {"network": None, "energy": None}
-"""Fields measured outside the processes: a trial that failed before its log began has them too."""
+"""Fields measured outside the processes, which the log does not hold: a trial that failed before it has them too."""
 MAX_LOG_BYTES = index.MAX_FILE_BYTES
 """The limit of an index and of a bundle; reached after about four million steps."""
 MAX_HELD_BYTES = 192 << 20
 """Limit of the events of a log in memory, as `_size` estimates them: four million steps or 40,000 evaluations."""
-UNFIT = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
-"""Errors that a foreign log may cause while figures are read from it."""
 
 
-class FieldDifference(NamedTuple):
-    """A field in which a result differs from what its log gives."""
-
-    field: str
-    text: str
-
-
-def differences(trial: Trial, stored: Result, log: Path) -> list[FieldDifference]:
-    """Return the fields in which `stored` differs from what its log gives.
+def differences(trial: Trial, stored: Result, log: Path) -> dict[str, str]:
+    """Return the fields in which `stored` differs from what its log gives: name -> both values in words.
 
     Raises:
         OutputError: the log cannot be read, or gives no result.
     """
     if _has_no_figures(stored) and log_damage(log):
-        return []  # failed before its log began or because the log was damaged
+        return {}  # failed before its log began or because the log was damaged
     again = rederived(trial, stored, log)
     if stored.energy is not None:
         again = with_energy(again, stored.energy)
     texts = [item.model_dump_json(by_alias=True) for item in (stored, again)]
     if texts[0] == texts[1]:
-        return []
+        return {}
     before, after = map(json.loads, texts)
     outside = NOT_IN_THE_LOG if meaning(stored.status).logged or stored.log_damaged else (*NOT_IN_THE_LOG, "reasons")
     names = [name for name in before if name not in outside and not _equal(before[name], after[name])]
-    return [FieldDifference(name, _phrase(name, before[name], after[name])) for name in names]
+    return {name: _phrase(name, before[name], after[name]) for name in names}
 
 
 def _has_no_figures(stored: Result) -> bool:
     """Return whether it is a failure without any figure from its log."""
     if meaning(stored.status).logged:
         return False
-    return stored.model_copy(update=MEASURED_OUTSIDE) == Result(**{
+    return stored.model_copy(update=dict.fromkeys(NOT_IN_THE_LOG)) == Result(**{
         name: getattr(stored, name) for name in ("trial_id", "cell_id", "repeat", "attempt", "status", "reasons")})
 
 
@@ -189,32 +178,27 @@ def _other_trial(trial: Trial, events: Sequence[Recorded]) -> str:
 
 
 def _events(log: Path, failed: bool) -> list[Recorded]:
-    """Read the events of complete lines. A damaged line is an error unless the trial failed."""
+    """Read the events of complete lines, up to MAX_HELD_BYTES. A damaged line is an error unless the trial failed."""
+    found: list[Recorded] = []
+    held = 0
     try:
         if log.is_symlink() or not log.is_file():
             raise OutputError(f"{log}: is missing or not a regular file")
         if (size := log.stat().st_size) > MAX_LOG_BYTES:
             raise OutputError(f"{log}: {size >> 20:,} MiB exceed the limit of {MAX_LOG_BYTES >> 20} MiB; its result "
                               "was not derived again")
-        return _compact(log, failed)
+        for number, (line, recorded, problem) in enumerate(read_lines(log), 1):
+            if problem and ":::MLLOG" in line and not failed:
+                raise OutputError(f"{log}:{number}: {problem}")
+            if recorded is None or isinstance(recorded.event, UNREAD):
+                continue
+            held += _size(recorded.event, line)
+            if held > MAX_HELD_BYTES:
+                raise OutputError(f"{log}:{number}: holds more events than fit into {MAX_HELD_BYTES >> 20} MiB; its "
+                                  "result was not derived again")
+            found.append(recorded)
     except OSError as error:
         raise OutputError(f"{log}: cannot be read: {error.strerror}") from error
-
-
-def _compact(log: Path, failed: bool) -> list[Recorded]:
-    """Read the events up to MAX_HELD_BYTES."""
-    found: list[Recorded] = []
-    held = 0
-    for number, (line, recorded, problem) in enumerate(read_lines(log), 1):
-        if problem and ":::MLLOG" in line and not failed:
-            raise OutputError(f"{log}:{number}: {problem}")
-        if recorded is None or isinstance(recorded.event, UNREAD):
-            continue
-        held += _size(recorded.event, line)
-        if held > MAX_HELD_BYTES:
-            raise OutputError(f"{log}:{number}: holds more events than fit into {MAX_HELD_BYTES >> 20} MiB; its result "
-                              "was not derived again")
-        found.append(recorded)
     return found
 
 

@@ -6,10 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from repro.bundle.verify_files import Problem, Verification, without_root
-from repro.core.errors import OutputError, ReproError
+from repro.bundle.verify_files import UNFIT, Problem, Verification, without_root
+from repro.core.errors import OutputError
 from repro.core.files import read_bounded
 from repro.core.yaml_file import MAX_BYTES, YamlFile
 from repro.record.derive.trial_log import TrialLog
@@ -34,9 +32,6 @@ from repro.suite.planning.plan import Plan
 from repro.suite.recorded import reading
 from repro.suite.tune import Tune
 
-UNREADABLE = (ReproError, OSError, ValidationError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError)
-"""Errors that a foreign tuning may cause while it is ranked."""
-
 
 def has_tuning(root: Path) -> bool:
     """Return whether a run folder holds anything of a tuning."""
@@ -60,7 +55,7 @@ def check_choice(root: Path, plan: Plan, found: Verification) -> None:
         return
     try:
         declared, tuning = read_declared(root), read_tuning(root)
-    except UNREADABLE as error:
+    except UNFIT as error:
         found.add(TUNING, f"cannot be ranked: {' '.join(without_root(root, str(error)).split())[:200]}", "tuning")
         return
     if tuning is None:
@@ -136,7 +131,7 @@ def _frozen(root: Path, plan: Plan) -> Iterator[Problem]:
     try:
         data = YamlFile(FROZEN, read_bounded(root / FROZEN, MAX_BYTES).decode()).data
         frozen = Suite.model_validate(data)
-    except UNREADABLE as error:
+    except UNFIT as error:
         text = " ".join(without_root(root, str(error)).split())[:160]
         yield Problem(FROZEN, f"is not a readable suite: {text}", "schema")
         return
@@ -155,7 +150,7 @@ def wrong_bars(root: Path, below: str = "") -> Iterator[Problem]:
         record = read_record(root)
         with reading(record.plan.plugins):
             rule = HopelessRule.of(record.plan)
-    except UNREADABLE:
+    except UNFIT:
         return  # other checks have reported it
     by_id = {item.trial_id: item for item in record.results}
     for trial in record.plan.trials():
@@ -188,7 +183,7 @@ def _stated_bar(record: Record, result: Result) -> Bar | None:
     try:
         stated = TrialLog(read_log(record.folder.log(result.trial_id, result.attempt))).last(HopelessBar)
         return stated.value if stated else None
-    except UNREADABLE:
+    except UNFIT:
         return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 from functools import reduce
+from statistics import median
 
 DIGITS = ("Zero", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
 
@@ -35,6 +36,12 @@ def readable(seconds: float) -> tuple[float, str]:
     if abs(seconds) >= LEAST:
         return seconds, "s"
     return (0.0, "s") if abs(seconds) < ROUNDING else (1e3 * seconds, "ms")
+
+
+def known_median(values: Iterable[float | None]) -> float | None:
+    """Return the median of the values that are known; None without any."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 def plain_sum(values: Iterable[float]) -> float:

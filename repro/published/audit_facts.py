@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from repro.audit.rules.facts import CellFacts, DataFacts, Facts, RunFacts
 from repro.audit.rules.rule import join
 from repro.bundle.source import open_record
 from repro.core.errors import UsageError
-from repro.published.dawnbench import import_entries
-from repro.published.mlperf.folder import import_folder
-from repro.published.record import Imported, Program, PublishedCell, PublishedResult, PublishedSystem, Refused
-from repro.published.speedrun.folder import import_records
+from repro.published.importing import READERS
+from repro.published.record import Program, PublishedCell, PublishedResult, PublishedSystem, Refused
 from repro.published.store import RECORD, read_published
 
 APART_SECONDS = 0.01
@@ -47,9 +45,7 @@ def read_published_facts(path: Path) -> Facts:
         record = found.record
         return published_facts(record.program, record.imported, record.cells, record.systems, found.results,
                                found.refused)
-    readers: tuple[tuple[Program, Callable[[Path], Imported]], ...] = (
-        ("mlperf", import_folder), ("dawnbench", import_entries), ("speedrun", import_records))
-    for program, reader in readers:
+    for program, reader in READERS.items():
         read = reader(path)
         if read.cells:
             return published_facts(program, path.resolve().name, read.cells, read.systems, read.results, read.refused)
@@ -73,9 +69,11 @@ def published_facts(
     data = None if program != "dawnbench" else tuple(  # its tasks are named after their data sets
         DataFacts(name) for name in dict.fromkeys(cell.factors["benchmark"] for cell in cells))
     made = tuple(_cell(program, cell, by_cell.get(cell.cell_id, []), lost.get(cell.cell_id, [])) for cell in cells)
+    names = dict.fromkeys(name for cell in cells for name in cell.factors)
+    varied = tuple(name for name in names if len({cell.factors.get(name) for cell in cells}) > 1)
     without_workers = [cell.label for cell in made if cell.workers is None]
     return Facts(
-        origin=program, title=title, cells=made, data=data, varied=_varied(cells),
+        origin=program, title=title, cells=made, data=data, varied=varied,
         system=_stated(described, ("operating_system",)),
         hardware=None if without_workers else _hardware(described),
         without_hardware=tuple(without_workers) if len(without_workers) < len(made) else (),
@@ -83,11 +81,6 @@ def published_facts(
         software=tuple(dict.fromkeys(item.framework for item in described if item.framework)),
         means={"costs": "arithmetic mean"} if program != "dawnbench" else None,
     )
-
-
-def _varied(cells: Sequence[PublishedCell]) -> tuple[str, ...]:
-    names = dict.fromkeys(name for cell in cells for name in cell.factors)
-    return tuple(name for name in names if len({cell.factors.get(name) for cell in cells}) > 1)
 
 
 def _cell(

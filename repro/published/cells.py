@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from repro.core.frozen import Frozen
 from repro.published.record import PublishedBracket, PublishedCell, PublishedResult, Score
@@ -69,25 +69,6 @@ def make_cell(key: CellKey, results: Sequence[PublishedResult], refused: int, sc
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ComparableCell:
-    """A cell in the form that comparisons need."""
-
-    cell_id: str
-    label: str
-    factors: dict[str, str]
-
-    @property
-    def choices(self) -> dict[str, str]:
-        """The factors, by the name that comparisons use."""
-        return self.factors
-
-
-def as_cells(cells: Iterable[PublishedCell]) -> list[ComparableCell]:
-    """Convert cells for comparisons."""
-    return [ComparableCell(cell.cell_id, cell.label, dict(cell.factors)) for cell in cells]
-
-
 def as_results(results: Iterable[PublishedResult]) -> list[Result]:
     """Convert published runs to results of trials.
 
@@ -135,24 +116,42 @@ class BatchCost(Frozen):
     epochs: float | None
     samples: int | None
 
+    def of(self, unit: str) -> float | None:
+        """Return the cost in epochs or samples; None: unknown."""
+        return self.epochs if unit == "epochs" else self.samples
 
-def batch_costs(results: Iterable[PublishedResult]) -> dict[str, list[BatchCost]]:
-    """Return the costs of all runs that reached the target, by round and benchmark, smallest batch first.
+
+@dataclass(frozen=True, slots=True)
+class BatchCosts:
+    """The costs of all runs of one benchmark in one round that reached the target, smallest batch first."""
+
+    round: str
+    benchmark: str
+    costs: tuple[BatchCost, ...]
+
+    @property
+    def unit(self) -> str:
+        """`epochs` if a run states them, else `samples`."""
+        return "epochs" if any(cost.epochs is not None for cost in self.costs) else "samples"
+
+    def points(self, unit: str) -> list[tuple[BatchCost, float]]:
+        """Return the runs whose cost is known in a unit, with it."""
+        return [(cost, value) for cost in self.costs if (value := cost.of(unit)) is not None]
+
+
+def batch_costs(results: Iterable[PublishedResult]) -> list[BatchCosts]:
+    """Return the costs of all runs that reached the target, by round and benchmark.
 
     Rounds are separate because rules and targets change between them.
     """
-    found: dict[str, list[BatchCost]] = defaultdict(list)
+    found: dict[tuple[str, str], list[BatchCost]] = defaultdict(list)
     for item in results:
-        if item.status != "ok" or item.global_batch_size is None:
-            continue
-        if item.epochs_to_target is None and item.samples_to_target is None:
-            continue
-        found[f"{item.round} {item.benchmark}"].append(BatchCost(
-            result_id=item.result_id, cell_id=item.cell_id, benchmark=item.benchmark,
-            global_batch_size=item.global_batch_size, epochs=item.epochs_to_target, samples=item.samples_to_target,
-        ))
-    return {key: sorted(costs, key=_by_batch) for key, costs in sorted(found.items())}
-
-
-def _by_batch(cost: BatchCost) -> tuple[Any, ...]:
-    return cost.global_batch_size, cost.cell_id, cost.result_id
+        known = item.epochs_to_target is not None or item.samples_to_target is not None
+        if item.status == "ok" and item.global_batch_size is not None and known:
+            found[item.round, item.benchmark].append(BatchCost(
+                result_id=item.result_id, cell_id=item.cell_id, benchmark=item.benchmark,
+                global_batch_size=item.global_batch_size, epochs=item.epochs_to_target,
+                samples=item.samples_to_target))
+    return [BatchCosts(*key, tuple(sorted(costs, key=lambda cost: (
+        cost.global_batch_size, cost.cell_id, cost.result_id))))
+        for key, costs in sorted(found.items(), key=lambda pair: " ".join(pair[0]))]

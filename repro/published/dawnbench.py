@@ -25,7 +25,7 @@ from repro.published.record import (
     Score,
     Setting,
 )
-from repro.published.untrusted.files import DamagedInput, Found, number, parse, plain, read_small, walk
+from repro.published.untrusted.files import DamagedInput, Found, number, parse_object, plain, read_small, setting, walk
 
 MAX_TSV = 4 << 20
 MAX_JSON = 1 << 20
@@ -93,7 +93,8 @@ def _import_entry(imported: Imported, curve: Found, description: Found | None) -
         if description is None:
             raise DamagedInput("no description (.json) next to the curve")
         content = read_small(description.path, MAX_JSON)
-        data, also = _description(content), {description.source: hashlib.sha256(content).hexdigest()}
+        data = parse_object(content, "the description is not a JSON object")
+        also = {description.source: hashlib.sha256(content).hexdigest()}
     except DamagedInput as reason:
         lost = str(reason)
     try:
@@ -113,13 +114,6 @@ def _task(parts: Sequence[str]) -> Task:
         if name.lower() in TASKS:
             return TASKS[name.lower()]
     raise DamagedInput("neither ImageNet nor CIFAR10 is in its path: the target is unknown")
-
-
-def _description(content: bytes) -> Mapping[str, Any]:
-    data = parse(content.removeprefix(b"\xef\xbb\xbf"))
-    if not isinstance(data, dict):
-        raise DamagedInput("the description is not a JSON object")
-    return data
 
 
 def _entry(found: Found, task: Task, data: Mapping[str, Any], notes: list[str]) -> PublishedResult:
@@ -233,16 +227,8 @@ def _settings(data: Mapping[str, Any]) -> dict[str, Setting]:
     misc = data.get("misc")
     stated = dict(misc) if isinstance(misc, dict) else {"misc": misc} if misc is not None else {}
     stated |= {key: data[key] for key in ("costPerHour", "codeURL", "version") if data.get(key) is not None}
-    found: dict[str, Setting] = {}
-    for key, value in list(stated.items())[:MAX_SETTINGS]:
-        figure = number(value)
-        if isinstance(value, bool):
-            found[plain(key, 100)] = value
-        elif figure is not None:
-            found[plain(key, 100)] = value if isinstance(value, int) else figure
-        elif value is not None:
-            found[plain(key, 100)] = plain(value, 300)
-    return found
+    found = {plain(key, 100): setting(value) for key, value in list(stated.items())[:MAX_SETTINGS]}
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _cell(item: PublishedResult) -> PublishedCell:

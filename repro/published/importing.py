@@ -40,7 +40,6 @@ def import_results(program: Program, path: Path, out: Path, contest: Contest | N
 
 def import_json(published: Published) -> dict[str, Any]:
     """Return the record, the counts by status, the refused files, and the cost of the batch sizes."""
-    costs = batch_costs(published.results)
     record = published.record.model_dump(mode="json", by_alias=True)
     if published.record.contest is not None:
         claims = judge_claims(published)
@@ -50,7 +49,8 @@ def import_json(published: Published) -> dict[str, Any]:
         "folder": str(published.folder),
         "status": count_statuses(published),
         "refused_files": [item.model_dump(mode="json") for item in published.refused],
-        "batch_costs": {key: [cost.model_dump(mode="json") for cost in of] for key, of in costs.items()},
+        "batch_costs": {f"{of.round} {of.benchmark}": [cost.model_dump(mode="json") for cost in of.costs]
+                        for of in batch_costs(published.results)},
     }
 
 

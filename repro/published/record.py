@@ -140,6 +140,12 @@ class PublishedCell(Frozen):
     invalid: int
     refused: int
 
+    @property
+    def place(self) -> tuple[bool, float, str]:
+        """Sorts cells: valid scores first, the shortest first."""
+        minutes = self.score.minutes
+        return not self.score.valid, float("inf") if minutes is None else minutes, self.cell_id
+
 
 class PublishedReference(Frozen):
     """The published cost of the reference implementation at one batch size."""

@@ -121,15 +121,13 @@ def print_import(published: Published) -> None:
 
 
 def _cells(published: Published) -> TextTable:
-    reached: dict[str, list[PublishedResult]] = {}
-    for item in published.results:
-        if item.status == "ok":
-            reached.setdefault(item.cell_id, []).append(item)
+    runs = published.by_cell()
     return TextTable(
         "Published results: minutes to target, as scored by their program",
         ("Round", "Benchmark", "Org", "System", "Accelerators", "Batch", "Runs", "Without time", "Minutes",
          "Epochs to it", "Note"), (*[False] * 4, *[True] * 6, False),
-        tuple(_row(cell, reached.get(cell.cell_id, [])) for cell in published.record.cells))
+        tuple(_row(cell, [item for item in runs[cell.cell_id] if item.status == "ok"])
+              for cell in published.record.cells))
 
 
 def _row(cell: PublishedCell, reached: list[PublishedResult]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from repro.core.errors import OutputError
 from repro.core.files import parse_model, read_bounded, read_model, write_model, write_text
 from repro.core.frozen import FORMAT
 from repro.published.contest_rules import MOST, MOST_SECONDS
-from repro.published.record import Imported, Program, PublishedRecord, PublishedResult, Refused
+from repro.published.record import Imported, Program, PublishedCell, PublishedRecord, PublishedResult, Refused
 from repro.published.untrusted.files import file_name, full, plain
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -38,6 +38,21 @@ class Published:
     record: PublishedRecord
     results: tuple[PublishedResult, ...]
     refused: tuple[Refused, ...]
+
+    def by_cell(self) -> dict[str, tuple[PublishedResult, ...]]:
+        """Return the results of every cell, in the order of the record; () for one without any."""
+        found: dict[str, list[PublishedResult]] = {cell.cell_id: [] for cell in self.record.cells}
+        for item in self.results:
+            found.setdefault(item.cell_id, []).append(item)
+        return {cell_id: tuple(runs) for cell_id, runs in found.items()}
+
+
+def by_question(cells: Iterable[PublishedCell]) -> dict[tuple[str, str], list[PublishedCell]]:
+    """Return the cells by what their results answer: (round, benchmark)."""
+    found: dict[tuple[str, str], list[PublishedCell]] = {}
+    for cell in cells:
+        found.setdefault((cell.factors["round"], cell.factors["benchmark"]), []).append(cell)
+    return found
 
 
 def make_folder(out: Path) -> None:

@@ -94,7 +94,7 @@ def spread_table(found: Sequence[Summary], origins: Mapping[str, str]) -> TextTa
     """Return one row per cell for a terminal: with units, the spread, and how the other trials ended."""
     return laid(f"Cells: {_noun(found)}", (
         words("Cell", "cell"), words("Figures", "origin"), count(done(found), "ok", "n"),
-        Column("Median", lambda row: str(row["without"] or _amount(row, "median"))),
+        Column("Median", lambda row: str(row["without"] or amount_text(float(row["median"] or 0), str(row["metric"])))),
         Column("Interval", _limits),
         Column("CV", lambda row: share_text(as_number(row["coefficient_of_variation"]), 1)),
         words("Other ends", "others"),
@@ -131,10 +131,6 @@ def done(found: Sequence[Summary]) -> str:
 def _noun(found: Sequence[Summary]) -> str:
     scale = METRICS[found[0].metric] if found else None
     return "" if scale is None else f"{scale.noun}{f' ({scale.unit})' if scale.unit else ''}"
-
-
-def _amount(row: Row, key: str) -> str:
-    return amount_text(float(row[key] or 0), str(row["metric"]))
 
 
 def _limits(row: Row) -> str:

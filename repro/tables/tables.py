@@ -176,14 +176,14 @@ def _attempts(record: Record) -> Iterable[Row]:
 
 def _parameters(record: Record) -> Iterable[Row]:
     for cell in record.plan.cells:
-        for name, value in flat(factors_of(cell)).items():
+        for name, value in flat(factors_of(cell), lists=True).items():
             yield {"cell_id": cell.cell_id, "cell": plain(cell.label), "name": plain(name),
                    "value": plain(value if isinstance(value, str) else json.dumps(value, sort_keys=True))}
 
 
 def _environment(record: Record) -> Iterable[Row]:
     data = record.environment.model_dump(mode="json", by_alias=True, exclude={"packages"})
-    for name, value in flat(data).items():
+    for name, value in flat(data, lists=True).items():
         yield {"name": plain(name), "value": plain(value if isinstance(value, str) else json.dumps(value))}
     for package in record.environment.packages:
         name, _, version = package.partition("==")
@@ -195,12 +195,16 @@ def _warnings(found: Findings) -> Iterable[Row]:
         yield {"title": item.title, "about": item.about, "text": plain(item.text), "means": plain(item.consequence)}
 
 
-def flat(data: Mapping[str, Any] | Sequence[Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested data to dotted names, as in the matrix of a suite; items of a list by their number."""
+def flat(data: Mapping[str, Any] | Sequence[Any], prefix: str = "", lists: bool = False) -> dict[str, Any]:
+    """Flatten nested data to dotted names, as in the matrix of a suite.
+
+    Args:
+        lists: flatten lists too, items by their number.
+    """
     found: dict[str, Any] = {}
     for key, value in data.items() if isinstance(data, Mapping) else enumerate(data):
-        if isinstance(value, Mapping | list | tuple) and value:
-            found |= flat(value, f"{prefix}{key}.")
+        if isinstance(value, Mapping | list | tuple if lists else Mapping) and value:
+            found |= flat(value, f"{prefix}{key}.", lists)
         else:
             found[f"{prefix}{key}"] = value
     return found

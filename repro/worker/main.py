@@ -129,21 +129,21 @@ def _describe(log: EventLog, trial: Trial, engine: Engine) -> None:
     choices = trial.training
     optimizer = choices.optimizer.plugin.model_dump(mode="json")
     workload, stop = choices.workload.get(Workload), choices.stop
-    for event in (
-        schema.SubmissionBenchmark(value=choices.workload.kind), schema.SubmissionDivision(value="open"),
-        schema.SubmissionOrg(value="repro-harness"), schema.SubmissionPlatform(value=choices.device),
-        schema.SubmissionStatus(value="research"), schema.Seed(value=trial.repeat, master_seed=trial.master_seed),
-        schema.GlobalBatchSize(value=choices.batch.global_),
-        schema.AccumulationSteps(value=choices.batch.accumulation), schema.TrainSamples(value=workload.train_samples),
-        schema.EvalSamples(value=workload.eval_samples), schema.OptName(value=choices.optimizer.kind),
-        schema.OptBaseLearningRate(value=choices.rate),
-        schema.OptWarmupEpochs(value=choices.schedule.warmup_epochs),
-    ):
-        log.write(event)
-    if "weight_decay" in optimizer:
-        log.write(schema.OptWeightDecay(value=optimizer["weight_decay"]))
-    if "momentum" in optimizer:
-        log.write(schema.OptMomentum(value=optimizer["momentum"]))
+    log.write(schema.SubmissionBenchmark(value=choices.workload.kind))
+    for key, text in {
+        "submission_division": "open", "submission_org": "repro-harness", "submission_platform": choices.device,
+        "submission_status": "research",
+    }.items():
+        log.write(schema.requested(key, text))
+    log.write(schema.Seed(value=trial.repeat, master_seed=trial.master_seed))
+    declared: dict[str, Any] = {
+        "global_batch_size": choices.batch.global_, "gradient_accumulation_steps": choices.batch.accumulation,
+        "train_samples": workload.train_samples, "eval_samples": workload.eval_samples,
+        "opt_name": choices.optimizer.kind, "opt_base_learning_rate": choices.rate,
+        "opt_learning_rate_warmup_epochs": choices.schedule.warmup_epochs,
+    } | {f"opt_{name}": optimizer[name] for name in ("weight_decay", "momentum") if name in optimizer}
+    for key, value in declared.items():
+        log.write(schema.requested(key, value))
     log.write(schema.TrialStated(value=trial.model_dump(mode="json", by_alias=True)))
     log.write(schema.EngineStated(value=choices.engine.kind, library=engine.library()))
     if stop.has_target:

@@ -339,7 +339,8 @@ def test_an_ordinary_user_can(tmp_path: Path, prefix: tuple[str, ...], python: s
     user = 65534 if "--reuid=65534" in prefix else os.geteuid()
     assert {each["user"] for each in seen} == {user}, "the same user inside"
     counted = [each["controller"] for each in seen]
-    assert len({(each["sent_bytes"], each["received_bytes"], each["sent_segments"]) for each in counted}) == 1
+    assert len({(each["sent_bytes"], each["received_bytes"]) for each in counted}) == 1
+    assert all(each["sent_segments"] > 0 for each in counted), "how many depends on the load of the machine"
     assert all(each["connections"] and each["interfaces"]["control"]["sent_bytes"] > each["sent_bytes"] > 0
                for each in counted), "by an ordinary user, too"
     assert _gone({each["net"] for each in seen})

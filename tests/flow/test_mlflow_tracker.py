@@ -93,7 +93,7 @@ def test_an_impossible_store_is_reported_at_once(tmp_path: Path, uri: str, said:
 
 
 def test_a_new_store_is_created_by_one_process_at_a_time(tmp_path: Path) -> None:
-    access = importlib.import_module("repro.reporters.tracking.address")
+    access = importlib.import_module("repro.runner.tracking_store")
     uri, order = f"sqlite:///{tmp_path}/new.db", []
 
     def second() -> None:

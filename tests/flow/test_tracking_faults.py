@@ -56,8 +56,8 @@ def test_whatever_befalls_requests_all_is_there_once(
     seed: int, proxy: Proxy, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if seed == 1:  # the same requests meet the same fates, only what is waited in between is less
-        monkeypatch.setattr("repro.reporters.tracking.address.FIRST_PAUSE", 0.05)
-        monkeypatch.setattr("repro.reporters.tracking.address.LONGEST_PAUSE", 0.4)
+        monkeypatch.setattr("repro.runner.tracking_store.FIRST_PAUSE", 0.05)
+        monkeypatch.setattr("repro.runner.tracking_store.LONGEST_PAUSE", 0.4)
     record = record_of(tmp_path, f"seeded-{seed}", only=1 if seed == 1 else None)
     proxy.plan = seeded(seed, ALL, 0.25)
     for _ in range(10):  # the first contact is not insisted on

@@ -246,7 +246,7 @@ def test_the_remaining_replay_follows_from_the_folder_alone(tmp_path: Path) -> N
 def test_patience_ends_and_progress_renews_it(monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib
 
-    module: Any = importlib.import_module("repro.reporters.tracking.address")
+    module: Any = importlib.import_module("repro.runner.tracking_store")
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     tally = module.RequestTally()

@@ -21,7 +21,7 @@ from repro.cli.main import cli
 from repro.cli.workflows.report import reporter
 from repro.compare import summarize
 from repro.record.folder.store import Record
-from repro.record.result.results import Result, figures_of, read
+from repro.record.result.results import Result, figures_of
 from repro.suite.metrics import METRICS, MetricSpec
 from repro.suite.model import Trial
 from repro.tables.tables import tables
@@ -100,7 +100,7 @@ def test_every_entry_is_complete(name: str) -> None:
     assert spec.name == name
     assert bool(spec.watched) == spec.to_target
     result = Result(trial_id="t", cell_id="c", repeat=0, attempt=1, status="ok")
-    assert read(result, spec) is None
+    assert result.at(spec.path) is None
     assert spec.column in figures_of(result)
 
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from repro.compare import METRICS, Bounds, Comparison, Metric, contrast
+from repro.compare import METRICS, Comparison, Metric, contrast
 from repro.compare.findings import findings
 from repro.core.frozen import canonical
+from repro.core.numbers import known_median
 from repro.record.folder.store import Record
 from repro.record.result.parts import Formula, Traffic
 from repro.record.result.results import Result
@@ -163,8 +164,7 @@ def _plus(one: float | None, other: float | None) -> float | None:
 
 def _known_median(values: Sequence[float | None]) -> float | None:
     """Return None if any value is unknown: a median of the others would not describe the cell."""
-    known = [value for value in values if value is not None]
-    return median(known) if known and len(known) == len(values) else None
+    return None if None in values else known_median(values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,15 +262,16 @@ def _point(
         mark=known[cell.cell_id], processes=choices.processes, batch=batch, n=len(items),
         bounds=bounds(cell, results, models.get(network_of(cell))),
         steps=tuple(item.steps.median_seconds for item in items if item.steps),
-        epoch=_median([_epoch(item, train) for item in items]), speedup=speedup,
+        epoch=known_median([_epoch(item, train) for item in items]), speedup=speedup,
         tta=summary.median if summary.has_target else None,
-        interval=_inverted(ends, metric) if ends else None,
+        interval=None if ends is None else (1 / ends.high, 1 / ends.low) if METRICS[metric].better == "lower" else
+        (ends.low, ends.high),
         because=against.because if against and not against.ratio else "",
         baseline=known[single.cell_id] if single else None, epochs=number(summary.median_epochs),
         final=number(summary.median_final, 4),
-        bytes_per_epoch=_median([steps * moved.busiest_sent_bytes / count for moved, count in moves]),
-        least_bytes_per_epoch=_median([_least(moved, choices.processes, steps / count) for moved, count in moves]),
-        exposed_per_epoch=_median([steps * moved.training.exposed_seconds / count for moved, count in moves]),
+        bytes_per_epoch=known_median([steps * moved.busiest_sent_bytes / count for moved, count in moves]),
+        least_bytes_per_epoch=known_median([_least(moved, choices.processes, steps / count) for moved, count in moves]),
+        exposed_per_epoch=known_median([steps * moved.training.exposed_seconds / count for moved, count in moves]),
     )
 
 
@@ -297,21 +298,11 @@ def speed_of(record: Record) -> Metric:
     return record.plan.suite.default_metric
 
 
-def _inverted(ends: Bounds, metric: Metric) -> tuple[float, float]:
-    """Return the interval of the speed-up: of a time it is that of the inverse ratio."""
-    return (1 / ends.high, 1 / ends.low) if METRICS[metric].better == "lower" else (ends.low, ends.high)
-
-
 def _against(record: Record, cell: Cell, single: Cell | None, metric: Metric) -> Comparison | None:
     if single is None or cell.cell_id == single.cell_id:
         return None
     return contrast(cell, single, record.of_cell(cell.cell_id), record.of_cell(single.cell_id), metric,
                     primary=False, planned=record.plan.design.common)
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
 
 
 def _ms(value: float | None) -> Number | None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from repro.compare import PAIRED_HASHES
 from repro.compare.findings import Findings
-from repro.core.numbers import plain_sum
+from repro.core.numbers import known_median, plain_sum
 from repro.record.folder.store import Record
 from repro.record.result.remarks import CONSERVATION_TOLERANCE, LOGGING_LIMIT, OTHER_SHARE
 from repro.record.result.results import LOST, PHASES, Result
@@ -79,14 +78,10 @@ def _phase_row(findings: Findings, mark: CellMark, names: dict[str, str]) -> Pha
     results = findings.record.of_cell(mark.cell_id)
     ended = [item for item in results if item.phases]
     return PhaseRow(
-        mark, len(ended), {name: _median([item.phases.get(name, 0.0) for item in ended]) for name in names},
-        run=_median([item.run_seconds for item in ended]), init=_median([item.init_seconds for item in results]),
+        mark, len(ended), {name: known_median([item.phases.get(name, 0.0) for item in ended]) for name in names},
+        run=known_median([item.run_seconds for item in ended]),
+        init=known_median([item.init_seconds for item in results]),
         cold=findings.summary(mark.cell_id, "tta_cold").median)
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
 
 
 # ---- trust

@@ -19,6 +19,7 @@ from repro.record.result.results import Result
 from repro.suite.kinds.kinds import AnyTrialConfig
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.cell import Cell
+from repro.tables.tables import flat
 from repro.tables.text import gibibytes, moment, seconds, visible
 
 from ..cells import CellMark, marks, spans
@@ -66,20 +67,9 @@ def settings(record: Record) -> Settings:
 
 
 def _all_fields(choices: AnyTrialConfig) -> dict[str, str]:
-    fields = flatten(choices.model_dump(mode="json", by_alias=True))
+    fields = {key: plain(value) for key, value in flat(choices.model_dump(mode="json", by_alias=True)).items()}
     derived = {f"{name.replace('_', ' ')} after scaling (derived)": value for name, value in choices.settings.items()}
     return fields | derived
-
-
-def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Flatten nested fields to dotted paths, as in the matrix of a suite."""
-    found: dict[str, str] = {}
-    for key, value in data.items():
-        if isinstance(value, Mapping) and value:
-            found |= flatten(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = plain(value)
-    return found
 
 
 def plain(value: Any) -> str:

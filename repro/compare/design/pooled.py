@@ -13,7 +13,7 @@ from typing import Any
 
 from repro.compare.evidence.pairing import Observed
 from repro.record.result.remarks import Resumed
-from repro.record.result.results import Bracket, Point, read
+from repro.record.result.results import Bracket, Point
 from repro.suite.metrics import METRICS
 
 
@@ -69,7 +69,7 @@ def means(trials: Sequence[Observed], zero: float | None = None) -> dict[str, fl
     Args:
         zero: the mean if one value is 0.
     """
-    return {spec.path: _mean((read(item, spec) for item in trials), zero) for spec in METRICS.values()}
+    return {spec.path: _mean((item.at(spec.path) for item in trials), zero) for spec in METRICS.values()}
 
 
 def mean_bracket(trials: Sequence[Observed]) -> Bracket | None:

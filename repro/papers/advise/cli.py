@@ -124,17 +124,21 @@ def _known(value: float | None, percent: bool = False) -> str:
 
 
 class CountsParam(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on
-    """Numbers of workers: 2,4,8."""
+    """Numbers of processes or workers: 2,4,8."""
 
     name = "counts"
+
+    def __init__(self, noun: str, example: str, least: int, most: int) -> None:
+        self.noun, self.example, self.least, self.most = noun, example, least, most
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         if isinstance(value, tuple):
             return value
-        parts = str(value).split(",")
-        if not all(part.strip().isascii() and part.strip().isdigit() and 2 <= int(part) <= 4096 for part in parts):
-            self.fail(f"{str(value)[:40]!r} are not numbers of workers; write for example 2,4,8 (2 to 4096 each)",
-                      param, ctx)
+        parts = [part.strip() for part in str(value).split(",")]
+        if not all(part.isascii() and part.isdigit() and len(part) <= 5 and self.least <= int(part) <= self.most
+                   for part in parts):
+            self.fail(f"{str(value)[:40]!r} are not numbers of {self.noun}; write for example {self.example} "
+                      f"({self.least} to {self.most} each)", param, ctx)
         return tuple(sorted({int(part) for part in parts}))
 
 
@@ -145,7 +149,8 @@ class CountsParam(click.ParamType):  # type: ignore[type-arg]  # generic only fr
               "of the suite.  [default: run one, of 3 seeds]")
 @click.option("--out", type=PlaceParam(path_type=Path), help="Run folder of the pilot; -check is appended for "
               "the check.  [default: runs/SUITE-pilot-DATE-TIME]")
-@click.option("--workers", type=CountsParam(), default="2,4,8,16,32,64", help="Numbers of workers to predict.")
+@click.option("--workers", type=CountsParam("workers", "2,4,8", 2, 4096), default="2,4,8,16,32,64",
+              help="Numbers of workers to predict.")
 @click.option("--efficiency", type=FiniteRange(0, 1, min_open=True), default=0.5,
               help="Lowest efficiency (speed-up / workers) that is worth it.")
 @click.option("--memory", type=FiniteRange(0, min_open=True), metavar="MIB", help="Memory for one worker.  [default: "

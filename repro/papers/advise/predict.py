@@ -317,7 +317,8 @@ def _family(
         fit_error=max(seed.error for seed in seeds),
         workers=rows, worth=worth, batches=batches,
         convolutions=_convolutions({name: _ended(record, cell, label) for name, cell in variants.items()}, available),
-        doublings=doublings, stops_paying=stops, unsettled=unsettled, train_samples=_train_samples(cells[0]),
+        doublings=doublings, stops_paying=stops, unsettled=unsettled,
+        train_samples=cells[0].training.workload.get(Workload).train_samples,
         largest_batch=largest_batch(sizes, peaks, available)
         if available is not None and len(peaks) == len(sizes) else None,
         available_mib=available,
@@ -333,10 +334,6 @@ def _doublings(rates: Mapping[int, Mapping[int, Result]]) -> tuple[Doubling, ...
         if gains:
             found.append(Doubling(batch=small, gain=estimated(gains)))
     return tuple(found)
-
-
-def _train_samples(cell: Cell) -> int:
-    return cell.training.workload.get(Workload).train_samples
 
 
 def _ended(record: Record, cell: Cell, label: str) -> dict[int, Result]:

@@ -77,7 +77,7 @@ class RedisQueue(TaskQueue):
                 entry, body = found
                 receives = self._deliveries(entry)
                 if receives > self.most_receives:
-                    self._bury(entry)
+                    self.base.eval(BURY, 2, self.name, self.graves, GROUP, entry)
                 elif receives:
                     return Message(body, f"{entry} {receives}", receives)
             fresh = self.base.xreadgroup(GROUP, self.consumer, {self.name: ">"}, count=1)
@@ -100,9 +100,6 @@ class RedisQueue(TaskQueue):
         """Return how often an entry was delivered; 0: another worker has taken it over in the meantime."""
         held = self.base.xpending_range(self.name, GROUP, entry, entry, 1, self.consumer)
         return int(held[0]["times_delivered"]) if held else 0
-
-    def _bury(self, entry: str) -> None:
-        self.base.eval(BURY, 2, self.name, self.graves, GROUP, entry)
 
     def delete(self, message: Message) -> bool:
         entry, _, receives = message.receipt.partition(" ")

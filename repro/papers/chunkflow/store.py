@@ -62,7 +62,8 @@ class Output:
         """
         self.path = Path(path)
         with _made(self.path):
-            self.parts, self.done, self.volume = (_array(self.path / name) for name in ("parts", "done", "volume"))
+            self.parts, self.done, self.volume = (
+                zarr.open_array(str(self.path / name), mode="r+") for name in ("parts", "done", "volume"))
             self.grid = Grid(self.volume.shape, tuple(self.volume.attrs["chunk"]), tuple(self.volume.attrs["overlap"]))
             self.name = str(self.volume.attrs["name"])
             """Random; in every task, so that no worker does those of another output."""
@@ -157,10 +158,6 @@ def require_shape(volume: Any, path: object, grid: Grid) -> None:
     if tuple(volume.shape) != grid.shape:
         raise UsageError(f"{path}: is {shown(tuple(volume.shape))}, and the output was made for {shown(grid.shape)}; "
                          "create the tasks again")
-
-
-def _array(place: Path) -> Any:
-    return zarr.open_array(str(place), mode="r+")
 
 
 def _as_type(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:

@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +59,6 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
         dist.destroy_process_group()
 
 
-@dataclass(slots=True)
-class _Peak:
-    """Largest memory of this rank in two phases, bytes."""
-
-    init: int = 0
-    operations: int = 0
-
-
 class _Run:
     """The phases of one rank."""
 
@@ -74,7 +66,9 @@ class _Run:
         self.trial, self.choices, self.post, self.log = trial, choices, post, log
         self.plugin = choices.measurement.get(Measurement)
         self.cuda = post.device.startswith("cuda")
-        self.traffic, self.seconds, self.peak = TrafficLog(), list[float](), _Peak()
+        self.traffic, self.seconds = TrafficLog(), list[float]()
+        self.init_peak = self.operations_peak = 0
+        """Largest memory of this rank in two phases, bytes."""
 
     def run(self) -> None:
         """Run all phases; the process group stays open."""
@@ -99,7 +93,7 @@ class _Run:
             log.flush()
             self._operate(measuring)
             log.write(schema.RunStop(status="success", outcome="success", reason="", samples_count=len(self.seconds)))
-            self.peak.operations = self._peak_bytes()
+            self.operations_peak = self._peak_bytes()
             self._report(measuring)
         finally:
             measuring.close()
@@ -146,7 +140,7 @@ class _Run:
         return int(torch.cuda.max_memory_allocated()) if self.cuda else machine.peak_bytes()
 
     def _reset_memory(self) -> None:
-        self.peak.init = self._peak_bytes()
+        self.init_peak = self._peak_bytes()
         if self.cuda:
             torch.cuda.reset_peak_memory_stats()
         else:
@@ -163,7 +157,7 @@ class _Run:
         if self.post.world > 1:
             ran = comm.ran()
             effective |= {"comm": comm.effective(), **(ran.as_effective() if ran else {})}
-        ranks = self._gather([self.seconds, total, self.peak.init, self.peak.operations, findings_data(found)])
+        ranks = self._gather([self.seconds, total, self.init_peak, self.operations_peak, findings_data(found)])
         log = self.log
         write_operations(log, [rank[0] for rank in ranks])
         if any(rank[1] for rank in ranks):
@@ -216,11 +210,8 @@ def _worst(values: Sequence[float]) -> float:
     return math.nan if any(map(math.isnan, values)) else max(map(abs, values))
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-_OVER_RANKS: dict[str, Callable[[Sequence[float]], float]] = {"max": max, "mean": _mean, "sum": sum}
+_OVER_RANKS: dict[str, Callable[[Sequence[float]], float]] = {
+    "max": max, "mean": lambda values: sum(values) / len(values), "sum": sum}
 
 
 def _finite(value: float) -> float | None:

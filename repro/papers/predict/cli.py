@@ -7,32 +7,18 @@ from pathlib import Path
 import click
 
 from repro.cli.options import PlaceParam, echo_json, json_option
+from repro.papers.advise.cli import CountsParam
 
-MOST = 1 << 16
-
-
-class ProcessesParam(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on
-    """Numbers of processes: 16,64,256."""
-
-    name = "counts"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        parts = [part.strip() for part in str(value).split(",")]
-        if not all(part.isascii() and part.isdigit() and len(part) <= 5 and 1 <= int(part) <= MOST for part in parts):
-            self.fail(f"{str(value)[:40]!r} are not numbers of processes; write for example 16,64,256 (1 to {MOST} "
-                      "each)", param, ctx)
-        return tuple(sorted({int(part) for part in parts}))
+PROCESSES = CountsParam("processes", "16,64,256", 1, 1 << 16)
 
 
 @click.command()
 @click.argument("run", metavar="RUN|BUNDLE", type=PlaceParam(path_type=Path))
-@click.option("--processes", type=ProcessesParam(), required=True, metavar="16,64,256",
+@click.option("--processes", type=PROCESSES, required=True, metavar="16,64,256",
               help="Numbers of processes to predict; those of the record are shown as well.")
 @click.option("--scaling", type=click.Choice(["strong", "weak"]), help="Keep the global batch, or the samples of a "
               "worker.  [default: strong if the record keeps the global batch, else weak]")
-@click.option("--fit", "fitted", type=ProcessesParam(), default=(), metavar="1,2,4", help="Fit to these numbers of the "
+@click.option("--fit", "fitted", type=PROCESSES, default=(), metavar="1,2,4", help="Fit to these numbers of the "
               "record only, and check with the others.  [default: all]")
 @click.option("--epochs", type=PlaceParam(path_type=Path), metavar="FILE",
               help="Published epochs to the target by global batch, as YAML: source: TEXT, epochs: {8192: 42}.  "

@@ -95,12 +95,3 @@ def interpolated(points: Mapping[int, float], at: int) -> float | None:
 def speed_up(step: float, batch: int, first_step: float, first_batch: int) -> float:
     """Return how many times as many samples a second are trained as by the first."""
     return (batch / step) / (first_batch / first_step)
-
-
-def needed_step(seconds: float, processes: int, speed: float) -> float | None:
-    """Return the computation of a step at which `processes` reach a speed-up of `speed` (weak scaling) although
-    communication takes `seconds` of every step and nothing hides it; None: no step is long enough.
-
-    speed = p T / (T + c), solved for T = c s / (p - s).
-    """
-    return seconds * speed / (processes - speed) if speed < processes else None

@@ -65,8 +65,8 @@ def _shared(record: Record, lines: Sequence[ScaleLine]) -> Iterator[str]:
 def of_line(
     trials: Sequence[Observed], fit: Sequence[int], exchange: Exchange, shares: Mapping[int, float], scaling: Scaling,
     shared: bool, most: int,
-) -> tuple[str, ...]:
-    """Return what one line assumes.
+) -> Iterator[str]:
+    """Yield what one line assumes.
 
     Args:
         trials: those that were fitted.
@@ -74,13 +74,6 @@ def of_line(
         shared: messages of different rounds share links.
         most: largest number of processes predicted.
     """
-    return tuple(_of_line(trials, fit, exchange, shares, scaling, shared, most))
-
-
-def _of_line(
-    trials: Sequence[Observed], fit: Sequence[int], exchange: Exchange, shares: Mapping[int, float], scaling: Scaling,
-    shared: bool, most: int,
-) -> Iterator[str]:
     hidden = [item.hidden_share for item in trials if item.hidden_share is not None]
     if hidden and max(hidden) > 0.01:
         yield (f"overlap: {100 * min(hidden):.0f} to {100 * max(hidden):.0f} % of communication ran during computation "

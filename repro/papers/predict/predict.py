@@ -201,8 +201,9 @@ class _Line:
             algorithm=f"{self.algorithm.title}{', assumed' if self.assumed else ''}", smallest=self.smallest,
             seeds=len(self.seeds), steps=len(self.first.steps), links=links, rows=rows,
             fit_error=self._largest_error(models),
-            assumptions=of_line([item for count in self.fit for item in self.known[count].values()], self.fit,
-                                self.exchange, self.measured_shares, self.scaling, self.shared, rows[-1].processes))
+            assumptions=tuple(of_line(
+                [item for count in self.fit for item in self.known[count].values()], self.fit, self.exchange,
+                self.measured_shares, self.scaling, self.shared, rows[-1].processes)))
 
     # ---- rounds, or messages that share links
 

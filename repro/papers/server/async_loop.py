@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from repro.papers.server.asynchronous import AsyncSession, Update
+from repro.papers.server.rules import Update
+from repro.papers.server.session import ServerSession
 from repro.record.log.schema import (
     BlockStart,
     BlockStop,
@@ -89,48 +90,6 @@ class DealtAudit(DataAudit):
 
 
 @dataclass(frozen=True, slots=True)
-class DealtFigures:
-    """One rank's figures."""
-
-    protocol: Mapping[str, Any]
-    """What the loop adds to `Session.protocol`."""
-    traffic: Mapping[str, Any]
-    peak_bytes: int | None
-    init_peak_bytes: int | None
-    audit: DealtAudit
-    input: DirectInput
-    last: Mapping[str, np.ndarray] | None
-    """The weights of the trial, on rank 0."""
-    controller: Sequence[ControllerReading | None]
-    """Counters at `run_start` and after this rank's last update."""
-
-
-def report_dealt(context: TrialContext, figures: DealtFigures) -> None:
-    """Gather the figures of all ranks that are left and log them; all of them take part."""
-    session, log = context.session, context.log
-    effective = session.effective() | figures.input.effective()
-    if protocol := session.protocol():  # a collective; rank 0 alone has the figures
-        log.write(ServerProtocol(value=protocol | dict(figures.protocol)))
-    log_traffic_of(context, figures.traffic)
-    log_controller(context, figures.controller)
-    log_memory_of(context, figures.init_peak_bytes, figures.peak_bytes)
-    log_consumed(context, figures.audit, 0)
-    if model := describe_model(context):
-        log.write(ModelStated(value=model))
-    if figures.last is not None:
-        log.write(Hashes(value={"final_weights": weights_sha256(figures.last)}))
-        functions = context.started.functions
-        assert functions is not None
-        # The harness itself evaluated, in one process: no engine's evaluation has to be repeated.
-        log.write(FactsGathered(value=FinalFacts(
-            ranks=(None,), wide_share=round(wide_share(figures.last, context.job.precision), 6),
-            optimizer=OwnModel(context.trial, context.job, functions).describe_optimizer(),
-        )))
-    log.write(EffectiveSettings(value=effective))
-    log.flush()
-
-
-@dataclass(frozen=True, slots=True)
 class Block:
     """The updates between two places of the sample grid."""
 
@@ -147,7 +106,7 @@ class AsyncLoop:
     def __init__(self, context: TrialContext) -> None:
         self.context, self.log, self.watch = context, context.log, context.clock.watch
         session, parts = context.session, context.parts
-        assert isinstance(session, AsyncSession) and parts is not None
+        assert isinstance(session, ServerSession) and parts is not None
         self.session, self.parts = session, parts
         trial, job, batch = context.trial, context.job, context.choices.batch.global_
         self.order = make_order(trial, job)
@@ -192,9 +151,39 @@ class AsyncLoop:
         traffic = TrafficLog()
         traffic.add(session.traffic(), training=True)
         session.adopt(self.last)
-        report_dealt(context, DealtFigures(
-            self._describe(phases, block), traffic.total(), session.peak_bytes(), self.init_peak_bytes, self.audit,
-            self.input, self.last, controller))
+        self._report(self._describe(phases, block), traffic, controller)
+
+    def _report(
+        self, followed: dict[str, Any], traffic: TrafficLog, controller: Sequence[ControllerReading | None]
+    ) -> None:
+        """Gather the figures of all ranks that are left and log them; all of them take part.
+
+        Args:
+            followed: what rank 0 adds to `ServerSession.protocol`.
+            controller: counters at `run_start` and after this rank's last update.
+        """
+        context, session, log = self.context, self.session, self.log
+        total, peak_bytes = traffic.total(), session.peak_bytes()
+        effective = session.effective() | self.input.effective()
+        if protocol := session.protocol():  # a collective; rank 0 alone has the figures
+            log.write(ServerProtocol(value=protocol | followed))
+        log_traffic_of(context, total)
+        log_controller(context, controller)
+        log_memory_of(context, self.init_peak_bytes, peak_bytes)
+        log_consumed(context, self.audit, 0)
+        if model := describe_model(context):
+            log.write(ModelStated(value=model))
+        if self.last is not None:
+            functions = context.started.functions
+            assert functions is not None
+            log.write(Hashes(value={"final_weights": weights_sha256(self.last)}))
+            # The harness itself evaluated, in one process: no engine's evaluation has to be repeated.
+            log.write(FactsGathered(value=FinalFacts(
+                ranks=(None,), wide_share=round(wide_share(self.last, context.job.precision), 6),
+                optimizer=OwnModel(context.trial, context.job, functions).describe_optimizer(),
+            )))
+        log.write(EffectiveSettings(value=effective))
+        log.flush()
 
     # ---- the worker
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from repro.core.errors import TrialError
-from repro.papers.server.asynchronous import Update
+from repro.papers.server.rules import Update
 from repro.papers.server.service import PART, SNAPSHOT, LinkLost, Links, Service, header
 
 COPY, UPDATES, STOP, REPORT, END = range(5)
@@ -153,15 +154,14 @@ class Overview:
         return found
 
 
-class naming_shard:  # noqa: N801  # used like a function
-    """Context that names the shard whose link is lost."""
+@contextmanager
+def naming_shard(shard: int) -> Iterator[None]:
+    """Name the shard whose link is lost.
 
-    def __init__(self, shard: int) -> None:
-        self.shard = shard
-
-    def __enter__(self) -> None:
-        """Nothing to prepare."""
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, LinkLost):
-            raise TrialError(f"shard {self.shard} on rank {error.peer} has gone: {error}") from error
+    Raises:
+        TrialError: it is lost.
+    """
+    try:
+        yield
+    except LinkLost as error:
+        raise TrialError(f"shard {shard} on rank {error.peer} has gone: {error}") from error

@@ -8,11 +8,29 @@ under any other engine, however fast each worker is. Under bounded staleness (ss
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Mode = Literal["sync", "async", "mixed", "ssp"]
 DONE = -1
 """In place of a ticket: no work is left."""
+
+
+class Update(NamedTuple):
+    """One update of a shard."""
+
+    worker: int
+    """The first of its group."""
+    read: int
+    """Version of the weights that the gradient was computed with."""
+    applied: int
+    """Version of the weights that it was applied to; the staleness is `applied` - `read`."""
+    ahead: int
+    """Clocks that the worker was ahead of the slowest when it computed."""
+    rate: float
+    """Learning rate that was used."""
+    loss: float
+    at_ns: int
+    """When it had been applied, nanoseconds of the log's clock."""
 
 
 @dataclass(frozen=True, slots=True)

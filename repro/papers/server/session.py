@@ -18,9 +18,8 @@ from torch.distributed.rendezvous import rendezvous
 from repro.core.errors import TrialError
 from repro.engines.plain.loop import LoopSession
 from repro.engines.plain.state import Buffers, RandomStates, class_of, options_of
-from repro.papers.server.asynchronous import AsyncSession, Update
 from repro.papers.server.overview import Attendant, Overview, naming_shard
-from repro.papers.server.rules import Rules
+from repro.papers.server.rules import Rules, Update
 from repro.papers.server.service import (
     FAIL,
     FIRST,
@@ -81,11 +80,11 @@ def _store(job: Job, servers: int) -> Any:
     return own_part(store)
 
 
-class ServerSession(LoopSession, AsyncSession):
+class ServerSession(LoopSession):
     """Computes gradients, pushes them to every shard, pulls the weights.
 
     In lock step `update` does all of this, and the ordinary loop trains; else the loop for asynchronous engines calls
-    `exchange`.
+    `exchange`: its workers go on without waiting for one another, and its `work` and `snapshot` run in two threads.
 
     Args:
         homes: rank of each shard: a worker's, or behind those of the workers.
@@ -185,15 +184,18 @@ class ServerSession(LoopSession, AsyncSession):
     # ---- asynchronous runs
 
     def begin(self, work: ServerWork) -> None:
+        """Start the shard of this rank, if it holds one."""
         if self.service is not None:
             self.service.shard.begin(work, deals=self.homes[0] == self.job.rank)
             self.service.start()
 
     @property
     def samples_an_update(self) -> int:
+        """Number of samples averaged into one update."""
         return self.rules.group * self.job.micro_batch * self.job.accumulation
 
     def first(self) -> int:
+        """Return this worker's first ticket; negative: there is no work."""
         message = header()
         with naming_shard(0):
             self.links.send(header(FIRST), self.homes[0], PUSH)
@@ -201,15 +203,18 @@ class ServerSession(LoopSession, AsyncSession):
         return int(message[0])
 
     def place(self, ticket: int) -> tuple[int, int]:
+        """Return (step, rank) of this worker's micro-batches of a ticket in the seeded order."""
         return self.rules.place(ticket, self.job.rank)
 
     def exchange(self, ticket: int, loss: Any) -> int:
+        """Push the gradients of the last `backward`, pull the weights; return the next ticket, negative: the end."""
         self._push(GRADIENT)
         found = self._pull()
         self.clear_gradients()
         return found
 
     def leave(self) -> None:
+        """Tell every shard that this worker has ended."""
         if self._left:
             return
         self._left = True
@@ -218,9 +223,11 @@ class ServerSession(LoopSession, AsyncSession):
                 self.links.send(header(LEAVE), self.homes[shard], PUSH)
 
     def updates(self, first: int, stop: int) -> Sequence[Update]:
+        """Wait until the first shard has applied `stop` updates; return those from `first` on (rank 0)."""
         return self.overview.updates(first, stop)
 
     def snapshot(self, version: int) -> dict[str, np.ndarray]:
+        """Return the servers' weights after `version` updates, by name, float32 (rank 0); blocks no worker."""
         return self._by_name(self.overview.copies(version))
 
     def _by_name(self, parts: Sequence[torch.Tensor]) -> dict[str, np.ndarray]:
@@ -233,14 +240,19 @@ class ServerSession(LoopSession, AsyncSession):
         return {name: found[index] for index, (name, _) in enumerate(named)}
 
     def end(self) -> None:
+        """Deal no further work (rank 0)."""
         self.overview.stop()
 
     def fail(self, error: BaseException) -> None:
-        """The message takes the place of this worker's next push, for which the first shard may be waiting."""
+        """End the run with an error of rank 0's worker: `updates` and `snapshot` fail.
+
+        The message takes the place of this worker's next push, for which the first shard may be waiting.
+        """
         with naming_shard(0):
             self.links.send(header(FAIL), self.homes[0], PUSH)
 
     def finish(self) -> None:
+        """Wait until all workers have left the shards."""
         if self.service is not None:
             self.service.join()
         if self.rules.lockstep or self.alone:
@@ -277,6 +289,7 @@ class ServerSession(LoopSession, AsyncSession):
             self.gather(None)
 
     def adopt(self, weights: dict[str, np.ndarray] | None) -> None:
+        """Take the last evaluated weights as those of the trial: rank 0's on every rank."""
         if weights is not None:
             with torch.no_grad():
                 for name, parameter in self.trained():

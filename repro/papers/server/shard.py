@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from repro.papers.server.asynchronous import Update
-from repro.papers.server.rules import DONE, Clocks, Dealer, Rules
+from repro.papers.server.rules import DONE, Clocks, Dealer, Rules, Update
 from repro.seams.training import Optimizer, ServerWork
 
 Named = Sequence[tuple[str, torch.Tensor]]
@@ -119,7 +118,8 @@ class Shard:
             if self.dealer is not None:
                 self._wait(lambda: self._next(group) is not None)
             if self.rules.mode == "ssp" and not self.rules.lockstep and self._tickets.get(group) != DONE:
-                self._wait(lambda: self.clocks.may_start(push.worker) or self._stopped())
+                self._wait(lambda: self.clocks.may_start(push.worker)
+                           or (self.dealer is not None and self.dealer.stopped))
             out.copy_(self.flat)
             return self._tickets.get(group) or 0, self.version
 
@@ -127,9 +127,6 @@ class Shard:
         if self._tickets[group] is None and self.dealer is not None:
             self._tickets[group] = self.dealer.next(group)
         return self._tickets[group]
-
-    def _stopped(self) -> bool:
-        return self.dealer is not None and self.dealer.stopped
 
     def _wait(self, done: Callable[[], bool]) -> None:
         self.changed.wait_for(lambda: self.failure is not None or done())

@@ -60,14 +60,8 @@ def entries(imports: Sequence[tuple[str, Published]]) -> list[list[Entry]]:
     Args:
         imports: (name, import).
     """
-    found = []
-    for name, published in imports:
-        runs: dict[str, list[PublishedResult]] = {}
-        for item in published.results:
-            runs.setdefault(item.cell_id, []).append(item)
-        found.append([Entry(name, published.record.program, cell, tuple(runs.get(cell.cell_id, ())))
-                      for cell in published.record.cells])
-    return found
+    return [[Entry(name, published.record.program, cell, runs[cell.cell_id]) for cell in published.record.cells]
+            for name, published in imports for runs in [published.by_cell()]]
 
 
 def read_factors(text: str, option: str) -> dict[str, str]:
@@ -100,13 +94,8 @@ def matching(cells: Sequence[Entry], wanted: Mapping[str, str], option: str) -> 
     for key, value in wanted.items():
         known = {text for item in cells if (text := item.factor(key)) is not None}
         if value not in known:
-            raise UsageError(f"{option}: no cell has {key}={value}{nearest(value, _few(known))}")
+            raise UsageError(f"{option}: no cell has {key}={value}{nearest(value, sorted(known)[:200])}")
     raise UsageError(f"{option}: no cell has all of {', '.join(f'{key}={value}' for key, value in wanted.items())}")
-
-
-def _few(known: set[str]) -> set[str]:
-    """Limit the values to search for the nearest one."""
-    return known if len(known) <= 200 else set(sorted(known)[:200])
 
 
 def contrasts(
@@ -165,16 +154,12 @@ def _mate(item: Entry, bases: Sequence[Entry], anywhere: bool) -> Entry | None:
     others = [base for base in bases if base.cell.factors["benchmark"] == item.cell.factors["benchmark"]
               and (base.cell.cell_id, base.folder) != (item.cell.cell_id, item.folder)]
     mates = [base for base in others if base.where == item.where] or (
-        others if anywhere or base_of_other_import(item, others) else [])
+        # two imports are compared even if their rounds differ
+        others if anywhere or any(base.folder != item.folder for base in others) else [])
     if len(mates) > 1:
         raise UsageError(f"--baseline matches {len(mates)} cells of {item.cell.factors['benchmark']}: "
                          f"{_listed(mates)}; select one")
     return mates[0] if mates else None
-
-
-def base_of_other_import(item: Entry, bases: Sequence[Entry]) -> bool:
-    """Return True if a baseline is in the other import: two imports are compared even if their rounds differ."""
-    return any(base.folder != item.folder for base in bases)
 
 
 def _nothing(bases: Sequence[Entry], ours: Sequence[Entry]) -> str:

@@ -16,7 +16,7 @@ from repro.published.cells import CellKey, make_cell, result_id
 from repro.published.mlperf import rules
 from repro.published.mlperf.log import MlperfLog
 from repro.published.mlperf.rules import FILE_NAME, Version, read_references
-from repro.published.mlperf.run import AGREE, STRUCTURE, LogFacts, RunOutcome, judge_run, read_facts, why_not_compliant
+from repro.published.mlperf.run import AGREE, STRUCTURE, LogFacts, judge_run, read_facts, why_not_compliant
 from repro.published.mlperf.system_description import MAX_BYTES, read_system
 from repro.published.record import (
     Imported,
@@ -185,10 +185,11 @@ class _Reader:
         return PublishedResult(
             program="mlperf", result_id=result_id(key.cell_id, found.source), cell_id=key.cell_id, repeat=0,
             round=key.round, org=key.org, system=key.system, benchmark=key.benchmark, division=division,
-            **_of_system(system, facts), **_of_log(facts), **_of_run(run), train_samples=train_samples,
+            **_of_system(system, facts), **_of_log(facts), **run._asdict() | {"warnings": (*run.warnings, *notes)},
+            train_samples=train_samples,
             target={quality.metric: quality.target for quality in qualities},
             direction={quality.metric: quality.direction for quality in qualities},
-            warnings=(*run.warnings, *notes), source=found.source, sha256=log.sha256,
+            source=found.source, sha256=log.sha256,
             also={system.source: system.sha256} if system else {},
         )
 
@@ -317,26 +318,15 @@ def _of_log(facts: LogFacts) -> dict[str, Any]:
             "hyperparameters": settings}
 
 
-def _of_run(run: RunOutcome) -> dict[str, Any]:
-    return {
-        "status": run.status, "reason": run.reason, "seconds": run.seconds, "run_seconds": run.run_seconds,
-        "init_seconds": run.init_seconds, "run_start_ms": run.start_ms, "run_stop_ms": run.stop_ms,
-        "curve": run.points, "epochs_to_target": run.epochs, "samples_to_target": run.samples, "bracket": run.bracket,
-    }
-
-
 def _repeats(results: Iterable[PublishedResult]) -> list[PublishedResult]:
     """Number the runs of each cell from 0, in the order of their files (result_2 before result_10)."""
     counts: dict[str, int] = {}
     found = []
-    for item in sorted(results, key=lambda item: (_folder_of(item), _file_number(item.source), item.source)):
+    for item in sorted(results, key=lambda item: (item.source.rpartition("/")[0], _file_number(item.source),
+                                                  item.source)):
         found.append(item.model_copy(update={"repeat": counts.get(item.cell_id, 0)}))
         counts[item.cell_id] = counts.get(item.cell_id, 0) + 1
     return found
-
-
-def _folder_of(item: PublishedResult) -> str:
-    return item.source.rpartition("/")[0]
 
 
 def _file_number(source: str) -> int:

@@ -119,7 +119,7 @@ def dropped_each_side(benchmark: str) -> int:
 
 
 def score(benchmark: str, times: Iterable[float | None], scaling_factor: float = 1.0) -> Score:
-    """Compute `mlperf_score` by the drop rule of a benchmark, multiplied by the factor of the review.
+    """Compute `olympic_mean` by the drop rule of a benchmark, multiplied by the factor of the review.
 
     Fewer runs than required still give minutes, as in the summarizer of MLCommons, but the score is not valid.
 
@@ -128,10 +128,10 @@ def score(benchmark: str, times: Iterable[float | None], scaling_factor: float =
     """
     logs = list(times)
     each, required, failed = dropped_each_side(benchmark), RUNS.get(benchmark), sum(time is None for time in logs)
-    found = mlperf_score(logs, each, scaling=scaling_factor)
+    minutes, dropped = olympic_mean(logs, each, scaling_factor)
     if failed > each:
         reason = f"{failed} of {len(logs)} runs have no time to target; at most {each} allowed"
-    elif found.value is None:
+    elif minutes is None:
         reason = f"no run is left of {len(logs)} without the fastest and the slowest"
     elif required is None:
         reason = f"the required number of runs of {benchmark} is unknown here"
@@ -139,10 +139,9 @@ def score(benchmark: str, times: Iterable[float | None], scaling_factor: float =
         reason = f"{len(logs)} runs of {required} required"
     else:
         reason = ""
-    dropped = () if found.value is None else tuple(time for time in found.dropped if time is not None)
     return Score(
-        minutes=found.value, valid=not reason, reason=reason, runs=len(logs), required=required, failed=failed,
-        dropped=dropped, scaling_factor=scaling_factor,
+        minutes=minutes, valid=not reason, reason=reason, runs=len(logs), required=required, failed=failed,
+        dropped=tuple(time for time in dropped if time is not None), scaling_factor=scaling_factor,
     )
 
 
@@ -188,50 +187,30 @@ def _point(key: str, point: Any, benchmark: str, version: Version | None) -> dic
     return {"global_batch_size": int(batch), "unit": unit, "costs": tuple(value * each for value in known)}
 
 
-@dataclass(frozen=True, slots=True)
-class MlperfScore:
-    """Minutes, or the reason why there are none."""
+def olympic_mean(
+    minutes: Sequence[float | None], drop: int = 1, scaling: float = 1.0
+) -> tuple[float | None, tuple[float | None, ...]]:
+    """Return the mean after dropping the `drop` fastest and the `drop` slowest runs, and the dropped ones, fastest
+    first (MLPerf Training rules, section "Benchmark results"; `mlperf_logging.result_summarizer`,
+    `_compute_olympic_average`). None: no run is left, or more missed than can be dropped.
 
-    value: float | None
-    valid: bool
-    reason: str
-    dropped: tuple[float | None, ...]
-    """Excluded runs, fastest first; None: a run that missed the target."""
-
-
-def mlperf_score(
-    minutes: Sequence[float | None], drop: int = 1, runs: int | None = None, scaling: float = 1.0
-) -> MlperfScore:
-    """Return the mean after dropping the `drop` fastest and the `drop` slowest runs (MLPerf Training rules, section
-    "Benchmark results"; `mlperf_logging.result_summarizer`, `_compute_olympic_average`).
-
-    A run that missed counts as one of the dropped slowest; more misses than `drop` make the result invalid.
+    A run that missed counts as one of the dropped slowest.
 
     Args:
         minutes: one per run, None if it missed the target.
         drop: 1 for every benchmark but unet3d, which drops 4.
-        runs: how many the benchmark requires (5 for ResNet-50, 10 for Llama 2 70B LoRA); fewer is invalid. None: not
-            checked, as in the summarizer's score.
         scaling: factor of the reference convergence check, for submissions that need fewer epochs than the reference.
             The summarizer reads it from `scaling.json` next to the logs, which its first pass writes: the first pass
             over a folder gives the score without it, every later one with it.
 
     Raises:
-        ValueError: a time or `scaling` is not positive and finite, `drop` is negative.
+        ValueError: a time or `scaling` is not positive and finite.
     """
-    if drop < 0:
-        raise ValueError(f"runs to drop cannot be {drop}")
     positive([scaling], "the scaling")
     reached = sorted(positive([value for value in minutes if value is not None], "minutes").tolist())
     missed = len(minutes) - len(reached)
-    dropped = (*reached[:drop], *reached[len(reached) - max(0, drop - missed):], *[None] * missed)
-    kept = reached[drop:len(reached) - max(0, drop - missed)]
-    if missed > drop:
-        return MlperfScore(None, False, f"{missed} of {len(minutes)} runs missed the target; {drop} may",
-                           (*[None] * missed,))
-    if runs is not None and len(minutes) < runs:
-        return MlperfScore(None, False, f"{len(minutes)} runs where the benchmark requires {runs}", ())
-    if not kept:
-        problem = f"{len(minutes)} runs leave none after {drop} fastest and {drop} slowest are dropped"
-        return MlperfScore(None, False, problem, ())
-    return MlperfScore(scaling * sum(kept) / len(kept), True, "", dropped)
+    end = len(reached) - max(0, drop - missed)
+    kept = reached[drop:end]
+    if missed > drop or not kept:
+        return None, ()
+    return scaling * sum(kept) / len(kept), (*reached[:drop], *reached[end:], *[None] * missed)

@@ -6,12 +6,12 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from repro.published.mlperf.log import LogEvent, MlperfLog
 from repro.published.mlperf.rules import EpochUnit, Quality, Version
-from repro.published.record import PublishedBracket, PublishedPoint, PublishedStatus, Setting
-from repro.published.untrusted.files import DamagedInput, number, plain
+from repro.published.record import PublishedBracket, PublishedPoint, PublishedStatus
+from repro.published.untrusted.files import DamagedInput, number, plain, setting
 
 MAX_WARNINGS = 20
 CHECKPOINT_TIME = re.compile(r"timestamp=(\d{1,16}(?:\.\d{1,6})?)(?!\d)")
@@ -83,7 +83,6 @@ EVALUATIONS = {"eval_accuracy", "eval_error"}
 MAX_POINTS = 10_000
 MAX_KEYS = 2_000
 """Different keys of one log."""
-MAX_SETTING = 300
 LATE_SECONDS = 60.0
 """An evaluation that ends longer after run_stop was made after training."""
 STRUCTURE = {
@@ -153,35 +152,24 @@ def _note(facts: LogFacts, event: LogEvent) -> None:
     if key not in facts.first:
         if len(facts.first) >= MAX_KEYS:
             raise DamagedInput(f"line {event.line}: more than {MAX_KEYS:,} different keys")
-        facts.first[key] = None if key in EVALUATIONS else _bounded(event.value)
-    elif key not in EVALUATIONS and key not in facts.differ and facts.first[key] != _bounded(event.value):
+        facts.first[key] = None if key in EVALUATIONS else setting(event.value)
+    elif key not in EVALUATIONS and key not in facts.differ and facts.first[key] != setting(event.value):
         facts.differ.add(key)
 
 
-def _bounded(value: Any) -> Setting | None:
-    """Return a setting of the log; values that are not plain become shortened text."""
-    if value is None or isinstance(value, bool):
-        return value
-    found = number(value)
-    if found is not None:
-        return int(value) if isinstance(value, int) else found
-    return plain(value, MAX_SETTING)
-
-
-@dataclass(frozen=True, slots=True)
-class RunOutcome:
-    """The outcome of one run."""
+class RunOutcome(NamedTuple):
+    """The outcome of one run, by the names of `PublishedResult`."""
 
     status: PublishedStatus
     reason: str
     seconds: float | None
     run_seconds: float | None
     init_seconds: float | None
-    start_ms: float | None
-    stop_ms: float | None
-    points: tuple[PublishedPoint, ...]
-    epochs: float | None
-    samples: int | None
+    run_start_ms: float | None
+    run_stop_ms: float | None
+    curve: tuple[PublishedPoint, ...]
+    epochs_to_target: float | None
+    samples_to_target: int | None
     bracket: PublishedBracket | None
     warnings: tuple[str, ...]
 
@@ -220,9 +208,10 @@ def judge_run(facts: LogFacts, per_second: float, qualities: Sequence[Quality], 
         status=status, reason=reason, seconds=elapsed if good else None,
         run_seconds=elapsed if elapsed is not None and elapsed > 0 else None,
         init_seconds=_init_seconds(facts, per_second),
-        start_ms=start.time / per_second * 1e3 if start else None,
-        stop_ms=stop.time / per_second * 1e3 if stop else None,
-        points=points, epochs=reached.epochs if reached else None, samples=reached.samples if reached else None,
+        run_start_ms=start.time / per_second * 1e3 if start else None,
+        run_stop_ms=stop.time / per_second * 1e3 if stop else None,
+        curve=points, epochs_to_target=reached.epochs if reached else None,
+        samples_to_target=reached.samples if reached else None,
         bracket=_bracket(rounds, hit, elapsed) if good and hit is not None else None,
         warnings=tuple(dict.fromkeys([*reader.warnings, *_warnings(facts, points, good and not qualities)])),
     )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from repro.published.record import PublishedSystem
-from repro.published.untrusted.files import DamagedInput, parse, plain
+from repro.published.untrusted.files import parse_object, plain
 
 MAX_BYTES = 1 << 20
 MAX_OTHER = 200
@@ -27,9 +27,7 @@ def read_system(content: bytes, org: str, name: str, source: str) -> PublishedSy
     Raises:
         DamagedInput: not a JSON object.
     """
-    data = parse(content.removeprefix(b"\xef\xbb\xbf"))
-    if not isinstance(data, dict):
-        raise DamagedInput("the system description is not a JSON object")
+    data = parse_object(content, "the system description is not a JSON object")
     fields: dict[str, Any] = {to: _text(data.get(of)) for of, to in NAMES.items()}
     fields |= {to: count(data.get(of)) for of, to in COUNTS.items()}
     return PublishedSystem(

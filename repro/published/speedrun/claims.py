@@ -8,8 +8,9 @@ number and never a verdict: it ran elsewhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from repro.compare.design.standing import figures_in_words
@@ -137,6 +138,14 @@ class Claims:
     stated: tuple[StatedClaim, ...]
     rules: Contest
 
+    @property
+    def tracks(self) -> dict[str, list[ArmClaim]]:
+        """The arms of each track."""
+        found: dict[str, list[ArmClaim]] = {}
+        for item in self.arms:
+            found.setdefault(item.benchmark, []).append(item)
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class _Arm:
@@ -191,37 +200,28 @@ def judge_claims(published: Published) -> Claims:
     found = []
     for arm in arms:
         time = times.get(arm.cell.cell_id) or _without_baseline(arm, arms, records)
-        spread = or_none(_interval_of(arm.times))
+        spread = or_none(partial(mean_interval, arm.times))
         found.append(ArmClaim(
             cell_id=arm.cell.cell_id, record=arm.cell.factors["round"], arm=arm.name,
             benchmark=arm.cell.factors["benchmark"], date=arm.date or None,
             accelerators=" x ".join(text for name in ("accelerators", "accelerator")
                                     if (text := arm.cell.factors.get(name))) or None,
             baseline=arm.baseline, runs=len(arm.runs) + arm.cell.refused, quality=arm.quality,
-            seconds=math.fsum(arm.times) / len(arm.times) if arm.times else None, seconds_interval=spread,
+            seconds=math.fsum(arm.times) / len(arm.times) if arm.times else None,
+            seconds_interval=(spread.low, spread.high) if spread else None,
             time=_with_quality(time, arm.quality)))
     return Claims(tuple(found), tuple(_unstated(rules.stated, records)), rules)
 
 
 def _arms(published: Published, rules: Contest) -> list[_Arm]:
-    runs: dict[str, list[PublishedResult]] = {}
-    for item in published.results:
-        runs.setdefault(item.cell_id, []).append(item)
-    found = []
+    found, runs = [], published.by_cell()
     for cell in published.record.cells:
-        own = tuple(runs.get(cell.cell_id, ()))
+        own = runs[cell.cell_id]
         quality = judge_quality(own, cell.refused, float(cell.factors["target"]), rules.alpha)
         if not own and not cell.refused:
             quality = quality.model_copy(update={"because": cell.score.reason})
         found.append(_Arm(cell, own, quality))
     return sorted(found, key=lambda arm: arm.key)
-
-
-def _interval_of(values: Sequence[float]) -> Callable[[], tuple[float, float]]:
-    def interval() -> tuple[float, float]:
-        found = mean_interval(values)
-        return found.low, found.high
-    return interval
 
 
 def _baseline_of(arm: _Arm, record: Sequence[_Arm]) -> _Arm | None:
@@ -285,15 +285,11 @@ def _cautions(arm: _Arm, other: _Arm) -> list[str]:
                          f"{' or '.join(filter(None, theirs)) or 'not stated'}")
     starts = [item.stated("started") for item in (arm, other)]
     if all(times and times[0] for times in starts):
-        first, second = sorted(starts)
+        first, second = ([time.replace("T", " ") for time in times] for times in sorted(starts))
         if first[-1] < second[0]:
-            found.append(f"one arm ran after the other ({_span(first)}, then {_span(second)}): a drift of the machine "
-                         "is in the ratio")
+            found.append(f"one arm ran after the other ({first[0]} to {first[-1]}, then {second[0]} to {second[-1]}): "
+                         "a drift of the machine is in the ratio")
     return found
-
-
-def _span(times: Sequence[str]) -> str:
-    return f"{times[0].replace('T', ' ')} to {times[-1].replace('T', ' ')}"
 
 
 def _decided(contrasts: Mapping[str, _Contrast], margin: float) -> dict[str, TimeClaim]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -111,7 +111,8 @@ def import_records(root: Path, rules: Contest | None = None) -> Imported:
         track = _track(record, rules.target)
         if track.guessed:
             guessed.setdefault(track.target, []).append(record.place.record)
-        _import_record(record, track, rules, _Found(imported, notes, stated))
+        notes += _import_record(record, track, rules, imported)
+        stated += _import_texts(record, track, imported)
     notes += [f"no folder names a track with a known target for {_join(names)}: {target:g} is the nearer target to the "
               "losses; --target declares another" for target, names in guessed.items()]
     imported.cells.sort(key=lambda cell: [cell.factors.get(name, "") for name in ORDER])
@@ -192,23 +193,15 @@ def _mark_copies(records: Sequence[_Record]) -> None:
             runs.setdefault(run.log.lines_sha256, run.found.source)
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Contents of a record by their destination."""
-
-    imported: Imported
-    notes: list[str]
-    stated: list[StatedMean]
-
-
 def _track(record: _Record, target: float | None) -> Track:
     losses = [run.log.final for arm in record.arms.values() for run in arm
               if run.log and not run.lost and run.log.final is not None and math.isfinite(run.log.final)]
     return track_of(record.place.track, losses, target)
 
 
-def _import_record(record: _Record, track: Track, rules: Contest, out: _Found) -> None:
-    name, imported, notes = record.place.record, out.imported, out.notes
+def _import_record(record: _Record, track: Track, rules: Contest, imported: Imported) -> list[str]:
+    """Import the arms of a record; return what a reader must know of its folders."""
+    name, notes = record.place.record, list[str]()
     for folder, runs in record.arms.items():
         variants = _variants(runs)
         if len(variants) > 1:
@@ -222,10 +215,14 @@ def _import_record(record: _Record, track: Track, rules: Contest, out: _Found) -
             suffix = _suffix(variant, variants)
             key = CellKey(name, "speed-run", plain(folder + suffix), f"nanoGPT {track.name}",
                           "/".join(record.place.home[-2:]))
-            _import_arm(_Arm(key, record.place, track.target), members, rules, imported)
+            _import_arm(key, record.place.date, track.target, members, rules, imported)
+    return notes
+
+
+def _import_texts(record: _Record, track: Track, imported: Imported) -> Iterator[StatedMean]:
     for found, text in record.texts:
-        means = list(stated_means(text, track.target, name, found.source))
-        out.stated.extend(means)
+        means = list(stated_means(text, track.target, record.place.record, found.source))
+        yield from means
         if not means:
             imported.refused.append(Refused(source=found.source, reason="a text that states no mean of the losses"))
 
@@ -256,22 +253,16 @@ def _mixture(variants: Mapping[Variant, Sequence[_Run]]) -> str:
                          f"; {len(variants) - 6} more kinds" if len(variants) > 6 else "")
 
 
-@dataclass(frozen=True, slots=True)
-class _Arm:
-    key: CellKey
-    place: Place
-    target: float
-
-
-def _import_arm(arm: _Arm, runs: Sequence[_Run], rules: Contest, imported: Imported) -> None:
-    cell_id = arm.key.cell_id
+def _import_arm(
+    key: CellKey, date: str | None, target: float, runs: Sequence[_Run], rules: Contest, imported: Imported
+) -> None:
     complete = [(run.found, run.log) for run in runs if run.log and not run.copy_of and not run.lost]
-    results = [_result(arm, found, log, number) for number, (found, log) in enumerate(complete)]
+    results = [_result(key, date, target, found, log, number) for number, (found, log) in enumerate(complete)]
     lost = [run for run in runs if run.lost and not run.copy_of]
-    imported.refused += [Refused(source=run.found.source, reason=run.lost, cell_id=cell_id) for run in lost]
+    imported.refused += [Refused(source=run.found.source, reason=run.lost, cell_id=key.cell_id) for run in lost]
     imported.refused += [Refused(source=run.found.source, reason=run.copy_of) for run in runs if run.copy_of]
     imported.results += results
-    quality = judge_quality(results, len(lost), arm.target, rules.alpha)
+    quality = judge_quality(results, len(lost), target, rules.alpha)
     times = [item.seconds for item in results if item.seconds is not None]
     copies = sum(bool(run.copy_of) for run in runs)
     reason = f"all its {copies} logs are copies of others" if copies == len(runs) else quality.because
@@ -280,14 +271,16 @@ def _import_arm(arm: _Arm, runs: Sequence[_Run], rules: Contest, imported: Impor
         reason="" if quality.verdict == "supported" else reason, runs=len(results) + len(lost), required=None,
         failed=len(results) + len(lost) - len(times),
     )
-    cell = make_cell(arm.key, results, len(lost), score)
+    cell = make_cell(key, results, len(lost), score)
     imported.cells.append(cell.model_copy(update={
-        "label": plain(f"{arm.key.round}: {arm.key.system}", 300),
-        "factors": cell.factors | {"target": f"{arm.target:g}"} | ({"date": arm.place.date} if arm.place.date else {}),
+        "label": plain(f"{key.round}: {key.system}", 300),
+        "factors": cell.factors | {"target": f"{target:g}"} | ({"date": date} if date else {}),
     }))
 
 
-def _result(arm: _Arm, found: Found, log: SpeedrunLog, number: int) -> PublishedResult:
+def _result(
+    key: CellKey, date: str | None, target: float, found: Found, log: SpeedrunLog, number: int
+) -> PublishedResult:
     status: PublishedStatus = "ok"
     reason = ""
     if log.fault:
@@ -297,11 +290,11 @@ def _result(arm: _Arm, found: Found, log: SpeedrunLog, number: int) -> Published
     gpus = log.machine.gpus
     versions = log.machine.versions
     return PublishedResult(
-        program="speedrun", result_id=result_id(arm.key.cell_id, found.source), cell_id=arm.key.cell_id, repeat=number,
-        round=arm.key.round, org=arm.key.org, system=arm.key.system, benchmark=arm.key.benchmark,
+        program="speedrun", result_id=result_id(key.cell_id, found.source), cell_id=key.cell_id, repeat=number,
+        round=key.round, org=key.org, system=key.system, benchmark=key.benchmark,
         accelerator=", ".join(dict.fromkeys(name for name, _ in gpus)) or None, accelerators=len(gpus) or None,
         nodes=1 if gpus else None, framework=f"PyTorch {versions['pytorch']}" if "pytorch" in versions else None,
-        date=arm.place.date, target={METRIC: arm.target}, direction={METRIC: "lower"}, status=status, reason=reason,
+        date=date, target={METRIC: target}, direction={METRIC: "lower"}, status=status, reason=reason,
         hyperparameters={**log.machine.settings(), "steps": log.steps or 0,
                          **({"program_sha256": log.program} if log.program else {})},
         seconds=log.seconds if status == "ok" else None, run_seconds=log.seconds if status != "invalid" else None,

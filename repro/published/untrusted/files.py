@@ -61,6 +61,7 @@ def _check_depth(value: Any) -> None:
 
 MAX_NAME = 200
 """Most characters of a name or a note."""
+MAX_SETTING = 300
 
 
 class DamagedInput(ReproError):
@@ -87,6 +88,28 @@ def number(value: Any) -> float | None:
         return None
     found = float(value)
     return found if math.isfinite(found) else None
+
+
+def setting(value: Any) -> bool | int | float | str | None:
+    """Return a setting of others; values that are not plain become text of at most `MAX_SETTING` characters."""
+    if value is None or isinstance(value, bool):
+        return value
+    found = number(value)
+    if found is not None:
+        return int(value) if isinstance(value, int) else found
+    return plain(value, MAX_SETTING)
+
+
+def parse_object(content: bytes, reason: str) -> dict[str, Any]:
+    """Parse a JSON object, which may begin with a byte order mark.
+
+    Raises:
+        DamagedInput: as `parse`; `reason`: it is another value.
+    """
+    data = parse(content.removeprefix(b"\xef\xbb\xbf"))
+    if not isinstance(data, dict):
+        raise DamagedInput(reason)
+    return data
 
 
 SKIPPED_FOLDERS = {".git", ".svn", ".hg"}

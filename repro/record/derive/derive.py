@@ -16,13 +16,20 @@ from repro.record.derive.trial_log import (
     read_init_seconds,
     read_quality,
     read_status,
-    why_no_success,
 )
 from repro.record.log import schema
 from repro.record.log.reading import Recorded
 from repro.record.log.schema import BlockStart, BlockStop, EvalStart, EvalStop
 from repro.record.result.parts import Energy
-from repro.record.result.remarks import OBSERVER_LIMIT, BusyTracker, EnergyOfLastAttempt, LogDamaged, Silent, Stated
+from repro.record.result.remarks import (
+    OBSERVER_LIMIT,
+    BusyTracker,
+    EnergyOfLastAttempt,
+    LogDamaged,
+    NoSuccess,
+    Silent,
+    Stated,
+)
 from repro.record.result.results import Point, Result
 from repro.record.result.status import meaning
 from repro.seams.launching import LaunchResult
@@ -88,7 +95,7 @@ def derive_program(
     crossing = find_stop(points, choices.stop)
     clocks = read_clocks(log, points, choices.stop, crossing) if status == "ok" and crossing is not None else {}
     if status == "ok" and crossing is None:
-        status, reasons = "invalid", (why_no_success(choices.stop),)
+        status, reasons = "invalid", (NoSuccess(contest=choices.stop.judges == "mean"),)
     if clocks and crossing is not None and not _own_clock_counts(log, crossing[1]):
         clocks["tta_train"] = None
     if "epochs_to_target" in clocks and not any(event.epochs_known for event in log.all(schema.Evaluation)):

@@ -31,7 +31,6 @@ from repro.record.derive.trial_log import (
     read_init_seconds,
     read_quality,
     read_status,
-    why_no_success,
 )
 from repro.record.log import schema
 from repro.record.result.parts import Protocol
@@ -43,6 +42,7 @@ from repro.record.result.remarks import (
     ClockBackwards,
     CompiledLate,
     LongInitialisation,
+    NoSuccess,
     OtherData,
     Reason,
     ShortEvaluation,
@@ -80,7 +80,7 @@ def derive_training(
     crossing = find_stop(points, stop)
     clocks = read_clocks(log, points, stop, crossing) if status == "ok" and crossing is not None else {}
     if status == "ok" and crossing is None and stop.has_target:
-        status, reasons = "invalid", (why_no_success(stop),)
+        status, reasons = "invalid", (NoSuccess(contest=stop.judges == "mean"),)
     return Result(**base, **measured, **clocks, status=status, reasons=reasons, curve=points, warnings=(
         *_log_faults(trial, log, points), *_of_figures(measured), *resumed, *_of_events(log),
         *_doubts(trial, log, points, measured)))
@@ -188,16 +188,12 @@ def _counted_samples(trial: Trial, log: TrialLog) -> int | None:
     return sum(len(block.seconds) for block in log.all(schema.StepBlock)) * trial.training.batch.global_
 
 
-def _ended_after(log: TrialLog) -> int | None:
-    """Return the samples after which the run ended by its own account; None if it did not end."""
-    event = log.last(schema.RunStop)
-    return event.samples_count if event is not None else None
-
-
 def _log_faults(trial: Trial, log: TrialLog, points: Sequence[Point]) -> list[Warned]:
     """Return the faults that an unmodified log never has."""
     counted = _counted_samples(trial, log)
-    wanted = points[-1].samples if points else None if trial.training.stop.has_target else _ended_after(log)
+    wanted = points[-1].samples if points else None
+    if (stop := log.last(schema.RunStop)) and not points and not trial.training.stop.has_target:
+        wanted = stop.samples_count  # by its own account
     found: list[Warned] = []
     if counted is not None and wanted is not None and counted != wanted:
         found.append(StepsMissing(counted=counted, wanted=wanted))

@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from repro.core.machine import says_out_of_memory
 from repro.core.numbers import plain_sum
 from repro.record.log import schema
 from repro.record.log.event import LogEvent
 from repro.record.log.reading import Recorded
-from repro.record.result.remarks import NoStop, NoSuccess, OutOfTime, RankFailed, Reason, Silent, init_excess, stated
+from repro.record.result.remarks import NoStop, OutOfTime, RankFailed, Reason, Silent, init_excess, stated
 from repro.record.result.results import Bracket, Point
 from repro.record.result.status import Status
 from repro.seams.launching import LaunchResult, RankEnd
-from repro.suite.design import Judges
+from repro.suite.kinds.stop import Bar, Repeats
 from repro.suite.model import Trial
 
+Goal = Bar | Repeats
 Kind = TypeVar("Kind", bound=LogEvent)
-
-
-class Goal(Protocol):
-    """The part of a stop rule that a curve is judged by."""
-
-    @property
-    def target(self) -> float | None: ...
-    @property
-    def direction(self) -> str | None: ...
-    @property
-    def confirm_evals(self) -> int: ...
-    @property
-    def judges(self) -> Judges: ...
 
 
 class TrialLog:
@@ -125,7 +113,7 @@ def reached(value: float | None, stop: Goal) -> bool:
     """Return True if an evaluation is at or past the target."""
     if value is None or stop.target is None:
         return False
-    return value >= stop.target if stop.direction == "higher" else value <= stop.target
+    return bool(value >= stop.target if stop.direction == "higher" else value <= stop.target)
 
 
 def find_crossing(points: Sequence[Point], stop: Goal) -> tuple[int, int] | None:
@@ -147,11 +135,6 @@ def find_stop(points: Sequence[Point], stop: Goal) -> tuple[int, int] | None:
         return find_crossing(points, stop)
     last = len(points) - 1
     return (last, last) if points and points[last].value is not None else None
-
-
-def why_no_success(stop: Goal) -> NoSuccess:
-    """Return why a log that ends in success is invalid if `find_stop` finds nothing."""
-    return NoSuccess(contest=stop.judges == "mean")
 
 
 def read_clocks(log: TrialLog, points: Sequence[Point], stop: Goal, crossing: tuple[int, int]) -> dict[str, Any]:

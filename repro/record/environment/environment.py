@@ -146,7 +146,7 @@ class Environment(Frozen):
 
 def take(machine: Machine, data: tuple[DataSet, ...], plugins: tuple[PluginCode, ...] = ()) -> Environment:
     """Return the environment of this process and machine."""
-    packages = _importable(tuple(sys.path))
+    packages, status = _importable(tuple(sys.path)), _git("status", "--porcelain", "--untracked-files=no")
     return Environment(
         repro_version=repro.__version__,
         python=f"{platform.python_implementation()} {platform.python_version()}",
@@ -156,7 +156,7 @@ def take(machine: Machine, data: tuple[DataSet, ...], plugins: tuple[PluginCode,
         interconnect=interconnect(machine.device_count if machine.device == "cuda" else 0),
         libraries={name: packages[name] for name in NAMED if name in packages},
         packages=tuple(sorted(f"{name}=={number}" for name, number in packages.items())),
-        settings=settings(os.environ), commit=commit(), dirty=_dirty(),
+        settings=settings(os.environ), commit=commit(), dirty=None if status is None else bool(status),
         load_1min=round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None, data=data,
         started_ms=time.time_ns() // 1_000_000, governor=_first_line(GOVERNOR), limits=_limits(),
         others_sha256=others_sha256(os.environ), diff_sha256=_diff_sha256(),
@@ -242,11 +242,6 @@ def _git(*arguments: str) -> str | None:
     if not (root / ".git").exists():
         return None
     return ask_git(root, *arguments)
-
-
-def _dirty() -> bool | None:
-    status = _git("status", "--porcelain", "--untracked-files=no")
-    return None if status is None else bool(status)
 
 
 def _diff_sha256() -> str | None:

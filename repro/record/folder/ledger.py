@@ -158,15 +158,6 @@ def read_attempts(path: Path) -> list[Attempt]:
     return list({(found.trial_id, found.attempt): found for found in read_lines(path, Attempt)}.values())
 
 
-def read_looks(path: Path) -> tuple[Look, ...]:
-    """Return the looks of a sequential run, each by its last line.
-
-    Raises:
-        OutputError: a line is not a look.
-    """
-    return latest(read_lines(path, Look))
-
-
 def latest(lines: Iterable[Look]) -> tuple[Look, ...]:
     """Return the last line of every look, by number: a look is taken again after a trial before it ran again."""
     return tuple(sorted({line.number: line for line in lines}.values(), key=lambda line: line.number))

@@ -26,9 +26,9 @@ from repro.record.folder.ledger import (
     append_line,
     cut_torn_line,
     end_of,
+    latest,
     read_attempts,
     read_lines,
-    read_looks,
 )
 from repro.record.result.results import Result
 from repro.suite.model import Trial
@@ -235,7 +235,7 @@ def read_record(root: Path) -> Record:
         environment=read_model(folder.environment, Environment),
         attempts=tuple(_of_plan(folder.ledger, plan, read_attempts(folder.ledger))),
         incidents=tuple(read_lines(folder.incidents, Incident)),
-        looks=read_looks(folder.looks),
+        looks=latest(read_lines(folder.looks, Look)),
         nodes=read_model(folder.launchers, Nodes) if folder.launchers.is_file() else Nodes(),
         results=results,
         parity=_read_gate(folder.parity_verdict) if folder.parity_verdict.is_file() else None,

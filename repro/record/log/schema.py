@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, create_model
 
 from repro.core.frozen import Frozen
 from repro.record.log.event import LogEvent, Series, Start, Stop, ValueEvent
@@ -56,34 +56,6 @@ class SubmissionBenchmark(ValueEvent):
     value: str
 
 
-class SubmissionDivision(ValueEvent):
-    """MLPerf's division."""
-
-    key = "submission_division"
-    value: str
-
-
-class SubmissionOrg(ValueEvent):
-    """The submitter."""
-
-    key = "submission_org"
-    value: str
-
-
-class SubmissionPlatform(ValueEvent):
-    """The kind of device."""
-
-    key = "submission_platform"
-    value: str
-
-
-class SubmissionStatus(ValueEvent):
-    """MLPerf's status of the system."""
-
-    key = "submission_status"
-    value: str
-
-
 class Seed(ValueEvent):
     """Number of the repeat, and the run's seed from which all streams are drawn."""
 
@@ -92,67 +64,33 @@ class Seed(ValueEvent):
     master_seed: int
 
 
-class GlobalBatchSize(ValueEvent):
-    """Samples of an optimizer step on all ranks."""
-
-    key = "global_batch_size"
-    value: int
-
-
-class AccumulationSteps(ValueEvent):
-    """Micro-batches of a step on one rank."""
-
-    key = "gradient_accumulation_steps"
-    value: int
+def _requested(key: str, kind: type[str | int | float], text: str) -> type[ValueEvent]:
+    found = create_model(key.title().replace("_", ""), __base__=ValueEvent, __doc__=text, value=(kind, ...))
+    found.key = key
+    return found
 
 
-class TrainSamples(ValueEvent):
-    """Samples of an epoch."""
-
-    key = "train_samples"
-    value: int
-
-
-class EvalSamples(ValueEvent):
-    """Samples of an evaluation."""
-
-    key = "eval_samples"
-    value: int
-
-
-class OptName(ValueEvent):
-    """The optimizer's name in the registry."""
-
-    key = "opt_name"
-    value: str
+REQUESTED: dict[str, type[ValueEvent]] = {key: _requested(key, kind, text) for key, kind, text in (
+    ("submission_division", str, "MLPerf's division."),
+    ("submission_org", str, "The submitter."),
+    ("submission_platform", str, "The kind of device."),
+    ("submission_status", str, "MLPerf's status of the system."),
+    ("global_batch_size", int, "Samples of an optimizer step on all ranks."),
+    ("gradient_accumulation_steps", int, "Micro-batches of a step on one rank."),
+    ("train_samples", int, "Samples of an epoch."),
+    ("eval_samples", int, "Samples of an evaluation."),
+    ("opt_name", str, "The optimizer's name in the registry."),
+    ("opt_base_learning_rate", float, "The learning rate after scaling to the batch, before the schedule."),
+    ("opt_learning_rate_warmup_epochs", float, "Epochs in which the learning rate rises."),
+    ("opt_weight_decay", float, "The optimizer's weight decay."),
+    ("opt_momentum", float, "The optimizer's momentum."),
+)}
+"""What a trial declares in MLPerf's keys besides the classes here; no figure uses it."""
 
 
-class OptBaseLearningRate(ValueEvent):
-    """The learning rate after scaling to the batch, before the schedule."""
-
-    key = "opt_base_learning_rate"
-    value: float
-
-
-class OptWarmupEpochs(ValueEvent):
-    """Epochs in which the learning rate rises."""
-
-    key = "opt_learning_rate_warmup_epochs"
-    value: float
-
-
-class OptWeightDecay(ValueEvent):
-    """The optimizer's weight decay."""
-
-    key = "opt_weight_decay"
-    value: float
-
-
-class OptMomentum(ValueEvent):
-    """The optimizer's momentum."""
-
-    key = "opt_momentum"
-    value: float
+def requested(key: str, value: str | float) -> ValueEvent:
+    """Return an event of `REQUESTED`."""
+    return REQUESTED[key].model_validate({"value": value})
 
 
 class TrialStated(ValueEvent):
@@ -660,7 +598,7 @@ class EffectiveSettings(ValueEvent):
     value: dict[str, str]
 
 
-KINDS: dict[str, type[LogEvent]] = {
+KINDS: dict[str, type[LogEvent]] = REQUESTED | {
     kind.key: kind for kind in list(globals().values())
     if isinstance(kind, type) and issubclass(kind, LogEvent) and "key" in vars(kind)}
 """Every event by its key."""

@@ -34,9 +34,7 @@ class Stated(Worded):
 
     kind: Literal["stated"] = "stated"
     text: str
-
-    def _words(self) -> str:
-        return self.text
+    sentence = "{text}"
 
 
 def stated(text: str) -> tuple[Stated, ...]:
@@ -265,9 +263,7 @@ class Unexplained(Worded):
 
     kind: Literal["unexplained"] = "unexplained"
     share: float
-
-    def _words(self) -> str:
-        return f"phases explain the wall clock only to {self.share:.1%} (limit {CONSERVATION_TOLERANCE:.0%})"
+    sentence = f"phases explain the wall clock only to {{share:.1%}} (limit {CONSERVATION_TOLERANCE:.0%})"
 
 
 class SlowLogging(Worded):
@@ -319,9 +315,7 @@ class LongInitialisation(Worded):
 
     kind: Literal["long_initialisation"] = "long_initialisation"
     excess_seconds: float
-
-    def _words(self) -> str:
-        return (f"initialisation took {self.excess_seconds:.0f} s more than its {INIT_SECONDS:.0f} s; they are charged "
+    sentence = (f"initialisation took {{excess_seconds:.0f}} s more than its {INIT_SECONDS:.0f} s; they are charged "
                 "to the time to the target")
 
 
@@ -360,9 +354,7 @@ class Unassigned(Worded):
 
     kind: Literal["unassigned"] = "unassigned"
     share: float
-
-    def _words(self) -> str:
-        return (f"{self.share:.0%} of the wall clock went to neither training, evaluation, checkpoints nor logging "
+    sentence = ("{share:.0%} of the wall clock went to neither training, evaluation, checkpoints nor logging "
                 f"(limit {OTHER_SHARE:.0%})")
 
 

@@ -256,21 +256,16 @@ class Measured(typing.Protocol):
         """Return the value at a metric's path; None if it is missing."""
 
 
-def read(result: Measured, spec: MetricSpec) -> Any:
-    """Return the value at the metric's path; None if any part of it is missing."""
-    return result.at(spec.path)
-
-
 def figure(result: Measured, spec: MetricSpec) -> float | None:
     """Return the metric of one trial; None if the trial has none, or its end says nothing of the cell."""
     end = meaning(result.status)
     if not end.counts or (spec.to_target and not end.reached):
         return None
-    value = read(result, spec)
+    value = result.at(spec.path)
     return None if value is None else float(value)
 
 
 def figures_of(result: Result) -> dict[str, Any]:
     """Return all figures of a result by name, for tables and tracking stores."""
     found = {name: getattr(result, name) for name in FIGURES}
-    return found | {spec.column: read(result, spec) for spec in METRICS.values() if spec.column not in found}
+    return found | {spec.column: result.at(spec.path) for spec in METRICS.values() if spec.column not in found}

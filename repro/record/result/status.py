@@ -62,11 +62,7 @@ class StatusSpec:
         return self.result and not self.reruns
 
 
-def _table(*rows: StatusSpec) -> dict[str, StatusSpec]:
-    return {row.name: row for row in rows}
-
-
-STATUSES: dict[str, StatusSpec] = _table(
+STATUSES: dict[str, StatusSpec] = {row.name: row for row in (
     StatusSpec(name="ok", words="reached the target", page_word="reached", level="ok", target="reached", logged=True,
                completed=True),
     StatusSpec(name="missed", words="missed the target", page_word="missed", level="warn", target="watched",
@@ -90,7 +86,7 @@ STATUSES: dict[str, StatusSpec] = _table(
     StatusSpec(name="refused", result=False, words="was refused", page_word="refused", counts=False, failed=True,
                mlflow="FAILED"),
     StatusSpec(name="lost", result=False, words="lost its result", page_word="lost", counts=False),
-)
+)}
 STARTED: Final = "started"
 INTERRUPTED: Final = "interrupted"
 NOT_LAUNCHED: Final = "not_launched"

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from repro.board import build as reading
 from repro.board.entry import Arm, Entry, Statement, grouped, without_copies
 from repro.bundle.contents import write_bundle
 from repro.bundle.source import open_record
@@ -52,6 +51,16 @@ def site(records: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     return out, done.output
 
 
+def built(root: Path, *names: str) -> tuple[str, str]:
+    """Build a board of `root`/in, with bundles of the gallery put there first; return its index and what was said."""
+    (root / "in").mkdir(exist_ok=True)
+    for name in names:
+        shutil.copy(RECORDS / f"{name}.zip", root / "in")
+    done = CliRunner().invoke(cli, ["board", str(root / "in"), "--out", str(root / "out")])
+    assert done.exit_code == 0, done.output
+    return (root / "out/index.html").read_text(encoding="utf-8"), done.output
+
+
 def row(page: str, place: str) -> str:
     (found,) = [text for text in re.findall(r"<tr data-words.*?</tr>", page, re.DOTALL) if f">{place}<" in text]
     return found
@@ -81,30 +90,23 @@ def test_records_of_one_suite_stand_below_one_heading(site: tuple[Path, str]) ->
     assert len(together) == 1 and "several-2.zip" in together[0] and "inconclusive.zip" not in together[0]
 
 
-def test_a_second_build_reads_no_bundle_again_and_gives_the_same_bytes(
-    site: tuple[Path, str], records: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_second_build_gives_the_same_bytes(site: tuple[Path, str], records: Path) -> None:
     before = {path: path.read_bytes() for path in site[0].rglob("*.html")}
-    stamps = {path: path.stat().st_mtime_ns for path in (site[0] / "pages").glob("several*")}
     done = CliRunner().invoke(cli, ["board", str(records), "--out", str(site[0]), "--title", "Ours"])
-    assert done.exit_code == 0 and stamps
+    assert done.exit_code == 0, done.output
     assert {path: path.read_bytes() for path in site[0].rglob("*.html")} == before
-    assert {path: path.stat().st_mtime_ns for path in (site[0] / "pages").glob("several*")} == stamps
 
 
-def test_pages_of_records_that_are_gone_are_removed(records: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "records"
-    folder.mkdir()
-    for name in ("several-1", "several-2"):
-        shutil.copy(records / f"{name}.zip", folder)
-    for count in (2, 1):
-        assert CliRunner().invoke(cli, ["board", str(folder), "--out", str(tmp_path / "site")]).exit_code == 0
-        assert len(list((tmp_path / "site/pages").iterdir())) == count
-        (folder / "several-2.zip").unlink(missing_ok=True)
+def test_pages_of_records_that_are_gone_are_removed(tmp_path: Path) -> None:
+    built(tmp_path, "several-1", "several-2")
+    assert len(list((tmp_path / "out/pages").iterdir())) == 2
+    (tmp_path / "in/several-2.zip").unlink()
+    built(tmp_path)
+    assert len(list((tmp_path / "out/pages").iterdir())) == 1
 
 
 def test_a_folder_that_no_build_made_is_refused_and_left_as_it_is(records: Path, tmp_path: Path) -> None:
-    mine = {"index.html": "mine", "pages/mine.html": "mine", "read/mine.json": "{}"}
+    mine = {"index.html": "mine", "pages/mine.html": "mine"}
     for name, text in mine.items():
         (tmp_path / "site" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "site" / name).write_text(text, encoding="utf-8")
@@ -123,13 +125,13 @@ def test_only_files_that_a_build_wrote_are_deleted_or_overwritten(records: Path,
     build = ["board", str(folder), "--out", str(site)]
     site.mkdir()  # an empty folder is taken
     assert CliRunner().invoke(cli, build).exit_code == 0
-    for name in ("pages/mine.html", "read/mine.json", "notes.txt"):
+    for name in ("pages/mine.html", "notes.txt"):
         (site / name).write_text("mine", encoding="utf-8")
     (page,) = (site / "pages").glob("several*")
     (folder / "several-1.zip").rename(folder / "other.zip")
     assert CliRunner().invoke(cli, build).exit_code == 0
     assert not page.exists() and (site / "notes.txt").exists()
-    assert (site / "pages/mine.html").exists() and (site / "read/mine.json").exists()
+    assert (site / "pages/mine.html").exists()
     page.write_text("mine", encoding="utf-8")
     (folder / "other.zip").rename(folder / "several-1.zip")
     done = CliRunner().invoke(cli, build)
@@ -210,9 +212,7 @@ def test_the_first_screen_has_an_answer_for_each_question(site: tuple[Path, str]
 
 def test_the_claims_of_a_contest_stand_as_on_its_page(tmp_path: Path) -> None:
     shutil.copytree(RECORDS / "speedrun-2026-06-11", tmp_path / "in/contest")
-    done = CliRunner().invoke(cli, ["board", str(tmp_path / "in"), "--out", str(tmp_path / "out")])
-    assert done.exit_code == 0, done.output
-    page = (tmp_path / "out/index.html").read_text(encoding="utf-8")
+    page, _ = built(tmp_path)
     text = " ".join(re.sub(r"<[^>]+>", "", row(page, "contest")).split())
     (link,) = set(re.findall(r'href="(pages/contest-[^"#]+\.html#c-[^"]+)"', page))
     name, _, anchor = link.partition("#")
@@ -223,53 +223,17 @@ def test_the_claims_of_a_contest_stand_as_on_its_page(tmp_path: Path) -> None:
     assert "13 against 10 runs" in text and "target 3.28" in text and "not verified" in text
 
 
-def test_facts_that_other_code_read_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "in").mkdir()
-    shutil.copy(RECORDS / "several-1.zip", tmp_path / "in")
-
-    def built() -> int:
-        assert CliRunner().invoke(cli, ["board", str(tmp_path / "in"), "--out", str(tmp_path / "out")]).exit_code == 0
-        (page,) = (tmp_path / "out/pages").iterdir()
-        return page.stat().st_mtime_ns
-
-    first = built()
-    assert built() == first
-    monkeypatch.setattr("repro.board.build.code_digest", lambda: "other code")
-    second = built()
-    assert second > first
-    (known,) = (tmp_path / "out/read").iterdir()
-    known.write_text("{", encoding="utf-8")
-    assert built() > second
-
-
-def test_the_hash_of_the_code_changes_with_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "decides").mkdir()
-    (tmp_path / "decides/__init__.py").write_text("A = 1\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(reading, "PACKAGES", ("decides",))
-    first = reading.code_digest()
-    assert reading.code_digest() == first
-    (tmp_path / "decides/__init__.py").write_text("A = 2\n")
-    assert reading.code_digest() != first
-
-
 def test_records_of_two_versions_and_systems_can_be_told_apart(tmp_path: Path) -> None:
     remade(RECORDS / "several-1.zip", tmp_path / "in/old.zip", repro_version="0.1.9", cpu="Other CPU")
-    shutil.copy(RECORDS / "several-2.zip", tmp_path / "in")
-    done = CliRunner().invoke(cli, ["board", str(tmp_path / "in"), "--out", str(tmp_path / "out")])
-    assert "2 records, 2 verified" in done.output
-    page = (tmp_path / "out/index.html").read_text(encoding="utf-8")
+    page, said = built(tmp_path, "several-2")
+    assert "2 records, 2 verified" in said
     assert re.findall(r'data-version="([^"]+)"', page) == ["0.1.9", "0.2.0"]
     assert len(set(re.findall(r'data-system="([^"]+)"', page))) == 2
     assert page.count('<div class="progress">') == 2 and "of 2 systems" in page
 
 
 def test_declared_main_effects_are_the_answers_of_a_factorial_record(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    shutil.copy(RECORDS / "factorial.zip", tmp_path / "in")
-    done = CliRunner().invoke(cli, ["board", str(tmp_path / "in"), "--out", str(tmp_path / "out")])
-    assert done.exit_code == 0, done.output
-    page = (tmp_path / "out/index.html").read_text(encoding="utf-8")
+    page, _ = built(tmp_path, "factorial")
     assert "contrast declared" not in page.casefold()
     (first,) = re.findall(r"<li data-of.*?</li>", page, re.DOTALL)
     both = " ".join(re.sub(r"<[^>]+>", "", row(page, "factorial.zip")).split())
@@ -283,10 +247,7 @@ def test_declared_main_effects_are_the_answers_of_a_factorial_record(tmp_path: P
 
 
 def test_one_record_is_singular(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    shutil.copy(RECORDS / "several-1.zip", tmp_path / "in")
-    done = CliRunner().invoke(cli, ["board", str(tmp_path / "in"), "--out", str(tmp_path / "out")])
-    assert done.output.rstrip().endswith(": 1 record, 1 verified")
+    assert built(tmp_path, "several-1")[1].rstrip().endswith(": 1 record, 1 verified")
 
 
 @pytest.mark.parametrize(("runs", "against", "shown"), [(1, 0, "1 run"), (2, 0, "2 runs"), (1, 1, "1 against 1 run"),

@@ -214,7 +214,7 @@ def test_a_run_larger_than_a_bundle_is_refused_before_it_is_read(
     with (trial_of(run) / "rank0.log").open("wb") as stream:
         stream.truncate(240 << 20)  # a hole: it takes no room, and would be read as zeros
     monkeypatch.setattr(source, "MAX_TOTAL_BYTES", 200 << 20)
-    monkeypatch.setattr(contents, "_read", lambda path: pytest.fail(f"{path} was read"))
+    monkeypatch.setattr(contents, "read_bounded", lambda path, _: pytest.fail(f"{path} was read"))
     with pytest.raises(OutputError, match=r"this run has \d+ and 240 MiB"):
         contents.write_bundle(run, tmp_path / "x.zip")
 

@@ -9,10 +9,15 @@ import pytest
 
 from repro.comm.algorithms.ring import Ring
 from repro.core.yaml_file import read_yaml
-from repro.papers.predict.formula import needed_step
 
 ROOT = Path(__file__).parents[3]
 PAGE = " ".join((ROOT / "docs" / "predict.md").read_text(encoding="utf-8").split())
+
+
+def needed_step(seconds: float, processes: int, speed: float) -> float | None:
+    """The computation of a step at which `processes` reach a speed-up of `speed` (weak scaling) although communication
+    takes `seconds` of every step and nothing hides it: T of speed = p T / (T + c); None: no step is long enough."""
+    return seconds * speed / (processes - speed) if speed < processes else None
 
 
 @pytest.fixture(scope="module")

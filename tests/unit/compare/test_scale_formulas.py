@@ -9,7 +9,7 @@ import pytest
 from repro.comm.algorithms.ring import Ring
 from repro.comm.algorithms.tree import ReductionTree
 from repro.comm.cost_model import fit_parameters
-from repro.papers.predict.formula import computation_ratio, expected_maximum, interpolated, needed_step, speed_up
+from repro.papers.predict.formula import computation_ratio, expected_maximum, interpolated, speed_up
 from repro.papers.predict.sharing import cost_by_class, shared_path
 
 ONE_PIECE = ReductionTree(shape="binomial", chunk_kib=None)
@@ -35,11 +35,9 @@ def test_epochs_between_two_batches_go_by_logarithms() -> None:
     assert interpolated(points, 99) is None
 
 
-def test_speed_up_and_the_step_that_it_needs() -> None:
+def test_speed_up_is_in_samples_a_second() -> None:
     # 8 workers that compute 0.7 s and communicate 0.1 s train 7 times as many samples a second
     assert speed_up(0.8, 64, 0.7, 8) == pytest.approx(7.0)
-    assert needed_step(0.1, 8, 7.0) == pytest.approx(0.7)
-    assert needed_step(0.1, 8, 8.0) is None
 
 
 @pytest.mark.parametrize(("world", "pieces"), [(2, 2), (4, 5), (8, 9), (16, 14), (32, 20)])

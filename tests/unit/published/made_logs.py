@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,12 @@ def log_lines(
         lines.append(mllog("eval_accuracy", value, at, epoch_num=4 * index))
     lines.append(mllog("run_stop", None, seconds, status=status))
     return lines
+
+
+def logs(seconds: tuple[float, ...], **kwargs: Any) -> dict[str, str]:
+    """A log for each time, by the name of its file."""
+    return {f"result_{index}.txt": "".join(log_lines(seconds=value, seed=index, **kwargs))
+            for index, value in enumerate(seconds)}
 
 
 def v06_log(seconds: float = 600.0) -> str:
@@ -99,3 +107,15 @@ def entry(root: Path, name: str = "fast", benchmark: str = "ImageNet", tsv: str 
                           "hardware": "8 chips", "timestamp": "2019-01-01", "misc": {"batchSize": 128}})
     (folder / f"{name}.json").write_text(default if description is None else description)
     return folder / f"{name}.tsv"
+
+
+def figures(page: str) -> dict[str, Any]:
+    """The figures of a page, by name."""
+    return {name: json.loads(unescape(text)) for name, text in re.findall(
+        r'<script type="application/json" id="([^"]+)">(.*?)</script>', page, flags=re.DOTALL)}
+
+
+def row(page: str, cell_id: str) -> str:
+    """The row of a cell on a page."""
+    (found,) = re.findall(rf'<tr id="c-{cell_id}">.*?</tr>', page, flags=re.DOTALL)
+    return str(found)

@@ -17,14 +17,9 @@ from repro.core.errors import OutputError, UsageError
 from repro.published.comparison.compare import compare_published
 from repro.published.comparison.contrast import PublishedContrast
 from repro.published.importing import import_results
-from tests.unit.published.made_logs import entry, log_lines, repository
+from tests.unit.published.made_logs import entry, log_lines, logs, repository
 
 SLOW, FAST = (600, 612, 625, 590, 605), (500, 505, 498, 510, 507)
-
-
-def logs(seconds: tuple[float, ...], **kwargs: Any) -> dict[str, str]:
-    return {f"result_{index}.txt": "".join(log_lines(seconds=value, seed=index, **kwargs))
-            for index, value in enumerate(seconds)}
 
 
 def published(root: Path, *systems: tuple[str, dict[str, str], str]) -> Path:

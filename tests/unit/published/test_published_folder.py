@@ -10,7 +10,7 @@ import pytest
 
 from repro.core import door
 from repro.core.errors import UsageError
-from repro.published.cells import as_cells, as_results, batch_costs
+from repro.published.cells import as_results, batch_costs
 from repro.published.mlperf import folder as mlperf_folder
 from repro.published.mlperf.folder import Imported, import_folder
 from tests.unit.published.made_logs import SYSTEM, log_lines, repository
@@ -218,8 +218,7 @@ def test_results_in_the_form_of_our_own(tmp_path: Path) -> None:
     assert results[0].samples_per_second == pytest.approx(12 * 1_281_167 / 600)
     assert (results[0].final, results[0].best) == (0.76, 0.76)
     assert len({item.trial_id for item in results}) == 5
-    cell = as_cells(found.cells)[0]
-    assert {item.cell_id for item in results} == {cell.cell_id} and cell.factors["org"] == "Acme"
+    assert {item.cell_id for item in results} == {cell.cell_id for cell in found.cells}
 
 
 def test_batch_size_against_epochs_of_runs_that_got_there(tmp_path: Path) -> None:
@@ -227,5 +226,5 @@ def test_batch_size_against_epochs_of_runs_that_got_there(tmp_path: Path) -> Non
     repository(tmp_path, {"result_0.txt": "".join(log_lines(batch=256)),
                           "result_1.txt": "".join(log_lines(batch=256, status="aborted"))}, system="small")
     costs = batch_costs(import_folder(tmp_path).results)
-    assert list(costs) == ["training_v4.0 resnet"]
-    assert [(cost.global_batch_size, cost.epochs) for cost in costs["training_v4.0 resnet"]] == [(256, 12), (4096, 12)]
+    assert [(of.round, of.benchmark, of.unit) for of in costs] == [("training_v4.0", "resnet", "epochs")]
+    assert [(cost.global_batch_size, cost.epochs) for cost in costs[0].costs] == [(256, 12), (4096, 12)]

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -24,12 +23,7 @@ from repro.cli.main import cli
 from repro.published.importing import import_results
 from repro.published.store import Published, read_published
 from tests.records import make_record
-from tests.unit.published.made_logs import entry, log_lines, repository
-
-
-def logs(seconds: tuple[float, ...], **kwargs: Any) -> dict[str, str]:
-    return {f"result_{index}.txt": "".join(log_lines(seconds=value, seed=index, **kwargs))
-            for index, value in enumerate(seconds)}
+from tests.unit.published.made_logs import entry, log_lines, logs, repository
 
 
 @pytest.fixture(scope="module")

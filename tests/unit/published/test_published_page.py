@@ -6,7 +6,6 @@ import json
 import re
 from html import unescape
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -19,12 +18,7 @@ from repro.published.importing import import_results
 from repro.published.record import PublishedPoint
 from repro.published.store import Published, read_published
 from tests.records import SUITE, Course, make_record
-from tests.unit.published.made_logs import entry, log_lines, repository
-
-
-def logs(seconds: tuple[float, ...], **kwargs: Any) -> dict[str, str]:
-    return {f"result_{index}.txt": "".join(log_lines(seconds=value, seed=index, **kwargs))
-            for index, value in enumerate(seconds)}
+from tests.unit.published.made_logs import entry, figures, log_lines, logs, repository, row
 
 
 @pytest.fixture
@@ -35,17 +29,6 @@ def published(tmp_path: Path) -> Published:
     repository(source, logs((400, 405, 398, 410)), system="few", round_name="training_v3.1")
     import_results("mlperf", source, tmp_path / "out")
     return read_published(tmp_path / "out")
-
-
-def figures(page: str) -> dict[str, Any]:
-    found = re.findall(r'<script type="application/json" id="([^"]+)">(.*?)</script>', page, re.DOTALL)
-    return {name: json.loads(text) for name, text in found}
-
-
-def row(page: str, cell_id: str) -> str:
-    match = re.search(rf'<tr id="c-{cell_id}">.*?</tr>', page, re.DOTALL)
-    assert match, cell_id
-    return match[0]
 
 
 def test_every_score_is_exact_in_its_row(published: Published) -> None:

@@ -22,6 +22,7 @@ from repro.published.importing import import_results
 from repro.published.speedrun.claims import judge_claims
 from repro.published.store import RECORD, RESULTS, Published, read_published
 from tests.records import make_record
+from tests.unit.published.made_logs import figures, row
 from tests.unit.published.made_speedruns import LOSSES, TIMES, Box, arm, runs, scaled
 
 BAD = (3.2784, 3.2901, 3.2777, 3.2890, 3.2794, 3.2783)
@@ -50,17 +51,6 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
     root = tmp_path_factory.mktemp("speedruns")
     import_results("speedrun", make(root / "in"), root / "out")
     return read_published(root / "out")
-
-
-def figures(page: str) -> dict[str, Any]:
-    return {name: json.loads(unescape(text)) for name, text in re.findall(
-        r'<script type="application/json" id="([^"]+)">(.*?)</script>', page, flags=re.DOTALL)}
-
-
-def row(page: str, cell_id: str) -> str:
-    found = re.search(rf'<tr id="c-{cell_id}">.*?</tr>', page, flags=re.DOTALL)
-    assert found is not None
-    return found[0]
 
 
 def test_every_arm_is_a_row_with_its_exact_figures_and_verdicts(published: Published) -> None:

@@ -51,7 +51,8 @@ def result(tmp_path: Path) -> Make:
         write_steps(log, 0, kept, [INPUT] * len(kept), [1.0] * len(kept), now[0])
         log.write(schema.RunStop(status="success", outcome=outcome, reason="because",
                                  samples_count=BATCH * len(SECONDS)))
-        log.write(schema.Phases.model_validate({"train": sum(SECONDS) + INPUT * len(SECONDS), "logging": 0.0}))
+        log.write(schema.Phases.model_validate({"train": sum(SECONDS) + INPUT * len(SECONDS), "logging": 0.0,
+                                                  "other": 0.5}))
         write_rank_steps(log, SLOWEST, SECONDS, [value + INPUT for value in SLOWEST] if whole else [])
         if memory:
             log.write(schema.MemoryPeaks(kind="allocated", init=[3 * MIB, 5 * MIB], training=[8 * MIB, 7 * MIB]))

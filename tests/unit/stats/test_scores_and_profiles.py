@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from repro.published.mlperf.rules import mlperf_score
 from repro.stats import (
     coefficient_of_variation,
     order_trend,
@@ -21,51 +20,6 @@ from repro.stats import (
 
 CALM = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 SAMPLE = st.lists(st.floats(0.1, 100).map(lambda x: round(x, 2)), min_size=2, max_size=10)
-
-
-# ---- MLPerf's score
-
-
-def test_the_score_drops_the_fastest_and_the_slowest() -> None:
-    found = mlperf_score([5, 1, 3, 2, 10])
-    assert (found.value, found.valid, found.reason, found.dropped) == (pytest.approx(10 / 3), True, "", (1, 10))
-    assert mlperf_score([5, 1, 3, 2, 10], scaling=1.5).value == pytest.approx(5)
-
-
-def test_a_miss_is_the_dropped_slowest_and_two_are_invalid() -> None:
-    found = mlperf_score([5, None, 3, 2, 10])
-    assert (found.value, found.dropped) == (pytest.approx(6), (2, None))
-    two = mlperf_score([5, None, None, 2, 10])
-    assert (two.value, two.valid) == (None, False)
-    assert two.reason == "2 of 5 runs missed the target; 1 may"
-    unet = mlperf_score([*range(1, 39), None, None], drop=4)  # drops 1 to 4, the two misses, 37 and 38
-    assert unet.value == pytest.approx(sum(range(5, 37)) / 32)
-    assert unet.dropped == (1, 2, 3, 4, 37, 38, None, None)
-
-
-def test_too_few_runs_give_no_score() -> None:
-    assert mlperf_score([1, 2]).reason == "2 runs leave none after 1 fastest and 1 slowest are dropped"
-    assert mlperf_score([]).value is None
-    assert mlperf_score([1, 2, 3, 4], runs=5).reason == "4 runs where the benchmark requires 5"
-    assert mlperf_score([1, 2, 3]).value == 2
-    for wrong in ([1, 2, -3], [1, 2, 0], [1, 2, math.nan], [1, 2, math.inf]):
-        with pytest.raises(ValueError, match="minutes must be"):
-            mlperf_score(wrong)
-    with pytest.raises(ValueError, match="runs to drop cannot be -1"):
-        mlperf_score([1, 2, 3], drop=-1)
-
-
-@CALM
-@given(st.lists(st.one_of(st.none(), st.floats(0.1, 1e4)), max_size=12), st.integers(0, 4))
-def test_the_score_is_mlcommons_own(minutes: list[float | None], drop: int) -> None:
-    from mlperf_logging.result_summarizer.result_summarizer import _compute_olympic_average
-
-    missed = minutes.count(None)
-    found = mlperf_score(minutes, drop).value
-    if missed > drop:
-        assert found is None
-    else:
-        assert found == pytest.approx(_compute_olympic_average([x for x in minutes if x is not None], missed, drop))
 
 
 # ---- how often one is quicker

@@ -1,17 +1,21 @@
-"""Tracking stores by their address: checks before MLflow gets it, places to look, failures in words, retries."""
+"""MLflow's tracking stores: checks of an address, configuration of the client, failures in words, retries, search."""
 
 from __future__ import annotations
 
 import fcntl
+import json
+import logging
 import os
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from repro.core.errors import TrackingError
@@ -257,3 +261,85 @@ class Backoff:
         pause = min(self._pause * random.uniform(0.5, 1.0), left)  # neither a secret nor a result
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         return pause
+
+
+@contextmanager
+def translated(uri: str) -> Iterator[None]:
+    """Turn the errors of MLflow, its HTTP and its database layer into a TrackingError: one line without credentials."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # deprecations inside MLflow do not concern our users
+            yield
+    except ImportError as error:
+        raise TrackingError(f"mlflow cannot be imported ({error}); pip install mlflow") from error
+    except _failures() as error:
+        failure = diagnose(error, uri)
+        text = f"{redacted(uri)}: {failure.text}; {advice(failure, uri)}"
+        raise (TransientError(text, failure.unreachable) if failure.transient else TrackingError(text)) from None
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    from alembic.util import CommandError
+    from google.protobuf.json_format import ParseError
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return MlflowException, SQLAlchemyError, CommandError, ParseError, json.JSONDecodeError, OSError
+
+
+def configure_mlflow(timeout_seconds: float) -> None:
+    """Configure MLflow before its import: no telemetry, few messages, and short time-outs for a dead server."""
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    os.environ["DO_NOT_TRACK"] = "true"
+    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
+    os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"  # two bars per file, for hundreds of files
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "CRITICAL")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(max(1, round(timeout_seconds))))
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "1")
+    os.environ.setdefault("MLFLOW_HTTP_RESPECT_RETRY_AFTER_HEADER", "false")  # the server can request an hour
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
+
+
+def each_once() -> AbstractContextManager[None]:
+    """Keep MLflow from repeating requests, even if the environment says otherwise.
+
+    If an answer is lost, the request may have succeeded; what the store holds must be read before the next request.
+    """
+    return setting({"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"})
+
+
+@contextmanager
+def setting(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of the environment meanwhile."""
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+PAGE = 1000
+
+
+def search(client: Any, experiment: str, wanted: str, order: str, view: int = 1) -> Iterator[Any]:
+    """Yield the runs of an experiment by their start, page by page.
+
+    Args:
+        wanted: a filter of MLflow's.
+        order: `ASC` or `DESC`.
+        view: MLflow's ViewType; by default the active runs.
+    """
+    token: str | None = None
+    while True:
+        page = client.search_runs([experiment], wanted, view, max_results=PAGE, page_token=token,
+                                  order_by=[f"attributes.start_time {order}"])
+        yield from page
+        token = page.token
+        if not token:
+            return
