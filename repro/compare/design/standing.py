@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from repro.compare.cells import ComparedCell, factors_of
+from repro.compare.cells import ComparedCell, by_cell, factors_of
 from repro.compare.design.sequential import Progress, progress_of, rerun_refusals
 from repro.compare.figures import Claim, ClaimVerdict, Comparison, bounds
 from repro.record.result.results import Result
@@ -38,10 +38,8 @@ def claims(plan: Plan, results: Sequence[Result]) -> tuple[Claim, ...]:
     """
     if not plan.design.is_contest:
         return ()
-    by_cell: dict[str, list[Result]] = {}
-    for result in results:
-        by_cell.setdefault(result.cell_id, []).append(result)
-    return tuple(claim_of(cell, by_cell.get(cell.cell_id, []), plan.suite.seeds) for cell in plan.cells)
+    trials = by_cell(results)
+    return tuple(claim_of(cell, trials[cell.cell_id], plan.suite.seeds) for cell in plan.cells)
 
 
 def claim_of(cell: ComparedCell, results: Sequence[Result], declared: int) -> Claim:
