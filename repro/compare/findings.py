@@ -82,6 +82,12 @@ class Findings:
         """The tuning of the record, checked; None if nothing was tuned."""
         return check_tuning(self.record)
 
+    @property
+    def phases(self) -> tuple[Record, ...]:
+        """The tuning below the record, if there is one, and the record."""
+        before = self.tuning.tuning if self.tuning is not None and self.tuning.scored_seed is not None else None
+        return (self.record,) if before is None else (before.record, self.record)
+
     @cached_property
     def tuning_figures(self) -> Mapping[str, Mapping[str, float]]:
         """Cell id -> what the tuning of its contender took; none if the tuning is not below the record."""
