@@ -15,11 +15,11 @@ from repro.compare.design.standing import Standing
 from repro.compare.evidence import drift
 from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.evidence.read_back import ReadBack
-from repro.compare.figures import Comparison, Metric
+from repro.compare.figures import Comparison
 from repro.compare.verdict.verdict import judged
 from repro.record.result.results import Result
 from repro.suite.metrics import METRICS
-from repro.suite.model import MARGIN
+from repro.suite.model import MARGIN, Metric
 from repro.suite.planning.plan import Plan
 
 

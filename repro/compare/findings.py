@@ -12,7 +12,7 @@ from repro.compare.design.effect import MainEffect
 from repro.compare.design.factorial import main_effects
 from repro.compare.design.standing import claims
 from repro.compare.figures import Claim
-from repro.compare.ranking.scores import NotScored, Scores, record_scores
+from repro.compare.ranking.scores import Scores, record_scores
 from repro.compare.ranking.tuning_check import TuningCheck, check_tuning, tuned_by, untuned_optimizers
 from repro.compare.runs.run_warnings import RunWarning, run_warnings
 from repro.compare.verdict.convergence import Convergence, check
@@ -68,7 +68,7 @@ class Findings:
         return tuple(check(self.record.plan, self.record.results))
 
     @cached_property
-    def scores(self) -> Scores | NotScored | None:
+    def scores(self) -> Scores | str | None:
         """Scores over workloads, the reason why there are none, or None for fewer than two workloads or contenders."""
         return record_scores(self.record)
 
