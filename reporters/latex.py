@@ -14,6 +14,7 @@ from repro.core.files import write_text
 from repro.record.folder.store import Record
 from repro.reporting import Reporter
 from repro.tables.layout import TextTable, compact
+from repro.tables.text import plural
 from repro.tables.values import plain
 from repro.tables.verdicts import FOOTNOTE
 
@@ -168,24 +169,18 @@ def _cautions(part: Shown) -> list[str]:
     """Return what stands beside the verdicts of the tables: further differences and cautions, each once."""
     told: list[tuple[str, str]] = []
     leading = _led(part)
-    for item in part.comparisons:
-        if item not in leading:
-            words = [f"it {item.also}"] if item.also else []
-            told += [(f"{item.candidate_label} against {item.baseline_label}", text)
-                     for text in (*words, *item.cautions)]
+    for item in (item for item in part.comparisons if item not in leading):
+        words = [f"it {item.also}"] if item.also else []
+        told += [(f"{item.candidate_label} against {item.baseline_label}", text) for text in (*words, *item.cautions)]
     for effect in (item for item in part.effects if item not in leading):
-        words = [f"it {other.words}" for other in effect.flagged] + ([f"it {effect.pooled.also}"]
-                                                                     if effect.pooled.also else [])
+        words = [f"it {text}" for text in (*(other.words for other in effect.flagged), effect.pooled.also) if text]
         told += [(f"main effect of {effect.factor}, {effect.level} against {effect.reference}", text)
                  for text in (*words, *effect.pooled.cautions)]
     alike: dict[str, list[tuple[str, str]]] = {}
     for subject, text in told:
         alike.setdefault(re.sub(r"[\d.]+", "#", text), []).append((subject, text))
-    return [f"{plain(same[0][0])}: {plain(same[0][1])}{_others(len(same) - 1)}" for same in alike.values()]
-
-
-def _others(count: int) -> str:
-    return f" (and {count} other verdict{'' if count == 1 else 's'} alike)" if count else ""
+    return [f"{plain(subject)}: {plain(text)}" + (f" (and {plural(len(rest), 'other verdict')} alike)" if rest else "")
+            for (subject, text), *rest in alike.values()]
 
 
 def text_list(title: str, texts: Iterable[str]) -> list[str]:

@@ -14,8 +14,7 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,7 @@ from repro.core.errors import OutputError, TrackingError
 from repro.core.events import read_events
 from repro.core.redact import redacted
 from repro.record.folder.store import Record
-from repro.record.log.reading import interpret
+from repro.record.log.reading import Recorded, interpret
 from repro.reporting import Reporter
 from repro.runner.tracking_store import (
     Backoff,
@@ -41,7 +40,6 @@ from repro.runner.tracking_store import (
     translated,
 )
 from repro.stats import paired_ratio
-from repro.suite.kinds.kinds import AnyTrialConfig
 from repro.suite.planning.cell import Cell
 
 from .tracking.metric_points import (
@@ -248,9 +246,13 @@ class _Replay:
             return
         view = trial_view(self.record, self.run, cell, course, span, self.alive, self._links(parent))
         image, sent = self._opened(view, parent)
-        training, cursor = _training(course.log, sent.logs.get(course.log.name, Cursor()), cell.choices)
-        system, system_cursor = _system(course.system_log, sent.logs.get(course.system_log.name, Cursor()))
-        figures = result_points(course.result, span[1], cell.choices.quality, self.record.plan.suite.metric) \
+        batch, quality = cell.choices.global_batch or 1, cell.choices.quality
+        training, cursor = _new_points(course.log, sent.logs.get(course.log.name, Cursor()),
+                                       lambda events: training_points(events, batch, quality))
+        begun = sent.logs.get(course.system_log.name, Cursor())
+        system, system_cursor = _new_points(course.system_log, begun,
+                                            lambda events: system_points(events, begun.count))
+        figures = result_points(course.result, span[1], quality, self.record.plan.suite.metric) \
             if course.result else []
         self.server.send(image, view, [*training, *system], figures)
         sent.logs = {course.log.name: cursor, course.system_log.name: system_cursor}
@@ -307,33 +309,22 @@ def _is_sent(course: AttemptRun, sent: Sent | None) -> bool:
                for path in (course.log, course.system_log) if path.exists())
 
 
-def _training(path: Path, cursor: Cursor, choices: AnyTrialConfig) -> tuple[list[MetricPoint], Cursor]:
-    events, offset = read_events(path, cursor.offset)
-    with _damage_reported(path):
-        points = list(training_points(map(interpret, events), choices.global_batch or 1, choices.quality))
-    return points, Cursor(offset=offset, count=cursor.count + len(events))
-
-
-def _system(path: Path, cursor: Cursor) -> tuple[list[MetricPoint], Cursor]:
-    events, offset = read_events(path, cursor.offset)
-    with _damage_reported(path):
-        points = list(system_points(map(interpret, events), cursor.count))
-    return points, Cursor(offset=offset, count=cursor.count + len(events))
-
-
-@contextmanager
-def _damage_reported(log: Path) -> Iterator[None]:
-    """Report events that give no figures as one error: a log from elsewhere can hold anything.
+def _new_points(
+    path: Path, cursor: Cursor, points: Callable[[Iterable[Recorded]], Iterable[MetricPoint]]
+) -> tuple[list[MetricPoint], Cursor]:
+    """Return the points of a log behind a cursor, and the cursor behind them; a log from elsewhere can hold anything.
 
     Raises:
         OutputError: the value of an event does not fit its key.
     """
+    events, offset = read_events(path, cursor.offset)
     try:
-        yield
+        found = list(points(map(interpret, events)))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         detail = " ".join(str(error).split())[:120]
         what = f"a damaged event, so it cannot be replayed ({type(error).__name__}: {detail})"
-        raise OutputError(f"{log}: {what}") from error
+        raise OutputError(f"{path}: {what}") from error
+    return found, Cursor(offset=offset, count=cursor.count + len(events))
 
 
 def _sha256(path: Path) -> str | None:

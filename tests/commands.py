@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -43,3 +44,9 @@ def command(folder: Path, *arguments: str, **variables: str) -> Ended:
         raise
     assert "Traceback" not in error and "internal error" not in error, error
     return Ended(process.returncode, out, error)
+
+
+def free_port() -> int:
+    """Return a TCP port of this machine that nobody listens at now."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import socket
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from repro.optimizers.rules import AdamW, Sgd
 from repro.seams.plugin import ModelOptions
 from repro.seams.preconditioner import Preconditioner, Unchanged
 from repro.seams.training import Batch, Comm, Engine, Job, Optimizer, Precision, Session, TrainingParts
+from tests.commands import free_port
 from tests.live_tensors import ReadbackCounter, live_bytes
 
 GLOBAL_BATCH = 16
@@ -351,12 +351,6 @@ class Ranks:
             process.kill()
             process.join(10)
         self.processes, self.pipes = [], {}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.plans import suite
+
 LOUD = """\
 import os
 from pathlib import Path
@@ -21,22 +23,11 @@ class Paced(Fake):
     title: ClassVar[str] = "paced"
     step_seconds: float = SECONDS
 """
-SUITE = """\
-suite: paced
-seeds: 2
-trial:
-  workload: digits
-  engine: own/paced.py:Paced
-  launcher: inline
-  batch: {global: 64}
-  optimizer: {kind: sgd, lr: 0.1}
-  stop: {metric: top1, target: 0.2, max_epochs: 2}
-  evaluate_every: 1437
-  device: cpu
+SUITE = suite("paced", """\
 matrix:
   engine.step_seconds: [0.01, 0.014]
 baseline: {engine: "own/paced.py:Paced", engine.step_seconds: 0.01}
-"""
+""", seeds=2, engine="own/paced.py:Paced", stop="{metric: top1, target: 0.2, max_epochs: 2}", launcher="inline")
 
 
 def write_suite(root: Path, seconds: float = 0.01) -> Path:

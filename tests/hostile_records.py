@@ -18,25 +18,15 @@ from click.testing import CliRunner
 from repro.cli.main import cli
 from repro.core import registry
 from repro.core.errors import ReproError
+from tests.plans import suite
 
-SUITE = """\
-suite: invented
-seeds: 2
-trial:
-  workload: digits
-  engine: fake
-  launcher: inline
-  batch: {global: 64}
-  optimizer: {kind: sgd, lr: 0.1}
-  stop: {metric: top1, target: 0.9, max_epochs: 2}
-  evaluate_every: 1437
-  device: cpu
+SUITE = suite("invented", """\
 matrix:
   engine:
     - {kind: fake, step_seconds: 0.010}
     - {kind: fake, step_seconds: 0.014}
 baseline: {engine: {step_seconds: 0.010}}
-"""
+""", seeds=2, engine="fake", stop="{metric: top1, target: 0.9, max_epochs: 2}", launcher="inline")
 VERBS: dict[str, tuple[str, ...]] = {
     "resume": ("run", "--resume", "RUN", "--no-mlflow"),
     "resume by force": ("run", "--resume", "RUN", "--no-mlflow", "--force", "--rerun-failed"),

@@ -16,6 +16,7 @@ from repro.record.environment.environment import take
 from repro.record.environment.plugin_code import plugin_code
 from repro.record.folder.index import seal
 from repro.record.folder.store import Record, read_record
+from tests.plans import suite
 from tests.records import Course, make_record
 
 SOURCE = '''
@@ -71,27 +72,15 @@ leo = letters:Lion
 [repro.comm]
 star = letters:Star
 '''
-SUITE = """\
-suite: letters
-title: Plug-ins of another package
-seeds: 5
-trial:
-  workload: letters
-  engine: {kind: sharded, level: 1}
-  processes: 2
-  comm: star
-  batch: {global: 64}
-  optimizer: {kind: leo, lr: 0.1}
-  stop: {metric: top1, target: 0.9, max_epochs: 8}
-  evaluate_every: 1437
-  device: cpu
+SUITE = suite("letters", """\
 matrix:
   engine.level: [1, 2]
 baseline: {engine: {level: 1}}
 primary:
   candidate: {engine: {level: 2}}
   baseline: {engine: {level: 1}}
-"""
+""", seeds=5, head="title: Plug-ins of another package\n", workload="letters", engine="{kind: sharded, level: 1}",
+    optimizer="{kind: leo, lr: 0.1}", processes=2, comm="star")
 
 
 def write_package(root: Path, layers: int = 2) -> None:

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from repro.suite.model import Trial
+from tests.plans import suite
 from tests.records import Course
 
-SCORES = """\
-suite: contenders
-title: Three optimizers on three workloads
-seeds: 6
-trial:
-  engine: ddp
-  processes: 1
-  batch: {global: 64}
-  stop: {metric: top1, target: 0.9, max_epochs: 8}
-  evaluate_every: 1437
-  device: cpu
-  optimizer: {kind: sgd, lr: 0.1, momentum: 0.9}
+SCORES = suite("contenders", """\
 matrix:
   workload: [digits, digits-mlp, mnist1d]
   optimizer: [{kind: sgd, lr: 0.1}, {kind: adamw, lr: 0.003}, {kind: sgd, lr: 0.05}]
 baseline: {optimizer.lr: 0.1}
-"""
+""", seeds=6, head="title: Three optimizers on three workloads\n", optimizer="{kind: sgd, lr: 0.1, momentum: 0.9}",
+    processes=1)
 
 
 def scores_course(trial: Trial) -> Course:

@@ -16,20 +16,10 @@ from repro.suite.contenders import tuning_suite
 from repro.suite.file import read_suite
 from repro.suite.model import Suite, Trial
 from repro.suite.planning.plan import make_plan
+from tests.plans import suite
 from tests.records import Course, write_record
 
-TUNED = """\
-suite: tuned-contenders
-title: Two optimizers on two workloads, tuned
-seeds: 6
-master_seed: 11
-trial:
-  engine: ddp
-  processes: 2
-  batch: {global: 64}
-  stop: {metric: top1, target: 0.9, max_epochs: 8}
-  evaluate_every: 1437
-  device: cpu
+TUNED = suite("tuned-contenders", """\
 matrix:
   workload: [digits, mnist1d]
   optimizer: [{kind: sgd, momentum: 0.9}, adamw]
@@ -49,7 +39,7 @@ tune:
       origin: three decades around the default
       space:
         optimizer.lr: {log: [0.00003, 0.03]}
-"""
+""", seeds=6, head="title: Two optimizers on two workloads, tuned\nmaster_seed: 11\n", processes=2)
 MACHINE = Machine("cpu", 0, 2)
 Play = Callable[[Trial], Course]
 

@@ -27,3 +27,23 @@ def setting(**changes: Any) -> Setting:
         "workload": "digits", "engine": "ddp", "comm": "backend", "precision": "fp32", "optimizer": "sgd",
         "launcher": "local", "processes": 2, "accumulation": 1, "device": "cpu", "device_count": 0}
     return Setting(**known | changes)
+
+
+TRIAL: dict[str, object] = {
+    "workload": "digits", "engine": "ddp", "batch": "{global: 64}", "optimizer": "{kind: sgd, lr: 0.1}",
+    "stop": "{metric: top1, target: 0.9, max_epochs: 8}", "evaluate_every": 1437, "device": "cpu"}
+"""The trial of `suite` where a test does not say otherwise."""
+
+
+def suite(name: str, more: str = "", *, head: str = "", seeds: int = 1, **trial: object) -> str:
+    """Return a suite of small trials as YAML text.
+
+    Args:
+        more: the sections after the trial; what a matrix in it varies is not stated in the trial.
+        head: the keys before the trial, but for `suite` and `seeds`.
+        trial: entries of the trial next to or in place of `TRIAL`, as YAML; None leaves one out.
+    """
+    stated = {key: value for key, value in (TRIAL | trial).items()
+              if value is not None and (key in trial or f"\n  {key}:" not in more)}
+    lines = "".join(f"  {key}: {value}\n" for key, value in stated.items())
+    return f"suite: {name}\nseeds: {seeds}\n{head}trial:\n{lines}{more}"

@@ -15,7 +15,7 @@ from repro.engines.precisions import Bf16Autocast, Fp32
 from repro.engines.torch_engines import Ddp
 from repro.optimizers.rules import Sgd
 from repro.seams.training import Job, TrainingParts
-from tests.engine_ranks import free_port
+from tests.commands import free_port
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.tracking_server import free_port
+from tests.commands import free_port
 
 needs_redis = pytest.mark.skipif(shutil.which("redis-server") is None,
                                  reason="redis-server is not installed: apt-get install redis-server")

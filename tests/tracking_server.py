@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
 
-from tests.commands import environment
+from tests.commands import environment, free_port
 
 READY_SECONDS = 300
 """Until it answers, also where others work on the machine."""
@@ -27,11 +26,6 @@ class Site:
 
     uri: str
     database: Path
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 @contextmanager

@@ -219,10 +219,7 @@ class Trace:
 class Drawn:
     """A trace in units of the view box."""
 
-    color: int
-    symbol: str
-    dash: str
-    thin: bool
+    trace: Trace
     path: str
     marks: tuple[tuple[float, float, str], ...]
     """(x, y, tooltip)."""
@@ -270,8 +267,7 @@ def sketch(
         title, counted, across, tuple((right_of(tick), tick.text, tick.anchor) for tick in x.ticks),
         tuple((down(value), (names or {}).get(value) or tick_text(value, y.digits)) for value in y.values),
         tuple(Drawn(
-            trace.color, trace.symbol, trace.dash, trace.thin,
-            _path([(right(a), down(b)) for a, b in trace.points], trace.stepped) if trace.dash else "",
+            trace, _path([(right(a), down(b)) for a, b in trace.points], trace.stepped) if trace.dash else "",
             tuple((right(a), down(b), words) for (a, b), words in zip(trace.points, trace.words, strict=False)),
             tuple((right(low), right(high), down(b)) for (low, high), (_, b)
                   in zip(trace.spans, trace.points, strict=False)),

@@ -108,9 +108,9 @@ def template(name: str) -> str:
     return files("repro.templates").joinpath(name).read_text(encoding="utf-8").replace("\r\n", "\n")
 
 
-def milliseconds(value: float) -> Number:
+def milliseconds(value: float | None) -> Number | None:
     """Format seconds as milliseconds; the exact value stays in seconds."""
-    return Number(value, f"{significant(value * 1e3)}\N{NO-BREAK SPACE}ms")
+    return None if value is None else Number(value, f"{significant(value * 1e3)}\N{NO-BREAK SPACE}ms")
 
 
 def decimals(value: float | None) -> Number | None:
@@ -140,7 +140,7 @@ def inline_json(data: Any) -> Markup:
 
 FILTERS: dict[str, Callable[..., Any]] = {
     "inline_json": inline_json, "spaced": spaced, "capitalize_first": lambda text: text[:1].upper() + text[1:],
-    "milliseconds": lambda value: None if value is None else milliseconds(value), "number": number, "seconds": seconds,
+    "milliseconds": milliseconds, "number": number, "seconds": seconds,
     "share": share, "significant": significant, "gibibytes": gibibytes, "moment": moment, "decimals": decimals,
     "whole": lambda value: Number(value, f"{value:,}"),
 }

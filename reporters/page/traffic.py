@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from statistics import mean, median
 
 from repro.compare import PAIRED_HASHES
@@ -26,13 +25,9 @@ NEGLIGIBLE = 0.01
 """Share of a rank's payload that can be uncounted without a note: barriers, names, single numbers."""
 
 
-class NoTraffic(Enum):
-    """The reason for a cell without values; the page shows the enum's value."""
-
-    NO_TRIAL = "no trial yet"
-    ONE_PROCESS = "one process: nothing to send"
-    BACKEND = "the backend's own collectives: it counts neither bytes nor waiting time"
-    NOT_RECORDED = "no trial of this cell recorded its traffic"
+NO_TRIAL, ONE_PROCESS = "no trial yet", "one process: nothing to send"
+BACKEND = "the backend's own collectives: it counts neither bytes nor waiting time"
+NOT_RECORDED = "no trial of this cell recorded its traffic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +36,8 @@ class TrafficRow:
 
     mark: CellMark
     n: int
-    absence: NoTraffic | None
-    """Reason for missing values; None if there are values."""
+    absence: str
+    """Reason for missing values; "" if there are values."""
     collectives: Number | None
     sent: Number | None
     formula: Number | None
@@ -97,7 +92,7 @@ def traffic(record: Record) -> TrafficTable:
     assumed = {name for item in record.results if item.traffic and item.traffic.formula
                for name in item.traffic.formula.assumed}
     busy = any(cell.choices.processes > 1 for cell in record.plan.cells)
-    ran = any(row.absence not in (NoTraffic.NO_TRIAL, NoTraffic.ONE_PROCESS) for row in rows)
+    ran = any(row.absence not in (NO_TRIAL, ONE_PROCESS) for row in rows)
     return TrafficTable(rows=rows, overlap=tuple(_overlaps(record, known)), any=busy and ran,
                         assumed=tuple(sorted(assumed)))
 
@@ -148,15 +143,15 @@ def _partial(shares: Sequence[float]) -> str:
     return f"excludes {share} of the payload, which the backend sent" if most > NEGLIGIBLE else ""
 
 
-def _absence(cell: Cell, results: Sequence[Result], known: Sequence[object]) -> NoTraffic | None:
+def _absence(cell: Cell, results: Sequence[Result], known: Sequence[object]) -> str:
     if cell.choices.processes == 1:
-        return NoTraffic.ONE_PROCESS
+        return ONE_PROCESS
     if known:
-        return None
+        return ""
     if not results:
-        return NoTraffic.NO_TRIAL
+        return NO_TRIAL
     own = isinstance(cell.choices, TrainingConfig) and cell.choices.comm.get(Comm).own_algorithm
-    return NoTraffic.NOT_RECORDED if own else NoTraffic.BACKEND
+    return NOT_RECORDED if own else BACKEND
 
 
 def _agreement(pairs: Sequence[tuple[int, int]]) -> str:

@@ -22,10 +22,10 @@ class LayerRow:
 
     mark: CellMark
     layer: LayerCost
-    reduce_bytes: Number
-    factor_bytes: Number
-    reduce_seconds: Number
-    factor_seconds: Number
+    reduce_bytes: Number | None
+    factor_bytes: Number | None
+    reduce_seconds: Number | None
+    factor_seconds: Number | None
     choice: str
 
 

@@ -151,12 +151,8 @@ def result_points(
     if result.bracket:
         values |= {f"target/{name}": value for name, value in result.bracket.model_dump().items()}
     head = f"{ANSWER}/{column_of(declared)}" if declared else ""
-    return list(_points(dict(sorted(values.items(), key=lambda item: _place(item[0], head))), 0, time_ms))
-
-
-def _place(key: str, head: str) -> tuple[bool, bool]:
-    """Return what sorts the declared metric first, then the rest of the answer."""
-    return key != head, not key.startswith(f"{ANSWER}/")
+    ordered = sorted(values, key=lambda key: (key != head, not key.startswith(f"{ANSWER}/")))  # the answer first
+    return list(_points({key: values[key] for key in ordered}, 0, time_ms))
 
 
 def trials_to_come(record: Record, time_ms: int) -> tuple[int, int]:

@@ -56,21 +56,11 @@ def audit(source: str, mapping: Path | None = None) -> Audit:
         UsageError: the source is none of these, or cannot be read.
         TrackingError: the tracking store does not answer.
     """
-    facts = read_facts(source, mapping)
+    facts = _experiment(source, mapping) if mapping is not None else _folder(Path(source))
     return Audit(
         title=facts.title, origin=facts.origin, cells=len(facts.cells), runs=len(facts.runs),
         findings=tuple(failing_first(check_facts(facts))),
     )
-
-
-def read_facts(source: str, mapping: Path | None) -> Facts:
-    """Read a run folder, published results (imported or not) or, with `mapping`, an MLflow experiment.
-
-    Raises:
-        UsageError: the source is none of these, or cannot be read.
-        TrackingError: the tracking store does not answer.
-    """
-    return _experiment(source, mapping) if mapping is not None else _folder(Path(source))
 
 
 def _experiment(name: str, mapping: Path) -> Facts:

@@ -152,7 +152,7 @@ def _cell(key: tuple[str, ...], runs: Sequence[LoggedRun], meaning: Meaning) -> 
     others = {source: value for source, value in zip(meaning.cell, key, strict=True) if source not in separate}
     target = meaning.target
     return CellFacts(
-        cell_id=_cell_id(key), label=", ".join(f"{_name(source)} {value}" for source, value in
+        cell_id=json.dumps(key), label=", ".join(f"{_name(source)} {value}" for source, value in
                                                zip(meaning.cell, key, strict=True)),
         runs=facts, workers=_count(runs, meaning.workers), global_batch=_count(runs, meaning.global_batch),
         model=_join(runs, meaning.model), others=json.dumps(others, sort_keys=True),
@@ -200,11 +200,7 @@ def _contrasts(groups: Mapping[tuple[str, ...], object], meaning: Meaning) -> tu
     if meaning.baseline not in groups:
         known = join(", ".join(key) for key in groups)
         raise UsageError(f"baseline: no cell has {', '.join(meaning.baseline)}; cells: {known}")
-    return tuple((_cell_id(key), _cell_id(meaning.baseline)) for key in groups if key != meaning.baseline)
-
-
-def _cell_id(key: tuple[str, ...]) -> str:
-    return json.dumps(key)
+    return tuple((json.dumps(key), json.dumps(meaning.baseline)) for key in groups if key != meaning.baseline)
 
 
 def _hyperparameters(runs: Sequence[LoggedRun], meaning: Meaning) -> dict[str, str]:

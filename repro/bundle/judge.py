@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 from repro.bundle.difference import ExecutionDifference, between_executions
 from repro.compare import Comparison
+from repro.compare.cells import Named
 from repro.compare.evidence.evidence import NO_SPREAD, ComparisonRequest, Evidence, examine
 from repro.compare.evidence.pairing import Observed, cell_trials, mismatch
-from repro.compare.runs.two_runs import Named
 from repro.compare.verdict.sentences import describe_resumed_trials, grids_alone, too_coarse
 from repro.compare.verdict.verdict import judged
 from repro.core.errors import visible

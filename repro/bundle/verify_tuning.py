@@ -12,6 +12,7 @@ from repro.core.files import read_bounded
 from repro.core.yaml_file import MAX_BYTES, YamlFile
 from repro.record.derive.trial_log import TrialLog
 from repro.record.folder.store import TUNING, Record, read_record
+from repro.record.hopeless import HopelessRule
 from repro.record.log.reading import read_log
 from repro.record.log.schema import Bar, HopelessBar
 from repro.record.result.results import Result
@@ -20,7 +21,6 @@ from repro.record.tuning import (
     DECLARED,
     FROZEN,
     Declared,
-    HopelessRule,
     Tuning,
     read_declared,
     read_tuning,

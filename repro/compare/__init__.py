@@ -3,32 +3,7 @@
 from repro.compare.cells import factors_of
 from repro.compare.comparing import compare, contrast
 from repro.compare.evidence.pairing import PAIRED_HASHES
-from repro.compare.figures import (
-    DECIDED,
-    Bounds,
-    Comparison,
-    Estimate,
-    Metric,
-    Pair,
-    Verdict,
-)
+from repro.compare.figures import DECIDED, Bounds, Comparison, Estimate, Pair, Verdict
 from repro.compare.verdict.summary import Summary, summarize
 from repro.suite.metrics import METRICS, MetricSpec
-
-__all__ = [
-    "DECIDED",
-    "METRICS",
-    "PAIRED_HASHES",
-    "Bounds",
-    "Comparison",
-    "Estimate",
-    "Metric",
-    "MetricSpec",
-    "Pair",
-    "Summary",
-    "Verdict",
-    "compare",
-    "contrast",
-    "factors_of",
-    "summarize",
-]
+from repro.suite.model import Metric

@@ -61,7 +61,7 @@ def cell_figures(results: Sequence[Result]) -> dict[str, float]:
     known = [item for item in results if item.step_seconds is not None and meaning(item.status).counts]
     found = {}
     for figure in (figure for group in GROUPS.values() for figure in group):
-        if values := [value for item in known if (value := _read(item, figure.path)) is not None]:
+        if values := [value for item in known if (value := item.at(figure.path)) is not None]:
             found[figure.path] = median(values)
     return found
 
@@ -92,13 +92,6 @@ MEMORY = {
 """`Result.memory` -> what it counts."""
 STATES = ("the memory of model states is modelled, not measured: weights, gradients, master weights and optimizer by "
           "the engine's formula, without activations, buckets and gathered weights")
-
-
-def _read(result: Result, path: str) -> float | None:
-    head, _, rest = path.partition(".")
-    value = getattr(result, head)
-    found: float | None = getattr(value, rest) if rest and value is not None else value
-    return found
 
 
 @dataclass(frozen=True, slots=True)

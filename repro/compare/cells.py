@@ -5,11 +5,13 @@ A cell is an id, a label and factors.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from repro.core import pattern
+from repro.record.result.results import Result
 from repro.suite.choice import Choice
 from repro.suite.model import Contrast, Suite
 from repro.suite.planning.cell import Cell
@@ -24,6 +26,23 @@ class ComparedCell(Protocol):
     def label(self) -> str: ...
     @property
     def choices(self) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What stands in the place of a cell: one with a name that includes its run, or a level of a factor."""
+
+    cell_id: str
+    label: str
+    choices: Any
+
+
+def by_cell(results: Iterable[Result]) -> Mapping[str, list[Result]]:
+    """Return cell id -> its results, in the order given; an empty list for any other cell."""
+    found: defaultdict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        found[result.cell_id].append(result)
+    return found
 
 
 def factors_of(cell: ComparedCell) -> Mapping[str, Any]:
@@ -169,9 +188,9 @@ class Factors:
         self.cells = tuple(cells)
         self.names = tuple(suite.matrix)
         fields = dict.fromkeys((*suite.matrix, *(key for item in suite.settings for key in item.values)))
+        self._data = [factors_of(cell) for cell in cells]
         self._levels = [{name: _level_of(cell, data, name, fields) for name in self.names}
-                        for cell in cells for data in [cell.choices.model_dump(mode="json", by_alias=True)]]
-        self._data = [cell.choices.model_dump(mode="json", by_alias=True) for cell in cells]
+                        for cell, data in zip(cells, self._data, strict=True)]
 
     def levels(self, factor: str) -> list[Level]:
         """Return the levels of a factor that some cell has, in the order of the plan."""

@@ -10,16 +10,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from repro.compare.cells import CellIndex, ComparedCell, contrast_pairs
+from repro.compare.cells import CellIndex, ComparedCell, by_cell, contrast_pairs
 from repro.compare.design.standing import Standing
 from repro.compare.evidence import drift
 from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.evidence.read_back import ReadBack
-from repro.compare.figures import Comparison, Metric
+from repro.compare.figures import Comparison
 from repro.compare.verdict.verdict import judged
 from repro.record.result.results import Result
 from repro.suite.metrics import METRICS
-from repro.suite.model import MARGIN
+from repro.suite.model import MARGIN, Metric
 from repro.suite.planning.plan import Plan
 
 
@@ -60,12 +60,9 @@ def compare(
     index = CellIndex(plan.cells)
     first, contrasts = contrast_pairs(index, suite, baseline)
     standing, spec = Standing(plan, results, started_ms), METRICS[chosen]
-    by_cell: dict[str, list[Result]] = {}
-    for result in standing.used:
-        by_cell.setdefault(result.cell_id, []).append(result)
-    doubts = drift.doubts(plan, standing.used, started_ms)
+    trials, doubts = by_cell(standing.used), drift.doubts(plan, standing.used, started_ms)
     found = judged([
-        examine(index.cells[one], index.cells[other], by_cell.get(one, []), by_cell.get(other, []), ComparisonRequest(
+        examine(index.cells[one], index.cells[other], trials[one], trials[other], ComparisonRequest(
             metric=chosen, primary=(one, other) == first and chosen == suite.metric and not one_family,
             planned=plan.design.common, margin=suite.margin, horizon=suite.horizon,
             refusals=(*doubts.refusals(one, other), *(standing.waits if pilot else standing.refusals(one, spec))),
@@ -75,7 +72,8 @@ def compare(
         for one, other in contrasts
     ])
     read_back = ReadBack(plan, results)
-    return [read_back.with_differences(standing.placed(item)) for item in found]
+    return [item.model_copy(update={"differs": read_back.differences(item.candidate, item.baseline)})
+            for item in map(standing.placed, found)]
 
 
 def contrast(

@@ -12,7 +12,6 @@ from repro.core.frozen import Frozen
 from repro.record.result.remarks import Worded
 from repro.suite.design import claim_text
 from repro.suite.metrics import METRICS
-from repro.suite.model import Metric
 
 AdviceKind = Literal["missing_pairs", "lost_trials", "more_pairs", "declare_pairs", "equal_grids", "pair_trials",
                      "next_look", "tested", "tested_in_a_contest", "looks_used_up"]
@@ -287,11 +286,6 @@ class Comparison(Frozen):
 def bounds(interval: stats.Interval | None) -> Bounds | None:
     """An interval of the statistics as part of a record."""
     return None if interval is None else Bounds(low=interval.low, high=interval.high, level=interval.level)
-
-
-__all__ = ["DECIDED", "Adjusted", "Bounds", "Comparison", "Difference", "Estimate", "GridFacts", "MarginTest", "Metric",
-           "Pair",
-           "Restricted", "TimeSplit", "Verdict", "bounds"]
 
 
 ClaimVerdict = Literal["supported", "not supported", "cannot be tested"]

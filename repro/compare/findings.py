@@ -12,7 +12,7 @@ from repro.compare.design.effect import MainEffect
 from repro.compare.design.factorial import main_effects
 from repro.compare.design.standing import claims
 from repro.compare.figures import Claim
-from repro.compare.ranking.scores import NotScored, Scores, record_scores
+from repro.compare.ranking.scores import Scores, record_scores
 from repro.compare.ranking.tuning_check import TuningCheck, check_tuning, tuned_by, untuned_optimizers
 from repro.compare.runs.run_warnings import RunWarning, run_warnings
 from repro.compare.verdict.convergence import Convergence, check
@@ -68,7 +68,7 @@ class Findings:
         return tuple(check(self.record.plan, self.record.results))
 
     @cached_property
-    def scores(self) -> Scores | NotScored | None:
+    def scores(self) -> Scores | str | None:
         """Scores over workloads, the reason why there are none, or None for fewer than two workloads or contenders."""
         return record_scores(self.record)
 
@@ -81,6 +81,12 @@ class Findings:
     def tuning(self) -> TuningCheck | None:
         """The tuning of the record, checked; None if nothing was tuned."""
         return check_tuning(self.record)
+
+    @property
+    def phases(self) -> tuple[Record, ...]:
+        """The tuning below the record, if there is one, and the record."""
+        before = self.tuning.tuning if self.tuning is not None and self.tuning.scored_seed is not None else None
+        return (self.record,) if before is None else (before.record, self.record)
 
     @cached_property
     def tuning_figures(self) -> Mapping[str, Mapping[str, float]]:

@@ -21,13 +21,13 @@ from repro.record.derive.derive import damaged_log, derive, with_energy
 from repro.record.folder.checkpoint import Checkpoints, Resumption
 from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record
+from repro.record.hopeless import HopelessRule
 from repro.record.log.reading import follow_log, log_damage, read_log
 from repro.record.log.schema import Evaluation, RunStart, SystemSample
 from repro.record.result.parts import Energy
 from repro.record.result.remarks import OutOfTime, Reason, stated
 from repro.record.result.results import Result
 from repro.record.result.status import INTERRUPTED, NOT_LAUNCHED, REFUSED, STARTED, meaning
-from repro.record.tuning import HopelessRule
 from repro.runner.context import RunContext
 from repro.runner.energy_meter import EnergyMeter
 from repro.runner.launching import Launchers, entry_of

@@ -27,9 +27,9 @@ from repro.record.folder.index import seal_again, unseal
 from repro.record.folder.resume import began_elsewhere, trials_to_run
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.folder.stored_code import copy_code, keep_code
+from repro.record.hopeless import HopelessRule
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
-from repro.record.tuning import HopelessRule
 from repro.runner import preflight
 from repro.runner.attempt import TrialStarter, remove_useless
 from repro.runner.context import Options, RunContext, Watcher

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from repro.stats.interval import Interval, from_log
-from repro.stats.sample import finite
+from repro.stats.sample import finite, margin_edge
 
 BETS = (0.3, 0.7, 1.5, 4.0)
 MISSED_SIZE = 2.0
@@ -92,7 +92,7 @@ def e_same(logs: Sequence[float], margin: float) -> float:
     Raises:
         ValueError: no pairs, one that is not finite, or a margin that is not positive.
     """
-    values, edge = finite(_flat(logs).tolist(), "logs of ratios"), _edge(margin)
+    values, edge = finite(_flat(logs).tolist(), "logs of ratios"), margin_edge(margin)
     return min(_largest(bet(values, -edge).above), _largest(bet(values, edge).below))
 
 
@@ -126,12 +126,8 @@ def _limit(values: np.ndarray, reach: float, threshold: float) -> float | None:
     return inside
 
 
-def _largest_log(stakes: np.ndarray) -> float:
-    return max(0.0, float(np.max(stakes)))
-
-
 def _largest(stakes: np.ndarray) -> float:
-    return math.exp(min(_largest_log(stakes), 700.0))
+    return math.exp(min(max(0.0, float(np.max(stakes))), 700.0))
 
 
 def _flat(logs: Sequence[float]) -> np.ndarray:
@@ -141,7 +137,3 @@ def _flat(logs: Sequence[float]) -> np.ndarray:
     return values
 
 
-def _edge(margin: float) -> float:
-    if not (margin > 0 and math.isfinite(margin)):
-        raise ValueError(f"a margin is a positive number, 0.05 for 5 %, not {margin}")
-    return math.log1p(margin)

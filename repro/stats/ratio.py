@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from repro.stats.interval import Interval, from_log, t_quantile
-from repro.stats.sample import at_least, check_level, deviation, finite, mean, positive, spread
+from repro.stats.sample import at_least, check_level, deviation, finite, margin_edge, mean, positive, spread
 
 
 def log_ratios(candidate: Sequence[float], baseline: Sequence[float]) -> np.ndarray:
@@ -145,11 +145,9 @@ def tost_welch(
 def _outcome(mean: float, error: float, freedom: float, margin: float, alpha: float) -> Equivalence:
     from scipy.special import stdtr
 
-    if not (margin > 0 and math.isfinite(margin)):
-        raise ValueError(f"a margin is a positive number, 0.05 for 5 %, not {margin}")
+    edge = margin_edge(margin)
     if not 0 < alpha < 0.5:
         raise ValueError(f"alpha must be between 0 and 0.5, not {alpha}")
-    edge = math.log1p(margin)
     p = max(float(stdtr(freedom, (mean - edge) / error)), float(stdtr(freedom, (-edge - mean) / error)))
     half = t_quantile(1 - alpha, freedom) * error
     interval = Interval(from_log(mean - half), from_log(mean + half), 1 - 2 * alpha)

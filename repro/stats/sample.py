@@ -61,6 +61,17 @@ def check_level(level: float) -> float:
     return level
 
 
+def margin_edge(margin: float) -> float:
+    """Return the log of 1 + margin, the largest log ratio that is within it.
+
+    Raises:
+        ValueError: the margin is not a positive finite number.
+    """
+    if not (margin > 0 and math.isfinite(margin)):
+        raise ValueError(f"a margin is a positive number, 0.05 for 5 %, not {margin}")
+    return math.log1p(margin)
+
+
 def mean(array: np.ndarray) -> float:
     """Return the mean of at least one value; numpy's own spends most of its time on what only larger arrays need."""
     return float(array.sum()) / len(array)

@@ -5,28 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from repro.compare import METRICS
-from repro.compare.ranking.scores import TWICE, ContenderScore, Scores
+from repro.compare.ranking.scores import TWICE, Scores
 
 from .layout import Column, TextTable, count, ends, figure, laid, name, rounded, words
-from .values import Row, bounds, estimate, plain
+from .values import Row, estimate, plain
 
 
 def score_rows(found: Scores) -> Iterator[Row]:
     """Yield one row per contender."""
     for item in found.contenders:
-        yield _score(found, item)
-
-
-def _score(found: Scores, item: ContenderScore) -> Row:
-    row: Row = {"contender": plain(item.name), "by": plain(", ".join(found.by)), "origin": " and ".join(found.origins),
-                "metric": found.metric, "workloads": len(found.workloads), "solved": item.solved,
-                "tau_max": found.tau_max}
-    row |= estimate("score", item.score)
-    row |= {"best_share": item.best_share, "reference": plain(found.reference)}
-    row |= {"mean_ratio": item.mean_ratio.value if item.mean_ratio else None}
-    row |= bounds("mean_ratio", item.mean_ratio.interval if item.mean_ratio else None)
-    return row | {"withheld": plain(item.withheld), "draws": found.draws,
-                  "cautions": plain("; ".join(found.cautions))}
+        yield {"contender": plain(item.name), "by": plain(", ".join(found.by)), "origin": " and ".join(found.origins),
+               "metric": found.metric, "workloads": len(found.workloads), "solved": item.solved,
+               "tau_max": found.tau_max, **estimate("score", item.score), "best_share": item.best_share,
+               "reference": plain(found.reference), **estimate("mean_ratio", item.mean_ratio),
+               "withheld": plain(item.withheld), "draws": found.draws, "cautions": plain("; ".join(found.cautions))}
 
 
 def score_time_rows(found: Scores) -> Iterator[Row]:

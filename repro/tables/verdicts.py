@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from repro.compare import METRICS, Comparison
-from repro.compare.design.effect import Interaction, MainEffect
+from repro.compare.design.effect import MainEffect
 from repro.compare.figures import Claim
 from repro.compare.findings import Findings
 from repro.tables.layout import (
@@ -32,31 +32,26 @@ def comparison_rows(found: Iterable[Comparison], origins: Mapping[str, str]) -> 
         origins: cell id -> origin of its figures.
     """
     for item in found:
-        row: Row = {
+        restricted, same = item.restricted, item.equivalence
+        yield {
             "candidate": item.candidate, "candidate_cell": plain(item.candidate_label), "baseline": item.baseline,
             "baseline_cell": plain(item.baseline_label), "origin": pair_origin(item, origins),
             "metric": item.metric, "primary": item.primary, "paired": item.paired, "n": item.n, "ratio": item.ratio,
+            **bounds("ratio", item.interval), "speedup": item.speedup, "verdict": item.verdict,
+            "refused": item.refused, "because": plain(item.because), "p": item.p, "p_adjusted": item.p_adjusted,
+            "family": item.family, **estimate("welch", item.welch),
+            **estimate("split_samples", item.split.samples if item.split else None),
+            **estimate("split_throughput", item.split.throughput if item.split else None),
+            "split_words": item.split.words if item.split else None,
+            "restricted_ratio": restricted.ratio if restricted else None,
+            "restricted_horizon": restricted.horizon if restricted else None,
+            **bounds("restricted", restricted.interval if restricted else None), "log_rank_p": item.log_rank_p,
+            **estimate("probability_less", item.probability_less),
+            "equivalence_margin": same.margin if same else None, "equivalence_p": same.p if same else None,
+            "equivalence_p_adjusted": same.p_adjusted if same else None,
+            "equivalent": same.equivalent if same else None, "settles": plain(item.settles),
+            "differs": plain(item.also), "cautions": plain("; ".join(item.cautions)),
         }
-        row |= bounds("ratio", item.interval)
-        row |= {"speedup": item.speedup, "verdict": item.verdict, "refused": item.refused,
-                "because": plain(item.because),
-                "p": item.p, "p_adjusted": item.p_adjusted, "family": item.family}
-        row |= estimate("welch", item.welch)
-        row |= estimate("split_samples", item.split.samples if item.split else None)
-        row |= estimate("split_throughput", item.split.throughput if item.split else None)
-        row |= {"split_words": item.split.words if item.split else None}
-        restricted, same = item.restricted, item.equivalence
-        row |= {"restricted_ratio": restricted.ratio if restricted else None,
-                "restricted_horizon": restricted.horizon if restricted else None}
-        row |= bounds("restricted", restricted.interval if restricted else None)
-        row |= {"log_rank_p": item.log_rank_p}
-        row |= estimate("probability_less", item.probability_less)
-        row |= {"equivalence_margin": same.margin if same else None, "equivalence_p": same.p if same else None,
-                "equivalence_p_adjusted": same.p_adjusted if same else None,
-                "equivalent": same.equivalent if same else None}
-        row |= {"settles": plain(item.settles), "differs": plain(item.also),
-                "cautions": plain("; ".join(item.cautions))}
-        yield row
 
 
 def pair_origin(item: Comparison, origins: Mapping[str, str]) -> str:
@@ -129,39 +124,31 @@ def effect_rows(found: Sequence[MainEffect], origin: str) -> Iterator[Row]:
     """
     for item in found:
         pooled = item.pooled
-        row = _effect(item, origin) | {
+        yield _effect(item, origin) | {
             "combinations": item.combinations, "incomplete": item.incomplete, "failed": item.failed,
-            "seeds": pooled.n, "ratio": pooled.ratio,
-        }
-        row |= bounds("ratio", pooled.interval)
-        row |= {"speedup": pooled.speedup, "verdict": pooled.verdict, "refused": pooled.refused,
-                "because": plain(pooled.because), "p": pooled.p, "p_adjusted": pooled.p_adjusted,
-                "family": pooled.family, "settles": plain(pooled.settles),
-                "depends_on": plain(", ".join(dict.fromkeys(other.factor for other in item.flagged))),
-                "differs": plain(pooled.also), "cautions": plain("; ".join(pooled.cautions))}
-        yield row
+            "seeds": pooled.n, "ratio": pooled.ratio, **bounds("ratio", pooled.interval),
+            "speedup": pooled.speedup, "verdict": pooled.verdict, "refused": pooled.refused,
+            "because": plain(pooled.because), "p": pooled.p, "p_adjusted": pooled.p_adjusted,
+            "family": pooled.family, "settles": plain(pooled.settles),
+            "depends_on": plain(", ".join(dict.fromkeys(other.factor for other in item.flagged))),
+            "differs": plain(pooled.also), "cautions": plain("; ".join(pooled.cautions))}
 
 
 def interaction_rows(found: Sequence[MainEffect], origin: str) -> Iterator[Row]:
     """Yield one row per difference of a main effect between two levels of another factor."""
     for item in found:
         for other in item.interactions:
-            yield _effect(item, origin) | _interaction(other)
+            yield _effect(item, origin) | {
+                "other_factor": plain(other.factor), "other_level": plain(other.level),
+                "other_reference": plain(other.reference), "combinations": other.combinations,
+                "ratio_here": other.ratio_here, "ratio_there": other.ratio_there, "ratio": other.ratio,
+                **bounds("ratio", other.interval), "p": other.p, "p_adjusted": other.p_adjusted,
+                "flagged": other.flagged, "reverses": other.reverses}
 
 
 def _effect(item: MainEffect, origin: str) -> Row:
     return {"factor": plain(item.factor), "level": plain(item.level), "reference": plain(item.reference),
             "origin": origin, "metric": item.pooled.metric}
-
-
-def _interaction(other: Interaction) -> Row:
-    row: Row = {
-        "other_factor": plain(other.factor), "other_level": plain(other.level),
-        "other_reference": plain(other.reference), "combinations": other.combinations,
-        "ratio_here": other.ratio_here, "ratio_there": other.ratio_there, "ratio": other.ratio,
-    }
-    return row | bounds("ratio", other.interval) | {
-        "p": other.p, "p_adjusted": other.p_adjusted, "flagged": other.flagged, "reverses": other.reverses}
 
 
 def effect_table(found: Sequence[MainEffect], origin: str, digits: int = 3) -> TextTable:

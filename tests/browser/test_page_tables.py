@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
-import subprocess
-import tarfile
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -21,10 +18,9 @@ from repro.compare.runs.runs import compare_runs
 from repro.core import registry
 from repro.published.importing import import_results as import_published
 from repro.record.folder.store import read_record
+from tests.browser.pages import VIEWS, opened, serious
 from tests.records import SCALING, SUITE, make_record, scaling_course
 from tests.unit.reporters.parsed_page import uneven
-
-AXE = "axe-core@4.10.3"
 
 
 @pytest.fixture(scope="module")
@@ -38,15 +34,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def page(browser: Any, run: Path) -> Iterator[Any]:
     """One opened page for all that follows: loading it takes longer than a test."""
-    opened = browser.new_page(viewport={"width": 1280, "height": 900})
-    complaints: list[str] = []
-    opened.on("console", lambda message: complaints.append(message.text))
-    opened.on("pageerror", lambda error: complaints.append(str(error)))
-    opened.goto((run / "report" / "report.html").as_uri())
-    opened.wait_for_selector(".chart .trace", state="attached")
-    yield opened
-    assert complaints == []
-    opened.close()
+    with opened(browser, run / "report" / "report.html", drawn=True) as found:
+        yield found
 
 
 def test_tab_walks_through_the_page_in_its_order(page: Any) -> None:
@@ -162,29 +151,6 @@ def test_every_inner_link_leads_to_something_that_shows(page: Any) -> None:
     assert page.evaluate(script) == []
 
 
-@pytest.fixture(scope="session")
-def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The script of axe-core, from npm's registry; it is no part of this project."""
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("no npm on PATH to get axe-core with")
-    folder = tmp_path_factory.mktemp("axe")
-    try:
-        made = subprocess.run([npm, "pack", AXE, "--silent"], cwd=folder, capture_output=True, text=True, timeout=60)
-    except subprocess.TimeoutExpired:
-        pytest.skip("npm did not bring axe-core within a minute")
-    archives = list(folder.glob("*.tgz"))
-    if made.returncode or not archives:
-        pytest.skip(f"npm could not bring {AXE}: {made.stderr.strip()[:200]}")
-    with tarfile.open(archives[0]) as archive:
-        member = archive.extractfile("package/axe.min.js")
-        assert member is not None
-        return member.read().decode("utf-8")
-
-
-VIEWS = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
-
-
 @pytest.fixture(scope="module")
 def many_cells(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A plan of 12 cells on emulated links, by two algorithms: long tables, folded parts, every figure of scaling."""
@@ -210,16 +176,6 @@ def file(request: pytest.FixtureRequest, run: Path) -> Path:
     return run / "report" / "report.html" if request.param == "run" else Path(request.getfixturevalue(request.param))
 
 
-def opened(browser: Any, file: Path, width: int = 1280, scheme: str = "light") -> Any:
-    """A page whose first figure is drawn."""
-    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    page.set_default_timeout(120_000)  # the machine may be at work
-    page.goto(file.as_uri())
-    page.locator(".chart").first.scroll_into_view_if_needed()
-    page.wait_for_selector(".chart .trace", state="attached")
-    return page
-
-
 PAGES = [pytest.param(name, width, scheme, marks=() if (name, width, scheme) == ("run", 1280, "light")
                       else pytest.mark.slow, id=f"{name}-{width}-{scheme}")
          for name in ("run", "many_cells", "published") for width, scheme in VIEWS]
@@ -227,32 +183,24 @@ PAGES = [pytest.param(name, width, scheme, marks=() if (name, width, scheme) == 
 
 @pytest.mark.parametrize(("file", "width", "scheme"), PAGES, indirect=["file"])
 def test_axe_finds_nothing_serious(browser: Any, file: Path, axe: str, width: int, scheme: str) -> None:
-    page = opened(browser, file, width, scheme)
-    page.evaluate(axe)  # through the debugger, which the page's policy does not bind
-    page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.evaluate(SHUT) == []
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    bad = [f"{item['impact']} {item['id']}: {item['nodes'][0]['html'][:200]} ({len(item['nodes'])})"
-           for item in found["violations"] if item["impact"] in ("serious", "critical")]
-    page.close()
-    assert bad == []
+    with opened(browser, file, width, scheme, drawn=True) as page:
+        page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate(SHUT) == []
+        assert serious(page, axe) == []
 
 
 def test_what_is_folded_is_not_printed_and_all_is_on_demand(browser: Any, run: Path, tmp_path: Path) -> None:
-    page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="dark")
-    page.goto((run / "report" / "report.html").as_uri())
-    page.wait_for_selector(".chart .trace", state="attached")
-    page.pdf(path=str(tmp_path / "short.pdf"), prefer_css_page_size=True, print_background=True)
-    short = len(re.findall(rb"/Type /Page\b", (tmp_path / "short.pdf").read_bytes()))
-    page.get_by_role("button", name="Expand all").click()
-    page.pdf(path=str(tmp_path / "report.pdf"), prefer_css_page_size=True, print_background=True)
-    page.emulate_media(media="print")
-    assert page.locator(".filter:visible").count() == 0
-    assert page.locator(".skip:visible").count() == 0
-    # A4 less its margins, upright; lying for the trials.
-    wide = [text for width, lying in ((703, False), (1032, True)) for text in beyond(page, width, lying)]
-    page.close()
+    with opened(browser, run / "report" / "report.html", scheme="dark", drawn=True) as page:
+        page.pdf(path=str(tmp_path / "short.pdf"), prefer_css_page_size=True, print_background=True)
+        short = len(re.findall(rb"/Type /Page\b", (tmp_path / "short.pdf").read_bytes()))
+        page.get_by_role("button", name="Expand all").click()
+        page.pdf(path=str(tmp_path / "report.pdf"), prefer_css_page_size=True, print_background=True)
+        page.emulate_media(media="print")
+        assert page.locator(".filter:visible").count() == 0
+        assert page.locator(".skip:visible").count() == 0
+        # A4 less its margins, upright; lying for the trials.
+        wide = [text for width, lying in ((703, False), (1032, True)) for text in beyond(page, width, lying)]
     assert wide == []
     data = (tmp_path / "report.pdf").read_bytes()
     assert data.startswith(b"%PDF") and len(re.findall(rb"/Type /Page\b", data)) >= 6
@@ -284,21 +232,20 @@ SHUT = """() => [...document.querySelectorAll("table")].filter((table) => table.
 @pytest.mark.slow
 @pytest.mark.parametrize("file", ["run", "many_cells", "published"], indirect=True)
 def test_paper_holds_everything_and_nothing_runs_out_of_it(browser: Any, file: Path) -> None:
-    page = opened(browser, file)
-    page.get_by_role("button", name="Expand all").click()
-    before = page.evaluate("document.querySelector('main').textContent.length")
-    page.emulate_media(media="print")
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert page.locator("details:not([open]):not(.huge)").count() == 0
-    assert page.locator("thead button").count() == 0  # Chromium omits buttons if it repeats a header
-    assert page.evaluate(SHUT) == []
-    flows = "[...document.querySelectorAll('.scroll')].map((item) => getComputedStyle(item).overflowY)"
-    assert set(page.evaluate(flows)) == {"visible"}
-    assert beyond(page, 703, False) + beyond(page, 1032, True) == []
-    page.evaluate("dispatchEvent(new Event('afterprint'))")
-    page.emulate_media(media="screen")
-    assert abs(page.evaluate("document.querySelector('main').textContent.length") - before) < before // 100
-    page.close()
+    with opened(browser, file, drawn=True) as page:
+        page.get_by_role("button", name="Expand all").click()
+        before = page.evaluate("document.querySelector('main').textContent.length")
+        page.emulate_media(media="print")
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert page.locator("details:not([open]):not(.huge)").count() == 0
+        assert page.locator("thead button").count() == 0  # Chromium omits buttons if it repeats a header
+        assert page.evaluate(SHUT) == []
+        flows = "[...document.querySelectorAll('.scroll')].map((item) => getComputedStyle(item).overflowY)"
+        assert set(page.evaluate(flows)) == {"visible"}
+        assert beyond(page, 703, False) + beyond(page, 1032, True) == []
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        page.emulate_media(media="screen")
+        assert abs(page.evaluate("document.querySelector('main').textContent.length") - before) < before // 100
 
 
 @pytest.mark.usefixtures("trials")

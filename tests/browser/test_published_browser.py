@@ -9,6 +9,7 @@ from repro.reporters.published import view
 
 from repro.published.importing import import_results
 from repro.published.store import Published, read_published
+from tests.browser.pages import opened
 from tests.unit.published.made_logs import log_lines, repository
 from tests.unit.published.made_speedruns import arm, runs, scaled
 
@@ -33,53 +34,43 @@ def page_file(published: Published, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def test_opens_sorts_filters_and_draws(browser: object, page_file: Path, published: Published) -> None:
-    page = browser.new_page(viewport={"width": 1280, "height": 900})  # type: ignore[attr-defined]
-    complaints: list[str] = []
-    requests: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: requests.append(request.url))
-    page.goto(page_file.as_uri())
+    with opened(browser, page_file) as page:
+        table = page.locator("#i1-g2 table.scores")
+        scores = {cell.cell_id: cell.score.minutes for cell in published.record.cells}
+        rows = table.locator("tbody tr")
+        for index in range(rows.count()):
+            shown = float(rows.nth(index).locator("data").first.get_attribute("value"))
+            assert shown == scores[rows.nth(index).get_attribute("id").removeprefix("c-")]
 
-    table = page.locator("#i1-g2 table.scores")
-    scores = {cell.cell_id: cell.score.minutes for cell in published.record.cells}
-    rows = table.locator("tbody tr")
-    for index in range(rows.count()):
-        shown = float(rows.nth(index).locator("data").first.get_attribute("value"))
-        assert shown == scores[rows.nth(index).get_attribute("id").removeprefix("c-")]
+        button = table.locator("thead th").nth(2).locator("button")
+        button.focus()
+        found = {}
+        for order in ("ascending", "descending"):
+            page.keyboard.press("Enter")
+            assert table.locator("thead th").nth(2).get_attribute("aria-sort") == order
+            found[order] = table.locator("tbody tr td:nth-child(3) data").evaluate_all("all => all.map(x => +x.value)")
+        assert found["ascending"] == sorted(found["ascending"]) == found["descending"][::-1]
 
-    button = table.locator("thead th").nth(2).locator("button")
-    button.focus()
-    found = {}
-    for order in ("ascending", "descending"):
-        page.keyboard.press("Enter")
-        assert table.locator("thead th").nth(2).get_attribute("aria-sort") == order
-        found[order] = table.locator("tbody tr td:nth-child(3) data").evaluate_all("all => all.map(x => +x.value)")
-    assert found["ascending"] == sorted(found["ascending"]) == found["descending"][::-1]
+        page.fill("#filter", "box03")
+        assert page.locator("#filtered").inner_text() == f"1 of {SYSTEMS} systems"
+        assert page.locator("table.scores tbody tr:visible").count() == 1
+        page.fill("#filter", "")
 
-    page.fill("#filter", "box03")
-    assert page.locator("#filtered").inner_text() == f"1 of {SYSTEMS} systems"
-    assert page.locator("table.scores tbody tr:visible").count() == 1
-    page.fill("#filter", "")
+        link = table.locator("tbody tr").first.locator("td:nth-child(5) a")
+        number = link.get_attribute("href").rsplit("-", 1)[1]
+        link.click()
+        page.locator("input:focus").wait_for()
+        runs = page.locator("table.runs tbody tr:visible")
+        assert runs.count() == RUNS and set(runs.evaluate_all("all => all.map((row) => row.dataset.cell)")) == {number}
+        back = runs.first.locator("td a").first.get_attribute("href")
+        assert table.locator(f"[id='{back[1:]}']").count() == 1
 
-    link = table.locator("tbody tr").first.locator("td:nth-child(5) a")
-    number = link.get_attribute("href").rsplit("-", 1)[1]
-    link.click()
-    page.locator("input:focus").wait_for()
-    runs = page.locator("table.runs tbody tr:visible")
-    assert runs.count() == RUNS and set(runs.evaluate_all("all => all.map((row) => row.dataset.cell)")) == {number}
-    back = runs.first.locator("td a").first.get_attribute("href")
-    assert table.locator(f"[id='{back[1:]}']").count() == 1
-
-    charts = page.locator(".chart")
-    assert charts.count() == 3
-    for index in range(charts.count()):
-        charts.nth(index).scroll_into_view_if_needed()
-        charts.nth(index).locator(".trace").first.wait_for(state="attached")
-    assert page.locator("#i1-g1 .chart .trace").count() == SYSTEMS // 2
-    assert complaints == []
-    assert [url for url in requests if not url.startswith(("data:", "blob:"))] == [page_file.as_uri()]
-    page.close()
+        charts = page.locator(".chart")
+        assert charts.count() == 3
+        for index in range(charts.count()):
+            charts.nth(index).scroll_into_view_if_needed()
+            charts.nth(index).locator(".trace").first.wait_for(state="attached")
+        assert page.locator("#i1-g1 .chart .trace").count() == SYSTEMS // 2
 
 
 @pytest.fixture(scope="module")
@@ -97,40 +88,32 @@ def contest_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_contest_is_drawn_and_never_scrolls_sideways(
     browser: object, contest_file: Path, width: int, scheme: str
 ) -> None:
-    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[attr-defined]
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.goto(contest_file.as_uri())
-    page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
-    chart = page.locator("#i1-contest .chart")
-    chart.scroll_into_view_if_needed()
-    chart.locator(".point").first.wait_for(state="attached")
-    assert chart.locator(".point").count() == 9
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.evaluate("document.querySelector('#i1-contest .chart').scrollWidth") <= width
-    page.fill("#filter", "2025-03 this_pr")
-    assert page.locator("#filtered").inner_text() == "1 of 18 systems"
-    assert complaints == []
-    page.close()
+    with opened(browser, contest_file, width, scheme) as page:
+        page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
+        chart = page.locator("#i1-contest .chart")
+        chart.scroll_into_view_if_needed()
+        chart.locator(".point").first.wait_for(state="attached")
+        assert chart.locator(".point").count() == 9
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate("document.querySelector('#i1-contest .chart').scrollWidth") <= width
+        page.fill("#filter", "2025-03 this_pr")
+        assert page.locator("#filtered").inner_text() == "1 of 18 systems"
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
 def test_never_scrolls_sideways_and_follows_the_scheme(
     browser: object, page_file: Path, width: int, scheme: str
 ) -> None:
-    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[attr-defined]
-    page.goto(page_file.as_uri())
-    page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    chart = page.locator(".chart").first
-    chart.scroll_into_view_if_needed()
-    chart.locator(".trace").first.wait_for(state="attached")
-    expected = "#181d24" if scheme == "dark" else "#ffffff"
-    assert chart.evaluate("box => box.layout.paper_bgcolor") == expected
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert page.locator(".chart .main-svg").count() >= 3
-    assert chart.evaluate("box => box.layout.paper_bgcolor") == "#ffffff"
-    page.evaluate("dispatchEvent(new Event('afterprint'))")
-    assert chart.evaluate("box => box.layout.paper_bgcolor") == expected
-    page.close()
+    with opened(browser, page_file, width, scheme) as page:
+        page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        chart = page.locator(".chart").first
+        chart.scroll_into_view_if_needed()
+        chart.locator(".trace").first.wait_for(state="attached")
+        expected = "#181d24" if scheme == "dark" else "#ffffff"
+        assert chart.evaluate("box => box.layout.paper_bgcolor") == expected
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert page.locator(".chart .main-svg").count() >= 3
+        assert chart.evaluate("box => box.layout.paper_bgcolor") == "#ffffff"
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert chart.evaluate("box => box.layout.paper_bgcolor") == expected

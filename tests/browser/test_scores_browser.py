@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.browser.test_page_tables import axe
+from tests.browser.pages import VIEWS, opened, serious
 from tests.made_tuned import make_tuned
 from tests.unit.reporters.parsed_page import render
 
-__all__ = ["axe"]  # a fixture
 pytestmark = pytest.mark.slow
 
 
@@ -22,35 +21,24 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return record.folder.reports / "report.html"
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), VIEWS)
 def test_both_sections_open_in_silence_fit_and_are_accessible(
     browser: Any, place: Path, axe: str, width: int, scheme: str
 ) -> None:
-    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    told: list[str] = []
-    page.on("console", lambda message: told.append(message.text))
-    page.on("pageerror", lambda error: told.append(str(error)))
-    page.goto(place.as_uri())
-    page.wait_for_selector("#scores .chart .trace", state="attached")
-    assert page.locator("#tuning svg.parallel").count() == 4
-    assert page.locator("#tuning .chart .trace").count() >= 4
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert told == []
-    page.evaluate(axe)
-    found = page.evaluate("axe.run({include: ['#scores', '#tuning']}, {resultTypes: ['violations']})")
-    page.close()
-    assert [(item["id"], item["nodes"][0]["html"]) for item in found["violations"]
-            if item["impact"] in ("serious", "critical")] == []
+    with opened(browser, place, width, scheme) as page:
+        page.wait_for_selector("#scores .chart .trace", state="attached")
+        assert page.locator("#tuning svg.parallel").count() == 4
+        assert page.locator("#tuning .chart .trace").count() >= 4
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert serious(page, axe, "{include: ['#scores', '#tuning']}") == []
 
 
 def test_a_contender_and_the_bands_can_be_hidden(browser: Any, place: Path) -> None:
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
-    page.goto(place.as_uri())
-    page.wait_for_selector("#scores .chart .trace", state="attached")
-    lines = page.locator("#scores .chart .trace")
-    assert lines.count() == 4  # a line and a band each
-    page.click('#scores [data-layer="profileband"]')
-    page.wait_for_function("document.querySelectorAll('#scores .chart .trace').length === 2")
-    page.click('#scores [data-cell="contender-0"]')
-    page.wait_for_function("document.querySelectorAll('#scores .chart .trace').length === 1")
-    page.close()
+    with opened(browser, place) as page:
+        page.wait_for_selector("#scores .chart .trace", state="attached")
+        lines = page.locator("#scores .chart .trace")
+        assert lines.count() == 4  # a line and a band each
+        page.click('#scores [data-layer="profileband"]')
+        page.wait_for_function("document.querySelectorAll('#scores .chart .trace').length === 2")
+        page.click('#scores [data-cell="contender-0"]')
+        page.wait_for_function("document.querySelectorAll('#scores .chart .trace').length === 1")

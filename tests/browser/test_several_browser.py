@@ -10,10 +10,9 @@ import pytest
 
 from repro.compare.runs.merge import sections
 from repro.core import registry
-from tests.browser.test_page_tables import axe
+from tests.browser.pages import VIEWS, opened, serious
 from tests.records import SUITE, make_record
 
-__all__ = ["axe"]  # a fixture
 pytestmark = pytest.mark.slow
 
 
@@ -27,34 +26,22 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(registry.load("reporter", "html")().write_sections(found, root / "out")[0])
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), VIEWS)
 def test_it_opens_in_silence_fits_and_is_accessible(
     browser: Any, place: Path, axe: str, width: int, scheme: str
 ) -> None:
-    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    told: list[str] = []
-    page.on("console", lambda message: told.append(message.text))
-    page.on("pageerror", lambda error: told.append(str(error)))
-    page.on("request", lambda request: told.append(request.url)
-            if not request.url.startswith((place.as_uri(), "data:")) else None)
-    page.goto(place.as_uri())
-    page.wait_for_load_state("load")
-    assert page.evaluate("[...document.images].every((image) => image.complete && image.naturalWidth > 100)")
-    assert page.evaluate("document.images.length") >= 5
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.evaluate("""[...document.querySelectorAll('a[href^="#"]')]
-        .every((link) => document.getElementById(link.getAttribute("href").slice(1)))""")
-    assert told == []
-    page.evaluate(axe)
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    page.close()
-    assert [item["id"] for item in found["violations"] if item["impact"] in ("serious", "critical")] == []
+    with opened(browser, place, width, scheme) as page:
+        page.wait_for_load_state("load")
+        assert page.evaluate("[...document.images].every((image) => image.complete && image.naturalWidth > 100)")
+        assert page.evaluate("document.images.length") >= 5
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate("""[...document.querySelectorAll('a[href^="#"]')]
+            .every((link) => document.getElementById(link.getAttribute("href").slice(1)))""")
+        assert serious(page, axe) == []
 
 
 def test_it_prints(browser: Any, place: Path, tmp_path: Path) -> None:
-    page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="dark")
-    page.goto(place.as_uri())
-    page.pdf(path=str(tmp_path / "several.pdf"), prefer_css_page_size=True, print_background=True)
-    page.close()
+    with opened(browser, place, scheme="dark") as page:
+        page.pdf(path=str(tmp_path / "several.pdf"), prefer_css_page_size=True, print_background=True)
     data = (tmp_path / "several.pdf").read_bytes()
     assert data.startswith(b"%PDF") and len(re.findall(rb"/Type /Page\b", data)) >= 3

@@ -25,6 +25,7 @@ import pytest
 from repro.core import registry
 from repro.core.events import read_events
 from repro.record.folder.store import Record
+from tests.commands import free_port
 from tests.records import SUITE, make_record
 
 pytest.importorskip("mlflow")
@@ -37,11 +38,6 @@ SMALL = SUITE.replace("seeds: 6", "seeds: 2").replace("processes: [1, 2]", "proc
 def environment(**more: str) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
     return {**kept, "MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", **more}
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @dataclass

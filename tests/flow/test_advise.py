@@ -9,20 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.commands import command
+from tests.plans import suite
 
-SUITE = """
-suite: own
-seeds: 2
-trial:
-  workload: {kind: digits-mlp, hidden: 32, depth: 1}
-  engine: ddp
-  comm: ring
-  processes: 2
-  batch: {global: 16}
-  optimizer: {kind: sgd, lr: 0.05}
-  stop: {metric: top1, target: 0.9, max_epochs: 1}
-  evaluate_every: 2000
-"""
+SUITE = suite("own", seeds=2, workload="{kind: digits-mlp, hidden: 32, depth: 1}", batch="{global: 16}",
+              optimizer="{kind: sgd, lr: 0.05}", stop="{metric: top1, target: 0.9, max_epochs: 1}",
+              evaluate_every=2000, comm="ring", processes=2)
 BYTES = 4 * (64 * 32 + 32 + 32 * 10 + 10)
 
 

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import psutil
@@ -20,27 +19,18 @@ from repro.record.folder.store import Record, read_record
 from repro.record.result.parts import Protocol
 from repro.record.result.results import Result
 from tests.commands import start as start_repro
+from tests.plans import suite
 from tests.tracking_server import serving
+from tests.waiting import until
 
 pytest.importorskip("torch")
 
-SUITE = """\
-suite: own
-seeds: 1
-trial:
-  workload: {kind: digits-mlp, hidden: 32, depth: 1}
-  processes: 2
-  batch: {global: 64}
-  optimizer: {kind: sgd, lr: 0.02}
-  stop: {metric: top1, target: 0.99, max_epochs: EPOCHS}
-  evaluate_every: 1437
-  timeout_seconds: 100
-  device: cpu
-  launcher: LAUNCHER
-  gate: GATE
+SUITE = suite("own", """\
 matrix:
   engine: [ENGINES]
-"""
+""", workload="{kind: digits-mlp, hidden: 32, depth: 1}", optimizer="{kind: sgd, lr: 0.02}",
+    stop="{metric: top1, target: 0.99, max_epochs: EPOCHS}", processes=2, timeout_seconds=100,
+    launcher="LAUNCHER", gate="GATE")
 SYNC = "{kind: async-server, mode: sync, shards: 2, servers: own}"
 ASYNC = "{kind: async-server, mode: async, shards: 2, servers: own}"
 
@@ -147,16 +137,16 @@ def test_a_dead_server_ends_the_trial_with_its_name(tmp_path: Path, engine: str)
 
 def wait_for_rank(parent: int, rank: int, folder: Path) -> int:
     """Return the process of a rank, once the trial has logged its first evaluation."""
-    end = time.monotonic() + 500
-    while time.monotonic() < end:
+    def running() -> int | None:
         logs = list(folder.glob("run/trials/*/result_1.txt"))
         if logs and "eval_accuracy" in logs[0].read_text(encoding="utf-8"):
             for child in psutil.Process(parent).children(recursive=True):
                 with contextlib.suppress(OSError):
                     if Path(f"/proc/{child.pid}/fd/1").readlink().name == f"rank{rank}.log":
                         return child.pid
-        time.sleep(0.1)
-    raise AssertionError("the trial did not start")
+        return None
+
+    return until(running) or 0
 
 
 @pytest.mark.slow

@@ -15,25 +15,15 @@ from repro.record.result.parts import Protocol
 from repro.record.result.remarks import WorkersLost
 from repro.record.result.results import Result
 from tests.commands import command
+from tests.plans import suite
 
 pytest.importorskip("torch")
 
-SUITE = """\
-suite: modes
-seeds: 1
-trial:
-  workload: WORKLOAD
-  processes: 4
-  batch: {global: 64}
-  optimizer: {kind: sgd, lr: 0.02}
-  stop: {metric: top1, target: 0.99, max_epochs: 3}
-  evaluate_every: 1437
-  timeout_seconds: 100
-  device: cpu
-  gate: GATE
+SUITE = suite("modes", """\
 matrix:
   engine: [ENGINES]
-"""
+""", workload="WORKLOAD", optimizer="{kind: sgd, lr: 0.02}", stop="{metric: top1, target: 0.99, max_epochs: 3}",
+    processes=4, timeout_seconds=100, gate="GATE")
 MODES = ("{kind: async-server, mode: async, shards: 2}, {kind: async-server, mode: mixed, group: 2}, "
          "{kind: async-server, mode: ssp, staleness: 2, divide_by_staleness: true}")
 KILLED = "os.kill(os.getpid(), signal.SIGKILL)"

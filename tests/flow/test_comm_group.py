@@ -18,7 +18,7 @@ from repro.comm.algorithms.ring import Hierarchical, Ring
 from repro.comm.algorithms.tree import Multicolor, ParameterServer, ReductionTree
 from repro.papers.jizhi.hybrid import Hybrid
 from repro.seams.training import Comm
-from tests.engine_ranks import free_port
+from tests.commands import free_port
 from tests.waiting import until
 
 pytest.importorskip("torch")

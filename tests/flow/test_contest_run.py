@@ -16,6 +16,7 @@ from repro.cli.main import cli
 from repro.core.errors import ReproError
 from repro.record.folder.store import read_record
 from tests.commands import command
+from tests.plans import suite
 
 PROGRAM = """\
 import random, sys, time
@@ -24,33 +25,18 @@ for step in range(1, 4):
     time.sleep(0.15)
     print("step", step, "loss", mean + 0.3 * (3 - step) + noise.uniform(-0.001, 0.001), flush=True)
 """
-SUITE = """\
-suite: tiny
-seeds: 4
-trial:
-  engine: {kind: program, run: [python, train.py, "{seed}", "{mean}"]}
-  parameters: {mean: 3.27}
-  evaluation: {pattern: 'step (?P<step>\\d+) loss (?P<value>\\S+)', metric: loss, direction: lower}
-  stop: {target: 3.28, design: contest}
-  timeout_seconds: 60
+SUITE = suite("tiny", """\
 matrix: {parameters.mean: [3.27, 3.29]}
 baseline: {parameters.mean: 3.27}
-"""
-TRAINING = """\
-suite: invented
-seeds: 2
-trial:
-  workload: digits
-  engine: fake
-  launcher: inline
-  batch: {global: 64}
-  optimizer: {kind: sgd, lr: 0.1}
-  stop: {metric: top1, target: 0.99, max_epochs: 3, design: contest}
-  evaluate_every: 1437
-  device: cpu
+""", seeds=4, workload=None, engine="{kind: program, run: [python, train.py, \"{seed}\", \"{mean}\"]}", batch=None,
+    optimizer=None, stop="{target: 3.28, design: contest}", evaluate_every=None,
+    parameters="{mean: 3.27}",
+    evaluation="{pattern: 'step (?P<step>\\d+) loss (?P<value>\\S+)', metric: loss, direction: lower}",
+    timeout_seconds=60)
+TRAINING = suite("invented", """\
 matrix: {engine: [{kind: fake, step_seconds: 0.010}, {kind: fake, step_seconds: 0.014}]}
 baseline: {engine: {step_seconds: 0.010}}
-"""
+""", seeds=2, engine="fake", stop="{metric: top1, target: 0.99, max_epochs: 3, design: contest}", launcher="inline")
 
 
 @pytest.fixture(scope="module")

@@ -14,24 +14,16 @@ from repro.launchers.netns.probe import ability
 from repro.record.folder.store import Record, read_record
 from repro.record.result.results import Result
 from tests.commands import ROOT, command
+from tests.plans import suite
 
 NO_FABRIC = pytest.mark.skipif(bool(ability().problem), reason=ability().problem)
-SUITE = """
-suite: control
-seeds: 1
-trial:
-  workload: {kind: digits-mlp, hidden: 64, depth: 2}
-  engine: ddp
-  processes: 2
-  comm: {kind: parameter-server, shards: 1}
-  batch: {global: 64}
-  optimizer: {kind: sgd, lr: 0.05}
-  stop: {design: fixed_steps, steps: 6, warmup: 0}
-  gate: {skip: "the gate is tested elsewhere"}
+SUITE = suite("control", """\
 matrix:
   workload.hidden: [64, 512]
   launcher: LAUNCHERS
-"""
+""", workload="{kind: digits-mlp, hidden: 64, depth: 2}", optimizer="{kind: sgd, lr: 0.05}",
+    stop="{design: fixed_steps, steps: 6, warmup: 0}", evaluate_every=None, processes=2,
+    comm="{kind: parameter-server, shards: 1}", gate="{skip: \"the gate is tested elsewhere\"}")
 ACKNOWLEDGEMENT = 66
 """Bytes of the frame of a TCP acknowledgement with time stamps."""
 

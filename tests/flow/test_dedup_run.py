@@ -8,25 +8,17 @@ from pathlib import Path
 
 from repro.record.folder.store import read_record
 from tests.commands import command, start
+from tests.plans import suite
 from tests.waiting import until
 
-SUITE = """
-suite: own
-seeds: 2
-trial:
-  workload: {kind: digits-mlp, hidden: 16, depth: 1, planted: 0.1, dedup: {threshold: 0}}
-  engine: ddp
-  processes: 1
-  batch: {global: 64}
-  optimizer: {kind: sgd, lr: 0.05}
-  stop: {metric: top1, target: 0.5, max_epochs: 2, design: fixed_budget}
-  determinism: bitwise
-  evaluate_every: 2000
+SUITE = suite("own", """\
 matrix:
   workload.dedup.threshold: [0, 8]
   workload.dedup.leave_out: [near, random]
 contrasts: [workload.dedup.threshold, workload.dedup.leave_out]
-"""
+""", seeds=2, workload="{kind: digits-mlp, hidden: 16, depth: 1, planted: 0.1, dedup: {threshold: 0}}",
+    optimizer="{kind: sgd, lr: 0.05}", stop="{metric: top1, target: 0.5, max_epochs: 2, design: fixed_budget}",
+    evaluate_every=2000, processes=1, determinism="bitwise")
 
 
 def test_it_resumes_compares_and_reproduces(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from repro.record.folder.store import read_record
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import Plan, make_plan
 from tests.commands import Ended, command
+from tests.plans import suite
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "torchrun"
 BATCH, TWICE = "default=12288", "default=24576"
@@ -105,16 +106,10 @@ def test_a_torchrun_script_is_judged_from_start_to_bundle(checkout: Path, suite:
     assert refused.code == 2 and "--allow-code" in refused.error
 
 
-SCRIPTS = """\
-suite: mine
-seeds: 6
-trial:
-  engine: {kind: program, run: [%s], folder: new}
-  parameters: {image: "you/train@sha256:0f3b"}
-  evaluation: {pattern: 'val_loss:(?P<value>\\S+)', metric: val_loss, direction: lower}
-  stop: {target: 3.28}
-matrix: {%s}
-"""
+SCRIPTS = suite("mine", "matrix: {%s}\n", seeds=6, workload=None, engine="{kind: program, run: [%s], folder: new}",
+                batch=None, optimizer=None, stop="{target: 3.28}", evaluate_every=None,
+                parameters="{image: \"you/train@sha256:0f3b\"}",
+                evaluation="{pattern: 'val_loss:(?P<value>\\S+)', metric: val_loss, direction: lower}")
 CONTAINER = 'docker, run, --rm, --init, --network, host, "{image}", python, /app/train.py, --seed, "{seed}"'
 
 

@@ -14,20 +14,10 @@ import pytest
 from repro.compare.design.calibration import Calibration, Null, add, calibration, calibration_of, machine_of
 from repro.record.folder.store import Record, read_record
 from tests.commands import start as start_repro
+from tests.plans import suite
 from tests.waiting import LONG_SECONDS, until
 
-SUITE = """\
-suite: invented
-seeds: 6
-trial:
-  workload: digits
-  engine: fake
-  launcher: inline
-  batch: {global: 64}
-  optimizer: {kind: sgd, lr: 0.1}
-  stop: {metric: top1, target: 0.9, max_epochs: 40}
-  evaluate_every: 1437
-  device: cpu
+SUITE = suite("invented", """\
 matrix:
   engine:
     - {kind: fake, step_seconds: 0.010}
@@ -37,7 +27,7 @@ baseline: {engine: {step_seconds: 0.010}}
 primary:
   candidate: {engine: {step_seconds: 0.014}, processes: 2}
   baseline: {engine: {step_seconds: 0.010}, processes: 2}
-"""
+""", seeds=6, engine="fake", stop="{metric: top1, target: 0.9, max_epochs: 40}", launcher="inline")
 
 
 MANY = 100

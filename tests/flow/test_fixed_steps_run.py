@@ -14,6 +14,7 @@ from repro.core.errors import UsageError
 from repro.core.events import EVALUATION_KEYS, read_events
 from repro.record.folder.store import Record, read_record
 from tests.commands import command
+from tests.plans import suite
 
 STEPS, WARM, BATCH = 6, 2, 64
 REAL = f"""\
@@ -29,23 +30,14 @@ trial:
   device: cpu
 matrix: {{comm: [backend, ring]}}
 """
-EXACT = """\
-suite: exact-steps
-seeds: 6
-trial:
-  workload: digits
-  launcher: inline
-  batch: {global: 64}
-  optimizer: {kind: sgd, lr: 0.1}
-  stop: {design: fixed_steps, steps: 50, warmup: 5}
-  device: cpu
+EXACT = suite("exact-steps", """\
 matrix:
   engine: [{kind: fake, step_seconds: 0.010}, {kind: fake, step_seconds: 0.014}]
 primary:
   candidate: {engine: {step_seconds: 0.014}}
   baseline: {engine: {step_seconds: 0.010}}
   metric: METRIC
-"""
+""", seeds=6, stop="{design: fixed_steps, steps: 50, warmup: 5}", evaluate_every=None, launcher="inline")
 
 
 def repro_cli(*arguments: str) -> Result:

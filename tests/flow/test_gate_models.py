@@ -12,29 +12,18 @@ import pytest
 from repro.record.folder.store import read_record
 from tests.commands import PLUGINS, ROOT
 from tests.commands import command as asked
+from tests.plans import suite
 
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
 
-SUITE = """\
-suite: models
-seeds: 1
-master_seed: 5
-trial:
-  processes: 2
-  batch: {global: 32, accumulation: 2}
-  optimizer: {kind: sgd, lr: 0.1, momentum: 0.9}
-  gradient_clip: 1.0
-  stop: {metric: loss, target: 4.0, max_epochs: 1}
-  evaluate_every: 256
-  eval_batch: 10
-  gate: {micro: 4, eval_samples: 30}
-  device: cpu
-  timeout_seconds: 120
+SUITE = suite("models", """\
 matrix:
   workload: [{kind: random-layers, hook: true}, {kind: random-layers, hook: false}]
   engine: ENGINES
-"""
+""", head="master_seed: 5\n", batch="{global: 32, accumulation: 2}", optimizer="{kind: sgd, lr: 0.1, momentum: 0.9}",
+    stop="{metric: loss, target: 4.0, max_epochs: 1}", evaluate_every=256, processes=2, gradient_clip=1.0,
+    eval_batch=10, gate="{micro: 4, eval_samples: 30}", timeout_seconds=120)
 
 
 def repro(folder: Path, suite: str, command: str, *options: str) -> str:

@@ -12,40 +12,23 @@ import pytest
 
 from tests.commands import command
 from tests.made_data import cifar10_folder, image_folders
+from tests.plans import suite
 
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
 
-CIFAR10 = """\
-suite: small-cifar10
-seeds: 1
-trial:
-  workload: {kind: cifar10, model: resnet9, width: 6, cutout: 8, label_smoothing: 0.1}
-  processes: 2
-  batch: {global: 32}
-  optimizer: {kind: sgd, lr: 0.05, momentum: 0.9}
-  stop: {metric: top1, target: 0.3, max_epochs: 12}
-  evaluate_every: 128
-  device: cpu
-  timeout_seconds: 600
+CIFAR10 = suite("small-cifar10", """\
 matrix:
   engine: [ENGINES]
-"""
-IMAGENET = """\
-suite: small-imagenet
-seeds: 1
-trial:
-  workload: {kind: imagenet, model: MODEL, image_size: 64, resizing: [[0, 32], [1, 64]]}
-  processes: 2
-  batch: {global: 16}
-  optimizer: {kind: sgd, lr: 0.01, momentum: 0.9}
-  stop: {metric: top5, target: 1.0, max_epochs: 2}
-  evaluate_every: 48
-  device: cpu
-  timeout_seconds: 3600
+""", workload="{kind: cifar10, model: resnet9, width: 6, cutout: 8, label_smoothing: 0.1}", batch="{global: 32}",
+    optimizer="{kind: sgd, lr: 0.05, momentum: 0.9}", stop="{metric: top1, target: 0.3, max_epochs: 12}",
+    evaluate_every=128, processes=2, timeout_seconds=600)
+IMAGENET = suite("small-imagenet", """\
 matrix:
   engine: [ENGINES]
-"""
+""", workload="{kind: imagenet, model: MODEL, image_size: 64, resizing: [[0, 32], [1, 64]]}", batch="{global: 16}",
+    optimizer="{kind: sgd, lr: 0.01, momentum: 0.9}", stop="{metric: top5, target: 1.0, max_epochs: 2}",
+    evaluate_every=48, processes=2, timeout_seconds=3600)
 ALL = "ddp, fsdp, {kind: deepspeed, stage: 0}, {kind: deepspeed, stage: 1}, {kind: deepspeed, stage: 2}, " \
       "{kind: deepspeed, stage: 3}"
 

@@ -25,10 +25,10 @@ from repro.runner import mlflow_ui
 from repro.runner import tracking as tracking
 from repro.runner.mlflow_ui import Shown, open_ui, page, ui_command
 from repro.runner.tracking import Tracker
-from tests.commands import environment
+from tests.commands import environment, free_port
 from tests.flow.mlflow_stores import SMALL, later, named, reporter
 from tests.records import make_record
-from tests.tracking_server import Site, free_port
+from tests.tracking_server import Site
 from tests.waiting import LONG_SECONDS, until
 
 pytest.importorskip("mlflow")

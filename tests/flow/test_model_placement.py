@@ -15,7 +15,8 @@ from repro.engines.precisions import Bf16Master
 from repro.engines.torch_engines import Ddp, Fsdp, Single
 from repro.optimizers.rules import AdamW
 from repro.seams.training import Engine, Job
-from tests.engine_ranks import build_parts, free_port
+from tests.commands import free_port
+from tests.engine_ranks import build_parts
 
 torch = pytest.importorskip("torch")
 deepspeed = pytest.importorskip("deepspeed")

@@ -15,39 +15,18 @@ import pytest
 
 from repro.record.folder.store import Record, read_record
 from tests.commands import ROOT, command
+from tests.plans import suite
 
-FAKE = """\
-suite: invented
-seeds: 6
-trial:
-  workload: digits
-  engine: fake
-  launcher: inline
-  batch: {global: 64}
-  optimizer: {kind: sgd, lr: 0.1}
-  stop: {metric: top1, target: 0.9, max_epochs: 40}
-  evaluate_every: 1437
-  device: cpu
+FAKE = suite("invented", """\
 matrix:
   engine:
     - {kind: fake, step_seconds: 0.010}
     - {kind: fake, step_seconds: 0.014}
-"""
-REAL = """\
-suite: real
-master_seed: 20151102
-seeds: 1
-trial:
-  workload: digits-mlp
-  batch: {global: 64}
-  optimizer: {kind: sgd, lr: 0.1, momentum: 0.9}
-  stop: {metric: top1, target: 0.5, max_epochs: 1, design: fixed_budget}
-  evaluate_every: 1437
-  device: cpu
-  determinism: bitwise
-  timeout_seconds: 100
-matrix:
-"""
+""", seeds=6, engine="fake", stop="{metric: top1, target: 0.9, max_epochs: 40}", launcher="inline")
+REAL = suite("real", "matrix:\n", head="master_seed: 20151102\n", workload="digits-mlp", engine=None,
+             optimizer="{kind: sgd, lr: 0.1, momentum: 0.9}",
+             stop="{metric: top1, target: 0.5, max_epochs: 1, design: fixed_budget}", determinism="bitwise",
+             timeout_seconds=100)
 ENGINES = "[ddp, {kind: deepspeed, stage: 0}, {kind: deepspeed, stage: 1}, {kind: deepspeed, stage: 2}, " \
           "{kind: deepspeed, stage: 3}]"
 

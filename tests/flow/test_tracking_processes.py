@@ -21,6 +21,7 @@ from repro.core.errors import TrackingError
 from repro.record.folder.store import Record, read_record
 from repro.runner import tracking
 from repro.runner.tracking import Tracker
+from tests.commands import free_port
 from tests.flow.failing_server import (
     SECRET,
     SMALL,
@@ -31,7 +32,6 @@ from tests.flow.failing_server import (
     check_exactly_once,
     command,
     environment,
-    free_port,
     plain,
     proxy,
     record_of,

@@ -19,20 +19,10 @@ from repro.record.folder.index import NAME, seal
 from repro.record.folder.store import RunFolder, read_record
 from repro.record.tuning import Tuning, read_declared, read_tuning, tuning_sha256
 from tests.commands import Ended, command, start
+from tests.plans import suite
 from tests.waiting import until
 
-SUITE = """\
-suite: invented
-seeds: 3
-master_seed: 5
-trial:
-  workload: digits
-  engine: {kind: fake, spread: 0.02, samples_scale: 5000}
-  launcher: inline
-  batch: {global: 64}
-  stop: {metric: top1, target: 0.9, max_epochs: 20}
-  evaluate_every: 1437
-  device: cpu
+SUITE = suite("invented", """\
 matrix:
   optimizer: [{kind: sgd, lr: 0.1}, {kind: adamw, lr: 0.1}]
 primary:
@@ -49,7 +39,8 @@ tune:
       space: {engine.samples_scale: {log: [1000, 100000]}}
     - origin: the same range
       space: {engine.samples_scale: {log: [1000, 100000]}}
-"""
+""", seeds=3, head="master_seed: 5\n", engine="{kind: fake, spread: 0.02, samples_scale: 5000}",
+    stop="{metric: top1, target: 0.9, max_epochs: 20}", launcher="inline")
 MANY = 400
 """Tuning settings of a run that is to be killed while it tunes: far more than it gets to."""
 

@@ -19,18 +19,9 @@ from tests.commands import ROOT, command, start
 from tests.file_classes import write_suite
 from tests.flow.test_programs import READER, SUITE
 from tests.flow.test_tuning import wait_for
+from tests.plans import suite
 
-DIGITS = """\
-suite: digits-tuned
-seeds: 2
-trial:
-  workload: digits
-  engine: ddp
-  batch: {global: 64}
-  stop: {metric: top1, target: 0.9, max_epochs: 2}
-  evaluate_every: 359
-  processes: 2
-  device: cpu
+DIGITS = suite("digits-tuned", """\
 matrix:
   optimizer: [{kind: sgd, momentum: 0.9}, adamw]
 baseline: {optimizer: sgd}
@@ -45,7 +36,7 @@ tune:
       space: {optimizer.lr: {log: [0.0001, 0.1], points: 3}}
     - origin: a decade each side of 0.001
       space: {optimizer.lr: {log: [0.00001, 0.01], points: 3}}
-"""
+""", seeds=2, stop="{metric: top1, target: 0.9, max_epochs: 2}", evaluate_every=359, processes=2)
 PROGRAM = """\
 import sys, time
 rate, begin = float(sys.argv[2]), time.perf_counter()

@@ -8,16 +8,9 @@ from repro.bundle.verify import verify
 from repro.record.folder.store import read_record
 from repro.suite.file import read_suite
 from tests.commands import command
+from tests.plans import suite
 
-SUITE = """
-suite: own
-seeds: 2
-trial:
-  workload: digits
-  engine: fake
-  launcher: inline
-  stop: {metric: top1, target: 0.9, max_epochs: 8}
-  evaluate_every: 1437
+SUITE = suite("own", """\
 matrix:
   optimizer: [sgd, adamw]
   batch.global: [64, 128]
@@ -32,7 +25,7 @@ tune:
   spaces:
     - origin: by hand
       space: {optimizer.lr: {log: [0.01, 0.1]}}
-"""
+""", seeds=2, engine="fake", batch=None, launcher="inline")
 
 
 def test_a_dropped_contrast_is_dropped_from_the_frozen_suite_too(tmp_path: Path) -> None:

@@ -215,8 +215,9 @@ class ScalingPoint:
         found = ratios([self.speedup, *(self.interval or ())]) if self.speedup else []
         bound = self.bounds
         return {
-            "step": _ms(bound.step), "compute": _ms(bound.compute), "wire": _ms(bound.one_after_the_other),
-            "overlapped": _ms(bound.overlapped), "modelled": _ms(bound.modelled), "epoch": seconds(self.epoch),
+            "step": milliseconds(bound.step), "compute": milliseconds(bound.compute),
+            "wire": milliseconds(bound.one_after_the_other), "overlapped": milliseconds(bound.overlapped),
+            "modelled": milliseconds(bound.modelled), "epoch": seconds(self.epoch),
             "tta": seconds(self.tta), "speedup": found[0] if found else None,
             "interval": f"{found[1]} to {found[2]}" if len(found) == 3 else "",
             "bytes": kibibytes(self.bytes_per_epoch) if self.bytes_per_epoch is not None else None,
@@ -251,7 +252,7 @@ def _point(
     train, batch = choices.train_samples or 0, choices.global_batch or 1
     steps = train / batch
     moves = [(moved, count) for _, moved, count in counted(cell, items)] if choices.processes > 1 else []
-    metric = speed_of(record)
+    metric = record.plan.suite.default_metric
     against = _against(record, cell, single, metric)
     summary = findings(record).summary(cell.cell_id, metric)
     speedup = against.speedup if against else None
@@ -293,17 +294,8 @@ def _epoch(item: Result, train: int) -> float | None:
     return item.phases["train"] * train / item.samples if item.samples and item.phases.get("train") else None
 
 
-def speed_of(record: Record) -> Metric:
-    """Return the metric of speed-ups: the time to the target or the end or, without a target, training throughput."""
-    return record.plan.suite.default_metric
-
-
 def _against(record: Record, cell: Cell, single: Cell | None, metric: Metric) -> Comparison | None:
     if single is None or cell.cell_id == single.cell_id:
         return None
     return contrast(cell, single, record.of_cell(cell.cell_id), record.of_cell(single.cell_id), metric,
                     primary=False, planned=record.plan.design.common)
-
-
-def _ms(value: float | None) -> Number | None:
-    return None if value is None else milliseconds(value)

@@ -15,7 +15,7 @@ from repro.tables.text import significant, wrapped
 
 from ..axis import log_ticks, tick_text
 from ..cells import COLORS, DASHES, SYMBOLS, CellMark, marks, origins
-from .bounds import CostModel, ScalingLine, ScalingPoint, StepBounds, fits, scaling_line, speed_of
+from .bounds import CostModel, ScalingLine, ScalingPoint, StepBounds, fits, scaling_line
 from .plot import DASHES as PATTERNS
 from .plot import Chart, error_bars, layout, log_ticks_of, short
 
@@ -183,7 +183,7 @@ def _same_batch(record: Record, known: dict[str, CellMark], models: dict[str, Co
             scaling_line(record, known, models, index, line, _single(line)) for index, line in enumerate(lines)
         )
         if drawn:
-            panels.append(_same_panel(f"same-{batch}", batch, drawn, speed_of(record)))
+            panels.append(_same_panel(f"same-{batch}", batch, drawn, record.plan.suite.default_metric))
     return tuple(panels)
 
 
@@ -200,7 +200,7 @@ def _larger_batch(record: Record, known: dict[str, CellMark], models: dict[str, 
             line = scaling_line(record, known, models, len(lines), of_batch, single, f"batch {batch}")
             lines.append(ScalingLine(line.number, line.label, color % COLORS, DASHES[place % len(DASHES)],
                               SYMBOLS[place % len(SYMBOLS)], line.points))
-    return (_larger_panel(tuple(lines), speed_of(record)),) if lines else ()
+    return (_larger_panel(tuple(lines), record.plan.suite.default_metric),) if lines else ()
 
 
 def _grouped(cells: Sequence[Cell], free: tuple[str, ...]) -> list[list[Cell]]:

@@ -91,7 +91,8 @@ def _panel(
     )
     return SurvivalPanel(
         title=key[0], goal=key[1], charts=(chart,) if traces else (), missed=missed,
-        rows=tuple(_row(mark, observed, summary) for mark, observed, summary in found),
+        rows=tuple(SurvivalRow(mark, summary, tuple(drawn[0]) if (drawn := curve(observed, summary)) else (),
+                               _note(summary, observed)) for mark, observed, summary in found),
     )
 
 
@@ -144,16 +145,11 @@ def _trace(
     }
 
 
-def _row(mark: CellMark, observed: Sequence[Observation], summary: Summary) -> SurvivalRow:
-    found = curve(observed, summary)
-    return SurvivalRow(mark, summary, tuple(found[0]) if found else (), _note(summary, observed, found is None))
-
-
-def _note(summary: Summary, observed: Sequence[Observation], unknown: bool) -> str:
+def _note(summary: Summary, observed: Sequence[Observation]) -> str:
     if not summary.n:
         return "no trial yet"
     left = summary.n - len(observed)
     notes = [f"{plural(left, 'trial')} excluded: crashed, or with an invalid log"] if left else []
-    if unknown and observed:
+    if observed and curve(observed, summary) is None:
         notes.append("the record does not say how long its trials were observed")
     return "; ".join(notes)

@@ -70,10 +70,7 @@ def _row(index: int, item: MainEffect, axis: Axis, color: int) -> EffectRow:
                      f"seed {pair.repeat}: {ratios([pair.candidate / pair.baseline])[0]}") for pair in pooled.pairs),
         words=f"ratio {mark.ratio}{limits}, {plural(pooled.n, 'seed')}" if mark.ratio else
         f"no result: {pooled.because}",
-        differences=tuple((other, _texts(other)) for other in item.interactions),
+        differences=tuple((other, ratios([
+            other.ratio_here, other.ratio_there, other.ratio,
+            *((other.interval.low, other.interval.high) if other.interval else ())])) for other in item.interactions),
     )
-
-
-def _texts(item: Interaction) -> list[Number]:
-    ends = (item.interval.low, item.interval.high) if item.interval else ()
-    return ratios([item.ratio_here, item.ratio_there, item.ratio, *ends])

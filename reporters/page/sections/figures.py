@@ -8,6 +8,7 @@ from statistics import median
 
 from repro.compare.cell_figures import GROUPS, CellFigure, Figure, cell_measures
 from repro.compare.findings import Findings
+from repro.core.numbers import known_median
 from repro.record.folder.store import Record
 from repro.record.result.parts import Energy
 from repro.tables.text import Number, limited, number, seconds, visible, without_paths
@@ -84,14 +85,10 @@ def energy(record: Record) -> Tracked | None:
     by_cell = {cell.cell_id: [item.energy for item in record.of_cell(cell.cell_id) if item.energy is not None]
                for cell in record.plan.cells}
     found = tuple(item.energy for item in record.results if item.energy is not None)
-    cells = tuple(_tracked(cell_id, items) for cell_id, items in by_cell.items() if items)
+    cells = tuple(TrackedCell(cell_id, len(items), median(item.joules for item in items),
+                              known_median(item.watts for item in items), _provenance(items))
+                  for cell_id, items in by_cell.items() if items)
     return Tracked(cells, found, _provenance(found)) if found else None
-
-
-def _tracked(cell_id: str, found: Sequence[Energy]) -> TrackedCell:
-    watts = [item.watts for item in found if item.watts is not None]
-    return TrackedCell(cell_id, len(found), median(item.joules for item in found), median(watts) if watts else None,
-                       _provenance(found))
 
 
 def _provenance(found: Sequence[Energy]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from repro.compare import METRICS, MetricSpec
 from repro.compare.findings import Findings
-from repro.compare.ranking.scores import TWICE, ContenderScore, NotScored, Outcome, Scores
+from repro.compare.ranking.scores import TWICE, ContenderScore, Outcome, Scores
 from repro.tables.text import plural, visible, without_paths, wrapped
 
 from ..cells import COLORS, DASHES, SYMBOLS
@@ -82,8 +82,8 @@ def page_scores(findings: Findings) -> ScoreView | Withheld | None:
     found = findings.scores
     if found is None:
         return None
-    if isinstance(found, NotScored):
-        return Withheld(found.reason)
+    if isinstance(found, str):
+        return Withheld(found)
     rows = tuple(_row(index, item, found) for index, item in enumerate(found.contenders))
     return ScoreView(found, tuple(sorted({TWICE, found.tau_max})), len(rows) <= BANDS_UP_TO and found.draws > 0, rows,
                      (_chart(found, rows),))

@@ -16,7 +16,6 @@ from repro.record.environment.differences import NodeRecord
 from repro.record.environment.plugin_code import PROGRAM, PluginCode
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
-from repro.suite.kinds.kinds import AnyTrialConfig
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.cell import Cell
 from repro.tables.tables import flat
@@ -53,23 +52,21 @@ class EffectiveSetting:
 def settings(record: Record) -> Settings:
     """Return all fields of every cell, flattened, with the derived learning rate."""
     known = marks(record)
-    flat = {cell.cell_id: _all_fields(cell.choices) for cell in record.plan.cells}
-    keys = list(dict.fromkeys(key for fields in flat.values() for key in fields))
-    differing = tuple(key for key in keys if len({fields.get(key) for fields in flat.values()}) > 1)
-    first = next(iter(flat.values()), {})
+    fields_of = {}
+    for cell in record.plan.cells:
+        fields = flat(cell.choices.model_dump(mode="json", by_alias=True))
+        fields_of[cell.cell_id] = {key: plain(value) for key, value in fields.items()} | {
+            f"{name.replace('_', ' ')} after scaling (derived)": value for name, value in cell.choices.settings.items()}
+    keys = list(dict.fromkeys(key for fields in fields_of.values() for key in fields))
+    differing = tuple(key for key in keys if len({fields.get(key) for fields in fields_of.values()}) > 1)
+    first = next(iter(fields_of.values()), {})
     return Settings(
         differing=differing,
         rows=tuple(
-            (known[cell_id], tuple(fields.get(key, "-") for key in differing)) for cell_id, fields in flat.items()
+            (known[cell_id], tuple(fields.get(key, "-") for key in differing)) for cell_id, fields in fields_of.items()
         ),
         common=tuple((key, first[key]) for key in keys if key not in differing),
     )
-
-
-def _all_fields(choices: AnyTrialConfig) -> dict[str, str]:
-    fields = {key: plain(value) for key, value in flat(choices.model_dump(mode="json", by_alias=True)).items()}
-    derived = {f"{name.replace('_', ' ')} after scaling (derived)": value for name, value in choices.settings.items()}
-    return fields | derived
 
 
 def plain(value: Any) -> str:

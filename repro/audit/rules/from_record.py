@@ -15,7 +15,7 @@ from repro.record.environment.environment import DataSet, Environment
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
-from repro.suite.kinds.kinds import AnyStop, AnyTrialConfig
+from repro.suite.kinds.kinds import AnyStop
 from repro.suite.kinds.program import ProgramConfig
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.cell import Cell
@@ -72,7 +72,8 @@ def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
         target="" if not stop.has_target else
         f"{stop.metric} {'<=' if stop.direction == 'lower' else '>='} {stop.target:g}",
         others=canonical(choices, exclude={"processes", "batch"}),
-        hyperparameters=_hyperparameters(choices, results),
+        hyperparameters=_of_training(choices, results) if isinstance(choices, TrainingConfig) else
+        _of_program(choices) if isinstance(choices, ProgramConfig) else {},
         determinism=None if isinstance(choices, ProgramConfig) else choices.repeatability,
         planned=record.due_of(cell.cell_id), interval=_has_interval(summary), median=summary.median,
         bandwidth=min((item.network.slowest for item in results if item.network), default=None),
@@ -120,13 +121,6 @@ def _drawn(hashes: Mapping[str, str]) -> str | None:
     return "/".join(hashes[name] for name in names) if all(name in hashes for name in names) else None
 
 
-def _hyperparameters(choices: AnyTrialConfig, results: Sequence[Result]) -> dict[str, str]:
-    """Return the hyper-parameters; {} for a measurement, which trains nothing."""
-    if isinstance(choices, TrainingConfig):
-        return _of_training(choices, results)
-    return _parameters(choices) if isinstance(choices, ProgramConfig) else {}
-
-
 def _of_training(choices: TrainingConfig, results: Sequence[Result]) -> dict[str, str]:
     """Return the hyper-parameters, defaults included; hashes in the runs identify the initial weights."""
     options: dict[str, Any] = choices.optimizer.model_dump(mode="json")
@@ -143,7 +137,7 @@ def _of_training(choices: TrainingConfig, results: Sequence[Result]) -> dict[str
     return found
 
 
-def _parameters(choices: ProgramConfig) -> dict[str, str]:
+def _of_program(choices: ProgramConfig) -> dict[str, str]:
     """Return the hyper-parameters that the suite states of a program."""
     found = {name: str(choices.parameters[own]) for name, names in PARAMETERS.items()
              for own in names if own in choices.parameters}

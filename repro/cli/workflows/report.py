@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from repro.bundle.source import folder_name, is_foreign
+from repro.compare.findings import findings
 from repro.compare.runs.merge import Section, sections
 from repro.core import registry
 from repro.core.errors import UsageError
 from repro.core.files import write_text
 from repro.core.numbers import spelled
 from repro.record.folder.store import read_record
-from repro.record.tuning import read_tuning
 from repro.reporting import Reporter
 
 INDEX = "index.md"
@@ -97,9 +97,8 @@ def write_reports(
     """
     named = reporters(targets, only, prefix)
     record = read_record(run)
-    tuning = read_tuning(record.folder.root)
-    before = [tuning.record] if tuning is not None else []
-    return [place for item in named.values() for part in (*(before if item.of_each_phase else ()), record)
+    return [place for item in named.values()
+            for part in (findings(record).phases if item.of_each_phase else (record,))
             for place in item.write(part, out or part.folder.reports)]
 
 

@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 
 from repro import stats
-from repro.compare.cells import Combination, Factors, Level, Match, factors_of
+from repro.compare.cells import Combination, Factors, Level, Match, Named, by_cell, design_of
 from repro.compare.design.effect import Interaction, MainEffect
 from repro.compare.design.pooled import pool
 from repro.compare.design.standing import Standing
 from repro.compare.evidence import drift
-from repro.compare.evidence.evidence import NO_SPREAD, ComparisonRequest, Evidence, examine
+from repro.compare.evidence.evidence import NO_SPREAD, ComparisonRequest, Evidence, examine, p_without_spread
 from repro.compare.evidence.pairing import CellTrials, cell_trials, mismatch, pairs_of
 from repro.compare.evidence.read_back import ReadBack
-from repro.compare.figures import Comparison, bounds
+from repro.compare.figures import bounds
 from repro.compare.verdict.family import ALPHA
 from repro.compare.verdict.verdict import judged
 from repro.record.result.results import Result
@@ -39,15 +39,6 @@ Effects = Mapping[Combination, Sequence[float]]
 """Combination of the other factors -> log(candidate / baseline) of every seed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One difference of effects before the correction for their number."""
-
-    owner: int
-    """Index of the main effect."""
-    found: Interaction
-
-
 def interactions(
     measured: Sequence[tuple[Match, Effects]], factors: Factors, wanted: Mapping[str, Any]
 ) -> list[tuple[Interaction, ...]]:
@@ -59,12 +50,10 @@ def interactions(
     Args:
         wanted: the baseline pattern, which selects the levels to compare with.
     """
-    every = [Difference(owner, found) for owner, (match, effects) in enumerate(measured)
-             for found in _differences(match, effects, factors, wanted)]
-    adjusted = stats.holm([item.found.p for item in every]) if every else []
-    judged = [replace(item, found=item.found.model_copy(update={"p_adjusted": p, "flagged": p <= ALPHA}))
-              for item, p in zip(every, adjusted, strict=True)]
-    return [tuple(item.found for item in judged if item.owner == owner) for owner in range(len(measured))]
+    every = [list(_differences(match, effects, factors, wanted)) for match, effects in measured]
+    adjusted = iter(stats.holm([item.p for found in every for item in found]))
+    return [tuple(item.model_copy(update={"p_adjusted": p, "flagged": p <= ALPHA})
+                  for item, p in zip(found, adjusted, strict=False)) for found in every]
 
 
 def _differences(match: Match, effects: Effects, factors: Factors, wanted: Mapping[str, Any]) -> Iterator[Interaction]:
@@ -93,28 +82,12 @@ def _difference(factor: str, level: Level, here: Effects, reference: Level, ther
     steady = float(np.std(ours - theirs, ddof=1)) < NO_SPREAD
     above, below = np.exp(ours), np.exp(theirs)
     _, interval = stats.paired_ratio(above, below)
-    p = _steady_p(ours - theirs) if steady else stats.paired_p(above, below)
+    p = p_without_spread(ours - theirs) if steady else stats.paired_p(above, below)
     return Interaction(
         factor=factor, level=level.label, reference=reference.label, combinations=len(shared),
         ratio_here=math.exp(float(np.mean(ours))), ratio_there=math.exp(float(np.mean(theirs))),
         interval=None if steady else bounds(interval), p=p, p_adjusted=p, flagged=False,
     )
-
-
-def _steady_p(differences: np.ndarray) -> float:
-    """Return p of differences that are all alike, which leave no spread to judge by: the exact test's."""
-    if float(np.max(np.abs(differences))) < NO_SPREAD:
-        return 1.0
-    return stats.sign_flip_floor(len(differences))
-
-
-@dataclass(frozen=True, slots=True)
-class LevelCell:
-    """A level in the place of a cell."""
-
-    cell_id: str
-    label: str
-    choices: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,19 +123,19 @@ def main_effects(
     matches = [match for name in suite.contrasts for match in factors.matches(name, wanted)]
     standing = Standing(plan, results, started_ms)
     doubts = drift.doubts(plan, standing.used, started_ms)
-    by_cell: dict[str, list[Result]] = {}
-    for result in standing.used:
-        by_cell.setdefault(result.cell_id, []).append(result)
+    trials = by_cell(standing.used)
     asked = ComparisonRequest(metric=metric or suite.metric, planned=plan.design.common, margin=suite.margin,
                               horizon=suite.horizon, refusals=standing.waits)
-    measured = [_measure(match, by_cell, asked, doubts) for match in matches]
+    measured = [_measure(match, trials, asked, doubts) for match in matches]
     verdicts = judged([item.evidence for item in measured])
     found = interactions([(item.match, item.effects) for item in measured], factors, wanted)
     read_back = ReadBack(plan, results)
     return [
         MainEffect(factor=item.match.factor, level=item.match.candidate.label, reference=item.match.baseline.label,
                    combinations=len(item.pairs), incomplete=item.match.incomplete, failed=item.failed,
-                   pooled=_with_differences(verdict, item.pairs, read_back), interactions=differences)
+                   pooled=verdict.model_copy(update={"differs": tuple(dict.fromkeys(
+                       found for pair in item.pairs for found in read_back.differences(*pair)))}),
+                   interactions=differences)
         for item, verdict, differences in zip(measured, verdicts, found, strict=True)
     ]
 
@@ -181,14 +154,16 @@ class _Measured:
 
 
 def _measure(
-    match: Match, by_cell: Mapping[str, list[Result]], asked: ComparisonRequest, doubts: drift.Doubts
+    match: Match, trials: Mapping[str, list[Result]], asked: ComparisonRequest, doubts: drift.Doubts
 ) -> _Measured:
-    every = {key: _pair(cells, by_cell, asked) for key, cells in match.cells.items()}
+    every = {key: _Pair(cells, *(cell_trials(cell.label, trials[cell.cell_id], asked.scale) for cell in cells))
+             for key, cells in match.cells.items()}
     pairs = {key: pair for key, pair in every.items() if not pair.failed}
     names = tuple((one.cell_id, other.cell_id) for one, other in (pair.cells for pair in pairs.values()))
     asked = replace(asked, refusals=(*asked.refusals, *_first(doubts.refusals(*name) for name in names)),
                     cautions=_first(doubts.cautions(*name) for name in names), slots=_slots(names, doubts))
-    design = _design(pairs.values())
+    designs = {design_of(cell) for pair in pairs.values() for cell in pair.cells}
+    design = designs.pop() if len(designs) == 1 else None
     sides = [pool([side.results for side in found]) for found in (
         [pair.ours for pair in pairs.values()], [pair.theirs for pair in pairs.values()])]
     evidence = examine(_cell(match.factor, match.candidate, design), _cell(match.factor, match.baseline, design),
@@ -211,25 +186,8 @@ def _slots(names: Sequence[tuple[str, str]], doubts: drift.Doubts) -> drift.Slot
                                             for repeat in repeats})
 
 
-def _with_differences(item: Comparison, pairs: Iterable[tuple[str, str]], read_back: ReadBack) -> Comparison:
-    """Return the comparison with what else differs in some combination."""
-    found = dict.fromkeys(difference for pair in pairs for difference in read_back.differences(*pair))
-    return item.model_copy(update={"differs": tuple(found)})
-
-
-def _pair(cells: tuple[Cell, Cell], by_cell: Mapping[str, list[Result]], asked: ComparisonRequest) -> _Pair:
-    ours, theirs = (cell_trials(cell.label, by_cell.get(cell.cell_id, []), asked.scale) for cell in cells)
-    return _Pair(cells, ours, theirs)
-
-
-def _cell(factor: str, level: Level, design: Any) -> LevelCell:
-    return LevelCell(f"{factor}: {level.label}", level.label, {"stop": {"design": design}})
-
-
-def _design(pairs: Iterable[_Pair]) -> Any:
-    """Return the stop design of all cells; None if they differ."""
-    found = {factors_of(cell)["stop"]["design"] for pair in pairs for cell in pair.cells}
-    return found.pop() if len(found) == 1 else None
+def _cell(factor: str, level: Level, design: Any) -> Named:
+    return Named(f"{factor}: {level.label}", level.label, {"stop": {"design": design}})
 
 
 def _refusal(pairs: Collection[_Pair]) -> str:

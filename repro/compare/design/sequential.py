@@ -11,46 +11,13 @@ from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.evidence.stage import Stage
 from repro.compare.figures import DECIDED, Advice, Comparison, LookPlace, TimeSplit
 from repro.compare.verdict.verdict import judged
-from repro.record.folder.ledger import ENDS, Decision, Look
+from repro.record.folder.ledger import Decision, Look
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.suite.design import SequentialDesign
 from repro.suite.planning.plan import Plan
 
 WAITS = "judged once, when the primary contrast is settled or its last look has been taken"
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The state of a sequential run: what its results allow to be said."""
-
-    found: Comparison | None
-    """The primary contrast at its last look; None before the first."""
-    ended: bool
-    """No further look follows."""
-    early: tuple[Result, ...]
-    """Results up to the first look: what the other contrasts are judged by, so that the stop cannot choose them."""
-
-    @property
-    def refusals(self) -> tuple[str, ...]:
-        """Return why the other contrasts have no verdict yet."""
-        return () if self.ended else (WAITS,)
-
-    def primary(self, plan: Plan, before: Comparison) -> Comparison:
-        """Return the primary contrast.
-
-        Args:
-            before: without a look.
-        """
-        if self.found is not None:
-            return self.found
-        have = len({item.repeat for item in self.early if item.cell_id == before.candidate}
-                   & {item.repeat for item in self.early if item.cell_id == before.baseline})
-        looks = plan.design.looks
-        if have >= looks[0]:
-            return before
-        text = f"look 1 of {len(looks)} at {looks[0]} pairs: {have} have run"
-        return before.model_copy(update={"because": text, "advice": Advice(kind="missing_pairs")})
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,18 +112,7 @@ def _decision(found: Comparison, stage: Stage, trials: Sequence[Result]) -> Deci
     return "last" if stage.number == stage.of else "continues"
 
 
-def progress_of(
-    plan: Plan, results: Sequence[Result], started_ms: Mapping[str, float] | None = None
-) -> Progress | None:
-    """Return the state of a sequential run; None for a plan of a fixed number of pairs."""
-    if not plan.design.looks:
-        return None
-    last = _last_look(plan, results, started_ms)
-    early = tuple(item for item in results if item.repeat < plan.design.common)
-    return Progress(_placed(plan, last) if last else None, last is not None and last.decision in ENDS, early)
-
-
-def _last_look(
+def last_look(
     plan: Plan, results: Sequence[Result], started_ms: Mapping[str, float] | None
 ) -> TakenLook | None:
     """Return the last look that was taken, or the first that ends the run.
@@ -178,7 +134,18 @@ def _last_look(
     return found
 
 
-def _placed(plan: Plan, last: TakenLook) -> Comparison:
+def before_looks(plan: Plan, early: Sequence[Result], primary: Comparison) -> Comparison:
+    """Return the primary contrast of a run whose first look was not taken, with what it waits for."""
+    have = len({item.repeat for item in early if item.cell_id == primary.candidate}
+               & {item.repeat for item in early if item.cell_id == primary.baseline})
+    looks = plan.design.looks
+    if have >= looks[0]:
+        return primary
+    text = f"look 1 of {len(looks)} at {looks[0]} pairs: {have} have run"
+    return primary.model_copy(update={"because": text, "advice": Advice(kind="missing_pairs")})
+
+
+def placed(plan: Plan, last: TakenLook) -> Comparison:
     """Return the comparison of a look with its place among all looks."""
     stage, following = last.stage, None if last.ends else plan.design.looks[last.stage.number]
     place = LookPlace(number=stage.number, of=stage.of, n=stage.n, nominal=stage.difference,

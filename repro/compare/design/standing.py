@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from repro.compare.cells import ComparedCell, factors_of
-from repro.compare.design.sequential import Progress, progress_of, rerun_refusals
+from repro.compare.cells import ComparedCell, by_cell, factors_of
+from repro.compare.design.sequential import WAITS, TakenLook, before_looks, last_look, placed, rerun_refusals
 from repro.compare.figures import Claim, ClaimVerdict, Comparison, bounds
+from repro.record.folder.ledger import ENDS
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.stats import QualityClaim, mean_interval, or_none, quality_claim
@@ -38,10 +39,8 @@ def claims(plan: Plan, results: Sequence[Result]) -> tuple[Claim, ...]:
     """
     if not plan.design.is_contest:
         return ()
-    by_cell: dict[str, list[Result]] = {}
-    for result in results:
-        by_cell.setdefault(result.cell_id, []).append(result)
-    return tuple(claim_of(cell, by_cell.get(cell.cell_id, []), plan.suite.seeds) for cell in plan.cells)
+    trials = by_cell(results)
+    return tuple(claim_of(cell, trials[cell.cell_id], plan.suite.seeds) for cell in plan.cells)
 
 
 def claim_of(cell: ComparedCell, results: Sequence[Result], declared: int) -> Claim:
@@ -112,24 +111,29 @@ class Standing:
         self._started_ms = started_ms
 
     @cached_property
-    def _progress(self) -> Progress | None:
-        return progress_of(self.plan, self.results, self._started_ms)
+    def _last(self) -> TakenLook | None:
+        """Of a sequential run: its last look; None before the first."""
+        return last_look(self.plan, self.results, self._started_ms) if self.plan.design.looks else None
 
     @cached_property
     def claims(self) -> Mapping[str, Claim]:
         """Cell id -> its claim of quality, in the order of the plan; none but of a contest."""
         return {item.cell_id: item for item in claims(self.plan, self.results)}
 
-    @property
+    @cached_property
     def used(self) -> Sequence[Result]:
         """The results that contrasts beside the primary are judged by: of a sequential run those up to its first look,
         so that the stop cannot choose them."""
-        return self._progress.early if self._progress else self.results
+        if not self.plan.design.looks:
+            return self.results
+        return tuple(item for item in self.results if item.repeat < self.plan.design.common)
 
     @property
     def waits(self) -> tuple[str, ...]:
         """Why no contrast beside the primary has a verdict, or not yet."""
-        return self._progress.refusals if self._progress else rerun_refusals(self.plan)
+        if not self.plan.design.looks:
+            return rerun_refusals(self.plan)
+        return () if self._last is not None and self._last.decision in ENDS else (WAITS,)
 
     def refusals(self, candidate: str, spec: MetricSpec) -> tuple[str, ...]:
         """Return why a candidate gets no verdict by a metric, whatever its figures."""
@@ -155,4 +159,6 @@ class Standing:
 
     def placed(self, item: Comparison) -> Comparison:
         """Return a comparison; in place of the primary contrast of a sequential run that of its last look."""
-        return self._progress.primary(self.plan, item) if self._progress and item.primary else item
+        if not item.primary or not self.plan.design.looks:
+            return item
+        return placed(self.plan, self._last) if self._last else before_looks(self.plan, self.used, item)

@@ -55,12 +55,6 @@ class Drift:
     places: Mapping[str, Mapping[int, int]]
     """Cell -> repeat -> place."""
 
-    def between(self, candidate: str, baseline: str) -> Slots:
-        """Return how far apart the trials of each pair ran."""
-        ours, theirs = self.places.get(candidate, {}), self.places.get(baseline, {})
-        return Slots(self.per_place, {repeat: place - theirs[repeat] for repeat, place in ours.items()
-                                      if repeat in theirs})
-
 
 @dataclass(frozen=True, slots=True)
 class Slots:
@@ -85,28 +79,19 @@ class _Placed:
     log_seconds: float
 
 
-def cautions(
-    plan: Plan, results: Sequence[Result], started_ms: Mapping[str, float] | None = None
-) -> list[Caution]:
-    """Return the doubts that the order of execution raises.
+def doubts(plan: Plan, results: Sequence[Result], started_ms: Mapping[str, float] | None = None) -> Doubts:
+    """Return the doubts that the order of execution raises, with the drift of the run.
 
     1. A cell with more than half of its trials outside their blocks has no verdict: a change of the machine between it
        and the others would look like a difference, which no test within a cell could detect.
     2. A cell with more than `TOLERATED` outside has none if its times follow the order (Holm over all cells).
-    3. A run, or a cell, whose times follow the order although blocks were kept gets a warning; `doubts` adds
-       the trend of a run, for which the ratios of its pairs are adjusted.
+    3. A run, or a cell, whose times follow the order although blocks were kept gets a warning; for the trend
+       of a run the ratios of its pairs are adjusted.
 
     Args:
         started_ms: trial id -> its start, from the ledger; without it, or if starts are equal, the order of the plan
             counts, which the runner follows.
     """
-    by_cell = _in_order(plan, results, started_ms or {})
-    apart = _apart(by_cell)
-    return _cautions(plan, by_cell, apart, _run_drift(plan, by_cell, apart))
-
-
-def doubts(plan: Plan, results: Sequence[Result], started_ms: Mapping[str, float] | None = None) -> Doubts:
-    """Return the cautions of a run by cell, with its drift."""
     by_cell = _in_order(plan, results, started_ms or {})
     apart = _apart(by_cell)
     whole = _run_drift(plan, by_cell, apart)
@@ -137,31 +122,32 @@ def _cautions(
     return found
 
 
+@dataclass(frozen=True, slots=True)
 class Doubts:
-    """Cautions by cell, looked up for pairs of cells."""
+    """The cautions of a run, looked up for pairs of cells."""
 
-    def __init__(self, found: Sequence[Caution], drift: Drift | None = None) -> None:
-        self._drift = drift
-        self._by_cell: dict[str | None, list[Caution]] = {}
-        for item in found:
-            self._by_cell.setdefault(item.cell_id, []).append(item)
+    found: Sequence[Caution]
+    drift: Drift | None = None
 
     def refusals(self, candidate: str, baseline: str) -> tuple[str, ...]:
         """Return why these two cells get no verdict."""
-        return self._texts((None, candidate, baseline), refuse=True)
+        return self._texts((None, candidate, baseline), "refuse")
 
     def cautions(self, candidate: str, baseline: str) -> tuple[str, ...]:
         """Return the cautions about their verdict."""
-        return self._texts((None, candidate, baseline), refuse=False)
+        return self._texts((None, candidate, baseline), "warn")
 
     def slots(self, candidate: str, baseline: str) -> Slots | None:
-        """Return the places of the pairs of two cells, if the machine drifted."""
-        return self._drift.between(candidate, baseline) if self._drift is not None else None
+        """Return how far apart the trials of each pair of two cells ran, if the machine drifted."""
+        if self.drift is None:
+            return None
+        ours, theirs = self.drift.places.get(candidate, {}), self.drift.places.get(baseline, {})
+        return Slots(self.drift.per_place, {repeat: ours[repeat] - theirs[repeat] for repeat in ours
+                                            if repeat in theirs})
 
-    def _texts(self, cells: tuple[str | None, ...], refuse: bool) -> tuple[str, ...]:
-        found = [item.text for cell_id in cells for item in self._by_cell.get(cell_id, ())
-                 if (item.severity == "refuse") is refuse]
-        return tuple(dict.fromkeys(found))
+    def _texts(self, cells: tuple[str | None, ...], severity: Severity) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(item.text for cell_id in cells for item in self.found
+                                   if (item.cell_id, item.severity) == (cell_id, severity)))
 
 
 def _percent(share: float, digits: int) -> str:

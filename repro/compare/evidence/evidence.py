@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,14 +16,12 @@ from repro.compare.evidence.grid import Grid, grid_of
 from repro.compare.evidence.missed import Missed, missed
 from repro.compare.evidence.pairing import CellTrials, Observed, cell_trials, mismatch, pairs_of
 from repro.compare.evidence.stage import Stage, missed_p, stage_figures
-from repro.compare.figures import Adjusted, Advice, Estimate, Pair, Restricted, TimeSplit, bounds
+from repro.compare.figures import Adjusted, Advice, Estimate, Pair, TimeSplit, bounds
 from repro.record.result.status import meaning
 from repro.suite.design import FULL_BUDGET
 from repro.suite.metrics import METRICS, MetricSpec
 from repro.suite.model import MARGIN, Metric
 
-EXACT_PAIRS = 20
-"""Up to here all 2^n sign flips are counted."""
 NO_SPREAD = 1e-12
 """Standard deviation of log ratios below which it is only rounding."""
 _MISSING = Advice(kind="missing_pairs")
@@ -115,11 +113,6 @@ class Evidence:
         return tuple(sign * slots.shift(pair.repeat) for pair in self.pairs)
 
     @property
-    def logs(self) -> list[float]:
-        """Log ratios of the pairs that are judged."""
-        return [float(value) for value in stats.log_ratios(*_sides(self.judged_pairs))]
-
-    @property
     def adjusted(self) -> Adjusted | None:
         """The adjustment of the ratio for drift; None if there is none."""
         slots = self.slots
@@ -139,20 +132,16 @@ class Evidence:
         """Pairs on the side of the ratio."""
         return self.less if self.ratio is not None and self.ratio < 1 else self.more
 
-    def interval_at(self, level: float) -> stats.Interval | None:
-        """Return the interval of the ratio at another level; of a look it is that of the look. None: there is none."""
+    def corrected(self, level: float) -> stats.Interval | None:
+        """Return the interval that a gate may test, of a look that of the look: of the crossings if the evaluation
+        grids differ. None: there is none."""
+        if self.interval is not None and self.grid is not None and self.grid.unlike:
+            return self.grid.interval(level)
         if self.interval is None or self.asked.stage is not None:
             return self.interval
         if self.asked.paired:
             return stats.paired_ratio(*_sides(self.judged_pairs), level)[1]
-        return stats.welch_ratio(list(self.ours.values.values()), list(self.theirs.values.values()), level)[1]
-
-    def corrected(self, level: float) -> stats.Interval | None:
-        """Return the interval that a gate may test: of the crossings if the evaluation grids differ."""
-        found = self.interval_at(level)
-        if found is None or self.grid is None or not self.grid.unlike:
-            return found
-        return self.grid.interval(level)
+        return stats.welch_ratio(*_values(self.ours, self.theirs), level)[1]
 
     def is_fine(self, level: float) -> bool:
         """Return True if the evaluation grid is fine enough: two cells are the same only if their crossings are."""
@@ -167,10 +156,6 @@ class Evidence:
             return True
         found = self.grid.interval(level)
         return found is not None and not found.low <= 1 <= found.high
-
-    @property
-    def restricted(self) -> Restricted | None:
-        return self.missed.restricted if self.missed else None
 
 
 def examine(
@@ -187,7 +172,8 @@ def examine(
         return _unpaired(replace(base, n=min(ours.n, theirs.n)))
     if unlike := mismatch(ours, theirs):
         return replace(base, refusal=f"{unlike.text}, so they are not a pair",
-                       welch=None if unlike.hash_name == "data" else _welch(ours, theirs))
+                       welch=None if unlike.hash_name == "data" or ours.without or theirs.without
+                       else _unpaired_figure(stats.welch_ratio, ours, theirs))
     pairs = pairs_of(ours, theirs)
     return _paired(replace(base, pairs=pairs, n=len(pairs), floor=stats.sign_flip_floor(max(1, len(pairs)))))
 
@@ -212,19 +198,15 @@ def _paired(base: Evidence) -> Evidence:
 
 def _unknown(base: Evidence) -> str:
     """Return the trials whose end tells nothing about the cell or, for a metric without a target, without a figure."""
-    lost = [item for item in (base.ours, base.theirs)
-            if any(not base.asked.scale.to_target or _proves_nothing(status) for status in item.without)]
+    lost = [item for item in (base.ours, base.theirs)  # it broke, or it reached the target and lacks the metric
+            if any(not base.asked.scale.to_target or not meaning(status).counts or meaning(status).reached
+                   for status in item.without)]
     if not lost:
         return ""
     ends = " and ".join(item.without_words() for item in (base.ours, base.theirs) if item.without)
     if any(not meaning(status).counts for item in lost for status in item.without):
         return f"{ends}; a failed trial says nothing about the {base.asked.scale.noun}, so there is no ratio"
     return f"{ends}; a ratio over the other trials would hide them"
-
-
-def _proves_nothing(status: str) -> bool:
-    """Return True for a trial without the metric of which the target tells nothing: it broke, or it reached it."""
-    return not meaning(status).counts or meaning(status).reached
 
 
 def _outside(base: Evidence) -> str:
@@ -238,22 +220,23 @@ def _outside(base: Evidence) -> str:
 def _ratios(base: Evidence) -> Evidence:
     """Compute the figures of cells of which every trial has the metric."""
     above, below = _sides(base.judged_pairs)
-    logs = base.logs
+    logs = stats.log_ratios(above, below).tolist()
     steady = stats.deviation(np.asarray(logs)) < NO_SPREAD
     interval: stats.Interval | None
     ratio, interval = stats.paired_ratio(above, below)
-    exact = base.n <= EXACT_PAIRS
-    p = _p_without_spread(logs) if steady else stats.sign_flip(logs) if exact else stats.paired_p(above, below)
+    exact = base.n <= stats.EXACT_PAIRS
+    p = p_without_spread(logs) if steady else stats.sign_flip(logs) if exact else stats.paired_p(above, below)
     test = None if steady else stats.or_none(lambda: stats.tost(logs, base.asked.margin))
     if base.asked.stage is not None and (not steady or base.asked.stage.anytime):
-        at_look = stage_figures(above, below, base.asked.margin, base.asked.stage)
-        interval, p, test = at_look.interval, at_look.p, None if steady else at_look.equivalence
+        interval, p, at_look = stage_figures(above, below, base.asked.margin, base.asked.stage)
+        test = None if steady else at_look
     return replace(
         base, ratio=ratio, interval=None if steady else interval, p=p, equivalence=test,
         less=sum(a < b for a, b in zip(above, below, strict=True)),
-        more=sum(a > b for a, b in zip(above, below, strict=True)), welch=_welch(base.ours, base.theirs),
-        probability_less=_ordering(base.ours, base.theirs), split=split_of(base.ours, base.theirs, base.judged_pairs,
-                                                                           base.asked.scale),
+        more=sum(a > b for a, b in zip(above, below, strict=True)),
+        welch=_unpaired_figure(stats.welch_ratio, base.ours, base.theirs),
+        probability_less=_unpaired_figure(stats.probability_less, base.ours, base.theirs),
+        split=split_of(base.ours, base.theirs, base.judged_pairs, base.asked.scale),
         grid=grid_of(base.ours, base.theirs, base.asked.scale, paired=True),
     )
 
@@ -262,7 +245,11 @@ def _sides(pairs: Sequence[Pair]) -> tuple[list[float], list[float]]:
     return [pair.candidate for pair in pairs], [pair.baseline for pair in pairs]
 
 
-def _p_without_spread(logs: Sequence[float]) -> float:
+def _values(ours: CellTrials, theirs: CellTrials) -> tuple[list[float], list[float]]:
+    return list(ours.values.values()), list(theirs.values.values())
+
+
+def p_without_spread(logs: Sequence[float]) -> float:
     """Return the exact sign-flip p of any number of equal log ratios: only one of all flips and its mirror reach it."""
     return stats.sign_flip_floor(len(logs)) if abs(logs[0]) > NO_SPREAD else 1.0
 
@@ -284,7 +271,7 @@ def _unpaired(base: Evidence) -> Evidence:
     if base.ours.without or base.theirs.without:
         found_missed = missed(base.ours, base.theirs, base.asked.scale, base.asked.horizon, paired=False)
         return replace(base, missed=found_missed, refusal=found_missed.refusal or _outside(base))
-    above, below = list(base.ours.values.values()), list(base.theirs.values.values())
+    above, below = _values(base.ours, base.theirs)
     if min(len(above), len(below)) < 2:
         return replace(base, refusal=f"{len(above)} and {len(below)} trials; an interval needs two of each")
     found = stats.or_none(lambda: stats.welch_ratio(above, below))
@@ -295,20 +282,16 @@ def _unpaired(base: Evidence) -> Evidence:
         floor=2 / math.comb(len(above) + len(below), len(above)), refusal=_outside(base),
         equivalence=stats.or_none(lambda: stats.tost_welch(above, below, base.asked.margin)),
         welch=Estimate(value=found[0], interval=bounds(found[1])),
-        probability_less=_ordering(base.ours, base.theirs),
+        probability_less=_unpaired_figure(stats.probability_less, base.ours, base.theirs),
         grid=grid_of(base.ours, base.theirs, base.asked.scale, paired=False),
     )
 
 
-def _welch(ours: CellTrials, theirs: CellTrials) -> Estimate | None:
-    if ours.without or theirs.without:
-        return None
-    found = stats.or_none(lambda: stats.welch_ratio(list(ours.values.values()), list(theirs.values.values())))
-    return Estimate(value=found[0], interval=bounds(found[1])) if found else None
-
-
-def _ordering(ours: CellTrials, theirs: CellTrials) -> Estimate | None:
-    found = stats.or_none(lambda: stats.probability_less(list(ours.values.values()), list(theirs.values.values())))
+def _unpaired_figure(
+    method: Callable[[Sequence[float], Sequence[float]], tuple[float, stats.Interval]], ours: CellTrials,
+    theirs: CellTrials,
+) -> Estimate | None:
+    found = stats.or_none(lambda: method(*_values(ours, theirs)))
     return Estimate(value=found[0], interval=bounds(found[1])) if found else None
 
 
@@ -320,20 +303,13 @@ def split_of(ours: CellTrials, theirs: CellTrials, pairs: Sequence[Pair], scale:
     """
     if not (scale.timed and scale.to_target):
         return None
-    above = [_samples(ours, pair.repeat) for pair in pairs]
-    below = [_samples(theirs, pair.repeat) for pair in pairs]
+    above, below = ([side.results[pair.repeat].samples_to_target for pair in pairs] for side in (ours, theirs))
     if any(count is None or count <= 0 for count in (*above, *below)):
         return None
     samples = _estimate([float(count or 0) for count in above], [float(count or 0) for count in below])
     throughput = _estimate([(count or 0) / pair.candidate for count, pair in zip(above, pairs, strict=True)],
                            [(count or 0) / pair.baseline for count, pair in zip(below, pairs, strict=True)])
-    times = stats.mean(stats.log_ratios([pair.candidate for pair in pairs], [pair.baseline for pair in pairs]))
-    assert math.isclose(samples.value / throughput.value, math.exp(times), rel_tol=1e-9), "factors must multiply"
     return TimeSplit(samples=samples, throughput=throughput)
-
-
-def _samples(found: CellTrials, repeat: int) -> float | None:
-    return found.results[repeat].samples_to_target
 
 
 def _estimate(candidate: Sequence[float], baseline: Sequence[float]) -> Estimate:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from repro.compare.figures import Comparison, Difference
+from repro.compare.cells import by_cell, factors_of
+from repro.compare.figures import Difference
 from repro.record.derive.effective import UNKNOWN
 from repro.record.result.results import Result
 from repro.suite.planning.plan import Plan
@@ -55,15 +56,9 @@ class ReadBack:
         self._cells = {cell.cell_id: cell for cell in plan.cells}
         self._written = {*_written(plan.suite.matrix), *(key for item in plan.suite.settings for key in item.values)}
         self._measures = plan.measures
-        self._trials: dict[str, list[Result]] = {}
-        for result in results:
-            self._trials.setdefault(result.cell_id, []).append(result)
+        self._trials = by_cell(results)
         self._known: dict[str, dict[str, str]] = {}
         self._flat: dict[str, dict[str, object]] = {}
-
-    def with_differences(self, item: Comparison) -> Comparison:
-        """Return the comparison with what else differs between its two cells."""
-        return item.model_copy(update={"differs": self.differences(item.candidate, item.baseline)})
 
     def differences(self, candidate: str, baseline: str) -> tuple[Difference, ...]:
         """Return the settings that both cells read back, that differ, and that no varied field explains."""
@@ -79,14 +74,14 @@ class ReadBack:
 
     def _followed(self, name: str, cell_id: str) -> tuple[str, ...]:
         """Return the fields of a trial that a setting follows from."""
-        own = self._measures and any(name in result.effective for result in self._trials.get(cell_id, ()))
+        own = self._measures and any(name in result.effective for result in self._trials[cell_id])
         return FOLLOWS.get(name, OF_MEASUREMENTS if own else ())
 
     def _settings(self, cell_id: str) -> Mapping[str, str]:
         if cell_id not in self._known:
             found: dict[str, list[str]] = {
                 name: [value] for name, value in self._cells[cell_id].choices.settings.items()}
-            for result in self._trials.get(cell_id, ()):
+            for result in self._trials[cell_id]:
                 for name, value in {**result.effective, **result.settings}.items():
                     if name not in NOT_SETTINGS:
                         found.setdefault(name, []).append(value)
@@ -101,7 +96,7 @@ class ReadBack:
 
     def _fields(self, cell_id: str) -> Mapping[str, object]:
         if cell_id not in self._flat:
-            self._flat[cell_id] = dict(_flat(self._cells[cell_id].choices.model_dump(mode="json", by_alias=True)))
+            self._flat[cell_id] = dict(_flat(factors_of(self._cells[cell_id])))
         return self._flat[cell_id]
 
 

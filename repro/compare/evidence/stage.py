@@ -30,25 +30,18 @@ class Stage:
     """An e-process decides; p is 1 / its largest value so far, and the intervals are confidence sequences."""
 
 
-@dataclass(frozen=True, slots=True)
-class StageFigures:
-    """The figures of pairs at one look."""
-
-    interval: stats.Interval | None
-    """Repeated: all looks together keep its coverage."""
-    p: float
-    equivalence: stats.Equivalence | None
-
-
 def stage_figures(
     candidate: Sequence[float], baseline: Sequence[float], margin: float, stage: Stage
-) -> StageFigures:
-    """Return the figures of pairs that have a spread."""
+) -> tuple[stats.Interval | None, float, stats.Equivalence | None]:
+    """Return (the repeated interval, whose coverage all looks together keep, p, equivalence) of pairs with a spread."""
     logs = stats.log_ratios(candidate, baseline).tolist()
     if stage.anytime:
-        return _anytime(logs, margin)
+        p = 1 / e_same(logs, margin)
+        inner = anytime_interval(logs, 1 - 2 * ALPHA)
+        test = None if inner is None else stats.Equivalence(min(1.0, p), inner, p <= ALPHA, margin)
+        return anytime_interval(logs), 1 / e_difference(logs), test
     exact = len(logs) <= stats.EXACT_PAIRS
-    return StageFigures(
+    return (
         stats.paired_ratio(candidate, baseline, 1 - stage.difference)[1],
         stats.sign_flip(logs) if exact else stats.paired_p(candidate, baseline),
         stats.or_none(lambda: _same(logs, margin, stage.same, exact)),
@@ -64,13 +57,6 @@ def _same(logs: Sequence[float], margin: float, level: float, exact: bool) -> st
     sides = [stats.sign_flip([value + shift for value in logs]) / 2 for shift in (edge, -edge)]
     p = max(found.p, *sides)
     return replace(found, p=p, equivalent=found.equivalent and p <= level)
-
-
-def _anytime(logs: Sequence[float], margin: float) -> StageFigures:
-    p = 1 / e_same(logs, margin)
-    inner = anytime_interval(logs, 1 - 2 * ALPHA)
-    test = None if inner is None else stats.Equivalence(min(1.0, p), inner, p <= ALPHA, margin)
-    return StageFigures(anytime_interval(logs), 1 / e_difference(logs), test)
 
 
 def missed_p(ours: CellTrials, theirs: CellTrials, scale: MetricSpec) -> float:

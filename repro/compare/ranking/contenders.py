@@ -71,7 +71,8 @@ def field_of(records: Sequence[Record], by: Sequence[str] = ()) -> Field:
     contenders, workloads = (tuple(dict.fromkeys(place[index] for place in found)) for index in (0, 1))
     _check_count(workloads, records, chosen)
     _check_alike(found.values())
-    left = {name: reason for name in contenders if (reason := _absent(name, workloads, found))}
+    left = {name: f"it has no cell on {'; '.join(without)}" for name in contenders
+            if (without := [workload for workload in workloads if (name, workload) not in found])}
     kept = tuple(name for name in contenders if name not in left)
     if len(kept) < 2:
         raise UsageError(f"a ranking needs two contenders with the same workloads; by {', '.join(chosen) or 'nothing'} "
@@ -176,24 +177,12 @@ def target_of(cell: Cell) -> str:
     return f"{stop.metric} of at {'most' if stop.direction == 'lower' else 'least'} {stop.target:g}{confirmed}"
 
 
-def _absent(name: str, workloads: Sequence[str], found: Mapping[tuple[str, str], Entry]) -> str:
-    """Return why a contender cannot be ranked; "" if it can."""
-    without = [workload for workload in workloads if (name, workload) not in found]
-    if without:
-        return f"it has no cell on {'; '.join(without)}"
-    return ""
-
-
 def _notes(
     contenders: Sequence[str], workloads: Sequence[str], entries: Mapping[tuple[str, str], Entry], by: Sequence[str]
 ) -> Iterable[str]:
     """Yield which contenders have other settings on other workloads: a contender is its name then."""
-    own = []
     fields = list(dict.fromkeys(name.partition(".")[0] for name in by))
-    for name in contenders:
-        found = {str([factors_of(entries[name, workload].cell).get(field) for field in fields])
-                 for workload in workloads}
-        if len(found) > 1:
-            own.append(name)
+    own = [name for name in contenders if len({
+        str([factors_of(entries[name, workload].cell).get(field) for field in fields]) for workload in workloads}) > 1]
     if own:
         yield f"not the same settings on every workload: {'; '.join(own)}"

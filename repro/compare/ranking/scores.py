@@ -176,16 +176,9 @@ def scores(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class NotScored:
-    """A record with several workloads and contenders that cannot be ranked."""
-
-    reason: str
-
-
-def record_scores(record: Record) -> Scores | NotScored | None:
-    """Return the scores of one record as its reports show them; None if it has fewer than two workloads or contenders,
-    or no target."""
+def record_scores(record: Record) -> Scores | str | None:
+    """Return the scores of one record as its reports show them, or why it has none; None if it has fewer than two
+    workloads or contenders, or no target."""
     plan = record.plan
     tasks = {cell.choices.task for cell in plan.cells}
     unscored = not plan.design.scored or plan.design.judges != "trial" or plan.has_twins
@@ -194,7 +187,7 @@ def record_scores(record: Record) -> Scores | NotScored | None:
     try:
         return scores([record])
     except UsageError as error:
-        return NotScored(str(error))
+        return str(error)
 
 
 def _check_metric(records: Sequence[Record], scale: MetricSpec) -> None:

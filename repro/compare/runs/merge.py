@@ -225,7 +225,8 @@ def _copy_trials(group: Sequence[Source], folder: RunFolder, plan: Plan) -> None
         for item in sorted(group, key=lambda other: other is not source):
             starts = [entry for entry in item.record.attempts if entry.trial_id == trial.trial_id]
             if item is source:
-                _copy_folder(item.record.folder.trial(trial.trial_id), folder.trial(trial.trial_id))
+                for path in item.record.folder.trial(trial.trial_id).glob("*"):  # `read_record` has refused links
+                    _copy_file(path, folder.trial(trial.trial_id) / path.name)
                 ledger += starts
                 number = max((entry.attempt for entry in starts), default=1)
                 continue
@@ -245,12 +246,6 @@ def _copy_incidents(group: Sequence[Source], folder: RunFolder) -> None:
     for item, source in sorted(incidents, key=lambda pair: pair[0].at_ms):
         text = f"{source.name}: {item.text}" if len(group) > 1 else item.text
         append_line(folder.incidents, item.model_copy(update={"text": text}))
-
-
-def _copy_folder(source: Path, target: Path) -> None:
-    """Copy the files of one folder; `read_record` has refused links."""
-    for path in sorted(source.iterdir()) if source.is_dir() else ():
-        _copy_file(path, target / path.name)
 
 
 def _copy_file(source: Path, target: Path) -> None:

@@ -11,13 +11,14 @@ from typing import Any
 from repro.compare import Comparison, Metric, Summary, compare, summarize
 from repro.compare.cell_figures import cell_figures
 from repro.compare.cell_figures import notes as figure_notes
+from repro.compare.cells import Named
 from repro.compare.design.calibration import Calibration, calibration_of
 from repro.compare.design.effect import MainEffect
 from repro.compare.design.factorial import main_effects
 from repro.compare.design.standing import claims
 from repro.compare.figures import Claim
 from repro.compare.runs.run_warnings import run_warnings
-from repro.compare.runs.two_runs import Named, Ran, versus, versus_several
+from repro.compare.runs.two_runs import Ran, versus, versus_several
 from repro.compare.verdict.condition import Condition, parse
 from repro.compare.verdict.convergence import Convergence, check
 from repro.compare.verdict.family import error_budget
@@ -118,12 +119,8 @@ def compare_runs(
     if not against and not 1 <= len(runs) <= 2:
         raise UsageError(f"give one run or two, not {len(runs)}; several of each with --against")
     records = [read_record(run) for run in (*against, *runs)]
-    if against:
-        found = _several(records, len(against), metric, baseline, force)
-    elif len(records) == 2:
-        found = _two(records, metric, baseline, force)
-    else:
-        found = _one(records[0], metric, baseline, fail_any)
+    found = _one(records[0], metric, baseline, fail_any) if len(records) == 1 and not against else \
+        _several(records, len(against), metric, baseline, force)
     _check_metric(found.metric, records)
     if any((METRICS[found.metric].of == "training") if record.plan.measures else
            (METRICS[found.metric].of == "operations") for record in records):
@@ -161,27 +158,22 @@ def _one(record: Record, metric: Metric | None, baseline: str | None, one_family
                    convergence=tuple(check(record.plan, record.results)))
 
 
-def _two(records: Sequence[Record], metric: Metric | None, baseline: str | None, force: bool) -> Compared:
-    if baseline is not None:
-        raise UsageError("--baseline requires a single run; of two runs the first is the baseline")
-    names = _names([record.folder.root for record in records])
-    _refuse_copies(records[0], records[1], names)
-    first, second = (Ran(name, record.plan, record.results, record.environment)
-                     for name, record in zip(names, records, strict=True))
-    return _compared(records, versus(first, second, metric, force), metric)
-
-
 def _several(
     records: Sequence[Record], before: int, metric: Metric | None, baseline: str | None, force: bool
 ) -> Compared:
+    """Compare two runs, or with `before` the later runs with the first so many."""
     if baseline is not None:
-        raise UsageError("--baseline requires a single run; with --against the runs named there are the baseline")
+        raise UsageError("--baseline requires a single run; " + (
+            "with --against the runs named there are the baseline" if before
+            else "of two runs the first is the baseline"))
     names = _names([record.folder.root for record in records])
     for one, other in combinations(range(len(records)), 2):
         _refuse_copies(records[one], records[other], (names[one], names[other]))
     ran = [Ran(name, record.plan, record.results, record.environment)
            for name, record in zip(names, records, strict=True)]
-    return _compared(records, versus_several(ran[:before], ran[before:], metric, force), metric)
+    found = versus_several(ran[:before], ran[before:], metric, force) if before else \
+        versus(ran[0], ran[1], metric, force)
+    return _compared(records, found, metric)
 
 
 def _refuse_copies(first: Record, second: Record, names: Sequence[str]) -> None:

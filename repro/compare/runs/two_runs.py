@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+from repro.compare.cells import Named, by_cell
 from repro.compare.design.pooled import MeanTrial, mean_bracket, means
 from repro.compare.design.standing import Standing
-from repro.compare.evidence.evidence import ComparisonRequest, Evidence, examine
+from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.evidence.pairing import PAIRED_HASHES, cell_trials, mismatch
 from repro.compare.figures import Comparison
 from repro.compare.verdict.verdict import judged
@@ -27,15 +27,6 @@ TWO_RUNS = ("two separate runs are not pairs: a machine 1 % slower in one of the
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """A cell with a name that includes its run."""
-
-    cell_id: str
-    label: str
-    choices: Any
-
-
-@dataclass(frozen=True, slots=True)
 class Ran:
     """One run, as far as a comparison of two needs it."""
 
@@ -43,10 +34,6 @@ class Ran:
     plan: Plan
     results: Sequence[Result]
     environment: Environment | None = None
-
-    def results_of(self, cell_id: str) -> list[Result]:
-        """Return the results of one cell."""
-        return [item for item in self.results if item.cell_id == cell_id]
 
 
 def versus(first: Ran, second: Ran, metric: Metric | None = None, force: bool = False) -> list[Comparison]:
@@ -69,21 +56,19 @@ def versus(first: Ran, second: Ran, metric: Metric | None = None, force: bool = 
     shared = [cell for cell in second.plan.cells if cell.cell_id in earlier]
     if not shared:
         raise UsageError(f"{first.name} and {second.name} have no cell in common")
-    before, after = _by_cell(first.results), _by_cell(second.results)
-    return judged([
-        _without_tests(examine(
+    before, after = by_cell(first.results), by_cell(second.results)
+    found = [
+        examine(
             Named(cell.cell_id, f"{cell.label} [{second.name}]", cell.choices),
             Named(cell.cell_id, f"{earlier[cell.cell_id].label} [{first.name}]", earlier[cell.cell_id].choices),
-            after.get(cell.cell_id, []), before.get(cell.cell_id, []),
-            _request(first, second, after.get(cell.cell_id, []), before.get(cell.cell_id, []), chosen, cautions),
-        ))
+            after[cell.cell_id], before[cell.cell_id],
+            _request(first, second, after[cell.cell_id], before[cell.cell_id], chosen, cautions),
+        )
         for cell in shared
-    ])
-
-
-def _without_tests(item: Evidence) -> Evidence:
-    """Return it without p where there is no verdict: the trials of one run are no sample of what runs differ by."""
-    return item if item.asked.withhold else replace(item, p=None, floor=1.0, equivalence=None)
+    ]
+    if METRICS[chosen].clocked:  # no verdict, so no p: the trials of one run are no sample of what runs differ by
+        found = [replace(item, p=None, floor=1.0, equivalence=None) for item in found]
+    return judged(found)
 
 
 def _request(first: Ran, second: Ran, after: Sequence[Result], before: Sequence[Result], metric: Metric,
@@ -149,13 +134,6 @@ def _cautions(first: Ran, second: Ran) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _by_cell(results: Sequence[Result]) -> dict[str, list[Result]]:
-    found: dict[str, list[Result]] = {}
-    for result in results:
-        found.setdefault(result.cell_id, []).append(result)
-    return found
-
-
 UNIT = ("each figure is the geometric mean of one run's trials: the run is the unit, because its trials share the "
         "state of the machine")
 NOT_IN_TURNS = ("the runs of the two sides were not made in turns, so a change of the machine meanwhile looks like a "
@@ -184,23 +162,21 @@ def versus_several(
     if not cells:
         raise UsageError("the runs have no cell in common")
     doubts = (NOT_IN_TURNS,) if METRICS[chosen].clocked and not in_turns(before, after) else ()
+    words = ["1 run" if len(side) == 1 else f"{len(side)} runs" for side in (before, after)]
     claimed = [(run.name, Standing(run.plan, run.results)) for run in after]
     return judged([
         examine(
-            Named(cell.cell_id, f"{cell.label} [{_runs(len(after))}]", cell.choices),
-            Named(cell.cell_id, f"{cell.label} [{_runs(len(before))} against]", cell.choices),
+            Named(cell.cell_id, f"{cell.label} [{words[1]}]", cell.choices),
+            Named(cell.cell_id, f"{cell.label} [{words[0]} against]", cell.choices),
             _means(after, cell, METRICS[chosen]), _means(before, cell, METRICS[chosen]),
             ComparisonRequest(
                 metric=chosen, margin=plan.suite.margin, paired=False, withhold=False, cautions=tuple(cautions),
                 refusals=(*doubts, *_lacking(every, cell, METRICS[chosen]),
-                          *_unclaimed(claimed, cell, METRICS[chosen]))),
+                          *(f"{name}: {text}" for name, standing in claimed
+                            for text in standing.unclaimed(cell.cell_id, METRICS[chosen])))),
         )
         for cell in cells
     ])
-
-
-def _runs(count: int) -> str:
-    return "1 run" if count == 1 else f"{count} runs"
 
 
 def in_turns(before: Sequence[Ran], after: Sequence[Ran]) -> bool:
@@ -234,20 +210,12 @@ def _lacking(runs: Sequence[Ran], cell: Cell, spec: MetricSpec) -> tuple[str, ..
     return tuple(found)
 
 
-def _unclaimed(runs: Sequence[tuple[str, Standing]], cell: Cell, spec: MetricSpec) -> tuple[str, ...]:
-    """Return why runs of a contest are no result: the candidate's quality is not shown."""
-    return tuple(f"{name}: {text}" for name, standing in runs
-                 for text in standing.unclaimed(cell.cell_id, spec))
-
-
 def _common(run: Ran, cell: Cell) -> list[Result]:
     """Return the trials that every run has: of a sequential run those up to its first look, so that it does not matter
     where it stopped.
     """
-    found = run.results_of(cell.cell_id)
-    if run.plan.kind == "reproduction":
-        return list(found)
-    return [item for item in found if item.repeat < run.plan.design.common]
+    return [item for item in run.results if item.cell_id == cell.cell_id
+            and (run.plan.kind == "reproduction" or item.repeat < run.plan.design.common)]
 
 
 def _means(runs: Sequence[Ran], cell: Cell, spec: MetricSpec) -> list[MeanTrial]:

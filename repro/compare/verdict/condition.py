@@ -7,7 +7,6 @@ import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from repro.compare.figures import Comparison
 from repro.compare.verdict.family import can_be_same
@@ -48,22 +47,6 @@ WRITTEN = re.compile(r"\s*([a-z_.]+)\s*(>=|<=|==|!=|>|<)\s*(\S+)\s*")
 FORM = "a condition is a verdict, like 'slower' or 'not-same', or an end of an interval, like 'ratio.low > 1.05'"
 
 
-class Condition(Protocol):
-    """A parsed condition."""
-
-    text: str
-
-    def failure(self, found: Comparison) -> str:
-        """Return why the comparison fails the condition; "" if it does not.
-
-        A missing figure fails, and so does every condition on a refused comparison or on one whose run goes on: a check
-        that could not be made must not pass.
-
-        Raises:
-            UsageError: the condition cannot hold for this comparison, whatever its figures: a gate that cannot fail.
-        """
-
-
 @dataclass(slots=True)
 class FigureCondition:
     """A figure, a sign and a number."""
@@ -74,7 +57,11 @@ class FigureCondition:
     number: float
 
     def failure(self, found: Comparison) -> str:
-        """Return why the comparison fails."""
+        """Return why the comparison fails the condition; "" if it does not.
+
+        A missing figure fails, and so does every condition on a refused comparison or on one whose run goes on: a check
+        that could not be made must not pass.
+        """
         value, versus = FIGURES[self.name](found), _versus(found)
         if found.refused or found.goes_on:
             return _unknown(self.text, found)
@@ -92,7 +79,11 @@ class VerdictCondition:
     wanted: bool
 
     def failure(self, found: Comparison) -> str:
-        """Return why the comparison fails."""
+        """Return the same as for a figure.
+
+        Raises:
+            UsageError: the condition cannot hold for this comparison, whatever its figures: a gate that cannot fail.
+        """
         spec, versus = METRICS[found.metric], _versus(found)
         words = (spec.above, spec.below)
         if self.word in DIFFERENT and self.word not in words:
@@ -105,6 +96,9 @@ class VerdictCondition:
                              f"{found.family} contrasts cannot show it; give the suite more seeds")
         holds = found.verdict in (DIFFERENT if self.word == "different" else (self.word,))
         return "" if holds is self.wanted else f"{versus}: {found.verdict} (--fail-if {self.text}); {found.because}"
+
+
+Condition = FigureCondition | VerdictCondition
 
 
 def _unknown(text: str, found: Comparison) -> str:

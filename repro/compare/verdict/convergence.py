@@ -14,7 +14,7 @@ from typing import Literal
 
 from repro import stats
 from repro.compare import Comparison
-from repro.compare.cells import CellIndex
+from repro.compare.cells import CellIndex, by_cell
 from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.figures import Bounds, Pair
 from repro.compare.verdict.verdict import judged
@@ -64,25 +64,19 @@ def check(plan: Plan, results: Sequence[Result]) -> list[Convergence]:
        whole range is inside the margin on one side count for that side. If the median ratio were outside, each pair
        would be inside with probability 1/2 at most, so p = P(Bin(n, 1/2) >= count), the larger of both sides.
     """
-    if plan.design.judges != "trial":
-        return []
-    if not all(isinstance(cell.choices, TrainingConfig) for cell in plan.cells):
+    if plan.design.judges != "trial" or not all(isinstance(cell.choices, TrainingConfig) for cell in plan.cells):
         return []  # of a program nothing says that its data and its model are those of another
     index = CellIndex(plan.cells)
     pairs = _groups(plan, index)
-    by_cell: dict[str, list[Result]] = {}
-    last = plan.design.common if plan.design.looks else None
-    for result in results:
-        if last is None or result.repeat < last:
-            by_cell.setdefault(result.cell_id, []).append(result)
+    trials = by_cell(item for item in results if not plan.design.looks or item.repeat < plan.design.common)
     cells = {cell.cell_id: cell for cell in plan.cells}
     asked = ComparisonRequest(metric="samples", planned=plan.design.common, margin=plan.suite.margin)
-    found = judged([examine(cells[one], cells[other], by_cell.get(one, []), by_cell.get(other, []), asked)
+    found = judged([examine(cells[one], cells[other], trials[one], trials[other], asked)
                     for one, other in pairs])
-    certain = [_certain(item, by_cell, plan.suite.margin) for item in found]
+    certain = [_certain(item, trials, plan.suite.margin) for item in found]
     adjusted = stats.holm([1.0 if p is None else p for p in certain]) if certain else []
     return [
-        _row(item, cells[item.candidate], None if p is None else q, by_cell, plan)
+        _row(item, cells[item.candidate], None if p is None else q, trials, plan)
         for item, p, q in zip(found, certain, adjusted, strict=True)
     ]
 
@@ -130,9 +124,9 @@ def certain_p(ranges: Sequence[tuple[float, float]], margin: float) -> float:
     return float(binom.sf(min(below, above) - 1, len(ranges), 0.5))
 
 
-def _certain(found: Comparison, by_cell: Mapping[str, Sequence[Result]], margin: float) -> float | None:
+def _certain(found: Comparison, trials: Mapping[str, Sequence[Result]], margin: float) -> float | None:
     """Return p of the certain test of one row; None if pairs have a spread, or a pair lacks its brackets."""
-    ours, theirs = (_brackets(by_cell.get(name, [])) for name in (found.candidate, found.baseline))
+    ours, theirs = (_brackets(trials[name]) for name in (found.candidate, found.baseline))
     known = all(pair.repeat in ours and pair.repeat in theirs for pair in found.pairs)
     if found.ratio is None or found.interval is not None or not known:
         return None
@@ -144,9 +138,9 @@ def _brackets(results: Sequence[Result]) -> dict[int, Bracket]:
 
 
 def _row(
-    found: Comparison, cell: Cell, certain: float | None, by_cell: Mapping[str, Sequence[Result]], plan: Plan
+    found: Comparison, cell: Cell, certain: float | None, trials: Mapping[str, Sequence[Result]], plan: Plan
 ) -> Convergence:
-    grid = _grid([*by_cell.get(found.candidate, []), *by_cell.get(found.baseline, [])])
+    grid = _grid([*trials[found.candidate], *trials[found.baseline]])
     verdict, because, p = _verdict(found, certain, grid, plan)
     choices = cell.training
     return Convergence(
@@ -165,9 +159,8 @@ def _verdict(
     p = None if test is None else test.p if test.p_adjusted is None else test.p_adjusted
     if found.verdict == "same":
         return "equivalent", found.because, p
-    if found.verdict in ("faster", "slower"):
-        word: Converged = "faster" if found.verdict == "faster" else "slower"
-        return word, found.because, p
+    if found.verdict == "faster" or found.verdict == "slower":
+        return found.verdict, found.because, p
     complete = len(found.pairs) >= plan.design.common
     if certain is not None and certain <= ALPHA and complete:
         text = (f"in {found.n} pairs the brackets of the crossings are so close that a median ratio outside "
@@ -175,14 +168,10 @@ def _verdict(
         return "equivalent", text, certain
     because = found.because
     if complete and grid is not None and grid > plan.suite.margin:
-        because += f"; {_finer(plan, grid)}"
+        shown = f"{grid:.0%}" if math.isfinite(grid) else "as far as the first of them"
+        because += (f"; evaluations are {shown} apart at the target, too far to show equivalence within "
+                    f"{plan.suite.margin:.0%}: evaluate more often").replace("%", " %")
     return "inconclusive", because, p
-
-
-def _finer(plan: Plan, grid: float) -> str:
-    shown = f"{grid:.0%}" if math.isfinite(grid) else "as far as the first of them"
-    return (f"evaluations are {shown} apart at the target, too far to show equivalence within "
-            f"{plan.suite.margin:.0%}: evaluate more often").replace("%", " %")
 
 
 def _grid(results: Sequence[Result]) -> float | None:

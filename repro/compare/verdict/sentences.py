@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from repro import stats
 from repro.compare.cells import ComparedCell
-from repro.compare.evidence.evidence import EXACT_PAIRS, Evidence
+from repro.compare.evidence.evidence import Evidence
 from repro.compare.evidence.missed import Missed, sign_test
 from repro.compare.figures import Restricted
 from repro.compare.verdict.family import ALPHA, LEAST, FamilyShare
@@ -50,15 +51,12 @@ def _interval_name(item: Evidence) -> str:
 
 def p_words(item: Evidence, share: FamilyShare) -> str:
     """`exact sign-flip p = 0.0312, 0.0312 after Holm over 3 contrasts`."""
-    name = "Welch" if not item.asked.paired else "exact sign-flip" if item.n <= EXACT_PAIRS else "paired t"
+    name = "Welch" if not item.asked.paired else "exact sign-flip" if item.n <= stats.EXACT_PAIRS else "paired t"
     name = "e-process" if item.asked.stage is not None and item.asked.stage.anytime else name
-    least = f" (the least of {item.n} pairs)" if name == "exact sign-flip" and _at_the_least(item) else ""
+    at_least = item.p is not None and math.isclose(item.p, 2 / 2**item.n, rel_tol=1e-9)
+    least = f" (the least of {item.n} pairs)" if name == "exact sign-flip" and at_least else ""
     holm = f", {share.p:.3g} after Holm over {share.family} contrasts" if share.family > 1 else ""
     return f"{name} p = {item.p:.3g}{least}{holm}"
-
-
-def _at_the_least(item: Evidence) -> bool:
-    return item.p is not None and math.isclose(item.p, 2 / 2**item.n, rel_tol=1e-9)
 
 
 def why_same(item: Evidence, share: FamilyShare) -> str:
@@ -91,7 +89,7 @@ def why_open(item: Evidence, share: FamilyShare) -> str:
         return f"the 95 % interval excludes 1, but not after correction ({p_words(item, share)}); {counted}"
     if not item.asked.paired:
         return f"{item.ours.n} trials against {item.theirs.n}; a result needs at least {LEAST} of each"
-    test = "exact sign-flip test" if item.n <= EXACT_PAIRS else "test"
+    test = "exact sign-flip test" if item.n <= stats.EXACT_PAIRS else "test"
     return f"the t interval excludes 1, but the {test} does not agree (p = {item.p:.3g}); {counted}"
 
 

@@ -38,7 +38,7 @@ def _comparison(item: Evidence, share: FamilyShare) -> Comparison:
         baseline_label=item.baseline.label, metric=item.asked.metric, primary=item.asked.primary, pairs=item.pairs,
         n=item.n, ratio=item.ratio, interval=bounds(item.interval), verdict=verdict, because=because,
         paired=item.asked.paired, p=item.p, p_adjusted=share.p if adjusted else None, family=share.family,
-        welch=item.welch, split=item.split, restricted=item.restricted,
+        welch=item.welch, split=item.split, restricted=item.missed.restricted if item.missed else None,
         log_rank_p=item.missed.log_rank_p if item.missed else None, probability_less=item.probability_less,
         equivalence=_margin_test(item, share.equivalence_p if adjusted else None), advice=advice,
         cautions=(*item.asked.cautions, *sentences.cautions(item)), refused=bool(item.refusal),

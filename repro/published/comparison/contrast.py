@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pydantic import Field
 
 from repro.compare import Comparison
+from repro.compare.cells import Named
 from repro.compare.evidence.evidence import ComparisonRequest, Evidence, examine
-from repro.compare.runs.two_runs import Named
 from repro.compare.verdict.verdict import judged
 from repro.core.errors import UsageError, nearest
 from repro.core.frozen import Frozen

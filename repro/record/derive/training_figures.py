@@ -23,7 +23,7 @@ from repro.record.log.schema import (
     StepBlock,
     TrafficCounted,
 )
-from repro.record.result.parts import Controller, Exchange, Frames, RankTraffic, Spent, Traffic
+from repro.record.result.parts import Controller, Exchange, Frames, Spent, Traffic
 from repro.record.result.results import Steps
 from repro.suite.model import Trial
 
@@ -119,13 +119,9 @@ def read_traffic(log: TrialLog) -> Traffic | None:
         busiest_received_bytes=max(rank.received_bytes for rank in ranks),
         collectives=max(sum(line.collectives for line in rank.lines) for rank in ranks), **means,
         uncounted=tuple(sorted({line.operation for rank in ranks for line in rank.lines if line.sent_bytes is None})),
-        training=_training(ranks), formula=formula.value if formula else None,
+        training=Spent(**{name: plain_sum(getattr(rank.training, name) for rank in ranks) / len(ranks)
+                          for name in Spent.model_fields}), formula=formula.value if formula else None,
     )
-
-
-def _training(ranks: Sequence[RankTraffic]) -> Spent:
-    return Spent(**{name: plain_sum(getattr(rank.training, name) for rank in ranks) / len(ranks)
-                    for name in Spent.model_fields})
 
 
 def derive_controller(log: TrialLog, node_of_rank: Sequence[int]) -> Controller | None:
@@ -138,12 +134,13 @@ def derive_controller(log: TrialLog, node_of_rank: Sequence[int]) -> Controller 
     if event is None or log.run_start is None:
         return None
     ranks = event.value
-    startup = _exchange([rank.start for rank in ranks])
+    startup, whole = _exchange([rank.start for rank in ranks]), _exchange([rank.stop for rank in ranks])
     first = dict(reversed(list(zip(node_of_rank, ranks, strict=False))))
     before, after = (sum(reading.log_bytes for reading in found)
                      for found in ([rank.start for rank in ranks], [rank.stop for rank in ranks]))
     return Controller(
-        ranks=len(ranks), startup=startup, training=_difference(startup, _exchange([rank.stop for rank in ranks])),
+        ranks=len(ranks), startup=startup, training=Exchange(
+            **{name: getattr(whole, name) - getattr(startup, name) for name in Exchange.model_fields}),
         control_frames=_frames(list(first.values()), "control"), data_frames=_frames(list(first.values()), "data"),
         log_startup_bytes=before, log_training_bytes=after - before,
     )
@@ -156,10 +153,6 @@ def _exchange(readings: Sequence[ControllerReading]) -> Exchange:
         sent_messages=sum(reading.sent_segments for reading in readings),
         received_messages=sum(reading.received_segments for reading in readings),
     )
-
-
-def _difference(before: Exchange, after: Exchange) -> Exchange:
-    return Exchange(**{name: getattr(after, name) - getattr(before, name) for name in Exchange.model_fields})
 
 
 def _frames(nodes: Sequence[ControllerReadings], network: str) -> Frames | None:

@@ -49,7 +49,8 @@ def interconnect(devices: int, environment: Mapping[str, str] = os.environ) -> s
         return "loopback of one machine"
     if devices == 1:
         return "one GPU: nothing is sent between devices"
-    kinds = _links(_ask("topo", "-m"), _numbers(environment))
+    used = _chosen(_rows(()), environment.get("CUDA_VISIBLE_DEVICES"))
+    kinds = _links(_ask("topo", "-m"), [row[0] for row in used])
     return f"between GPUs: {', '.join(kinds)}" if kinds else "between GPUs: unknown (nvidia-smi topo -m says nothing)"
 
 
@@ -64,10 +65,6 @@ def _chosen(rows: Sequence[list[str]], visible: str | None) -> list[list[str]]:
             break
         found.append(row)
     return found
-
-
-def _numbers(environment: Mapping[str, str]) -> list[str]:
-    return [row[0] for row in _chosen(_rows(()), environment.get("CUDA_VISIBLE_DEVICES"))]
 
 
 def _rows(fields: Sequence[str]) -> list[list[str]]:

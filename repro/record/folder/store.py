@@ -227,13 +227,16 @@ def read_record(root: Path) -> Record:
     if not folder.plan.is_file():
         raise OutputError(f"{root}: is not a run folder (it has no plan.json)")
     door.refuse_links(root)
-    plan = read_plan(folder.plan)
+    plan, attempts = read_plan(folder.plan), tuple(read_attempts(folder.ledger))
+    cells = {cell.cell_id for cell in plan.cells}
+    if other := next((item for item in attempts if item.cell_id not in cells), None):
+        raise OutputError(f"{folder.ledger}: names a cell that the plan does not have: {other.cell_id[:80]}")
     results = tuple(_read_result(folder, trial) for trial in plan.trials() if folder.result(trial.trial_id).is_file())
     return Record(
         folder=folder,
         plan=plan,
         environment=read_model(folder.environment, Environment),
-        attempts=tuple(_of_plan(folder.ledger, plan, read_attempts(folder.ledger))),
+        attempts=attempts,
         incidents=tuple(read_lines(folder.incidents, Incident)),
         looks=latest(read_lines(folder.looks, Look)),
         nodes=read_model(folder.launchers, Nodes) if folder.launchers.is_file() else Nodes(),
@@ -286,13 +289,6 @@ def _read_result(folder: RunFolder, trial: Trial) -> Result:
     if not result.is_of(trial):
         raise OutputError(f"{path}: is the result of another trial ({result.trial_id[:80]})")
     return result
-
-
-def _of_plan(path: Path, plan: Plan, attempts: list[Attempt]) -> list[Attempt]:
-    cells = {cell.cell_id for cell in plan.cells}
-    if other := next((item for item in attempts if item.cell_id not in cells), None):
-        raise OutputError(f"{path}: names a cell that the plan does not have: {other.cell_id[:80]}")
-    return attempts
 
 
 class Finding(Frozen):

@@ -22,22 +22,10 @@ from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.result.remarks import Resumed
 from repro.record.result.results import Result
 from repro.suite.planning.plan import planned_order
+from tests.plans import suite
 from tests.records import Course, make_record, sample_environment
 
-ONE = """\
-suite: one
-seeds: 10
-trial:
-  workload: digits
-  engine: ddp
-  processes: 2
-  batch: {global: 64}
-  optimizer: {kind: sgd, lr: 0.1}
-  stop: {metric: top1, target: 0.9, max_epochs: 8}
-  evaluate_every: 1437
-  device: cpu
-  determinism: LEVEL
-"""
+ONE = suite("one", seeds=10, processes=2, determinism="LEVEL")
 
 
 def spread(root: Path, ratio: float = 1.0, noise: float = 0.01, seed: int = 0, level: str = "seeded",

@@ -14,19 +14,9 @@ from repro.cli.workflows.run import refuse_same_data
 from repro.core.errors import UsageError
 from repro.core.files import write_json
 from repro.suite.planning.plan import Plan
+from tests.plans import suite
 
-SUITE = """\
-suite: sample
-seeds: 6
-trial:
-  workload: digits
-  batch: {global: 64}
-  optimizer: {kind: sgd, lr: 0.1}
-  stop: {metric: top1, target: 0.9, max_epochs: 8}
-  evaluate_every: 1437
-  device: cpu
-matrix: {engine: [ddp, single]}
-"""
+SUITE = suite("sample", "matrix: {engine: [ddp, single]}\n", seeds=6, engine=None)
 
 
 def planned(folder: Path, *arguments: str, head: str = "") -> dict[str, Any]:

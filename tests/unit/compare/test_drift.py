@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from repro.compare import Comparison, compare
-from repro.compare.evidence.drift import Caution, cautions, seconds_per_sample
+from repro.compare.evidence.drift import Caution, doubts, seconds_per_sample
 from repro.core.machine import Machine
 from repro.record.result.results import Result
 from repro.suite.file import read_suite
@@ -41,6 +41,10 @@ def made(plan: Plan, seconds: Callable[[int, str, int], float]) -> list[Result]:
             hashes={"init_weights": f"w{trial.repeat}", "data_order": f"o{trial.repeat}", "data": "d"},
         ))
     return found
+
+
+def cautions(plan: Plan, results: list[Result], started_ms: dict[str, float] | None = None) -> Sequence[Caution]:
+    return doubts(plan, results, started_ms).found
 
 
 def noise(seed: int, size: float = 0.01) -> Callable[[], float]:

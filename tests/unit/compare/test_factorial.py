@@ -19,24 +19,15 @@ from repro.suite.file import read_suite
 from repro.suite.planning.cell import Cell
 from repro.suite.planning.plan import Plan, make_plan
 from tests.made_cells import MadeCell, result
+from tests.plans import suite
 
-SUITE = """\
-suite: factorial
-seeds: 8
-trial:
-  workload: digits-mlp
-  engine: ddp
-  batch: {global: 64}
-  optimizer: {kind: sgd, lr: 0.1}
-  stop: {metric: top1, target: 0.9, max_epochs: 8}
-  evaluate_every: 1437
-  device: cpu
+SUITE = suite("factorial", """\
 matrix:
   comm: [backend, ring, butterfly]
   processes: [1, 2]
   batch.global: [64, 128]
 contrasts: [comm, processes]
-"""
+""", seeds=8, workload="digits-mlp")
 COMM = {"backend": 1.0, "ring": 0.8, "butterfly": 1.25}
 Time = Callable[[Cell, int], float | None]
 

@@ -6,7 +6,7 @@ import pytest
 
 from repro.compare.design.pooled import pool
 from repro.record.result.parts import Controller, Exchange
-from repro.record.result.results import Result, read
+from repro.record.result.results import Result
 from repro.suite.metrics import METRICS
 
 
@@ -20,6 +20,6 @@ def result(cell: str, sent: int) -> Result:
 
 def test_a_computed_figure_is_the_geometric_mean_over_the_cells() -> None:
     (pooled,) = pool([{0: result("a", 100)}, {0: result("b", 400)}])
-    assert read(pooled, METRICS["controller_bytes"]) == pytest.approx(200)
-    assert read(pooled, METRICS["worker_bytes"]) == pytest.approx(200)
-    assert read(pooled, METRICS["busiest_bytes"]) is None, "no traffic was counted"
+    assert pooled.at(METRICS["controller_bytes"].path) == pytest.approx(200)
+    assert pooled.at(METRICS["worker_bytes"].path) == pytest.approx(200)
+    assert pooled.at(METRICS["busiest_bytes"].path) is None, "no traffic was counted"

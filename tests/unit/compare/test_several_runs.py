@@ -68,8 +68,8 @@ def test_four_runs_of_each_are_no_result(plan: Plan) -> None:
 def test_every_metric_of_a_run_is_the_mean_of_its_trials(plan: Plan) -> None:
     before, after = sides(plan, 3)
     found = versus_several(before, after, "step_time")[0]
-    logs = [[np.log(item.step_seconds or 0) for made in side for item in made.results_of(found.candidate)]
-            for side in (after, before)]
+    logs = [[np.log(item.step_seconds or 0) for made in side for item in made.results
+             if item.cell_id == found.candidate] for side in (after, before)]
     mine, theirs = map(np.mean, logs)
     assert found.ratio == pytest.approx(float(np.exp(mine - theirs)), rel=1e-9)
 

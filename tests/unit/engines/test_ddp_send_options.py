@@ -14,7 +14,7 @@ from repro.engines.torch_engines import Ddp
 from repro.optimizers.rules import Sgd
 from repro.seams.training import Job, TrainingParts
 from repro.suite.planning.plan import Plan
-from tests.engine_ranks import free_port
+from tests.commands import free_port
 from tests.plans import planned, setting
 
 SUITE = """\

@@ -15,23 +15,11 @@ from repro.papers.kfac.kfac import Kfac
 from repro.seams.training import Preconditioner
 from repro.suite.planning.plan import Plan
 from repro.worker.gate import parity
-from tests.plans import planned
+from tests.plans import planned, suite
 
 MACHINE = Machine(device="cpu", device_count=0, cores=2)
-SUITE = """\
-suite: preconditioned
-seeds: 2
-trial:
-  workload: digits
-  engine: ddp
-  processes: 2
-  batch: 64
-  optimizer: {kind: sgd, lr: 0.1}
-  preconditioner: kfac
-  stop: {metric: top1, target: 0.9, max_epochs: 1}
-  evaluate_every: 640
-  device: cpu
-"""
+SUITE = suite("preconditioned", seeds=2, batch="64", stop="{metric: top1, target: 0.9, max_epochs: 1}",
+              evaluate_every=640, processes=2, preconditioner="kfac")
 
 
 def plan(tmp_path: Path, more: str = "", *changes: tuple[str, str]) -> Plan:

@@ -6,8 +6,6 @@ import csv
 import json
 import math
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -24,6 +22,7 @@ from repro.published.importing import import_results
 from repro.published.store import Published, read_published
 from tests.records import make_record
 from tests.unit.published.made_logs import entry, log_lines, logs, repository
+from tests.unit.reporters.tex import typeset
 
 
 @pytest.fixture(scope="module")
@@ -155,10 +154,4 @@ def test_latex_is_a_file_a_table_and_a_figure(published: Published, tmp_path: Pa
     for path in tmp_path.glob("figures/*.pdf"):
         (width,) = re.findall(rb"/MediaBox \[ 0 0 ([\d.]+) ", path.read_bytes())
         assert float(width) <= 72 * 3.33, "a column of a paper"
-    tool = shutil.which("pdflatex")
-    if tool is None:
-        pytest.skip("pdflatex is not installed")
-    typeset = subprocess.run([tool, "-interaction=nonstopmode", "-halt-on-error", "published.tex"], cwd=tmp_path,
-                             capture_output=True, text=True, errors="replace", timeout=300)
-    assert typeset.returncode == 0, typeset.stdout[-2000:]
-    assert "Overfull \\hbox" not in typeset.stdout
+    assert "Overfull \\hbox" not in typeset(tmp_path / "published.tex")

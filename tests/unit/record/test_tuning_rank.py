@@ -13,10 +13,11 @@ from repro.core.errors import OutputError
 from repro.core.machine import Machine
 from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record, RunFolder
+from repro.record.hopeless import HopelessRule
 from repro.record.log.schema import Bar
 from repro.record.result.remarks import stated
 from repro.record.result.results import Point, Result
-from repro.record.tuning import HopelessRule, Tuning, tuning_of, tuning_sha256
+from repro.record.tuning import Tuning, tuning_of, tuning_sha256
 from repro.suite.contenders import tuning_suite
 from repro.suite.model import Suite
 from repro.suite.planning.plan import Plan, make_plan

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,12 @@ from repro.core import registry
 from repro.core.errors import UsageError
 from repro.record.folder.store import Record
 from tests.records import SUITE, make_record
+from tests.unit.reporters.tex import typeset
 
 rows = importlib.import_module("repro.tables.tables")
 numbers = importlib.import_module("repro.reporters.paper.latex_numbers")
 table = importlib.import_module("repro.reporters.paper.latex_text")
 words = importlib.import_module("repro.tables.layout")
-TOOL = shutil.which("pdflatex") or shutil.which("tectonic")
 
 
 @pytest.fixture(scope="module")
@@ -121,32 +120,6 @@ def test_a_long_table_is_a_longtable_and_what_all_rows_say_is_said_once() -> Non
     assert r"\begin{table*}" in table.latex_table(words.TextTable("t", ("a",), (False,), (("b",),)), "c")
 
 
-def typeset(document: Path) -> str:
-    """Set a document; return TeX's log."""
-    assert TOOL is not None
-    options = ["--keep-logs"] if "tectonic" in TOOL else ["-interaction=nonstopmode", "-halt-on-error",
-                                                         "-no-shell-escape"]
-    ended = subprocess.run([TOOL, *options, document.name], cwd=document.parent, capture_output=True, text=True,
-                           errors="replace", timeout=300)
-    assert ended.returncode == 0, ended.stdout[-2000:]
-    return document.with_suffix(".log").read_text(errors="replace")
-
-
-@pytest.mark.skipif(TOOL is None, reason="neither pdflatex nor tectonic is installed")
-@pytest.mark.parametrize("option", ["twocolumn", "onecolumn"])
-def test_a_longtable_is_set_in_a_paper_of_either_form(option: str, tmp_path: Path) -> None:
-    """In two columns it has pages of its own, and the text after it has two columns again."""
-    long = words.TextTable("t", ("Cell", "n"), (False, True), tuple((f"cell {place}", "6") for place in range(90)))
-    (tmp_path / "long.tex").write_text(table.latex_table(long, "c"))
-    (tmp_path / "paper.tex").write_text(
-        f"\\documentclass[{option}]{{article}}\\usepackage{{array,booktabs,longtable}}\\begin{{document}}before\n"
-        "\\input{long}after \\typeout{width \\the\\columnwidth\\space of \\the\\textwidth}\\end{document}\n")
-    log = typeset(tmp_path / "paper.tex")
-    (column, text), = re.findall(r"width ([\d.]+)pt of ([\d.]+)pt", log)
-    assert (float(column) < 0.5 * float(text)) == (option == "twocolumn")
-
-
-@pytest.mark.skipif(TOOL is None, reason="neither pdflatex nor tectonic is installed")
 @pytest.mark.parametrize("folder", ["whole", "two columns"])
 def test_tex_sets_the_report_without_overfull_lines(out: Path, folder: str, tmp_path: Path) -> None:
     shutil.copytree(out, tmp_path / "copy")

@@ -95,7 +95,7 @@ def test_traffic_of_a_step(record: Record) -> None:
     assert row.uncounted == "barrier (gloo)"
     assert table.assumed == ("all_reduce float64",)
     alone = next(row for row in table.rows if row.mark.cell_id == cell_of(record, "tree", 1, 64))
-    assert alone.absence is page_traffic.NoTraffic.ONE_PROCESS
+    assert alone.absence == page_traffic.ONE_PROCESS
     assert alone.sent is None
 
 
@@ -129,7 +129,7 @@ def test_the_backend_says_that_it_does_not_count(tmp_path: Path) -> None:
     record = make_record(tmp_path / "run", SUITE)
     table = page_traffic.traffic(record)
     assert [row.absence for row in table.rows if row.mark.label.endswith("2 processes")] == [
-        page_traffic.NoTraffic.BACKEND] * 2
+        page_traffic.BACKEND] * 2
     assert "it counts neither bytes nor waiting" in render(record, tmp_path / "report")
 
 

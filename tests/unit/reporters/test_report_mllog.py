@@ -17,6 +17,7 @@ from repro.cli.main import cli
 from repro.core import registry
 from repro.core.events import Event
 from repro.record.folder.store import Record, read_record
+from tests.plans import suite
 from tests.records import Course, make_record
 
 mllog_package = importlib.import_module("repro.reporters.mllog_package")
@@ -24,21 +25,11 @@ FOREIGN = ("submission_benchmark",)
 """Rules of common.yaml that require a benchmark of the round."""
 NOT_KNOWN = tuple(f"lowest_numerical_precision_in_{place}" for place in ("attn", "linear", "comm"))
 """Fields that round 6.1 requires: attention is not measured, and the invented engine reads none of the others back."""
-SUITE = """\
-suite: quick
-seeds: 2
-trial:
-  workload: digits
-  engine: fake
-  launcher: inline
-  batch: {global: 64}
-  optimizer: {kind: sgd, lr: 0.1, momentum: 0.9}
-  stop: {metric: top1, target: 0.9, max_epochs: 40}
-  evaluate_every: 1437
-  device: cpu
+SUITE = suite("quick", """\
 matrix:
   processes: [1, 2]
-"""
+""", seeds=2, engine="fake", optimizer="{kind: sgd, lr: 0.1, momentum: 0.9}",
+    stop="{metric: top1, target: 0.9, max_epochs: 40}", launcher="inline")
 
 
 @pytest.fixture(scope="module")

@@ -15,21 +15,11 @@ from repro.runner.run import Run, prepare
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import make_plan
 from tests.letters import installed, write_package
+from tests.plans import suite
 from tests.watcher import Silent
 
-SUITE = """\
-suite: edited
-seeds: 2
-trial:
-  workload: digits
-  engine: invented
-  launcher: inline
-  batch: {global: 64}
-  optimizer: {kind: sgd, lr: 0.1}
-  stop: {metric: top1, target: 0.9, max_epochs: 2}
-  evaluate_every: 1437
-  device: cpu
-"""
+SUITE = suite("edited", seeds=2, engine="invented", stop="{metric: top1, target: 0.9, max_epochs: 2}",
+              launcher="inline")
 SOURCE = "from repro.engines.fake import Fake\nfrom .parts import LAYERS\n\n\nclass Invented(Fake):\n    pass\n"
 
 

@@ -12,25 +12,16 @@ from repro.core.machine import Machine
 from repro.suite.planning.cell import truly_labelled
 from repro.suite.planning.plan import Plan, expand_again
 from tests import plans
+from tests.plans import suite
 
 HERE = Machine("cpu", 0, 2)
-SUITE = """\
-suite: ablation
-seeds: 6
-combine: one_at_a_time
-trial:
-  workload: digits
-  engine: ddp
-  processes: 2
-  batch: {global: 64}
-  optimizer: {kind: sgd, lr: 0.1}
-  stop: {metric: top1, target: 0.9, max_epochs: 2}
-  evaluate_every: 1437
+SUITE = suite("ablation", """\
 matrix:
   optimizer: [{kind: sgd, lr: 0.1}, {kind: adamw, lr: 0.01}]
   comm: [ring, tree, hybrid]
   workload.label_smoothing: [0.1, 0.0]
-"""
+""", seeds=6, head="combine: one_at_a_time\n", optimizer="{kind: sgd, lr: 0.1}",
+    stop="{metric: top1, target: 0.9, max_epochs: 2}", processes=2)
 
 
 def planned(folder: Path, text: str = SUITE) -> Plan:

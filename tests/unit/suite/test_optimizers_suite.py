@@ -14,7 +14,7 @@ from repro.core.machine import Machine
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import Plan, estimate
 from tests.flow.test_reproduce import command
-from tests.plans import planned
+from tests.plans import planned, suite
 
 SHORT = ("tune.trials=1", "stop.max_epochs=0.05")
 
@@ -58,18 +58,11 @@ def test_the_short_form_has_a_trial_a_contender_and_phase(phases: Phases) -> Non
     assert all(cell.choices.stop.max_epochs == 0.05 for cell in short.draft.cells)
 
 
-SUITE = """
-suite: own
-seeds: 1
-trial:
-  workload: {kind: digits-mlp, hidden: 8, depth: 1, planted: 0.1, dedup: {threshold: 6}}
-  engine: ddp
-  processes: 1
-  batch: {global: 64}
-  optimizer: {kind: sgd, lr: 0.05}
-  stop: {metric: top1, target: 0.9, max_epochs: 1, design: fixed_budget}
-  evaluate_every: 2000
-"""
+SUITE = suite("own",
+              workload="{kind: digits-mlp, hidden: 8, depth: 1, planted: 0.1, dedup: {threshold: 6}}",
+              optimizer="{kind: sgd, lr: 0.05}",
+              stop="{metric: top1, target: 0.9, max_epochs: 1, design: fixed_budget}", evaluate_every=2000,
+              processes=1)
 
 
 def planned_by_command(folder: Path, text: str, *more: str) -> tuple[int, str, str]:

@@ -21,7 +21,7 @@ from repro.worker.setup import RankPlace, TrialContext, block_steps, meta_twin
 from repro.worker.stop_rule import decide_steps
 from repro.workloads.digits import Digits
 from repro.workloads.imagenet import ImageNetSynthetic
-from tests.engine_ranks import free_port
+from tests.commands import free_port
 from tests.unit.record.test_training_figures import trial
 
 
