@@ -64,10 +64,6 @@ class LossScaling:
     growth_interval: int = 2000
     """Steps without overflow until the scale grows."""
 
-    @property
-    def initial_scale(self) -> float:
-        return float(2 ** self.initial_scale_power)
-
 
 __all__ = [
     "BACKEND", "Batch", "Comm", "CommRan", "DataIdentity", "Direction", "Engine", "Fed", "Job", "LayerShape",

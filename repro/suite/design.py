@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, DEFAULT_WITHOUT_TARGET
-from repro.suite.sequential import Sequential
+from repro.suite.sequential import ANYTIME_LEAST, Sequential
 
 Judges = Literal["trial", "mean", "nothing"]
 """What a target judges. trial: whether each trial reached it. mean: the mean quality of all trials at their end (design
@@ -99,7 +99,7 @@ class SequentialDesign(Design):
 
     @property
     def looks(self) -> tuple[int, ...]:
-        return self.sequential.looks_up_to(self.repeats)
+        return self.sequential.looks or tuple(range(ANYTIME_LEAST, self.repeats + 1))
 
     @property
     def common(self) -> int:

@@ -80,10 +80,6 @@ class Sequential(SuitePart):
         """Return the nominal levels of the looks; not with anytime."""
         return look_levels(self.looks, self.spending, self.power)
 
-    def looks_up_to(self, seeds: int) -> tuple[int, ...]:
-        """Return the pairs at each look of a suite with this many seeds."""
-        return self.looks or tuple(range(ANYTIME_LEAST, seeds + 1))
-
 
 def with_last_look(data: Any) -> Any:
     """Return raw data of a suite in which `seeds`, if it is left out, is the last look."""

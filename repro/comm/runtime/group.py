@@ -73,13 +73,10 @@ def make_group(
     algorithm: Collectives, meter: Meter, store: Store, rank: int, world: int, timeout: timedelta, device: str = "cpu"
 ) -> AlgorithmGroup:
     """Create a group that is not registered with `torch.distributed`; its ranks meet through `store`."""
-    connect = _connect_nccl if device.startswith("cuda") else _connect_gloo
-    wire = connect(PrefixStore("inner", store), rank, world, timeout, torch.device(device))
+    inner = PrefixStore("inner", store)
+    wire = (_connect_nccl(inner, rank, world, timeout, torch.device(device)) if device.startswith("cuda")
+            else GroupWire(dist.ProcessGroupGloo(inner, rank, world, timeout), rank, world))
     return AlgorithmGroup(algorithm, wire, meter, store, timeout.total_seconds())
-
-
-def _connect_gloo(store: Store, rank: int, world: int, timeout: timedelta, device: torch.device) -> GroupWire:
-    return GroupWire(dist.ProcessGroupGloo(store, rank, world, timeout), rank, world)
 
 
 def _connect_nccl(store: Store, rank: int, world: int, timeout: timedelta, device: torch.device) -> GroupWire:

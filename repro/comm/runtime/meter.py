@@ -138,12 +138,6 @@ class Meter:
         with self._lock:
             self._notes.append((count, start, stop))
 
-    def _read_notes(self) -> None:
-        """Count everything noted, in order."""
-        notes, self._notes = self._notes, []
-        for count, start, stop in notes:
-            count(self.clock.seconds(start), self.clock.seconds(stop))
-
     def _count_run(self, start: float, stop: float) -> None:
         self._busy += stop - start
         self._runs.append((start, stop))
@@ -174,7 +168,9 @@ class Meter:
     def take(self) -> dict[str, Any]:
         """Return everything since the last call as JSON-like data, in seconds of this rank, and reset."""
         with self._lock:
-            self._read_notes()
+            notes, self._notes = self._notes, []
+            for count, start, stop in notes:
+                count(self.clock.seconds(start), self.clock.seconds(stop))
             lines = [{"operation": operation, "dtype": dtype, **asdict(line)}
                      for (operation, dtype), line in sorted(self._lines.items())]
             found = {"lines": lines, "busy_seconds": self._busy, "exposed_seconds": self._exposed,

@@ -25,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from repro.engines.plain.loop import LoopSession
 from repro.engines.plain.numerics import ReductionWatcher
+from repro.engines.plain.session import switch
 from repro.seams.training import Batch, Comm, Job, TrainingParts
 
 Bucket = Any
@@ -269,10 +270,10 @@ class DdpSession(LoopSession):
             **self._sent(sizes),
             "compression": self.hooks.compression(bool(log.get("comm_hook"))),
             "overlap": self.hooks.overlap(bool(log.get("comm_hook"))),
-            "gradient_as_bucket_view": "on" if log.get("gradient_as_bucket_view") else "off",
-            "broadcast_buffers": _switch(self.wrapped.broadcast_buffers and bool(self.wrapped.modules_buffers)),
-            "static_graph": _switch(self.wrapped.static_graph),
-            "find_unused": _switch(self.wrapped.find_unused_parameters),
+            "gradient_as_bucket_view": switch(bool(log.get("gradient_as_bucket_view"))),
+            "broadcast_buffers": switch(self.wrapped.broadcast_buffers and bool(self.wrapped.modules_buffers)),
+            "static_graph": switch(self.wrapped.static_graph),
+            "find_unused": switch(self.wrapped.find_unused_parameters),
             "buckets": str(len(sizes.split(","))) if sizes else "unknown",
             "bucket_bytes": sizes.replace(" ", "") or "unknown",
         }
@@ -294,7 +295,3 @@ class DdpSession(LoopSession):
         del self.wrapped, self.hooks
         gc.collect()
         super().close()
-
-
-def _switch(value: bool) -> str:
-    return "on" if value else "off"

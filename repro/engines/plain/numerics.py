@@ -80,7 +80,7 @@ class Numerics:
 def make_scaler(scaling: LossScaling, device_type: str) -> torch.amp.GradScaler:
     """Return torch's loss scaler with the values of `scaling`."""
     return torch.amp.GradScaler(
-        device_type, init_scale=scaling.initial_scale, growth_factor=scaling.GROWTH_FACTOR,
+        device_type, init_scale=2.0 ** scaling.initial_scale_power, growth_factor=scaling.GROWTH_FACTOR,
         backoff_factor=scaling.BACKOFF_FACTOR, growth_interval=scaling.growth_interval,
     )
 

@@ -317,9 +317,9 @@ class TorchSession(Session):
     def _model_options(self) -> dict[str, str]:
         compiled = self.compiler.effective() if self.compiler else {"compile": "off"}
         found = {
-            **compiled, "activation_checkpointing": _switch(self.recomputation is not None),
-            "channels_last": _switch(self.numerics.channels_last),
-            "cudnn_benchmark": _switch(self.device.type == "cuda" and torch.backends.cudnn.benchmark),
+            **compiled, "activation_checkpointing": switch(self.recomputation is not None),
+            "channels_last": switch(self.numerics.channels_last),
+            "cudnn_benchmark": switch(self.device.type == "cuda" and torch.backends.cudnn.benchmark),
         }
         if self.recomputation is not None:
             found["recomputed_blocks"] = str(self.recomputation.blocks)
@@ -385,7 +385,8 @@ class TorchSession(Session):
             dist.destroy_process_group()
 
 
-def _switch(value: bool) -> str:
+def switch(value: bool) -> str:
+    """Return a setting in the words of read-outs."""
     return "on" if value else "off"
 
 

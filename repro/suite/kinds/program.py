@@ -184,11 +184,6 @@ class ProgramConfig(TrialConfig):
             values["batch.global"] = str(self.batch.global_)
         return PLACEHOLDER.sub(lambda found: f"{{{found[1]}}}" if found[1] else values[found[2]], text)
 
-    @property
-    def uses_seed(self) -> bool:
-        """The command, or a variable, takes {seed}."""
-        return any(SEED in placeholders(text) for _, text in self._templates())
-
     # ---- as a kind of trial
 
     @property
@@ -224,8 +219,9 @@ class ProgramConfig(TrialConfig):
         return "a program keeps its own checkpoints, which this harness does not know"
 
     def notes(self, machine: Machine) -> list[str]:
-        without = "" if self.uses_seed else (f"{self.title}: the command takes no {{seed}}, so its runs differ by "
-                                             "chance alone, and one seed means nothing for two of them")
+        seeded = any(SEED in placeholders(text) for _, text in self._templates())
+        without = "" if seeded else (f"{self.title}: the command takes no {{seed}}, so its runs differ by chance "
+                                     "alone, and one seed means nothing for two of them")
         place = next((part for part in self.engine.run if part.startswith("/")), "")
         bound = f"{self.title}: engine.run names a place of this machine ({place}), so no other can run it and its " \
                 "record cannot be bundled; name what is on PATH, or a path below engine.folder" if place else ""

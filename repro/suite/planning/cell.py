@@ -87,11 +87,6 @@ class Cell(Frozen):
         return self.model_copy(update={"label": label, "factors": factors})
 
     @property
-    def trial_side(self) -> Side:
-        """The side that trials must state in addition to their choices to identify their cell."""
-        return "" if self.cell_id == self.choices.cell_id else self.side
-
-    @property
     def plain_label(self) -> str:
         """The label without the side."""
         return self.label.removesuffix(_mark(self.side))

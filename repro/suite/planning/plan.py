@@ -111,7 +111,8 @@ class Plan(Formatted):
         """Return the trial of one cell and one repeat."""
         return Trial(
             suite=self.suite.suite, suite_digest=self.digest, method=self.method, choices=cell.choices, repeat=repeat,
-            master_seed=self.master_seed, side=cell.trial_side,
+            # Stated only where the choices alone do not identify the cell.
+            master_seed=self.master_seed, side="" if cell.cell_id == cell.choices.cell_id else cell.side,
         )
 
     def absent_plugins(self) -> list[str]:
