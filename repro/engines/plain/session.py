@@ -1,4 +1,4 @@
-"""The part that all engines on torch share: evaluation, sums over ranks, checkpoints, warm-up, machine."""
+"""The part that all engines on torch share: evaluation, sums over ranks, checkpoints, warm-up, memory."""
 
 from __future__ import annotations
 
