@@ -209,7 +209,7 @@ def found(rule_id: str, of: Facts) -> Finding:
 
 def test_every_rule_has_a_case_and_its_own_id() -> None:
     assert [rule.id for rule in RULES] == list(CASES)
-    assert len({rule.id for rule in RULES}) == len(RULES) == 39
+    assert len({rule.id for rule in RULES}) == len(RULES)
 
 
 @pytest.mark.parametrize("rule_id", CASES)
