@@ -7,8 +7,10 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
+
+import psutil
 
 from repro.core.errors import Exit, Interrupted
 from repro.record.folder.lock import RunLock
@@ -101,7 +103,10 @@ class Interrupts:
                     self._kill()
 
     def _kill(self) -> None:
-        """End now: every rank and the fork server watch this process and end with it."""
+        """End now, with all that this process started: a rank that is stopped would not notice its end by itself."""
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         os.write(2, f"killed; completed trials are kept; {self._next_step}\n".encode())
         self._lock.release()
         os._exit(Exit.INTERRUPTED)
