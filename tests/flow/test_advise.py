@@ -38,7 +38,8 @@ def test_the_pilot_measures_what_the_advice_needs(folder: Path) -> None:
     assert [(row["batch"], row["gain"]["value"] > 0) for row in family["doublings"]] == [(8, True), (16, True)]
     assert family["train_samples"] == 1437
     assert family["worth"] == (2 if row["speed_up"]["value"] >= 1 else 1)
-    assert command(folder, "verify", "pilot")[0] == 0
+    code, said, error = command(folder, "verify", "pilot")
+    assert code == 0, said + error
 
 
 @pytest.mark.slow
