@@ -43,8 +43,12 @@ class Stopwatch:
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds by phase up to now."""
+        return self.stop()[0]
+
+    def stop(self) -> tuple[dict[str, float], int]:
+        """Return the seconds by phase up to now, and now, by one reading: a busy machine may halt us between two."""
         self._switch(self._phase)
-        return {name: value / 1e9 for name, value in self._nanoseconds.items()}
+        return {name: value / 1e9 for name, value in self._nanoseconds.items()}, self._since
 
     def _switch(self, name: str) -> str:
         at = self._now()

@@ -129,9 +129,9 @@ class Loop:
 
     def stop(self, ending: Ending) -> None:
         """Stop the clock and log how the trial ended."""
-        phases = self.watch.seconds()
+        phases, at_ns = self.watch.stop()
         self.log.write(RunStop(status="success" if ending.outcome == "success" else "aborted", outcome=ending.outcome,
-                               reason=ending.reason, samples_count=self.steps.samples))
+                               reason=ending.reason, samples_count=self.steps.samples), at_ns)
         self.log.write(Phases.model_validate(phases))
         if self.controller:
             self.controller.append(read_controller(self.log.recorded_bytes))

@@ -169,3 +169,14 @@ def test_a_product_has_the_same_bits_wherever_its_factors_lie() -> None:
     pytest.importorskip("torch")
     ended = subprocess.run([sys.executable, "-c", PRODUCTS], capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
+
+
+def test_phases_end_at_the_reading_that_is_returned() -> None:
+    """A busy machine may halt the process between any two readings of the clock."""
+    readings = iter(range(0, 1_000_000_000, 7_000_000))
+    watch = Stopwatch(lambda: next(readings))
+    watch.restart(0)
+    with watch.phase("train"):
+        pass
+    seconds, at_ns = watch.stop()
+    assert sum(seconds.values()) == pytest.approx(at_ns / 1e9)
