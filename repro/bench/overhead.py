@@ -24,7 +24,7 @@ import numpy as np
 
 from repro.bench.trial import BenchOutcome, bench_trial, outcome, preload
 from repro.core import registry
-from repro.core.errors import TrialError
+from repro.core.errors import TrialError, UsageError
 from repro.core.random_streams import Streams
 from repro.seams.launching import Launcher, LaunchRequest, entry_point
 from repro.suite.model import Trial
@@ -74,6 +74,8 @@ def measure(pairs: int, block: int, batch: int, processes: int, launches: int) -
     """
     before = os.getloadavg()[0]
     launcher = registry.load("launcher", "local")()
+    if pairs + WARM_UP < block:
+        raise UsageError(f"--pairs {pairs} is less than --steps {block} less {WARM_UP} of warm-up: no line would be logged")
     trial = bench_trial(processes, pairs + WARM_UP, block, batch=batch, rate=RATE)
     launcher.open([*preload(), "repro.bench.overhead", "repro.bench.bare_ddp"], "cpu")
     try:
