@@ -75,7 +75,8 @@ def measure(pairs: int, block: int, batch: int, processes: int, launches: int) -
     before = os.getloadavg()[0]
     launcher = registry.load("launcher", "local")()
     if pairs + WARM_UP < block:
-        raise UsageError(f"--pairs {pairs} is less than --steps {block} less {WARM_UP} of warm-up: no line would be logged")
+        raise UsageError(f"--pairs {pairs} is less than --steps {block} less {WARM_UP} of warm-up: no line "
+                         "would be logged")
     trial = bench_trial(processes, pairs + WARM_UP, block, batch=batch, rate=RATE)
     launcher.open([*preload(), "repro.bench.overhead", "repro.bench.bare_ddp"], "cpu")
     try:
