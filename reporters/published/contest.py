@@ -12,10 +12,9 @@ from repro.published.speedrun.claims import ArmClaim, Claims, final_loss, judge_
 from repro.published.store import Published
 from repro.tables.text import Number, number, plural, wrapped
 
-from ..page.axis import Axis, Sketch, Trace, linear, sketch
+from ..page.axis import Axis, Sketch, Trace, linear, log_ticks, sketch, tick_text
 from ..page.cells import COLORS
-from ..page.charts.plot import Chart
-from .charts import axes, log_axis
+from ..page.charts.plot import Chart, error_bars, layout, log_ticks_of
 
 Runs = Mapping[str, Sequence[PublishedResult]]
 """By cell."""
@@ -185,16 +184,16 @@ def _progression(name: str, items: Sequence[ArmClaim]) -> Chart | None:
         return None
     traces = [trace for verdict in MARKS if (trace := _trace(verdict, [
         item for item in known if item.quality.verdict == verdict]))]
-    layout = axes("date of the record", "mean time, seconds (logarithmic)")
+    looks = layout("date of the record", "mean time, seconds (logarithmic)")
     times = [item.seconds for item in known if item.seconds]
-    layout["xaxis"] |= {"type": "date"}
-    layout["yaxis"] |= log_axis(min(times), max(times))
-    layout |= {"showlegend": True, "legend": {"orientation": "h", "y": -0.22, "font": {"size": 12}}}
+    looks["xaxis"] |= {"type": "date", "rangemode": "normal"}
+    looks["yaxis"] |= log_ticks_of(log_ticks(min(times), max(times)), tick_text)
+    looks |= {"showlegend": True, "legend": {"orientation": "h", "y": -0.22, "font": {"size": 12}}}
     return Chart(
         f"{name}-progression", "Progression of the record",
         "mean time of each record's arm by the program's own clock, with its 95 % interval; the mark says whether its "
         "own logs support its quality; the machines differ",
-        {"data": traces, "layout": layout},
+        {"data": traces, "layout": looks},
         f"mean time against date: {plural(len(known), 'arm')} of records, {known[0].date} to {known[-1].date}")
 
 
@@ -202,15 +201,12 @@ def _trace(verdict: str, items: Sequence[ArmClaim]) -> dict[str, Any] | None:
     if not items:
         return None
     color, symbol = MARKS[verdict]
-    bounds = [item.seconds_interval for item in items]
+    seconds = [item.seconds or 0.0 for item in items]
     return {
         "type": "scatter", "mode": "markers", "name": f"quality {verdict}", "showlegend": True,
-        "x": [item.date for item in items], "y": [item.seconds for item in items],
-        "error_y": {"type": "data", "symmetric": False, "color": color, "thickness": 1, "width": 3,
-                    "array": [pair[1] - (item.seconds or 0.0) if pair else None
-                              for item, pair in zip(items, bounds, strict=True)],
-                    "arrayminus": [(item.seconds or 0.0) - pair[0] if pair else None
-                                   for item, pair in zip(items, bounds, strict=True)]},
+        "x": [item.date for item in items], "y": seconds,
+        "error_y": error_bars(seconds, [item.seconds_interval or (value, value)
+                                        for item, value in zip(items, seconds, strict=True)], color),
         "text": [f"{wrapped(visible(f'{item.record}, {item.arm}'))}<br>n = {item.quality.n}, mean loss "
                  f"{'unknown' if item.quality.mean is None else f'{item.quality.mean:.5f}'}" for item in items],
         "marker": {"color": color, "symbol": symbol, "size": 9},

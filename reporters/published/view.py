@@ -13,6 +13,7 @@ from repro.compare import factors_of
 from repro.compare.findings import findings
 from repro.core.errors import visible
 from repro.core.files import write_text
+from repro.published.brief import cost_text, notices
 from repro.published.cells import BatchCosts, batch_costs
 from repro.published.record import PublishedCell, PublishedResult, PublishedSystem, Refused, Score
 from repro.published.store import Published, by_question
@@ -33,7 +34,6 @@ from .contest import ContestView, contest_view
 RUNS_UP_TO = 5_000
 REFUSED_UP_TO = 2_000
 """Rows above which a table says how many it leaves out and which file has them."""
-NO_BATCH = "no run that reached its target states both its global batch and its cost, so there is nothing to draw"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def _import(index: int, published: Published, most: int) -> ImportView:
     overlays, one_batch = _overlays(f"i{index}", published)
     return ImportView(
         id=f"i{index}", name=record.imported, program=record.program, reader=record.reader, lead=_lead(published),
-        notices=_notices(published), contest=contest_view(f"i{index}", published),
+        notices=tuple(notices(published)), contest=contest_view(f"i{index}", published),
         groups=tuple(_group(f"i{index}-g{at}", key, cells, lines, most)
                      for at, (key, cells) in enumerate(by_question(record.cells).items(), 1)
                      if record.contest is None),
@@ -175,30 +175,6 @@ def _lead(published: Published) -> str:
     return (f"{plural(len(published.results), 'run')} of {plural(len(cells), 'system')} on "
             f"{plural(len(benchmarks), 'benchmark')} of {plural(len(rounds), 'round')}, "
             f"{plural(len(published.refused), 'file')} refused")
-
-
-def _notices(published: Published) -> tuple[tuple[str, str, str], ...]:
-    cells = published.record.cells
-    found = []
-    contest = published.record.contest is not None
-    without = [] if contest else [cell for cell in cells if not cell.score.valid]
-    if without:
-        found.append(("warn", "Scores that are not valid", f"{plural(len(without), 'system')} of {len(cells)}; the "
-                      "table gives the reasons, and no comparison gives a verdict on them"))
-    for status, title in (("missed", "Runs that missed"), ("invalid", "Runs with inconsistent logs")):
-        count = sum(item.status == status for item in published.results)
-        if count:
-            found.append(("warn", title, f"{count} of {plural(len(published.results), 'run')}; they have no time"))
-    lost = sum(item.cell_id is not None for item in published.refused)
-    if published.refused:
-        found.append(("warn", "Refused files", f"{len(published.refused)}, {lost} of them logs that count as runs "
-                      "without a time"))
-    if published.results and not contest and not batch_costs(published.results):
-        found.append(("note", "No batch size against epochs", NO_BATCH))
-    warned = sum(bool(item.warnings) for item in published.results)
-    if warned:
-        found.append(("note", "Warnings of the import", f"on {plural(warned, 'run')}, listed with each run below"))
-    return tuple(found)
 
 
 def _group(
@@ -239,7 +215,7 @@ def _score_row(cell: PublishedCell, line: SystemLine, axis: Axis) -> ScoreRow:
         accelerator=of.get("accelerator"), accelerators=_count(of.get("accelerators")), nodes=_count(of.get("nodes")),
         framework=of.get("framework"), framework_brief=shortened(of.get("framework", ""), 24, 10),
         batch=_count(of.get("batch.global")), score=score, minutes=number(score.minutes, 4), note=review,
-        costs=_costs(line.results), points=points,
+        costs=cost_text(line.results), points=points,
         score_at=None if score.minutes is None else axis.at(score.minutes),
         words=f"minutes of every run: {listed}" if listed else "no run has a time",
     )
@@ -251,16 +227,6 @@ def _count(text: str | None) -> Number | None:
 
 def _whole(value: int | None) -> Number | None:
     return None if value is None else Number(value, f"{value:,}")
-
-
-def _costs(results: Sequence[PublishedResult]) -> str:
-    for name, unit in (("epochs_to_target", ""), ("samples_to_target", " samples")):
-        known = [value for item in results if (value := getattr(item, name)) is not None]
-        if known:
-            low, high = min(known), max(known)
-            ends = [f"{value:,}" if isinstance(value, int) else f"{value:.6g}" for value in dict.fromkeys((low, high))]
-            return " to ".join(ends) + unit
-    return ""
 
 
 def _system(line: SystemLine) -> tuple[int, str, int, str]:
