@@ -19,7 +19,7 @@ from repro.suite.planning.cell import Cell
 from repro.tables.text import Number, number, plural, significant
 
 from .cells import CellMark, marks, spans
-from .document import milliseconds
+from .document import kibibytes, milliseconds
 
 NEGLIGIBLE = 0.01
 """Share of a rank's payload that can be uncounted without a note: barriers, names, single numbers."""
@@ -167,10 +167,6 @@ def _agreement(pairs: Sequence[tuple[int, int]]) -> str:
 def _median(values: Sequence[float], text: Callable[[float], Number | None] = number) -> Number | None:
     return text(median(values)) if values else None
 
-def kibibytes(value: float) -> Number:
-    """Format bytes as KiB or MiB; the exact value stays in bytes."""
-    scale, unit = (1 << 20, "MiB") if value >= 1 << 20 else (1 << 10, "KiB")
-    return Number(value, f"{significant(value / scale, 4)}\N{NO-BREAK SPACE}{unit}")
 
 
 # ---- overlap on and off
@@ -218,7 +214,7 @@ def _paired(one: Result, other: Result) -> bool:
 def _words(differences: Sequence[float], interval: tuple[float, float] | None, planned: int) -> str:
     count = len(differences)
     if interval is None:
-        return f"{plural(count, 'pair')}; an interval needs at least two"
+        return f"{plural(count, 'pair')}; an interval needs at least two that differ"
     still = f"; {sum(value < 0 for value in differences)} of {count} pairs below 0"
     still += f"; {count} of {planned} planned pairs have run" if count < planned else ""
     if interval[0] <= 0 <= interval[1]:

@@ -10,9 +10,9 @@ from repro.core.errors import visible
 from repro.published.record import PublishedResult
 from repro.published.speedrun.claims import ArmClaim, Claims, final_loss, judge_claims
 from repro.published.store import Published
-from repro.tables.text import Number, number, plural, wrapped
+from repro.tables.text import plural, wrapped
 
-from ..page.axis import Axis, Sketch, Trace, linear, log_ticks, sketch, tick_text
+from ..page.axis import Axis, Sketch, Trace, linear, log_ticks, tick_text
 from ..page.cells import COLORS
 from ..page.charts.plot import Chart, error_bars, layout, log_ticks_of
 
@@ -48,7 +48,7 @@ def _sketch(
             traces.append(Trace(color, ((middle, float(row)),), (arm.arm,), spans=(interval,) if interval else ()))
     values = [x for trace in traces for x, _ in trace.points] + [
         end for trace in traces for span in trace.spans for end in span] + ([] if goal is None else [goal])
-    return sketch(title, "mean with its 95\N{NO-BREAK SPACE}% interval; small: runs", across, traces, linear(values),
+    return Sketch(title, "mean with its 95\N{NO-BREAK SPACE}% interval; small: runs", across, traces, linear(values),
                   Axis(0.4, len(arms) + 0.7, False, 0, 100, tuple(names)), ("published",), names, goal=goal)
 
 
@@ -68,23 +68,12 @@ class ArmRow:
     """One arm of a record."""
 
     claim: ArmClaim
-    id: str
     number: int
-    lost: int
-    mean: Number | None
-    deviation: Number | None
-    p: Number | None
-    quality_style: str
-    seconds: Number | None
-    seconds_bounds: str
-    ratio: Number | None
-    ratio_bounds: str
+    other: ArmClaim | None
+    """The arm that its ratio is to."""
+    other_number: int
     against: str
-    """The arm that the ratio is to; empty: none."""
-    against_number: int
-    """Its number and its runs; 0: none."""
-    against_runs: int
-    time_style: str
+    """Name of the other arm; empty: none."""
     sketches: tuple[Sketch, ...]
     """Time and loss next to those of `against`; () without a ratio."""
 
@@ -155,26 +144,10 @@ def _track(
 def _row(
     item: ArmClaim, numbers: dict[str, int], items: Sequence[ArmClaim], runs: Runs,
 ) -> ArmRow:
-    quality, time, at = item.quality, item.time, numbers[item.cell_id]
-    other = next((other for other in items if other.cell_id == time.against), None)
+    other = next((other for other in items if other.cell_id == item.time.against), None)
     against = "" if other is None else f"{other.arm} of {other.record}" if other.record != item.record else other.arm
-    return ArmRow(
-        claim=item, id=f"c-{item.cell_id}", number=at, lost=item.runs - quality.n, mean=_decimals(quality.mean, 5),
-        deviation=_decimals(quality.deviation, 5), p=number(quality.p, 2), quality_style=WORDS[quality.verdict],
-        seconds=_decimals(item.seconds, 3), seconds_bounds=_bounds(item.seconds_interval, 3),
-        ratio=_decimals(time.ratio, 4), ratio_bounds=_bounds(time.interval, 4), against=against,
-        against_number=numbers[other.cell_id] if other else 0, against_runs=other.runs if other else 0,
-        time_style=WORDS.get(time.verdict, "b-exploratory"),
-        sketches=claim_sketches(item, other, numbers, runs) if other is not None and time.ratio is not None else (),
-    )
-
-
-def _decimals(value: float | None, digits: int) -> Number | None:
-    return None if value is None else Number(value, f"{value:,.{digits}f}")
-
-
-def _bounds(interval: tuple[float, float] | None, digits: int) -> str:
-    return "" if interval is None else f"{interval[0]:,.{digits}f} to {interval[1]:,.{digits}f}"
+    return ArmRow(item, numbers[item.cell_id], other, numbers[other.cell_id] if other else 0, against,
+                  claim_sketches(item, other, numbers, runs) if other and item.time.ratio is not None else ())
 
 
 def _progression(name: str, items: Sequence[ArmClaim]) -> Chart | None:

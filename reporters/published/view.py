@@ -15,7 +15,7 @@ from repro.core.errors import visible
 from repro.core.files import write_text
 from repro.published.brief import cost_text, notices
 from repro.published.cells import BatchCosts, batch_costs
-from repro.published.record import PublishedCell, PublishedResult, PublishedSystem, Refused, Score
+from repro.published.record import PublishedCell, PublishedResult, PublishedSystem, Refused
 from repro.published.store import Published, by_question
 from repro.record.folder.store import Record
 from repro.record.result.status import meaning
@@ -29,7 +29,7 @@ from ..page.cells import rows as cell_rows
 from ..page.charts.plot import DASHES, Chart
 from ..page.document import page_scripts, rendered
 from .charts import SystemLine, batch_chart, budget, curves
-from .contest import ContestView, contest_view
+from .contest import WORDS, ContestView, contest_view
 
 RUNS_UP_TO = 5_000
 REFUSED_UP_TO = 2_000
@@ -40,26 +40,19 @@ REFUSED_UP_TO = 2_000
 class ScoreRow:
     """One system on one benchmark."""
 
+    cell: PublishedCell
     number: int
     dash: str
-    id: str
-    org: str
-    system: str
-    division: str | None
-    accelerator: str | None
-    accelerators: Number | None
-    nodes: Number | None
-    framework: str | None
-    framework_brief: str
-    batch: Number | None
-    score: Score
     minutes: Number | None
-    note: str
     costs: str
     points: tuple[tuple[float, float, str], ...]
     """(x per cent, y pixels, words) of every run with a time."""
     score_at: float | None
     words: str
+
+    @property
+    def division(self) -> str | None:
+        return self.cell.factors.get("division")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +133,7 @@ def view(imports: Sequence[Published], own: Sequence[Record]) -> dict[str, Any]:
     most = budget(sum(len(item.results) for item in imports))
     return {"long": LONG, "printed": PRINTED,
             "imports": [_import(index, item, most) for index, item in enumerate(imports, 1)],
-            "own": [_own(index, item) for index, item in enumerate(own, 1)]}
+            "styles": WORDS, "own": [_own(index, item) for index, item in enumerate(own, 1)]}
 
 
 def _import(index: int, published: Published, most: int) -> ImportView:
@@ -200,7 +193,7 @@ def _target(run: PublishedResult) -> str:
 
 
 def _score_row(cell: PublishedCell, line: SystemLine, axis: Axis) -> ScoreRow:
-    score, of = cell.score, cell.factors
+    score = cell.score
     reached = [run for run in line.results if run.seconds is not None]
     points = tuple(
         (axis.at((run.seconds or 0.0) / 60), 7.0 + 6.0 * (index % 3),
@@ -208,13 +201,9 @@ def _score_row(cell: PublishedCell, line: SystemLine, axis: Axis) -> ScoreRow:
         for index, run in enumerate(reached)
     )
     listed = ", ".join(str(number((run.seconds or 0.0) / 60, 4)) for run in reached[:50])
-    review = f"scaled by {score.scaling_factor:g} in review" if score.scaling_factor != 1 else ""
     return ScoreRow(
-        number=line.number, dash=list(DASHES)[(line.number - 1) // COLORS % len(DASHES)], id=f"c-{cell.cell_id}",
-        org=of["org"], system=of["system"], division=of.get("division"),
-        accelerator=of.get("accelerator"), accelerators=_count(of.get("accelerators")), nodes=_count(of.get("nodes")),
-        framework=of.get("framework"), framework_brief=shortened(of.get("framework", ""), 24, 10),
-        batch=_count(of.get("batch.global")), score=score, minutes=number(score.minutes, 4), note=review,
+        cell=cell, number=line.number, dash=list(DASHES)[(line.number - 1) // COLORS % len(DASHES)],
+        minutes=number(score.minutes, 4),
         costs=cost_text(line.results), points=points,
         score_at=None if score.minutes is None else axis.at(score.minutes),
         words=f"minutes of every run: {listed}" if listed else "no run has a time",
@@ -308,7 +297,8 @@ def render(imports: Sequence[Published], own: Sequence[Record] = ()) -> str:
     charts = any(group.charts for item in values["imports"] for group in item.groups) or any(
         item.overlays or item.contest for item in values["imports"])
     return rendered("published.html.j2", {**values, "goal": goal}, page_scripts("published.js", charts),
-                    styles=("report.css", "published.css"), show=_shown, filters={"breaks": _breaks})
+                    styles=("report.css", "published.css"), show=_shown, filters={
+                        "breaks": _breaks, "counted": _count, "brief": lambda text: shortened(text, 24, 10)})
 
 
 def _breaks(text: str) -> Markup:

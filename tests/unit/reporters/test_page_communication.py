@@ -196,11 +196,6 @@ def test_trials_that_are_no_pair_do_not_count(tmp_path: Path) -> None:
     assert [len(row.pairs) for row in page_traffic.traffic(record).overlap] == [4, 4]
 
 
-def test_mean_interval_of_three() -> None:
-    assert page_traffic.mean_interval([1.0, 2.0, 3.0]) == pytest.approx((2 - 2.484138, 2 + 2.484138))
-    assert page_traffic.mean_interval([1.0]) is None
-
-
 # ---- scaling
 
 
