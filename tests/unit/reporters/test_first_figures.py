@@ -112,7 +112,7 @@ def test_one_early_trial_leaves_the_marks_of_the_time_axis(tmp_path: Path) -> No
         return Course(step_seconds=0.001 if first and trial.repeat == 0 else 0.1, hits_at=1 if first else None)
 
     (figure,) = asked(make_record(tmp_path / "run", SUITE, course)).sketches
-    assert len([text for _, text, _ in figure.columns if text]) >= 3
+    assert len([text for _, text in figure.columns if text]) >= 3
 
 
 def test_a_bound_of_one_point_is_not_promised(tmp_path: Path) -> None:
