@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from repro.core.errors import visible
+from repro.published.contest_rules import Contest
 from repro.published.record import PublishedResult
 from repro.published.speedrun.claims import ArmClaim, Claims, final_loss, judge_claims
 from repro.published.store import Published
@@ -93,13 +94,11 @@ class ContestView:
     """The section of one contest."""
 
     id: str
-    alpha: str
-    margin: str
+    rules: Contest
     tracks: tuple[TrackView, ...]
     unsupported: tuple[str, ...]
     """Claims that their own logs do not support, with the figures."""
     untested: tuple[str, ...]
-    notes: tuple[str, ...]
     counts: str
 
 
@@ -111,12 +110,12 @@ def contest_view(name: str, published: Published) -> ContestView | None:
     numbers = {cell.cell_id: at for at, cell in enumerate(published.record.cells, 1)}
     runs = published.by_cell()
     return ContestView(
-        id=f"{name}-contest", alpha=f"{claims.rules.alpha:g}", margin=f"{100 * claims.rules.margin:g} %",
+        id=f"{name}-contest", rules=claims.rules,
         tracks=tuple(_track(f"{name}-t{at}", track, items, numbers, runs)
                      for at, (track, items) in enumerate(
                          sorted(claims.tracks.items(), key=lambda pair: -len(pair[1])), 1)),
         unsupported=(*_open(claims, "not supported"), *(item.because for item in claims.stated)),
-        untested=tuple(_open(claims, "cannot be tested")), notes=claims.rules.notes, counts=_counts(claims),
+        untested=tuple(_open(claims, "cannot be tested")), counts=_counts(claims),
     )
 
 

@@ -15,7 +15,7 @@ from repro.core.errors import visible
 from repro.core.files import write_text
 from repro.published.brief import cost_text, notices
 from repro.published.cells import BatchCosts, batch_costs
-from repro.published.record import PublishedCell, PublishedResult, PublishedSystem, Refused
+from repro.published.record import PublishedCell, PublishedRecord, PublishedResult, Refused
 from repro.published.store import Published, by_question
 from repro.record.folder.store import Record
 from repro.record.result.status import meaning
@@ -93,9 +93,7 @@ class ImportView:
     """One import on the page."""
 
     id: str
-    name: str
-    program: str
-    reader: str
+    record: PublishedRecord
     lead: str
     notices: tuple[tuple[str, str, str], ...]
     """(level, title, text)."""
@@ -110,10 +108,8 @@ class ImportView:
     """(number, label, runs, their minutes): target of the links of the scores without JavaScript."""
     runs: tuple[RunRow, ...]
     runs_left_out: int
-    systems: tuple[PublishedSystem, ...]
     refused: tuple[Refused, ...]
     refused_left_out: int
-    hashes: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,16 +140,15 @@ def _import(index: int, published: Published, most: int) -> ImportView:
     rows = _runs(published, lines)
     overlays, one_batch = _overlays(f"i{index}", published)
     return ImportView(
-        id=f"i{index}", name=record.imported, program=record.program, reader=record.reader, lead=_lead(published),
+        id=f"i{index}", record=record, lead=_lead(published),
         notices=tuple(notices(published)), contest=contest_view(f"i{index}", published),
         groups=tuple(_group(f"i{index}-g{at}", key, cells, lines, most)
                      for at, (key, cells) in enumerate(by_question(record.cells).items(), 1)
                      if record.contest is None),
         overlays=overlays, one_batch=one_batch, by_system=tuple(_system(line) for line in lines.values()),
         runs=tuple(rows[:RUNS_UP_TO]),
-        runs_left_out=max(0, len(rows) - RUNS_UP_TO), systems=record.systems,
+        runs_left_out=max(0, len(rows) - RUNS_UP_TO),
         refused=published.refused[:REFUSED_UP_TO], refused_left_out=max(0, len(published.refused) - REFUSED_UP_TO),
-        hashes=(("results.jsonl", record.results_sha256), ("refused.jsonl", record.refused_sha256)),
     )
 
 
