@@ -73,7 +73,8 @@ def duplicates(record: Record, _: ScalingView) -> DuplicatesView:
     known = marks(record)
     found = [(cell, dedup, selected, summarize(cell, record.of_cell(cell.cell_id), "accuracy"))
              for cell, dedup, selected in left_out(record)]
-    rows = tuple(DuplicateRow(known[cell.cell_id], *rest) for cell, *rest in found)
+    rows = tuple(DuplicateRow(known[cell.cell_id], dedup, selected, summary)
+                 for cell, dedup, selected, summary in found)
     points = [(dedup, selected, summary) for _, dedup, selected, summary in found if summary.values]
     return DuplicatesView(rows, (_chart(points),) if points else (), any(row.selected.planted for row in rows))
 
