@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from repro.compare.cells import factors_of
-from repro.compare.ranking.tuning_check import tuned_levels
+from repro.compare.tuning_check import tuned_levels
 from repro.core import pattern
 from repro.core.errors import UsageError
 from repro.record.folder.store import Record
