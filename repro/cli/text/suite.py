@@ -15,7 +15,7 @@ from repro.core.errors import visible
 from repro.core.source_code import SourceCode, is_file_kind
 from repro.record.tuning import RULE, TunedContender, Tuning, TuningCost
 from repro.seams.preconditioner import Work
-from repro.suite.contenders import contender_label
+from repro.suite.levels import contender_label
 from repro.suite.metrics import METRICS
 from repro.suite.model import Suite
 from repro.suite.planning.plan import Cost, Plan, estimate
