@@ -128,9 +128,9 @@ PARTS: dict[str, dict[str, str]] = {
         "tuning": "repro.reporters.tuning.page:page_tuning",
     },
     "table": {
-        "scores": "repro.scores.tables:scores",
-        "score_times": "repro.scores.tables:score_times",
-        "score_profiles": "repro.scores.tables:score_profiles",
+        "scores": "repro.scores.score_tables:scores",
+        "score_times": "repro.scores.score_tables:score_times",
+        "score_profiles": "repro.scores.score_tables:score_profiles",
         "tuning": "repro.reporters.tuning.tables:contenders",
         "tuning_settings": "repro.reporters.tuning.tables:settings",
         "tuning_spaces": "repro.reporters.tuning.tables:spaces",
@@ -138,8 +138,8 @@ PARTS: dict[str, dict[str, str]] = {
         "duplicates": "repro.reporters.papers.duplicates:duplicate_table",
     },
     "short table": {
-        "scores": "repro.scores.tables:short_scores",
-        "score-times": "repro.scores.tables:short_times",
+        "scores": "repro.scores.score_tables:short_scores",
+        "score-times": "repro.scores.score_tables:short_times",
         "tuning": "repro.reporters.tuning.tables:tuning_table",
     },
     "figure": {"profiles": "repro.reporters.scores.figure:profiles"},

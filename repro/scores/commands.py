@@ -54,7 +54,7 @@ def print_scored(scored: Scored, console: Console | None = None) -> None:
     """Print medians, scores and what they rest on."""
     from repro.cli.terminal import stdout
     from repro.cli.text.compare import print_table
-    from repro.scores.tables import score_table, score_time_table
+    from repro.scores.score_tables import score_table, score_time_table
 
     console = console or stdout(200)
     found = scored.found
