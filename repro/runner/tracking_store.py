@@ -20,7 +20,6 @@ from urllib.parse import unquote, urlsplit
 
 from repro.core.errors import TrackingError
 from repro.core.redact import Scrubber, redacted, secrets
-from repro.runner.mlflow_ui import TRAINING, Shown, page
 
 SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "file", "databricks", "databricks-uc", "uc")
 """Schemes of MLflow's tracking stores; installed packages add further ones by entry point."""
@@ -107,7 +106,24 @@ def is_server(uri: str) -> bool:
 def experiment_place(uri: str, experiment_id: str) -> str:
     """Return where to look at an experiment: the table of its runs on a server, or its store."""
     place = redacted(uri)
-    return page(place, Shown(experiment_id, has_view=True)) if is_server(uri) else place
+    return page(place, experiment_id, has_view=True) if is_server(uri) else place
+
+
+TRAINING = "workflowType=machine_learning"
+"""Without it MLflow (3.17 or later) opens pages about language models, which show no run."""
+VIEW = "repro"
+"""Key of the view of the table of runs that the reporter writes into an experiment."""
+VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
+"""The experiment's tag in which MLflow (3.17 or later) keeps a view."""
+
+
+def page(base: str, experiment_id: str, has_view: bool) -> str:
+    """Return the address of the table of an experiment's runs.
+
+    MLflow refuses the key of a view that an experiment does not have.
+    """
+    view = f"viewStateShareKey={VIEW}&" if has_view else ""
+    return f"{base.rstrip('/')}/#/experiments/{experiment_id}/runs?{view}{TRAINING}"
 
 
 def run_place(experiment_id: str, run_id: str, artifact: str = "") -> str:
