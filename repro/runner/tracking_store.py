@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -21,24 +20,8 @@ from urllib.parse import unquote, urlsplit
 from repro.core.errors import TrackingError
 from repro.core.redact import Scrubber, redacted, secrets
 
-SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "file", "databricks", "databricks-uc", "uc")
-"""Schemes of MLflow's tracking stores; installed packages add further ones by entry point."""
 LOCK_SECONDS = 120.0
 """Longest wait for another process that creates the same store; its migrations take seconds."""
-
-
-def check_scheme(uri: str) -> None:
-    """Refuse a scheme that no tracking store has.
-
-    Raises:
-        TrackingError: no tracking store has the scheme; the message lists the valid ones.
-    """
-    scheme = urlsplit(uri).scheme.partition("+")[0].lower()
-    if len(scheme) < 2 or scheme in SCHEMES:  # none, or a drive's letter: a folder
-        return
-    if scheme not in {point.name for point in entry_points(group="mlflow.tracking_store")}:
-        raise TrackingError(f"{redacted(uri)}: MLflow has no tracking store of scheme {scheme!r}; "
-                            f"valid schemes: {', '.join(SCHEMES)}")
 
 
 def database(uri: str) -> Path | None:
@@ -174,6 +157,8 @@ KNOWN = {
     "Broken pipe": CUT,
     "database is locked": LOCKED,
     "not in a valid JSON format": Failure("the answer is not from an MLflow server"),
+    "unsupported URI": Failure("MLflow has no tracking store of this scheme",
+                               "set MLFLOW_TRACKING_URI=sqlite:///mlflow.db, or to the http address of a server"),
     "unable to open database file": Failure("the database cannot be opened"),
     "readonly database": Failure("the database cannot be written"),
     "maintenance mode": Failure("MLflow no longer writes file stores", "set MLFLOW_TRACKING_URI=sqlite:///mlflow.db"),

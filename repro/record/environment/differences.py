@@ -118,7 +118,7 @@ def _shown(value: object) -> str:
 
 
 BUSY = 0.25
-"""Load per core above which a node is busy, as in the preflight checks of node 0."""
+"""Load per core above which a machine is busy."""
 WALL_SECONDS = 5.0
 
 
