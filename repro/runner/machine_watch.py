@@ -94,7 +94,8 @@ class MachineWatch:
         assert before is not None, "it was begun"
         self._last = now
         throttled = [*_describe(before, now, os.cpu_count() or 1), *(self._gpus_now() if not now.gpus else [])]
-        return [*(("clock", text) for text in _clock_events(before, now)), *(("throttled", text) for text in throttled)]
+        found: list[tuple[IncidentKind, str]] = [("clock", text) for text in _clock_events(before, now)]
+        return found + [("throttled", text) for text in throttled]
 
     def _take(self) -> Counters:
         return Counters(

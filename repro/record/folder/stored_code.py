@@ -37,7 +37,7 @@ def keep_code(code: Path, plan: Plan) -> None:
         _write(code, source)
     engines = {cell.choices.engine.sha256: cell.choices.engine for cell in plan.cells
                if isinstance(cell.choices, ProgramConfig)}
-    for engine in engines.values() if plan.base else ():
+    for engine in list(engines.values()) if plan.base else ():
         source = program_files.read(Path(plan.base) / engine.folder, engine.files, engine.commit)
         if source.sha256 != engine.sha256:
             raise UsageError(f"{engine.name}: its files changed while the plan was made; start again")
