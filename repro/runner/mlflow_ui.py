@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 from repro.core.errors import TrackingError, UsageError
 from repro.core.redact import redacted
-from repro.runner.tracking_store import TRAINING, VIEW_TAG, configure_mlflow, database, is_server, page, translated
+from repro.runner.tracking_store import TRAINING, VIEW_TAG, database, is_server, new_client, page, translated
 
 HOST = "127.0.0.1"
 START_SECONDS, ANSWER_SECONDS = 120.0, 10.0
@@ -113,20 +113,13 @@ def _end(child: subprocess.Popen[bytes]) -> None:
                 time.sleep(0.2)  # workers that survive SIGTERM get SIGKILL
 
 
-def _client(store: str) -> Any:
-    from mlflow import MlflowClient
-
-    return MlflowClient(store)
-
-
 def _last_experiment(store: str) -> Any:
     """Return the experiment of the newest run in a local SQLite store; None if there is none, or for other stores."""
     path = database(store)
     if path is None or not path.is_file():
         return None
-    configure_mlflow(ANSWER_SECONDS)
     with suppress(TrackingError), translated(store):  # none that this version knows: its server says so
-        client = _client(store)
+        client = new_client(store, ANSWER_SECONDS)
         every = [item.experiment_id for item in client.search_experiments()]
         for run in client.search_runs(every, order_by=["attributes.start_time DESC"], max_results=1):
             return client.get_experiment(run.info.experiment_id)
@@ -144,9 +137,8 @@ def _named(store: str, name: str) -> Any:
     if path is not None and not path.is_file():
         raise UsageError(f"{path}: there is no tracking store yet; create one with `repro run`, or set "
                          "MLFLOW_TRACKING_URI")
-    configure_mlflow(ANSWER_SECONDS)
     with translated(store):
-        client = _client(store)
+        client = new_client(store, ANSWER_SECONDS)
         if (found := client.get_experiment_by_name(name)) is not None:
             return found
         known = client.search_experiments(order_by=["name ASC"], max_results=LISTED)

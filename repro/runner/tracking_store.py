@@ -302,6 +302,14 @@ def configure_mlflow(timeout_seconds: float) -> None:
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
 
 
+def new_client(uri: str, timeout_seconds: float) -> Any:
+    """Return MLflow's client of a store; configured as `configure_mlflow` does."""
+    configure_mlflow(timeout_seconds)
+    from mlflow import MlflowClient
+
+    return MlflowClient(uri)
+
+
 def each_once() -> AbstractContextManager[None]:
     """Keep MLflow from repeating requests, even if the environment says otherwise.
 

@@ -277,6 +277,7 @@ def test_ui_without_an_experiment_addresses_the_runs_written_last(
     open_ui(store)
     for name in ("first", "last"):
         reporter(store).write(make_record(tmp_path / name, named(SMALL, name), only=1), tmp_path)
+        MlflowClient(store).create_run(str(1 + (name == "last")))  # begins now; made records begin together
     open_ui(store)
     open_ui(store, experiment="first")
     open_ui(f"sqlite:///{tmp_path}/none.db")
