@@ -142,7 +142,7 @@ def test_a_real_control_group_that_holds_back() -> None:
             group.rmdir()
         pytest.skip(f"no control group can be made here: {error}")
     code = (f"import os, time; open('{group}/cgroup.procs', 'w').write(str(os.getpid()))\n"
-            "from repro.runner.machine_watch import MachineWatch\nw = ThrottleWatch(); w.begin()\n"
+            "from repro.runner.machine_watch import MachineWatch\nw = MachineWatch(); w.begin('cpu')\n"
             "e = time.monotonic() + 1.0\n"
             "while time.monotonic() < e: pass\nprint(w.look())")
     try:
