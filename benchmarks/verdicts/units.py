@@ -55,7 +55,7 @@ def _stalls(pairs: int) -> Scenario:
 def _failing(spread: float) -> Scenario:
     """Return a candidate that is 5 % faster and diverges in 15 %; `faster` without further words is wrong."""
     design = Experiment(20, ratio=0.95, spread=spread)
-    candidate, baseline = places_of(design.cells)
+    candidate, _ = places_of(design.cells)
 
     def judge(generator: np.random.Generator, checked: bool) -> Judged:
         run = simulated(design, generator)
@@ -80,5 +80,5 @@ def _stopped(name: str, design: Experiment, corrected: bool) -> Scenario:
         return Judged("above" if value > design.ratio else "below")
 
     what = "median-unbiased" if corrected else "plain ratio"
-    return Scenario(f"stopped, {name}, CV {design.spread:.0%}, {what}", f"ratio {design.ratio:g}", judge, right=frozenset({"above"}),
-                    least=0.5 if corrected else SHOWN, most=0.5 if corrected else None)
+    return Scenario(f"stopped, {name}, CV {design.spread:.0%}, {what}", f"ratio {design.ratio:g}", judge,
+                    right=frozenset({"above"}), least=0.5 if corrected else SHOWN, most=0.5 if corrected else None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import numpy as np
+
 from repro.core.frozen import Frozen
 from repro.record.result.remarks import Worded
 
@@ -32,8 +34,8 @@ class Failures(Frozen):
         """Two-sided p of Fisher's exact test that both fail equally often."""
         from scipy.stats import fisher_exact
 
-        return float(fisher_exact([[self.candidate, self.candidate_trials - self.candidate],
-                                   [self.baseline, self.baseline_trials - self.baseline]]).pvalue)
+        return float(fisher_exact(np.array([[self.candidate, self.candidate_trials - self.candidate],
+                                            [self.baseline, self.baseline_trials - self.baseline]])).pvalue)
 
     @property
     def words(self) -> str:

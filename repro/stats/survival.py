@@ -71,9 +71,9 @@ def log_rank(
     scores = _log_rank_scores(times, hits)
     if np.max(np.abs(scores - np.mean(scores))) < 1e-12:
         return 0.0, 1.0  # all at one time: every assignment of the runs is equal
+    one, other = (CensoredData(side[mark], right=side[~mark]) for side, mark in ((first, hits_a), (second, hits_b)))
     with np.errstate(invalid="ignore", divide="ignore"):
-        found = logrank(*(CensoredData(side[mark], right=side[~mark])
-                          for side, mark in ((first, hits_a), (second, hits_b))))
+        found = logrank(one, other)
     if not math.isfinite(found.statistic):
         return 0.0, 1.0  # one cell was never watched when a run of the other reached: no variance, no evidence
     p = _dealt(scores, len(first)) if len(times) <= EXACT_RUNS else float(found.pvalue)

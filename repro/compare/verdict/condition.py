@@ -98,7 +98,9 @@ class VerdictCondition:
         holds = found.verdict in (DIFFERENT if self.word == "different" else (self.word,))
         # `not-faster` asks for a whole verdict, not for one that holds only where the candidate succeeds.
         partly = found.failures is not None and bool(found.failures.of(found.verdict))
-        return "" if holds is self.wanted and not (holds and partly) else f"{versus}: {found.spoken} (--fail-if {self.text}); {found.because}"
+        if holds is self.wanted and not (holds and partly):
+            return ""
+        return f"{versus}: {found.spoken} (--fail-if {self.text}); {found.because}"
 
 
 Condition = FigureCondition | VerdictCondition

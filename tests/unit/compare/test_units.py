@@ -159,7 +159,7 @@ def test_a_verdict_between_tuned_contenders_is_on_their_settings(tmp_path: Path)
     found = against(trials(CANDIDATE, [1.0 + k / 100 for k in range(8)]), trials(BASELINE, [2.0] * 8))
     by_where = {str(item.where): item for item in record.plan.suite.settings}
     assert len(by_where) == 4
-    tuned = [item for item in compare(record.plan, record.results)]
+    tuned = list(compare(record.plan, record.results))
     assert any(item.one_search for item in tuned)
     one = next(item for item in tuned if item.one_search)
     again = chosen.qualified(found.model_copy(update={"candidate": one.candidate, "baseline": one.baseline}))
