@@ -13,6 +13,7 @@ import numpy as np
 
 from benchmarks.verdicts.contests import contests
 from benchmarks.verdicts.experiment import Experiment, Miss, simulated
+from benchmarks.verdicts.reproductions import reproductions
 from benchmarks.verdicts.scenario import (
     DIFFERENT,
     OPEN,
@@ -233,4 +234,4 @@ def _missed() -> Iterator[Scenario]:
 
 SCENARIOS: tuple[Scenario, ...] = (
     *_equal_or_not(), *_drift(), *_grids(), *_cramped(), *_missed(), *_others(), *sequential_scenarios(),
-    *advised_rounds(), *contests())
+    *advised_rounds(), *contests(), *reproductions())
