@@ -112,7 +112,7 @@ def test_more_trials_or_files_than_a_record_can_be_are_refused(
     with pytest.raises(UsageError, match="4 trials would leave about 56 files, too many for one run"):
         run_suite(asked, "", tmp_path / "run", track=False)
     with pytest.raises(UsageError, match="trials would leave about"):
-        calibrate(asked, "", None, 6, 1, keep=False, to=None)
+        calibrate(asked, "", None, 6, 1, to=None)
     monkeypatch.setattr(limits, "MAX_TRIALS", 3)
     with pytest.raises(UsageError, match=r"4 trials are too many for one run \(3 at most\)"):
         run_suite(asked, "", tmp_path / "run", track=False)
