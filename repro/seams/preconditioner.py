@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from typing_extensions import Self
 
 from repro.seams.plugin import Plugin
+from repro.seams.workload import LayerShape
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +26,26 @@ class Place:
     device: str
     accumulation: int
     """Forward and backward passes of this rank per step."""
+
+
+CORE_FLOPS, BYTES_A_SECOND, MESSAGE_SECONDS = 2.5e9, 2e8, 5e-4
+"""Rough rates of one CPU core on matrices of tens to hundreds of rows, and of messages inside one machine. Only
+modelled costs use them. Together they give the 8 ms that K-FAC adds to a step in docs/kfac.md, on a busy machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Work of a preconditioner in a mean step, beyond the engine's own (modelled)."""
+
+    flops: float = 0.0
+    """Of all ranks together."""
+    sent_bytes: float = 0.0
+    """Payload of its messages: of an all-reduce or a broadcast the tensor's own size, once."""
+    messages: float = 0.0
+
+    def seconds(self, cores: int) -> float:
+        """Return its time with `cores` CPU cores at work, from rough rates."""
+        return self.flops / (CORE_FLOPS * cores) + self.sent_bytes / BYTES_A_SECOND + self.messages * MESSAGE_SECONDS
 
 
 class Preconditioning(ABC):
@@ -89,6 +110,16 @@ class Preconditioner(Plugin):
         Args:
             model: before an engine wraps it. The process group has been started.
         """
+
+    def work(self, layers: Sequence[LayerShape] | None, batch: int, world: int) -> Work | None:
+        """Return its work in a mean step; None: it cannot be known.
+
+        Args:
+            layers: of the model; None: the workload does not state them.
+            batch: samples of a step, over all ranks.
+            world: ranks.
+        """
+        return None if self.active else Work()
 
     def alone(self) -> Self:
         """Return the preconditioner that computes the same in one process."""

@@ -14,6 +14,7 @@ from repro.core import pattern
 from repro.core.errors import visible
 from repro.core.source_code import SourceCode, is_file_kind
 from repro.record.tuning import RULE, TunedContender, Tuning, TuningCost
+from repro.seams.preconditioner import Work
 from repro.suite.contenders import contender_label
 from repro.suite.metrics import METRICS
 from repro.suite.model import Suite
@@ -119,8 +120,24 @@ def plan_text(
         lines += ["", "skipped:"]
         lines += [f"  {item.label}: {item.reason}" for item in plan.skipped]
     lines += [f"note: {note}" for note in (*plan.notes, *out_of_reach)]
+    lines += _preconditioner_lines(plan)
     lines += ["", f"about {duration(cost.full_budget_seconds)} if every trial uses its whole budget ({cost.label})"]
     return "\n".join(lines)
+
+
+def _preconditioner_lines(plan: Plan) -> list[str]:
+    """Return the work of every preconditioner in a mean step, which the cost includes; none without one."""
+    found = list(dict.fromkeys(
+        f"  {item.preconditioner.label}, {item.processes} process{'es' if item.processes > 1 else ''}: {_text(work)}"
+        for item in plan.trainings() if (work := item.preconditioner_work) != Work()))
+    return ["", "own work of preconditioners in a mean step (modelled by formula):", *found] if found else []
+
+
+def _text(work: Work | None) -> str:
+    if work is None:
+        return "unknown, and not in the cost: the workload does not state its layers"
+    sent = f", {work.sent_bytes / 1e3:,.3g} kB in {work.messages:.3g} messages" if work.messages else ""
+    return f"{work.flops / 1e6:,.3g} Mflop over all ranks{sent}"
 
 
 def _seeds(plan: Plan, drawn: Sequence[str]) -> list[str]:

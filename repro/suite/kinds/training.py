@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from repro.core.errors import nearest
 from repro.core.machine import Machine
 from repro.seams.plugin import Compilation, ModelOptions, Setting
+from repro.seams.preconditioner import Preconditioner, Work
 from repro.seams.training import Comm, Engine, Optimizer, Precision, Workload
 from repro.suite.choice import Choice
 from repro.suite.field_problem import FieldProblem
@@ -341,12 +342,18 @@ class TrainingConfig(TrialConfig):
                                                 self.comm.get(Comm))
         return [*ungated, *([remark] if remark else []), *([BITWISE] if costly else []), *super().notes(machine)]
 
+    @property
+    def preconditioner_work(self) -> Work | None:
+        """Work of the preconditioner in a mean step (modelled); None: the workload does not state its layers."""
+        shapes = self.workload.get(Workload).layer_shapes
+        return self.preconditioner.get(Preconditioner).work(shapes, self.batch.global_, self.processes)
+
     def full_budget_seconds(self, cores: int) -> float:
         if not self.needs_parts:
             return INVENTED_SECONDS
         workload, busy = self.workload.get(Workload), min(self.processes, cores)
         training = self.budget_epochs * workload.train_samples / (workload.reference_samples_per_second * busy)
-        return LAUNCH_SECONDS + training
+        return LAUNCH_SECONDS + training + self.budget_steps * (self.preconditioner_work or Work()).seconds(busy)
 
     @property
     def work(self) -> str:
