@@ -15,12 +15,12 @@ import pytest
 from click.testing import CliRunner
 
 from repro.cli.main import cli
-from repro.compare.ranking.score_runs import score_runs
-from repro.compare.ranking.scores import Scores, record_scores, scores
 from repro.core.errors import UsageError
 from repro.core.files import write_model
 from repro.core.random_streams import Streams
 from repro.record.folder.store import Record, RunFolder, read_record
+from repro.scores.runs import score_runs
+from repro.scores.scores import Scores, record_scores, scores
 from tests.made_scores import SCORES, scores_course
 from tests.records import SUITE, Course, make_record
 
