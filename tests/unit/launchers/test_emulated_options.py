@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from pydantic import ValidationError
 
-from repro.cli.main import cli
 from repro.compare.runs.runs import compare_runs
 from repro.core import orphans
 from repro.core.errors import SuiteError
@@ -25,6 +23,7 @@ from repro.seams.plugin import Setting
 from repro.suite.choice import parse_choice
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import make_plan
+from tests.in_process import called
 from tests.records import SUITE, make_record
 
 
@@ -148,7 +147,7 @@ def test_doctor_fixes_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphans, "find", lambda: [7, 8])
     ended: list[int] = []
     monkeypatch.setattr(orphans, "end", lambda pids: ended.extend(pids) or [8])
-    done = CliRunner().invoke(cli, ["doctor", "--fix"])
+    done = called("doctor", "--fix")
     assert (done.exit_code, ended) == (0, [7, 8])
     assert "orphaned processes ended: 1" in done.output
     assert "processes of runs that have ended: 7, 8" in doctor._orphans().found

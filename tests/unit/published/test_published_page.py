@@ -8,15 +8,14 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from repro.reporters.published.charts import LEAST, POINTS_A_RUN, budget, thinned
 from repro.reporters.published.view import render
 
-from repro.cli.main import cli
 from repro.core.errors import OutputError, UsageError
 from repro.published.importing import import_results
 from repro.published.record import PublishedPoint
 from repro.published.store import Published, read_published
+from tests.in_process import called, succeeded
 from tests.records import SUITE, Course, make_record
 from tests.unit.published.made_logs import entry, figures, log_lines, logs, repository, row
 
@@ -142,10 +141,10 @@ def test_a_run_is_separate_under_its_own_label(published: Published, tmp_path: P
 def test_command_line(published: Published, tmp_path: Path) -> None:
     make_record(tmp_path / "run", SUITE, lambda trial: Course(0.01))
     arguments = ["report", str(published.folder), str(tmp_path / "run"), "--out", str(tmp_path / "r")]
-    done = CliRunner().invoke(cli, arguments)
-    assert done.exit_code == 0 and done.output.strip() == str(tmp_path / "r" / "published.html")
+    done = succeeded(*arguments)
+    assert done.output.strip() == str(tmp_path / "r" / "published.html")
     assert (tmp_path / "r" / "published.html").read_text().count('<section class="own"') == 1
-    default = CliRunner().invoke(cli, ["report", str(published.folder)])
+    default = called("report", published.folder)
     assert default.output.strip() == str(published.folder / "report" / "published.html")
     assert read_published(published.folder).results  # a report inside does not modify the import
 
@@ -157,5 +156,5 @@ def test_command_line(published: Published, tmp_path: Path) -> None:
 def test_unreportable_input_is_refused_with_the_reason(
     published: Published, arguments: list[str], kind: type[Exception], words: str
 ) -> None:
-    done = CliRunner().invoke(cli, ["report", str(published.folder), *arguments])
+    done = called("report", published.folder, *arguments)
     assert isinstance(done.exception, kind) and words in str(done.exception)
