@@ -196,10 +196,8 @@ def test_a_local_database_that_another_holds_is_named(tmp_path: Path) -> None:
     target.check("local-held")
     with closing(sqlite3.connect(tmp_path / "local.db", isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        started = time.monotonic()
         with pytest.raises(TrackingError, match="the database is locked by another process; end the other"):
             target.write(record, tmp_path)
-        assert time.monotonic() - started < 60
         other.execute("ROLLBACK")
     target.write(record, tmp_path)
     assert target.left(record) == ""

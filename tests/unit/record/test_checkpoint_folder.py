@@ -161,12 +161,13 @@ def test_within_one_start_of_the_machine_the_monotonic_clock_runs_on(tmp_path: P
 
 
 def test_after_a_reboot_the_wall_clock_gives_the_lost_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began = time.monotonic()
     found = written(tmp_path, 1, wall_ms=(time.time() - 100) * 1e3)
     monkeypatch.setattr(checkpoint, "boot_id", lambda: "another")
     point = found.open("step_000000001", "trial", 2)
     assert point.clock == "wall"
     now = time.monotonic_ns() + point.shift_ns
-    assert (now - point.checkpoint.at_ns) / 1e9 == pytest.approx(100, abs=1)
+    assert 99.9 < (now - point.checkpoint.at_ns) / 1e9 < 100.1 + time.monotonic() - began
 
 
 def test_a_wall_clock_that_went_back_leaves_nothing_to_go_on_by(
@@ -174,7 +175,7 @@ def test_a_wall_clock_that_went_back_leaves_nothing_to_go_on_by(
 ) -> None:
     found = written(tmp_path, 1, wall_ms=(time.time() + 100) * 1e3)
     monkeypatch.setattr(checkpoint, "boot_id", lambda: "another")
-    with pytest.raises(CheckpointError, match=r"its wall clock is (99|100) s before the checkpoint"):
+    with pytest.raises(CheckpointError, match=r"its wall clock is (9\d|100) s before the checkpoint"):
         found.open("step_000000001", "trial", 2)
 
 

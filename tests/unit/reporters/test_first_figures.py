@@ -13,6 +13,7 @@ from repro.compare.findings import findings
 from repro.record.folder.store import Record, read_record
 from repro.suite.model import Trial
 from tests.in_process import succeeded
+from tests.plans import suite
 from tests.records import SCALING, SUITE, Course, default_course, make_record, scaling_course
 
 question = importlib.import_module("repro.reporters.page.question")
@@ -136,23 +137,12 @@ def test_the_lead_is_the_first_sentence(text: str, lead: str) -> None:
 
 
 def test_a_contest_shows_the_mean_of_every_cell_and_the_target(tmp_path: Path) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text("""\
-suite: invented
-seeds: 3
-trial:
-  workload: digits
-  engine: fake
-  launcher: inline
-  batch: {global: 64}
-  optimizer: {kind: sgd, lr: 0.1}
-  stop: {metric: top1, target: 0.9, max_epochs: 3, design: contest}
-  evaluate_every: 1437
-  device: cpu
+    text = suite("invented", """\
 matrix: {engine: [{kind: fake, step_seconds: 0.010, spread: 0.1}, {kind: fake, step_seconds: 0.014, spread: 0.1}]}
 baseline: {engine: {step_seconds: 0.010}}
-""")
-    succeeded("run", suite, "--out", tmp_path / "run", "--no-mlflow")
+""", seeds=3, engine="fake", stop="{metric: top1, target: 0.9, max_epochs: 3, design: contest}", launcher="inline")
+    (tmp_path / "suite.yaml").write_text(text)
+    succeeded("run", tmp_path / "suite.yaml", "--out", tmp_path / "run", "--no-mlflow")
     record = read_record(tmp_path / "run")
     found = asked(record)
     (figure,) = found.sketches
