@@ -35,6 +35,7 @@ from repro.suite.file import read_suite
 from repro.suite.planning.plan import make_plan
 from repro.worker.gate import parity
 from tests.chaos.faults import ranks_of
+from tests.unit.record.resumable_runs import Bomb
 from tests.watcher import Silent
 
 pytest.importorskip("torch")
@@ -256,16 +257,6 @@ def test_ranks_that_cannot_write_agree_to_leave_the_checkpoint_out(tmp_path: Pat
         told, = (item for item in result.warnings if isinstance(item, CheckpointsSkipped))
         assert told.step == 12 and told.problem.endswith(" MB are free on its disk)")
     assert not list(run.folder.root.rglob("checkpoints/step_*")) and verify(run.folder.root).problems == []
-
-
-class Bomb:
-    """Runs code where it is unpickled without care."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.mark),)
 
 
 @pytest.mark.slow

@@ -14,16 +14,13 @@ from repro.core.errors import ReproError
 from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record, read_record
 from repro.record.result.remarks import stated
+from tests.flow.mlflow_stores import QUIET
 from tests.in_process import called, succeeded
 from tests.records import SUITE, Course, make_record
 from tests.tracking_server import serving
 
 pytest.importorskip("mlflow")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # MLflow's and SQLAlchemy's own
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # MLflow keeps its database connections open
-]
+pytestmark = [pytest.mark.slow, *QUIET]
 ROOT = Path(repro.__file__).parents[1]
 NARROW = SUITE.replace("seeds: 6", "seeds: 2").replace("processes: [1, 2]", "processes: [2]")
 FORMATS = "html,markdown,csv,jsonl,mllog"

@@ -26,16 +26,13 @@ from repro.runner import tracking as tracking
 from repro.runner.mlflow_ui import Shown, open_ui, page, ui_command
 from repro.runner.tracking import Tracker
 from tests.commands import environment, free_port
-from tests.flow.mlflow_stores import SMALL, later, named, reporter
+from tests.flow.mlflow_stores import QUIET, SMALL, later, named, reporter
 from tests.records import make_record
 from tests.tracking_server import Site
 from tests.waiting import LONG_SECONDS, until
 
 pytest.importorskip("mlflow")
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # MLflow's and SQLAlchemy's own
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # MLflow keeps its database connections open
-]
+pytestmark = QUIET
 SECRET = "hunter2secret"
 
 

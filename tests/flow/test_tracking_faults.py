@@ -32,13 +32,11 @@ from tests.flow.failing_server import (
     rows,
     server,
 )
+from tests.flow.mlflow_stores import QUIET
 
 __all__ = ["plain", "proxy", "server"]  # fixtures
 pytest.importorskip("mlflow")
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # MLflow's and SQLAlchemy's own
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # MLflow keeps its connections open
-]
+pytestmark = QUIET
 
 
 def seeded(seed: int, fates: Sequence[Fate], share: float) -> Callable[[int, str], Fate]:

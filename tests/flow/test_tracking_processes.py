@@ -39,14 +39,12 @@ from tests.flow.failing_server import (
     rows,
     server,
 )
+from tests.flow.mlflow_stores import QUIET
 from tests.waiting import LONG_SECONDS, until
 
 __all__ = ["plain", "proxy", "server"]  # fixtures
 pytest.importorskip("mlflow")
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # MLflow's and SQLAlchemy's own
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # MLflow keeps its connections open
-]
+pytestmark = QUIET
 
 
 def complete(record: Record, uri: str) -> str:

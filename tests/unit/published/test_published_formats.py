@@ -20,18 +20,13 @@ from repro.published.importing import import_results
 from repro.published.store import Published, read_published
 from tests.in_process import succeeded
 from tests.records import make_record
-from tests.unit.published.made_logs import entry, log_lines, logs, repository
+from tests.unit.published.made_logs import entry, log_lines, repository, three_systems
 from tests.unit.reporters.tex import typeset
 
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
-    root = tmp_path_factory.mktemp("formats")
-    repository(root / "in", logs((600, 612, 625, 590, 605)), system="slow")
-    repository(root / "in", logs((500, 505, 498, 510, 507), batch=4096) | {"result_4.txt": "cut"}, system="quick")
-    repository(root / "in", logs((400, 405, 398, 410)), system="few", round_name="training_v3.1")
-    import_results("mlperf", root / "in", root / "out")
-    return read_published(root / "out")
+    return three_systems(tmp_path_factory.mktemp("formats"))
 
 
 def test_the_tables_hold_every_figure_of_the_import(published: Published) -> None:

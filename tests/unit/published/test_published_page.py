@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from html import unescape
 from pathlib import Path
@@ -17,17 +16,12 @@ from repro.published.record import PublishedPoint
 from repro.published.store import Published, read_published
 from tests.in_process import called, succeeded
 from tests.records import SUITE, Course, make_record
-from tests.unit.published.made_logs import entry, figures, log_lines, logs, repository, row
+from tests.unit.published.made_logs import entry, figures, logs, repository, row, three_systems
 
 
 @pytest.fixture
 def published(tmp_path: Path) -> Published:
-    source = tmp_path / "in"
-    repository(source, logs((600, 612, 625, 590, 605)), system="slow")
-    repository(source, logs((500, 505, 498, 510, 507), batch=4096) | {"result_4.txt": "cut"}, system="quick")
-    repository(source, logs((400, 405, 398, 410)), system="few", round_name="training_v3.1")
-    import_results("mlperf", source, tmp_path / "out")
-    return read_published(tmp_path / "out")
+    return three_systems(tmp_path)
 
 
 def test_every_score_is_exact_in_its_row(published: Published) -> None:
@@ -97,26 +91,6 @@ def test_long_curves_change_no_figure(tmp_path: Path) -> None:
     assert len(trace["x"]) <= 5 * (POINTS_A_RUN + 1)
     assert float(re.findall(r'<data value="([^"]+)">', row(page, found.record.cells[0].cell_id))[0]) == (
         found.record.cells[0].score.minutes)
-
-
-@pytest.mark.parametrize("name", [
-    "<script>alert(1)</script>", "</script><b>x", '" onload="x', "a\u202eb\x1b[31m", "<!--", "{{ 7 * 7 }}", "y" * 250,
-])
-def test_foreign_names_are_text(tmp_path: Path, name: str) -> None:
-    item = tmp_path / "in"
-    texts = logs((500, 505, 498, 510, 507))
-    texts["result_0.txt"] = "".join(log_lines(seconds=499, status=name, seed=9))
-    repository(item, texts, system="box")
-    systems = next(item.rglob("systems/box.json"))
-    data = json.loads(systems.read_text())
-    systems.write_text(json.dumps(data | dict.fromkeys((
-        "submitter", "system_name", "accelerator_model_name", "framework", "host_processor_model_name"), name)))
-    import_results("mlperf", item, tmp_path / "out")
-    page = render([read_published(tmp_path / "out")])
-    body = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
-    assert "<script>alert" not in body and "<b>x" not in body and 'onload="x' not in body and "49</" not in body
-    assert "\u202e" not in page and "\x1b" not in page
-    assert body.count("<script") == body.count("</script>") == len(figures(page)) + 1, "plotly.js, packed"
 
 
 def test_dawnbench_has_a_page(tmp_path: Path) -> None:

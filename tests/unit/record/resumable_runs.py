@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,6 +26,8 @@ from tests.plans import suite
 from tests.watcher import Silent
 
 MACHINE = Machine(device="cpu", device_count=0, cores=2)
+Begin = Callable[..., Run]
+Failing = Callable[..., None]
 
 
 @pytest.fixture(autouse=True)
@@ -82,3 +85,13 @@ def written(root: Path, step: int, **changes: Any) -> Checkpoints:
     writer.write_own(step, {"step": step}, changes.pop("log", LINE))
     writer.keep(step, 64 * step, 5_000_000_000, changes.pop("wall_ms", time.time() * 1e3))
     return writer.folder
+
+
+class Bomb:
+    """Runs code where it is unpickled without care."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.mark),)

@@ -56,6 +56,9 @@ class Scripted(Run):
         self.launchers = ScriptedLaunchers(list(script))
 
 
+Begin = Callable[..., Scripted]
+
+
 @pytest.fixture
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Scripted]:
     """A new run with this script."""
@@ -66,7 +69,8 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Scri
         (tmp_path / "suite.yaml").write_text(suite("invented", """\
 matrix:
   engine: [{kind: fake, step_seconds: 0.010}, {kind: fake, step_seconds: 0.014}]
-""", head=f"{more}\n", seeds=2, stop="{metric: top1, target: 0.9, max_epochs: 40}", launcher="inline"))
+""", head=f"{more}\n", seeds=2, engine="fake", stop="{metric: top1, target: 0.9, max_epochs: 40}",
+            launcher="inline"))
         source = read_suite(str(tmp_path / "suite.yaml"), ())
         plan = make_plan(source.suite, MACHINE, source.problem)
         return Scripted(plan, prepare(plan, source.text, tmp_path / "run"), script, **options)
@@ -97,7 +101,7 @@ def results(folder: RunFolder) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def half(begin: Callable[..., Scripted]) -> Scripted:
+def half(begin: Begin) -> Scripted:
     """A run that was interrupted after one trial."""
     run = begin("", "interrupt")
     with pytest.raises(KeyboardInterrupt):

@@ -20,7 +20,6 @@ from repro.core.files import MAX_JSON_BYTES
 from repro.core.machine import Machine
 from repro.core.yaml_file import YamlFile
 from repro.record.folder import index
-from repro.record.folder.lock import _owner_text, _read
 from repro.record.folder.store import read_record
 from repro.suite.file import read_suite
 from repro.suite.planning.matrix import MAX_CELLS
@@ -230,16 +229,3 @@ def test_lines_that_are_no_events(body: str) -> None:
 
 def test_an_event_is_one() -> None:
     assert isinstance(parse_line(':::MLLOG {"key": "a", "event_type": "POINT_IN_TIME", "time_ms": 1}'), Event)
-
-
-@pytest.mark.parametrize("text", [b"[" * 4096, b'{"since_ms": 1e', b"\xff"])
-def test_an_empty_lock(tmp_path: Path, text: bytes) -> None:
-    (tmp_path / "lock").write_bytes(text)
-    handle = os.open(tmp_path / "lock", os.O_RDONLY)
-    assert _read(handle) == {}
-    os.close(handle)
-
-
-def test_a_lock_of_no_time() -> None:
-    assert "since" not in _owner_text({"since_ms": 10**30, "pid": 1})
-    assert "since" in _owner_text({"since_ms": 1_700_000_000_000, "pid": 1})

@@ -224,13 +224,6 @@ def test_a_result_that_names_another_trial_is_refused(
     assert listing(tmp_path) == before
 
 
-def test_a_result_copied_over_another_is_refused(usual: Record, tmp_path: Path) -> None:
-    record = copied(usual, tmp_path / "run")
-    one, other = (record.folder.result(item.trial_id) for item in record.results[:2])
-    other.write_bytes(one.read_bytes())
-    refusal("report", tmp_path / "run", kind=OutputError)
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
 def test_figures_that_are_none_break_no_format(usual: Record, value: float, tmp_path: Path) -> None:
     """Of a result that was written by hand, or by a version that let them through."""

@@ -28,7 +28,7 @@ HERE = Machine("cpu", 0, 2)
 def plan(folder: Path, more: str, machine: Machine = HERE) -> Plan:
     return planned(folder, suite(
         "options", more, seeds=5, batch=64, optimizer="{kind: adamw, lr: 0.01}", evaluate_every=720, processes=2,
-        stop="{metric: top1, target: 0.9, max_epochs: 1}"), machine=machine)
+        stop="{metric: top1, target: 0.9, max_epochs: 1}", device=None), machine=machine)
 
 
 def test_levels_have_words_and_defaults_change_no_cell(tmp_path: Path) -> None:
