@@ -310,8 +310,10 @@ def append(path: Path) -> None:
 
 def test_a_damaged_result_is_reported_with_the_fix(half: Scripted) -> None:
     cut(next(half.folder.trials.glob("*/result.json")))
-    with pytest.raises(OutputError, match=r"result\.json: Invalid JSON.*`repro run --resume .*runs this trial again"):
+    said = r"result\.json: Invalid JSON.*`repro run --resume .*runs this trial again"
+    with pytest.raises(OutputError, match=said) as caught:
         read_record(half.folder.root)
+    assert "\n" not in str(caught.value)
 
 
 def test_hung_trials_damaged_logs_and_incidents_are_part_of_a_sound_record(begin: Begin) -> None:

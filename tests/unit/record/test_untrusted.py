@@ -15,7 +15,6 @@ import pytest
 from repro.bundle.verify import verify
 from repro.core import registry
 from repro.core.errors import LONGEST_MESSAGE, OutputError, ReproError, SuiteError
-from repro.core.events import Event, parse_line
 from repro.core.files import MAX_JSON_BYTES
 from repro.core.machine import Machine
 from repro.core.yaml_file import YamlFile
@@ -211,21 +210,3 @@ def test_a_log_that_cannot_be_exported_is_reported(run: Path, tmp_path: Path, da
     paths = registry.load("reporter", "mllog")().write(record, tmp_path)
     assert len(paths) >= len(record.results)
     json.dumps(paths)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        '{"key": "a", "event_type": "POINT_IN_TIME", "time_ms": NaN}',
-        '{"key": "a", "event_type": "POINT_IN_TIME", "time_ms": "inf"}',
-        '{"key": "a", "event_type": [], "time_ms": 1}',
-        "[" * 100_000,
-        '{"key": "a", "event_type": "x", "time_ms": 1' + "0" * 5000 + "}",
-    ],
-)
-def test_lines_that_are_no_events(body: str) -> None:
-    assert parse_line(f":::MLLOG {body}") is None
-
-
-def test_an_event_is_one() -> None:
-    assert isinstance(parse_line(':::MLLOG {"key": "a", "event_type": "POINT_IN_TIME", "time_ms": 1}'), Event)

@@ -296,11 +296,6 @@ def test_a_wrong_override_is_named(plan: Planner, override: str, field: str, rig
     assert "\n" not in text
 
 
-def test_mistakes_of_the_file_are_still_reported_for_the_file(plan: Planner) -> None:
-    with pytest.raises(SuiteError, match=r"^\./s\.yaml:8: trial\.stop\.metric"):
-        plan("metric: top1", "metric: top5", "optimizer.lr=0.2")
-
-
 @pytest.mark.parametrize(("old", "new", "line", "field"), [
     ("trial:", "trial: [a]\nnot:", 3, "trial"), ("matrix:", "matrix: [a]\nnot:", 10, "matrix"),
 ])
