@@ -47,3 +47,9 @@ def suite(name: str, more: str = "", *, head: str = "", seeds: int = 1, **trial:
               if value is not None and (key in trial or f"\n  {key}:" not in more)}
     lines = "".join(f"  {key}: {value}\n" for key, value in stated.items())
     return f"suite: {name}\nseeds: {seeds}\n{head}trial:\n{lines}{more}"
+
+
+def measurement_suite(name: str, measurement: str, more: str = "", seeds: int = 1, **trial: object) -> str:
+    """Return a suite of trials of kind measurement as YAML text; for the arguments see `suite`."""
+    left_out = dict.fromkeys(("workload", "engine", "batch", "optimizer", "evaluate_every"))
+    return suite(name, more, seeds=seeds, kind="measurement", measurement=measurement, **left_out | trial)

@@ -12,23 +12,13 @@ from repro.papers.tensor3d import formula
 from repro.papers.tensor3d.layout import Dimension, Grid, Share, grid_of, shares
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import Plan, make_plan
-from tests.plans import planned
-
-SUITE = """\
-suite: layers
-seeds: 2
-trial:
-  kind: measurement
-  measurement: {{kind: tensor-layer, {options}}}
-  processes: {processes}
-  stop: {{repeats: 2}}
-  device: cpu
-matrix: {{comm: [ring, tree]}}
-"""
+from tests.plans import measurement_suite, planned
 
 
 def plan(folder: Path, options: str, processes: int) -> Plan:
-    return planned(folder, SUITE.format(options=options, processes=processes), machine=Machine("cpu", 0, 8))
+    return planned(folder, measurement_suite(
+        "layers", f"{{kind: tensor-layer, {options}}}", "matrix: {comm: [ring, tree]}\n", 2, processes=processes,
+        stop="{repeats: 2}"), machine=Machine("cpu", 0, 8))
 
 
 @pytest.mark.parametrize(("options", "processes", "message"), [

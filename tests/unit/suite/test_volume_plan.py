@@ -13,23 +13,13 @@ from repro.core.machine import Machine
 from repro.runner.preflight import absent_data
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import Plan, make_plan
-from tests.plans import planned
+from tests.plans import measurement_suite, planned
 from tests.redis_server import needs_redis, redis_server
-
-SUITE = """\
-suite: volumes
-seeds: 2
-trial:
-  kind: measurement
-  measurement: {{kind: volume-inference, {options}}}
-  stop: {{repeats: 1}}
-  device: cpu
-matrix: {{processes: [1, 2]}}
-"""
 
 
 def plan(folder: Path, options: str) -> Plan:
-    return planned(folder, SUITE.format(options=options))
+    return planned(folder, measurement_suite(
+        "volumes", f"{{kind: volume-inference, {options}}}", "matrix: {processes: [1, 2]}\n", 2, stop="{repeats: 1}"))
 
 
 @pytest.mark.parametrize(("options", "message"), [
