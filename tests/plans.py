@@ -15,9 +15,13 @@ CPU = Machine("cpu", 0, 2)
 
 def planned(folder: Path, text: str, *overrides: str, machine: Machine = CPU) -> Plan:
     """Write `text` as a suite into `folder`, read it and plan it."""
-    path = folder / "suite.yaml"
-    path.write_text(text)
-    found = read_suite(str(path), overrides)
+    (folder / "suite.yaml").write_text(text)
+    return plan_file(folder / "suite.yaml", *overrides, machine=machine)
+
+
+def plan_file(suite: Path | str, *overrides: str, machine: Machine = CPU) -> Plan:
+    """Read a suite, a file or one of this package, and plan it."""
+    found = read_suite(str(suite), overrides)
     return make_plan(found.suite, machine, found.problem, bool(overrides), folder=found.folder)
 
 

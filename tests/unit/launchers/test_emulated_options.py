@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from repro.compare.runs.runs import compare_runs
 from repro.core import orphans
 from repro.core.errors import SuiteError
-from repro.core.machine import Machine
 from repro.launchers import emulated
 from repro.launchers.emulated import Fabric
 from repro.launchers.netns.namespaces import node_of
@@ -21,9 +20,8 @@ from repro.launchers.netns.probe import Ability
 from repro.runner import doctor
 from repro.seams.plugin import Setting
 from repro.suite.choice import parse_choice
-from repro.suite.file import read_suite
-from repro.suite.planning.plan import make_plan
 from tests.in_process import called
+from tests.plans import plan_file
 from tests.records import SUITE, make_record
 
 
@@ -115,9 +113,8 @@ def test_a_kernel_without_support_is_reported(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_invalid_rate_is_located_in_the_suite() -> None:
-    source = read_suite("quickstart", ("launcher.kind=fabric", "launcher.rate=1gb"))
     with pytest.raises(SuiteError, match=r"launcher.rate.*'1gb' is not a rate"):
-        make_plan(source.suite, Machine("cpu", 0, 2), source.problem, True)
+        plan_file("quickstart", "launcher.kind=fabric", "launcher.rate=1gb")
 
 
 def test_labels_and_origin() -> None:

@@ -16,13 +16,11 @@ from repro.bundle.verify import verify
 from repro.core import registry
 from repro.core.errors import LONGEST_MESSAGE, OutputError, ReproError, SuiteError
 from repro.core.files import MAX_JSON_BYTES
-from repro.core.machine import Machine
 from repro.core.yaml_file import YamlFile
 from repro.record.folder import index
 from repro.record.folder.store import read_record
-from repro.suite.file import read_suite
 from repro.suite.planning.matrix import MAX_CELLS
-from repro.suite.planning.plan import make_plan
+from tests.plans import plan_file, planned
 from tests.records import SUITE, make_record
 
 SMALL = SUITE.replace("seeds: 6", "seeds: 2").replace("processes: [1, 2]", "processes: [2]")
@@ -80,19 +78,16 @@ def test_scalars_that_break_the_yaml_library_are_one_line(value: str, problem: s
 def test_a_matrix_without_end_is_refused_before_it_is_multiplied(tmp_path: Path) -> None:
     factors = "".join(f"  optimizer.x{number}: [{', '.join(map(str, range(100)))}]\n" for number in range(20))
     (tmp_path / "s.yaml").write_text(SMALL.replace("matrix:\n", f"matrix:\n{factors}"))
-    source = read_suite(str(tmp_path / "s.yaml"))
     with pytest.raises(SuiteError, match=rf"more than 2\^63 combinations; at most {MAX_CELLS} are allowed") as caught:
-        make_plan(source.suite, Machine("cpu", 0, 2), source.problem)
+        plan_file(tmp_path / "s.yaml")
     assert "s.yaml:" in str(caught.value)
 
 
 def test_exclusions_without_end_are_refused(tmp_path: Path) -> None:
     levels = ", ".join(str(0.001 * (number + 1)) for number in range(1000))
     excluded = "exclude:\n" + "  - {processes: 3}\n" * 600
-    (tmp_path / "s.yaml").write_text(SMALL.replace("matrix:\n", f"matrix:\n  optimizer.lr: [{levels}]\n") + excluded)
-    source = read_suite(str(tmp_path / "s.yaml"))
     with pytest.raises(SuiteError, match="600 exclusions of 2000 combinations"):
-        make_plan(source.suite, Machine("cpu", 0, 2), source.problem)
+        planned(tmp_path, SMALL.replace("matrix:\n", f"matrix:\n  optimizer.lr: [{levels}]\n") + excluded)
 
 
 @pytest.mark.parametrize("text", ["a\nb", "a\x1b[2Jb", "a\u202eb", "a\ud800b", "a\u2028b", "x" * 10_000])

@@ -14,6 +14,7 @@ from repro.core.machine import Machine
 from repro.suite.choice import parse_choice
 from repro.suite.file import bundled, read_suite
 from repro.suite.planning.plan import Plan, make_plan, over_time_limits
+from tests.plans import plan_file
 
 TEXT = """\
 suite: sample
@@ -46,8 +47,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planner:
     def make(old: str = "", new: str = "", *overrides: str) -> Plan:
         assert old in TEXT
         Path("s.yaml").write_text(TEXT.replace(old, new, 1))
-        source = read_suite("./s.yaml", overrides)
-        return make_plan(source.suite, Machine("cpu", 0, 2), source.problem, bool(overrides))
+        return plan_file("./s.yaml", *overrides)
 
     return make
 
