@@ -12,9 +12,8 @@ from repro.compare.design.effect import MainEffect
 from repro.compare.design.factorial import main_effects
 from repro.compare.design.standing import claims
 from repro.compare.figures import Claim
-from repro.compare.ranking.scores import Scores, record_scores
-from repro.compare.ranking.tuning_check import TuningCheck, check_tuning, tuned_by, untuned_optimizers
 from repro.compare.runs.run_warnings import RunWarning, run_warnings
+from repro.compare.tuning_check import TuningCheck, check_tuning, tuned_by, untuned_optimizers
 from repro.compare.verdict.convergence import Convergence, check
 from repro.compare.verdict.family import error_budget
 from repro.record.folder.store import Record
@@ -66,16 +65,6 @@ class Findings:
     def convergence(self) -> tuple[Convergence, ...]:
         """The samples to the target of the cells compared with those of their baselines."""
         return tuple(check(self.record.plan, self.record.results))
-
-    @cached_property
-    def scores(self) -> Scores | str | None:
-        """Scores over workloads, the reason why there are none, or None for fewer than two workloads or contenders."""
-        return record_scores(self.record)
-
-    @property
-    def ranking(self) -> Scores | None:
-        """The scores over workloads; None without a ranking."""
-        return self.scores if isinstance(self.scores, Scores) else None
 
     @cached_property
     def tuning(self) -> TuningCheck | None:

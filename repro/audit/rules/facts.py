@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from repro.compare import Comparison
-from repro.compare.ranking.tuning_check import TuningCheck
+from repro.compare.tuning_check import TuningCheck
 from repro.compare.verdict.convergence import Convergence
 from repro.record.folder.ledger import Attempt
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from repro.compare.ranking.score_runs import score_runs
-from repro.compare.ranking.scores import Scores, record_scores, scores
 from repro.core.errors import UsageError
 from repro.core.files import write_model
 from repro.core.random_streams import Streams
 from repro.record.folder.store import Record, RunFolder, read_record
+from repro.scores.runs import score_runs
+from repro.scores.scores import Scores, record_scores, scores
 from tests.in_process import called, refusal, succeeded
 from tests.made_scores import SCORES, scores_course
 from tests.records import SUITE, Course, make_record

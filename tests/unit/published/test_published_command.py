@@ -62,7 +62,7 @@ def test_json_has_the_figures_of_the_table(tmp_path: Path) -> None:
 def test_dawnbench(tmp_path: Path) -> None:
     entry(tmp_path / "in")
     done = invoke("dawnbench", tmp_path / "in", "--out", tmp_path / "out")
-    assert done.exit_code == 0 and "60.000" in done.output
+    assert done.exit_code == 0 and " 60.00 " in done.output
     assert read_published(tmp_path / "out").record.program == "dawnbench"
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 from repro.reporters.paper.figures import rendered_figure
-from repro.reporters.published.brief import REFUSED_UP_TO, published_brief
 from repro.reporters.published.charts import batch_ticks
 from repro.reporters.published.formats import published_figures, render_markdown
-from repro.reporters.published.tables import published_tables
-from repro.reporters.published.view import NO_BATCH, render
+from repro.reporters.published.view import render
 
+from repro.published.brief import NO_BATCH, REFUSED_UP_TO, published_brief
 from repro.published.importing import import_results
 from repro.published.store import Published, read_published
+from repro.published.tables import published_tables
 from tests.in_process import succeeded
 from tests.records import make_record
 from tests.unit.published.made_logs import entry, log_lines, repository, three_systems

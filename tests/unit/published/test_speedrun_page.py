@@ -120,8 +120,8 @@ def test_the_command_prints_claims_and_writes_the_same_record(tmp_path: Path, pu
     make(tmp_path / "in")
     done = invoke("import", "speedrun", tmp_path / "in", "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
-    for text in ("not supported  2025-05-01_Bad, this record: mean 3.28215", "not given by the logs", "refused  ",
-                 "35 results (35 ok, 0 missed, 0 invalid), 7 files refused"):
+    for text in ("2025-05-01_Bad, this record: quality not supported: mean 3.28215", "states a mean of 3.2761",
+                 "refused  ", "35 results (35 ok, 0 missed, 0 invalid), 7 files refused"):
         assert text in done.output
     assert (tmp_path / "out" / RESULTS).read_bytes() == (published.folder / RESULTS).read_bytes()
     data = json.loads(invoke("import", "speedrun", tmp_path / "in", "--out", tmp_path / "other", "--alpha", "0.001",

@@ -20,7 +20,7 @@ from tests.records import make_record
 from tests.unit.reporters.parsed_page import Page, render
 
 SCORED = re.compile(r'<span data-scores="([a-z_.0-9]+)"><data value="([^"]+)">')
-parallel = importlib.import_module("repro.reporters.page.sections.tuning").parallel
+parallel = importlib.import_module("repro.reporters.tuning.page").parallel
 
 
 @pytest.fixture(scope="module")
