@@ -11,7 +11,8 @@ from repro.compare.design.calibration import Calibration, read_kept_calibration
 from repro.compare.design.effect import MainEffect
 from repro.compare.design.factorial import main_effects
 from repro.compare.design.standing import claims
-from repro.compare.figures import Claim
+from repro.compare.evidence.repeated import repeated_cells
+from repro.compare.figures import Claim, Repeated
 from repro.compare.runs.run_warnings import RunWarning, run_warnings
 from repro.compare.tuning_check import TuningCheck, check_tuning, tuned_by, untuned_optimizers
 from repro.compare.verdict.convergence import Convergence, check
@@ -94,6 +95,11 @@ class Findings:
     def cost(self) -> TuningCost:
         """What all trials of the record took."""
         return cost_of(self.record.attempts, self.record.results, self.record.plan.cells)
+
+    @cached_property
+    def repeated(self) -> tuple[Repeated, ...]:
+        """The cells with fewer trainings than trials."""
+        return repeated_cells(self.record)
 
     @cached_property
     def warnings(self) -> tuple[RunWarning, ...]:

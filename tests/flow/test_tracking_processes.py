@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import shutil
@@ -76,31 +75,6 @@ def test_a_replay_killed_in_the_middle_is_continued(proxy: Proxy, server: Server
         assert child[0].returncode == -signal.SIGKILL
     proxy.plan = lambda number, what: "pass"
     assert "/#/experiments/" in complete(record, proxy.uri)
-    check_exactly_once(server, record, proxy)
-
-
-@pytest.mark.slow
-def test_a_run_starts_its_killed_tracking_process_again(
-    proxy: Proxy, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", proxy.uri)
-    record = record_of(tmp_path, "child-killed")
-    followed = Tracker(record.folder.root)
-    pids: list[int] = []
-
-    def plan(number: int, what: str) -> Fate:
-        if "log-batch" in what and len(pids) < 2 and followed.pid and followed.pid not in pids:
-            pids.append(followed.pid)
-            os.kill(followed.pid, signal.SIGKILL)
-        return "pass"
-
-    proxy.plan = plan
-    followed.sync(wait_seconds=60.0)
-    assert len(pids) == 1
-    assert "the tracking process ended" in followed.problem
-    ended = followed.finish(120.0)
-    assert len(pids) == 2
-    assert (ended.problem, ended.pending, ended.left) == ("", False, "")
     check_exactly_once(server, record, proxy)
 
 

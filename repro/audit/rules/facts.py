@@ -87,6 +87,9 @@ class CellFacts:
     loopback: bool = False
     """All ranks were processors of one machine: no link is between them."""
     simulated: bool = False
+    repeated: str = ""
+    """Statement that some of its runs are one training repeated; "" if they are not, or their evaluations are unknown.
+    """
     fault: str = ""
     """Reason why the rules of its own program reject its score; "" if they accept it or there are none."""
 

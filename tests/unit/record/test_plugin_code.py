@@ -96,16 +96,6 @@ def test_the_commit_of_a_checkout_is_recorded(plan: Plan, tmp_path: Path) -> Non
     assert dirty.commit == clean.commit and dirty.dirty is True and "with uncommitted changes" in dirty.text()
 
 
-def test_a_record_of_an_early_version_does_not_differ_from_one_that_names_plug_ins(
-    runs: tuple[Record, Record]
-) -> None:
-    first, second = runs
-    data = first.environment.model_dump(mode="json", by_alias=True)
-    del data["plugins"]
-    early = type(first.environment).model_validate(data)
-    assert not [item for item in differences(early, second.environment) if "plug-in" in item.text]
-
-
 ALIASED = """
 from pydantic import BaseModel, Field
 from repro.workloads.synthetic import Synthetic
