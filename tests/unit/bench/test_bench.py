@@ -7,17 +7,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from benchmarks import order, tracking
 from benchmarks.tracking import TrackingOutcome
 from repro.bench import bare_ddp, overhead, program_overhead
 from repro.bench.trial import BenchOutcome, outcome
-from repro.cli.main import cli
 from repro.core import registry
 from repro.core.errors import TrialError, UsageError
 from repro.core.random_streams import Streams
 from repro.program.watch_reader import WatchPipe
+from tests.in_process import called
 
 
 def test_the_bare_script_trains_the_workload_s_network() -> None:
@@ -90,7 +89,7 @@ def test_a_measured_program_that_fails_is_named(failing: str, tmp_path: Path) ->
 
 
 def test_options_of_the_other_overhead_are_refused() -> None:
-    done = CliRunner().invoke(cli, ["bench", "overhead", "--program", "--batch", "8"])
+    done = called("bench", "overhead", "--program", "--batch", "8")
     assert isinstance(done.exception, UsageError)
     assert "--batch does not go with --program" in str(done.exception)
 
