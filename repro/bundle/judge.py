@@ -52,7 +52,7 @@ class CellAnswer:
     comparison: Comparison | None
     """The times of the second execution against those of the first; not judged in bitwise cells."""
     resumed: tuple[str, ...] = ()
-    """Cautions about resumed trials; `because` covers the other cautions of the comparison."""
+    """Cautions about resumed trials and repeated trainings; `because` covers the others of the comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,8 @@ def _cell(cell: Cell, evidence: Evidence, compared: Comparison, planned: int) ->
     bitwise = cell.choices.repeatability == "bitwise" and real
     answer, because = _bitwise(pairs, planned) if bitwise else _equivalent(evidence, compared)
     return CellAnswer(cell.cell_id, cell.label, answer, "bitwise" if bitwise else "equivalence", because, len(pairs),
-                      equal if real else 0, compared, tuple(describe_resumed_trials(evidence)))
+                      equal if real else 0, compared,
+                      (*describe_resumed_trials(evidence), *(item.words for item in evidence.repeated[:1])))
 
 
 def _bitwise(pairs: Sequence[tuple[Observed, Observed]], planned: int) -> tuple[Answer, str]:

@@ -68,7 +68,7 @@ class CommPoint(Frozen):
     sent_bytes: int | None
     """Bytes of the busiest rank, counted by its meter; None: the backend does not count."""
     formula_bytes: int | None
-    """Bytes of the busiest rank by the algorithm's closed form."""
+    """Bytes of the busiest rank by the algorithm's schedule."""
     bound_seconds: float
     """2(p-1)/p S/B: no all-reduce over links of rate B can be faster (Patarasuk and Yuan, 2009)."""
     own_seconds: float | None

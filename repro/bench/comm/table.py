@@ -15,7 +15,7 @@ NOTE = (
     "/bound: time over 2(p-1)/p S/B; /own: over the bytes of the algorithm's own path / B; B is measured as above",
     "/stated: time over 2(p-1)/p S over the stated rate of the slowest link, which includes frame headers",
     "/backend: geometric mean over repetitions of time / the backend's time, paired, with its t interval",
-    "busiest sent B: counted by the meter; = formula if it equals the closed form",
+    "busiest sent B: counted by the meter; = formula if it equals that of the schedule",
     "model: alpha-beta-gamma, fitted to transfers and small collectives on these links, error (model - time) / time",
 )
 

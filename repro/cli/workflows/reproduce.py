@@ -15,6 +15,7 @@ from repro.bundle.source import open_record
 from repro.bundle.verify import verify
 from repro.cli.terminal import command
 from repro.cli.workflows.run import execute
+from repro.compare.evidence.repeated import repeated_cells
 from repro.core.errors import Exit, OutputError, RecordModified, UsageError, nearest
 from repro.core.files import read_bounded, write_json
 from repro.core.machine import Machine, detect
@@ -24,6 +25,7 @@ from repro.record.folder.resume import reopen
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.folder.stored_code import allow_code_of, classes_from_files
 from repro.runner.run import dated, prepare
+from repro.suite.metrics import METRICS
 from repro.suite.planning.consent import permissions, require_allowed, require_code
 from repro.suite.planning.plan import Plan, planned_order
 
@@ -80,6 +82,7 @@ def reproduce(
                              f"verify {source}`, to reproduce it nevertheless add --force")
     with open_record(source) as root:
         first = read_record(root)
+        require_trainings(source, first)
         require_code(str(source), first.plan.cells, code)
         if files := classes_from_files(first.plan):
             allow_code_of(first.folder.code, ((item.kind, item.code) for item in files))
@@ -103,6 +106,19 @@ def reproduce(
         found = judge(first, second, chosen)
     write_json(folder.root / FILE, {**origin, **found.as_json()})
     return Reproduced(found, str(source), checked.identity, folder.root)
+
+
+def require_trainings(source: Path, record: Record) -> None:
+    """Refuse to reproduce a figure that training alone decides from a record of one training repeated.
+
+    Raises:
+        UsageError: a cell of it has only one training.
+    """
+    spec = METRICS[record.plan.suite.metric]
+    for item in repeated_cells(record) if spec.by_training else ():
+        if item.trainings == 1:
+            raise UsageError(f"{source}: is a record of one training repeated ({item.short}), so its {spec.noun} "
+                             "cannot be reproduced; in a new run let every trial train with its own seed")
 
 
 def figures_sha256(record: Record) -> str:

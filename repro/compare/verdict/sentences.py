@@ -16,6 +16,8 @@ from repro.core.numbers import plain_sum
 VISIBLE = 0.005
 """Relative distance between evaluations below which it is not worth a word."""
 
+UNSEEDED = "its command takes no {seed}, so it is unknown whether its trials have different seeds"
+
 
 def why_different(item: Evidence, share: FamilyShare, word: str) -> str:
     """Return why the candidate is `word`, of figures that show a difference."""
@@ -169,7 +171,8 @@ def amount(value: float) -> str:
 
 def cautions(item: Evidence) -> list[str]:
     """Return the cautions that no interval shows."""
-    found = [*dict.fromkeys(_ungated(item.candidate, item.baseline)), *describe_resumed_trials(item),
+    found = [*_repeated(item), *dict.fromkeys(_ungated(item.candidate, item.baseline)), *_unseeded(item),
+             *describe_resumed_trials(item),
              *_missed_cautions(item), *_order_cautions(item)]
     found += _grid_cautions(item) if item.grid is not None else []
     found += _drift_cautions(item)
@@ -202,6 +205,20 @@ def _ungated(*cells: ComparedCell) -> Iterator[str]:
             yield unverified
         if reason := getattr(getattr(cell.choices, "gate", None), "skip", None):
             yield f"not gated: {reason} (that {cell.label} trains like the reference was not checked)"
+
+
+def _repeated(item: Evidence) -> list[str]:
+    """Return a caution for each cell with fewer trainings than trials; none if that is why there is no verdict."""
+    return [each.words for each in item.repeated if each.short not in item.refusal]
+
+
+def _unseeded(item: Evidence) -> list[str]:
+    """Return a caution for each program that is not given a seed, if the figure depends on its training."""
+    if not (item.asked.scale.to_target or item.asked.scale.by_training):
+        return []
+    repeated = {each.cell_id for each in item.repeated}
+    return [f"{cell.label}: {UNSEEDED}" for cell in (item.candidate, item.baseline)
+            if not getattr(cell.choices, "takes_seed", True) and cell.cell_id not in repeated]
 
 
 def _order_cautions(item: Evidence) -> list[str]:

@@ -42,6 +42,7 @@ def _comparison(item: Evidence, share: FamilyShare) -> Comparison:
         log_rank_p=item.missed.log_rank_p if item.missed else None, probability_less=item.probability_less,
         equivalence=_margin_test(item, share.equivalence_p if adjusted else None), advice=advice,
         cautions=(*item.asked.cautions, *sentences.cautions(item)), refused=bool(item.refusal),
+        repeated=item.repeated,
         adjusted=item.adjusted, corrected=bounds(item.corrected(1 - share.level)),
         reachable=share.floor <= ALPHA, grid=_grid_facts(item),
     )
@@ -119,7 +120,7 @@ def _out_of_reach(item: Evidence, share: FamilyShare) -> Decision:
     alone = item.floor > ALPHA
     needed = 6 if alone and share.family == 1 else stats.pairs_to_survive(share.family, ALPHA)
     # Where the primary contrast of the run was tested, a new run would test it again.
-    advice = Advice(kind="more_pairs" if alone else "declare_pairs", n=needed)
+    advice = Advice(kind="own_seeds" if item.repeated else "more_pairs" if alone else "declare_pairs", n=needed)
     if not alone:
         text = f"{item.n} pairs cannot be significant after Holm over the {share.family} contrasts shown; {needed} can"
         return "exploratory", text, advice

@@ -213,6 +213,11 @@ def judge_claims(published: Published) -> Claims:
     return Claims(tuple(found), tuple(_unstated(rules.stated, records)), rules)
 
 
+def claim_tracks(published: Published) -> dict[str, list[ArmClaim]]:
+    """Return the judged arms of each track; {} for an import that is no contest."""
+    return {} if published.record.contest is None else judge_claims(published).tracks
+
+
 def _arms(published: Published, rules: Contest) -> list[_Arm]:
     found, runs = [], published.by_cell()
     for cell in published.record.cells:

@@ -106,7 +106,9 @@ def test_a_last_line_without_its_end_is_left_for_later(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", [
     "", "hello", ":::MLLOG", ":::MLLOG {", ":::MLLOG []", ":::MLLOG 5", ":::MLLOG null", GOOD[:-10],
     GOOD.replace('"key": "k", ', ""), GOOD.replace("5.5", '"then"'), GOOD.replace("5.5", "null"),
-    GOOD.replace("5.5", "9" * 400), GOOD.replace("{}}", "[1]}"), GOOD.replace("{}}", '"x"}'),
+    GOOD.replace("5.5", "9" * 400), GOOD.replace("5.5", "NaN"), GOOD.replace("5.5", '"inf"'),
+    GOOD.replace("5.5", "1" + "0" * 5000), GOOD.replace('"POINT_IN_TIME"', "[]"),
+    GOOD.replace("{}}", "[1]}"), GOOD.replace("{}}", '"x"}'),
     ":::MLLOG " + "[" * 100_000,
 ])
 def test_damaged_lines_are_passed_over(tmp_path: Path, line: str) -> None:
