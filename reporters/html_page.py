@@ -21,7 +21,6 @@ from repro.reporting import Reporter
 from repro.suite.kinds.program import ProgramConfig
 from repro.suite.metrics import METRICS
 from repro.suite.quality import common_noun
-from repro.tables.tuning import end_of, figure_text, setting_text
 
 from .page.cells import marks, origins, rows
 from .page.charts.curves import end_word as curve_end
@@ -35,9 +34,7 @@ from .page.question import question
 from .page.sections.clocks import CHECKS, LEVELS, pairing, phases, worst
 from .page.sections.effects import page_effects
 from .page.sections.figures import energy, figures, in_its_unit, measures
-from .page.sections.scores import page_scores
 from .page.sections.settings import bibtex, citation, effective, machine, rank_settings, settings, suite_text
-from .page.sections.tuning import page_tuning
 from .page.speedup import forest, latex, sentence
 from .page.traffic import megabits, networks, traffic
 
@@ -74,8 +71,7 @@ def view(record: Record) -> dict[str, Any]:
         "asked": (asked := question(found, comparisons.primary, scaled)), "scaling_leads": asked.scaling,
         "cells": cells, "cell_axis": axis, "scale": METRICS[plan.suite.metric], "forest": comparisons,
         "effects": page_effects(found), "looks": looks(record),
-        "claims": found.claims, "scores": page_scores(found),
-        "tuning": page_tuning(found), "setting_text": setting_text, "figure_text": figure_text, "end_of": end_of,
+        "claims": found.claims,
         "until": "the end" if plan.design.is_contest else "target",
         "calibration": found.calibration, "error_budget": found.error_budget,
         "rules": failing_first(rules), "checklist": by_source(rules), "panels": panels(record), "curve_end": curve_end,

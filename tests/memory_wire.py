@@ -21,21 +21,24 @@ class _Side:
             raise TimeoutError("no counterpart on the other side")
 
 
-class MemoryWire(Wire):
-    """Wire of one thread; as strict as gloo: data move only when both sides are there."""
+class _Links:
+    """The links of one rank, called as a gloo group is; as strict as gloo: data move only when both sides are there."""
 
     def __init__(self, rank: int, net: MemoryNet) -> None:
-        super().__init__(rank, net.world)
-        self.net = net
+        self.rank, self.net = rank, net
 
-    def _send(self, tensor: torch.Tensor, peer: int) -> Pending:
-        return self.net.meet(self.rank, peer, tensor, sends=True)
+    def send(self, tensors: list[torch.Tensor], peer: int, tag: int) -> Pending:
+        return self.net.meet(self.rank, peer, tensors[0], sends=True)
 
-    def _recv(self, tensor: torch.Tensor, peer: int) -> Pending:
-        return self.net.meet(peer, self.rank, tensor, sends=False)
+    def recv(self, tensors: list[torch.Tensor], peer: int, tag: int) -> Pending:
+        return self.net.meet(peer, self.rank, tensors[0], sends=False)
 
-    def close(self) -> None:
-        """Threads of one process have no links to break."""
+
+class MemoryWire(Wire):
+    """Wire of one thread."""
+
+    def __init__(self, rank: int, net: MemoryNet) -> None:
+        super().__init__(_Links(rank, net), rank, net.world)
 
 
 class MemoryNet:

@@ -2,7 +2,8 @@
 
 Rules, the same for every checkout:
 - Production is every .py file of repro/, reporters/, benchmarks/ and templates/. Its core leaves out what stands beside
-  it: the papers, published results, the board (each with its reporters and command-line files), and the benchmarks.
+  it under a contract: the papers, published results, the board, scores over workloads (each with its reporters and
+  command-line files), the reporters of the tuning, and the benchmarks.
 - A line is a line of a file, blank ones and comments included. A statement is a node of the syntax tree that is a
   statement; docstrings are statements too, and are also counted apart.
 - The share of docstrings is the lines of docstrings of modules, classes and functions, and of strings under an
@@ -32,8 +33,10 @@ from statistics import median, quantiles
 
 PRODUCTION = ("repro", "reporters", "benchmarks", "templates")
 BESIDE = re.compile(
-    r"(repro|reporters)/(papers|published|board)/|benchmarks/"
+    r"(repro|reporters)/(papers|published|board|scores)/|reporters/tuning/|benchmarks/"
     # Where these stood before they had a folder.
+    r"|repro/compare/ranking/(scores|score_runs|contenders)\.py|repro/tables/(scores|tuning)\.py"
+    r"|reporters/page/sections/(scores|tuning)\.py"
     r"|repro/audit/published_facts\.py|repro/cli/(commands|text|workflows)/(board|imports|published)\.py"
     r"|repro/(measurements|volumes|preconditioners)/|repro/bench/(harness|verdicts)/"
     r"|repro/(engines/server|workloads/duplicates|compare/(forecast|scale))/|repro/engines/async_server\.py"

@@ -102,6 +102,12 @@ class Experiment:
     baseline's trials is not there yet."""
     sequential: str = ""
     """The suite's key of that name, as JSON; "" for a fixed number of pairs."""
+    trainings: int | None = None
+    """Different trainings of a cell, which its repeats run in turn; None: every repeat is a different one."""
+
+    def training(self, repeat: int) -> int:
+        """Return the training that a repeat runs."""
+        return repeat if self.trainings is None else repeat % self.trainings
 
 
 @dataclass(frozen=True)
@@ -141,11 +147,14 @@ class SimulatedRun:
         end, pace = int(self.end_samples[cell, repeat]), float(self.seconds_per_sample[cell, repeat])
         wall, train, cell_id = end * pace, 0.9 * end * pace, self.plan.cells[cell].cell_id
         distance, reached = int(self.distances[cell]), bool(self.reached[cell, repeat])
+        training = self.design.training(repeat)
         base: dict[str, Any] = {
             "trial_id": f"{cell_id}-s{repeat}", "cell_id": cell_id, "repeat": repeat, "attempt": 1, "samples": end,
             "run_seconds": wall, "samples_per_second": end / wall, "train_samples_per_second": end / train,
             "curve": _curve(distance, end, pace, reached),
-            "hashes": {"init_weights": f"w-{self.seeds}{repeat}", "data_order": f"o-{self.seeds}{repeat}", "data": "d"},
+            "hashes": {"init_weights": f"w-{self.seeds}{training}", "data_order": f"o-{self.seeds}{training}",
+                       "data": "d", **({} if self.design.trainings is None else
+                                       {"final_weights": f"{cell}-{training}"})},
         }
         if not reached:
             ends = "diverged" if self.design.missed_by == "diverged" else "missed"
@@ -168,6 +177,7 @@ def simulated(design: Experiment, generator: np.random.Generator, seeds: str = "
         crossings *= np.exp(noise)
     else:
         pace *= np.exp(noise)
+    crossings = crossings[:, [design.training(repeat) for repeat in range(design.pairs)]]
     candidate, _ = places_of(design.cells)
     crossings[candidate] *= design.ratio
     if design.missed_by != "budget":

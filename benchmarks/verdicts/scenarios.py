@@ -30,9 +30,11 @@ from repro import stats
 from repro.compare import Comparison, compare
 from repro.compare.runs.two_runs import Ran, versus, versus_several
 from repro.compare.verdict.condition import parse
+from repro.compare.verdict.family import ALPHA
 from repro.core.errors import UsageError
 from repro.core.machine import Machine
 from repro.record.environment.environment import Environment, take
+from repro.suite.design import LEAST_REPEATS
 
 FULL_PATH = 40
 """Pairs up to which a planned experiment is judged by `compare`; beyond, by the interval, which alone decides there."""
@@ -232,6 +234,21 @@ def _missed() -> Iterator[Scenario]:
     yield single_run("missed 10%, 20 pairs, very different", Experiment(20, missed=0.1, ratio=1.3), least=0.8)
 
 
+def _repeated() -> Iterator[Scenario]:
+    """Programs that ignore their seed, by samples: of repeats of few trainings no verdict is right."""
+    for trainings, repeats in ((1, 10), (3, 12), (8, 12)):
+        design = Experiment(repeats, trainings=trainings)
+        words = "training" if trainings == 1 else "trainings"
+
+        def judge(generator: np.random.Generator, checked: bool, design: Experiment = design) -> Judged:
+            run = simulated(design, generator)
+            return Judged(compare(run.plan, run.results, "samples")[0].verdict)
+
+        few = trainings < LEAST_REPEATS
+        yield Scenario(f"{trainings} {words} repeated, {repeats} pairs, samples", "equal", judge,
+                       wrong=DIFFERENT | ({"same"} if few else set()), rate=0.0 if few else ALPHA)
+
+
 SCENARIOS: tuple[Scenario, ...] = (
     *_equal_or_not(), *_drift(), *_grids(), *_cramped(), *_missed(), *_others(), *sequential_scenarios(),
-    *advised_rounds(), *contests(), *reproductions())
+    *advised_rounds(), *contests(), *_repeated(), *reproductions())

@@ -28,35 +28,6 @@ HEIGHT, ABOVE, BELOW = 96.0, 12.0, 84.0
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """A statement of published results."""
-
-    statement: Statement
-    link: str
-    ratio: Number | None
-    ends: tuple[Number, Number] | None
-    score: str
-    mean: str
-    """Mean loss at the end; "": none."""
-    verdict_style: str
-    quality_style: str
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """An answer of a run, with its figures as text."""
-
-    answer: Answer
-    ratio: Number | None
-    ends: tuple[Number, Number] | None
-
-    @property
-    def undecided(self) -> bool:
-        """A main effect with a ratio but no decision, which the page of the record introduces in other words."""
-        return bool(self.answer.scope) and self.answer.verdict in ("inconclusive", "exploratory")
-
-
-@dataclass(frozen=True, slots=True)
 class Row:
     """One record."""
 
@@ -64,11 +35,9 @@ class Row:
     page: str
     best: Number | None
     best_label: str
-    answers: tuple[Answered, ...]
     verify: str
-    said: tuple[Said, ...]
-    more: int
-    """Statements that only its page has."""
+    said: tuple[Statement, ...]
+    """The first statements of published results; its page has all."""
     words: str
     """What the filter searches."""
 
@@ -129,9 +98,10 @@ def render_board(groups: Sequence[Group], title: str) -> str:
         "suites": sorted({item.suite for item in entries}), "systems": sorted({item.system for item in entries} - {""}),
         "versions": sorted({item.version for item in entries} - {""}), "height": HEIGHT,
         "machines": plural(len({item.system for item in runs}), "system"),
-        "days": sorted({item.day for item in runs}),
+        "days": sorted({item.day for item in runs}), "styles": WORDS,
     }
-    return rendered("board.html.j2", values, page_scripts("board.js", charts=False), ("report.css", "board.css"))
+    return rendered("board.html.j2", values, page_scripts("board.js", charts=False), ("report.css", "board.css"),
+                    filters={"figures": _figures, "score": _score})
 
 
 def _group(at: int, group: Group) -> GroupView:
@@ -141,7 +111,7 @@ def _group(at: int, group: Group) -> GroupView:
     drawn = len(steps) > 1 or any(len(found) > 1 for found in steps.values())
     return GroupView(
         id=f"g{at}", group=group, rows=rows, progressions=_progressions(steps) if drawn else (),
-        lead=max(rows, key=lambda row: (bool(row.answers or row.said), row.entry.standing == "verified",
+        lead=max(rows, key=lambda row: (bool(row.entry.answers or row.said), row.entry.standing == "verified",
                                         row.entry.started_ms)),
         counted=_counted(group.entries))
 
@@ -185,26 +155,18 @@ def _row(entry: Entry) -> Row:
     page = page_name(entry.place) if entry.origin else ""
     return Row(
         entry=entry, page=page, best=seconds(best.median) if best else None, best_label=best.label if best else "",
-        answers=tuple(map(_answered, entry.answers)),
         verify=f"repro verify {shlex.quote(entry.place)}" if entry.kind == "run" else "",
-        said=tuple(_said(item, page) for item in entry.statements[:STATEMENTS]),
-        more=max(0, len(entry.statements) - STATEMENTS),
+        said=entry.statements[:STATEMENTS],
         words=" ".join((entry.suite, entry.title, entry.system, entry.version, entry.standing, *entry.engines)).lower(),
     )
 
 
-def _answered(found: Answer) -> Answered:
-    known = [item for item in (found.ratio, found.low, found.high) if item is not None]
-    texts = [Number(value, text.text) for value, text in zip(known, ratios(known), strict=True)]
-    return Answered(found, texts[0] if texts else None, (texts[1], texts[2]) if len(texts) == 3 else None)
-
-
-def _said(item: Statement, page: str) -> Said:
-    ratio, *ends = [None if value is None else Number(value, f"{value:.4f}")
-                    for value in (item.ratio, item.low, item.high)]
-    return Said(item, f"{page}#{item.anchor}", ratio, (ends[0], ends[1]) if ends[0] and ends[1] else None,
-                _score(item), "" if item.mean is None else f"{item.mean:.5f}",
-                WORDS.get(item.verdict, "b-exploratory"), WORDS.get(item.quality, ""))
+def _figures(item: Answer | Statement) -> list[Number]:
+    """Return a ratio and the ends of its interval as text, as far as they are known."""
+    known = [value for value in (item.ratio, item.low, item.high) if value is not None]
+    if isinstance(item, Statement):
+        return [Number(value, f"{value:.4f}") for value in known]
+    return ratios(known)
 
 
 def _score(item: Statement) -> str:

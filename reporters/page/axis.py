@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from repro.tables.text import Number, ratios, significant
 
@@ -216,74 +216,53 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """A trace in units of the view box."""
-
-    trace: Trace
-    path: str
-    marks: tuple[tuple[float, float, str], ...]
-    """(x, y, tooltip)."""
-    spans: tuple[tuple[float, float, float], ...]
-    """(left, right, y)."""
-
-
-@dataclass(frozen=True, slots=True)
 class Sketch:
-    """One figure."""
+    """One figure: traces on two axes from 0 to 100 per cent, placed in units of the view box."""
 
     title: str
     counted: str
     across: str
     """Name of the horizontal axis."""
-    columns: tuple[tuple[float, str, str], ...]
-    """Marks of the horizontal axis: (x, text, anchor)."""
-    rows: tuple[tuple[float, str], ...]
-    """Marks of the vertical axis: (y, text)."""
-    traces: tuple[Drawn, ...]
-    goal: float | None
-    """x of the vertical line at the target."""
-    level: float | None
-    """y of the horizontal line at the target."""
+    traces: Sequence[Trace]
+    x: Axis
+    y: Axis
     origins: tuple[str, ...]
+    names: Mapping[float, str] = field(default_factory=dict)
+    """Texts of the marks of the vertical axis, in place of their values."""
+    goal: float | None = None
+    """Place of the target on the horizontal axis."""
+    level: float | None = None
+    """Place of the target on the vertical axis."""
 
+    def right(self, value: float) -> float:
+        """Return the x of a value."""
+        return round(LEFT + (RIGHT - LEFT) * self.x.at(value) / 100, 1)
 
-def sketch(
-    title: str, counted: str, across: str, traces: Sequence[Trace], x: Axis, y: Axis, origins: tuple[str, ...],
-    names: dict[float, str] | None = None, goal: float | None = None, level: float | None = None,
-) -> Sketch:
-    """Place the traces.
+    def down(self, value: float) -> float:
+        """Return the y of a value."""
+        return round(BOTTOM - (BOTTOM - TOP) * self.y.at(value) / 100, 1)
 
-    Args:
-        x, y: axes from 0 to 100 per cent.
-        names: texts of the marks of the vertical axis; None: their values.
-    """
-    def right(value: float) -> float:
-        return round(LEFT + (RIGHT - LEFT) * x.at(value) / 100, 1)
+    @property
+    def columns(self) -> list[tuple[float, str]]:
+        """(x, text) of the marks of the horizontal axis."""
+        return [(self.right(value), tick.text) for value, tick in zip(self.x.values, self.x.ticks, strict=True)]
 
-    def down(value: float) -> float:
-        return round(BOTTOM - (BOTTOM - TOP) * y.at(value) / 100, 1)
+    @property
+    def rows(self) -> list[tuple[float, str]]:
+        """(y, text) of the marks of the vertical axis."""
+        return [(self.down(value), self.names.get(value) or tick_text(value, self.y.digits)) for value in self.y.values]
 
-    return Sketch(
-        title, counted, across, tuple((right_of(tick), tick.text, tick.anchor) for tick in x.ticks),
-        tuple((down(value), (names or {}).get(value) or tick_text(value, y.digits)) for value in y.values),
-        tuple(Drawn(
-            trace, _path([(right(a), down(b)) for a, b in trace.points], trace.stepped) if trace.dash else "",
-            tuple((right(a), down(b), words) for (a, b), words in zip(trace.points, trace.words, strict=False)),
-            tuple((right(low), right(high), down(b)) for (low, high), (_, b)
-                  in zip(trace.spans, trace.points, strict=False)),
-        ) for trace in sorted(traces, key=lambda trace: (trace.color == INK, not trace.thin))),
-        None if goal is None else right(goal), None if level is None else down(level), origins,
-    )
+    @property
+    def layers(self) -> list[Trace]:
+        """The traces, those drawn above others last."""
+        return sorted(self.traces, key=lambda trace: (trace.color == INK, not trace.thin))
 
-
-def right_of(tick: Tick) -> float:
-    """Return the place of a mark of the horizontal axis."""
-    return round(LEFT + (RIGHT - LEFT) * tick.at / 100, 1)
-
-
-def _path(points: Sequence[tuple[float, float]], stepped: bool) -> str:
-    """Return the path of a line."""
-    if not stepped:
-        return "M" + "L".join(f"{x:g},{y:g}" for x, y in points)
-    (x, y), *rest = points
-    return f"M{x:g},{y:g}" + "".join(f"H{x:g}V{y:g}" for x, y in rest)
+    def path(self, trace: Trace) -> str:
+        """Return the path of the line of a trace; "" if it has none."""
+        if not trace.dash:
+            return ""
+        points = [(self.right(x), self.down(y)) for x, y in trace.points]
+        if not trace.stepped:
+            return "M" + "L".join(f"{x:g},{y:g}" for x, y in points)
+        (x, y), *rest = points
+        return f"M{x:g},{y:g}" + "".join(f"H{x:g}V{y:g}" for x, y in rest)

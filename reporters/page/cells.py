@@ -126,6 +126,23 @@ def marks(record: Record) -> dict[str, CellMark]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class ContenderMark:
+    """Mark of a contender, distinct also without colour."""
+
+    index: int
+    name: str
+    color: int
+    dash: str
+    symbol: str
+
+
+def contender_mark(index: int, name: str) -> ContenderMark:
+    """Return the mark of a contender by its place."""
+    return ContenderMark(index, visible(without_paths(name)), index % COLORS, DASHES[index % len(DASHES)],
+                         SYMBOLS[index % len(SYMBOLS)])
+
+
 def origins(found: Sequence[CellMark]) -> tuple[str, ...]:
     """Return the origins of several cells, each once."""
     return tuple(dict.fromkeys(mark.origin for mark in found)) or ("measured",)

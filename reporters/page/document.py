@@ -113,9 +113,15 @@ def milliseconds(value: float | None) -> Number | None:
     return None if value is None else Number(value, f"{significant(value * 1e3)}\N{NO-BREAK SPACE}ms")
 
 
-def decimals(value: float | None) -> Number | None:
-    """Format with five decimals."""
-    return None if value is None else Number(value, f"{value:,.5f}")
+def kibibytes(value: float) -> Number:
+    """Format bytes as KiB or MiB; the exact value stays in bytes."""
+    scale, unit = (1 << 20, "MiB") if value >= 1 << 20 else (1 << 10, "KiB")
+    return Number(value, f"{significant(value / scale, 4)}\N{NO-BREAK SPACE}{unit}")
+
+
+def decimals(value: float | None, places: int = 5) -> Number | None:
+    """Format with a fixed number of decimals."""
+    return None if value is None else Number(value, f"{value:,.{places}f}")
 
 
 def finite_data(data: Any) -> Any:
@@ -140,7 +146,7 @@ def inline_json(data: Any) -> Markup:
 
 FILTERS: dict[str, Callable[..., Any]] = {
     "inline_json": inline_json, "spaced": spaced, "capitalize_first": lambda text: text[:1].upper() + text[1:],
-    "milliseconds": milliseconds, "number": number, "seconds": seconds,
+    "kibibytes": kibibytes, "milliseconds": milliseconds, "number": number, "seconds": seconds,
     "share": share, "significant": significant, "gibibytes": gibibytes, "moment": moment, "decimals": decimals,
     "whole": lambda value: Number(value, f"{value:,}"),
 }

@@ -14,7 +14,7 @@ from repro.record.result.results import figure
 from repro.record.result.status import meaning
 from repro.tables.text import number
 
-from .axis import INK, Axis, Sketch, Trace, from_nothing, from_zero, linear, log_ticks, sketch
+from .axis import INK, Axis, Sketch, Trace, from_nothing, from_zero, linear, log_ticks
 from .cells import CellMark, goal, marks, origins
 from .charts.bounds import ScalingLine, ScalingPoint
 from .charts.scaling import ScalingPanel, ScalingView
@@ -104,7 +104,7 @@ def _against_processes(
         counted = counted.split("; dotted", maxsplit=1)[0]
     ticks = sorted({float(point.processes) for line in panel.lines for point in line.points})
     heights = [y for trace in traces for _, y in trace.points]
-    return sketch(title, counted, "processes", traces, Axis(ticks[0], ticks[-1], True, 3, 97, tuple(ticks)),
+    return Sketch(title, counted, "processes", traces, Axis(ticks[0], ticks[-1], True, 3, 97, tuple(ticks)),
                   _log(heights), panel.origins)
 
 
@@ -159,7 +159,7 @@ def _accuracy(findings: Findings, primary: Ratio) -> tuple[Sketch, ...]:
     up = linear([y for trace in traces for _, y in trace.points] + ([target] if target is not None else []))
     across = from_zero([x for trace in traces for x, _ in trace.points])
     across = Axis(across.low, across.high, across.log, 0, 100, across.values)
-    return (sketch(
+    return (Sketch(
         f"Final {choices.quality.metric} against the {scale.noun}",
         "large: median of a cell; small: trials (a cross: missed, at its end); line: target",
         f"{scale.noun}, {'seconds' if scale.timed else scale.unit}", traces, across, up,
@@ -190,7 +190,7 @@ def _claims(findings: Findings) -> tuple[Sketch, ...]:
                   spans=((item.interval.low, item.interval.high),) if item.interval else ())]
     across = linear([x for trace in traces for x, _ in trace.points]
                      + [end for trace in traces for span in trace.spans for end in span] + [found[0].target])
-    return (sketch(
+    return (Sketch(
         f"Mean {found[0].metric} by cell",
         f"with its 95\N{NO-BREAK SPACE}% interval; small: runs; line: the target{rest}",
         found[0].metric, traces, across, Axis(0.4, len(found) + 0.7, False, 0, 100, tuple(names)),
@@ -213,7 +213,7 @@ def _reached(findings: Findings, primary: Ratio) -> tuple[Sketch, ...]:
         steps, last = found
         points = [(0.0, 0.0), *steps, (last, steps[-1][1] if steps else 0.0)]
         traces.append(Trace(mark.color, tuple(points), (), mark.symbol, mark.dash, stepped=True))
-    return (sketch(
+    return (Sketch(
         f"Probability of having reached {goal(record.cell(primary.baseline.cell_id).choices)}",
         f"Kaplan-Meier estimate against the {scale.noun}; a line ends with the last trial",
         "seconds" if scale.timed else scale.unit, traces,

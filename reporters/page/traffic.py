@@ -13,14 +13,14 @@ from repro.record.result.parts import Link, Network, Traffic
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.seams.training import Comm
+from repro.stats import mean_interval, or_none
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.cell import Cell
 from repro.tables.text import Number, number, plural, significant
 
 from .cells import CellMark, marks, spans
-from .document import milliseconds
+from .document import kibibytes, milliseconds
 
-FEWEST_PAIRS = 2
 NEGLIGIBLE = 0.01
 """Share of a rank's payload that can be uncounted without a note: barriers, names, single numbers."""
 
@@ -167,10 +167,6 @@ def _agreement(pairs: Sequence[tuple[int, int]]) -> str:
 def _median(values: Sequence[float], text: Callable[[float], Number | None] = number) -> Number | None:
     return text(median(values)) if values else None
 
-def kibibytes(value: float) -> Number:
-    """Format bytes as KiB or MiB; the exact value stays in bytes."""
-    scale, unit = (1 << 20, "MiB") if value >= 1 << 20 else (1 << 10, "KiB")
-    return Number(value, f"{significant(value / scale, 4)}\N{NO-BREAK SPACE}{unit}")
 
 
 # ---- overlap on and off
@@ -203,7 +199,8 @@ def _overlap(record: Record, known: dict[str, CellMark], on: Cell, off: Cell) ->
         and (ours := exposed_per_step(on, item)) is not None and (theirs := exposed_per_step(off, mate)) is not None
     ]
     differences = [ours - theirs for _, ours, theirs in pairs]
-    interval = mean_interval(differences)
+    found = or_none(lambda: mean_interval(differences))
+    interval = (found.low, found.high) if found else None
     return OverlapRow(known[on.cell_id], known[off.cell_id], tuple(pairs), interval,
                       _words(differences, interval, record.plan.design.common))
 
@@ -217,23 +214,12 @@ def _paired(one: Result, other: Result) -> bool:
 def _words(differences: Sequence[float], interval: tuple[float, float] | None, planned: int) -> str:
     count = len(differences)
     if interval is None:
-        return f"{plural(count, 'pair')}; an interval needs at least two"
+        return f"{plural(count, 'pair')}; an interval needs at least two that differ"
     still = f"; {sum(value < 0 for value in differences)} of {count} pairs below 0"
     still += f"; {count} of {planned} planned pairs have run" if count < planned else ""
     if interval[0] <= 0 <= interval[1]:
         return f"the interval contains 0: no difference is shown{still}"
     return f"the interval excludes 0: overlap exposes {'less' if interval[1] < 0 else 'more'}{still}"
-
-
-def mean_interval(differences: Sequence[float], level: float = 0.95) -> tuple[float, float] | None:
-    """Return Student's t interval of the mean difference of pairs; None for fewer than two pairs."""
-    if len(differences) < FEWEST_PAIRS:
-        return None
-    from scipy.stats import sem, t
-
-    centre, error = mean(differences), float(sem(differences))
-    half = float(t.ppf(0.5 + level / 2, len(differences) - 1)) * error
-    return centre - half, centre + half
 
 
 # ---- networks of launchers

@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from repro.compare import METRICS, Comparison
 from repro.compare.design.effect import FEW, MainEffect
 from repro.compare.findings import Findings, findings
+from repro.core import registry
 from repro.core.errors import UsageError
 from repro.record.folder.store import Record
 from repro.suite.planning.cell import Cell
 from repro.tables.cell_tables import cell_table, training_table
 from repro.tables.layout import TextTable, interval, name, rounded
 from repro.tables.operations import checks_table, operations_table
-from repro.tables.scores import score_table, score_time_table
 from repro.tables.tables import about
 from repro.tables.text import plural
-from repro.tables.tuning import tuning_table
 from repro.tables.values import Row, origins_of, plain
 from repro.tables.verdicts import ALONE, claim_table, comparison_table, effect_table, factor_table
 
@@ -88,19 +87,17 @@ def brief(record: Record, shown: Shown | None = None) -> Brief:
         title=name(str(row["title"] or row["suite"])), origins=origins_of(record.plan.cells),
         facts=tuple(_facts(record, row)), doubts=tuple(_doubts(part.found, row)),
         verdicts=tuple(_verdicts(part.comparisons, part.effects)), errors=part.found.error_budget,
-        tables={key: table for key, table in _tables(record, part).items() if table.rows})
+        tables={key: table for key, table in _tables(record, part).items() if table is not None and table.rows})
 
 
-def _tables(record: Record, part: Shown) -> dict[str, TextTable]:
+def _tables(record: Record, part: Shown) -> dict[str, TextTable | None]:
     found, plan = part.found, record.plan
-    ranked, tuning = (found.ranking, found.tuning) if part.whole else (None, None)
     of_cells = "" if plan.design.has_target or plan.measures else \
         " over a fixed number of steps; no accuracy was requested"
     return {
         "effects": effect_table(part.effects, found.origin).without((ALONE,)),
         "claims": claim_table([item for item in found.claims if part.has(item.cell_id)], found.origins),
-        "scores": score_table(ranked), "score-times": score_time_table(ranked),
-        "tuning": tuning_table(tuning, found.origin),
+        **({key: table(record) for key, table in registry.parts("short table").items()} if part.whole else {}),
         "cells": cell_table([item for item in found.summaries if part.has(item.cell_id)], found.origins,
                             f"Cells: {METRICS[plan.suite.metric].noun}{of_cells}"),
         "operations": operations_table(record, part.cells), "checks": checks_table(record, part.cells),

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.compare import METRICS, Bounds, Comparison
-from repro.compare.ranking.scores import Scores
+from repro.core import registry
 from repro.core.files import write_bytes
 from repro.record.folder.store import Record
 from repro.suite.planning.cell import Cell
@@ -40,8 +40,6 @@ LETTERS = 56
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#7f7f7f")
 """Colours of Okabe and Ito, safe for colour-blind readers; each also has its own line pattern."""
 PATTERNS = ("-", "--", ":", "-.", (0, (6, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)), (0, (5, 4)))
-TAUS = (1, 1.2, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""Labelled factors of a profile."""
 WIDTH = 3.3
 """Inches; the width of a column of a paper with two. The font sizes are those of the printed figure."""
 SMALL = 6.5
@@ -72,8 +70,9 @@ class Drawing:
 def figures(record: Record, shown: Shown | None = None) -> list[Drawing]:
     """Return the figures of a record, or of the part of it that is `shown`; none if no trial has run."""
     part = shown or shown_of(record)
-    profiles = _profiles(part.found.ranking) if part.whole else []
-    return [*_curves(record, part), *_times(record, part), *_forest(record, part), *profiles]
+    more = registry.parts("figure").values() if part.whole else ()
+    return [*_curves(record, part), *_times(record, part), *_forest(record, part),
+            *(drawing for part_of in more for drawing in part_of(record))]
 
 
 def draw(found: Sequence[Drawing], out: Path) -> list[str]:
@@ -223,40 +222,6 @@ def _forest(record: Record, part: Shown) -> list[Drawing]:
     caption = (f"Ratios of {METRICS[shown[0].metric].noun}, candidate / baseline, {counts}{bars}; {points}.{blue}"
                f"{corrected}{none} Figures: {' and '.join(origins)}.{left_out(shown, found, 'contrast')}")
     return [Drawing("ratios", caption, 0.7 + 0.44 * len(shown), into)]
-
-
-def _profiles(found: Scores | None) -> list[Drawing]:
-    """Make the figure of performance profiles; none without scores over workloads."""
-    if found is None:
-        return []
-    shown = found.contenders[:LINES]
-    bands = f"; bands: 95 % of {found.draws:,} draws of the seeds" if found.draws else ""
-    caption = (f"Performance profiles over {plural(len(found.workloads), 'workload')}: share of them that a contender "
-               f"solves within a factor of the best {METRICS[found.metric].noun} there{bands}. A missed workload is "
-               f"within no factor. Figures: {' and '.join(found.origins)}."
-               f"{left_out(shown, found.contenders, 'contender')}")
-    return [Drawing("profiles", caption, 2.8 + 0.17 * len(shown), partial(_draw_profiles, found))]
-
-
-def _draw_profiles(found: Scores, figure: Any) -> None:
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
-    pane = figure.subplots()
-    for index, item in enumerate(found.contenders[:LINES]):
-        if item.low:
-            pane.fill_between(found.taus, item.low, item.high, step="post", color=COLORS[index], alpha=0.12,
-                              linewidth=0)
-        pane.step(found.taus, item.profile, where="post", color=COLORS[index], linewidth=1.2,
-                  linestyle=PATTERNS[index], label=shown_text(item.name))
-    pane.set_xscale("log")
-    pane.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    pane.xaxis.set_minor_formatter(NullFormatter())
-    pane.set_xticks([tick for tick in TAUS if tick <= found.taus[-1]])
-    pane.set_xlim(1, found.taus[-1])
-    pane.set_ylim(-0.03, 1.05)
-    pane.set_xlabel(f"factor of the best {METRICS[found.metric].noun}")
-    pane.set_ylabel(shown_text(f"share of workloads [{' and '.join(found.origins)}]"))
-    figure.legend(loc="outside lower left", ncols=1, fontsize=SMALL)
 
 
 def _contrast(known: Mapping[str, str], item: Comparison, origin: bool) -> str:

@@ -15,7 +15,7 @@ from ..page.cells import CellMark, marks
 from ..page.charts.bounds import ScalingLine, ScalingPoint
 from ..page.charts.plot import Chart
 from ..page.charts.scaling import ScalingView, drawn_line, scaling_chart
-from ..page.traffic import kibibytes
+from ..page.document import kibibytes
 
 
 @dataclass(frozen=True, slots=True)

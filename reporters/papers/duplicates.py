@@ -11,7 +11,6 @@ from repro.record.folder.store import Record
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.cell import Cell
 from repro.tables.tables import Table
-from repro.tables.text import Number, number, share
 from repro.tables.values import plain
 from repro.workloads.selected_data import Dedup, Selected
 
@@ -49,13 +48,8 @@ class DuplicateRow:
     mark: CellMark
     dedup: Dedup
     selected: Selected
-    kept: Number | None
-    recall: Number | None
-    precision: Number | None
-    leaked: Number | None
-    n: int
-    final: Number | None
-    interval: tuple[Number, Number] | None
+    summary: Summary
+    """Of the final quality."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +73,10 @@ def duplicates(record: Record, _: ScalingView) -> DuplicatesView:
     known = marks(record)
     found = [(cell, dedup, selected, summarize(cell, record.of_cell(cell.cell_id), "accuracy"))
              for cell, dedup, selected in left_out(record)]
-    rows = tuple(_row(known[cell.cell_id], dedup, selected, summary) for cell, dedup, selected, summary in found)
+    rows = tuple(DuplicateRow(known[cell.cell_id], dedup, selected, summary)
+                 for cell, dedup, selected, summary in found)
     points = [(dedup, selected, summary) for _, dedup, selected, summary in found if summary.values]
     return DuplicatesView(rows, (_chart(points),) if points else (), any(row.selected.planted for row in rows))
-
-
-def _row(mark: CellMark, dedup: Dedup, selected: Selected, summary: Summary) -> DuplicateRow:
-    ends = summary.interval
-    low, high = (number(ends.low), number(ends.high)) if ends else (None, None)
-    return DuplicateRow(
-        mark=mark, dedup=dedup, selected=selected, kept=share(selected.kept / selected.samples),
-        recall=share(selected.recall), precision=share(selected.precision),
-        leaked=share(selected.leaked / selected.evaluation), n=len(summary.values), final=number(summary.median_final),
-        interval=(low, high) if low and high else None,
-    )
 
 
 def _chart(points: list[tuple[Dedup, Selected, Summary]]) -> Chart:

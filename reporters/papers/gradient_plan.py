@@ -7,25 +7,18 @@ from dataclasses import dataclass
 from repro.record.folder.store import Record
 from repro.record.result.parts import LayerCost
 from repro.tables.tables import Table
-from repro.tables.text import Number
 from repro.tables.values import plain
 
 from ..page.cells import CellMark, marks
 from ..page.charts.scaling import ScalingView
-from ..page.document import milliseconds
-from ..page.traffic import kibibytes
 
 
 @dataclass(frozen=True, slots=True)
 class LayerRow:
-    """One layer of one cell; bytes and seconds of a step."""
+    """One layer of one cell."""
 
     mark: CellMark
     layer: LayerCost
-    reduce_bytes: Number | None
-    factor_bytes: Number | None
-    reduce_seconds: Number | None
-    factor_seconds: Number | None
     choice: str
 
 
@@ -42,8 +35,7 @@ def layer_rows(record: Record, _: ScalingView) -> tuple[LayerRow, ...]:
     """Return the cost tables of all cells that have one, as their first trial planned it: shapes decide it alone."""
     known = marks(record)
     return tuple(
-        LayerRow(known[cell.cell_id], layer, kibibytes(layer.reduce_bytes), kibibytes(layer.factor_bytes),
-                 milliseconds(layer.reduce_seconds), milliseconds(layer.factor_seconds), _choice(layer))
+        LayerRow(known[cell.cell_id], layer, _choice(layer))
         for cell in record.plan.cells
         for layer in next((item.gradient_plan for item in record.of_cell(cell.cell_id) if item.gradient_plan), ()))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from repro.papers.predict.prediction import HEAD, ScaleLine, ScaleModel, cells, check_text, line_text, notes
 
-from ..page.charts.plot import log_figure
+from ..page.charts.plot import error_bars, log_figure
 from ..page.document import page_scripts, rendered
 
 
@@ -76,9 +76,8 @@ def _trace(
     return {
         "type": "scatter", "mode": "lines", "name": name, "x": counts, "y": [value for value, _, _ in values],
         "line": {"color": color, "width": 1.6}, "hovertemplate": "%{fullData.name}: %{y:.4~g}<extra></extra>",
-        "error_y": {"type": "data", "symmetric": False, "thickness": 1, "width": 3, "color": color,
-                    "array": [(high or value) - value for value, _, high in values],
-                    "arrayminus": [value - (low or value) for value, low, _ in values]},
+        "error_y": error_bars([value for value, _, _ in values],
+                              [(low or value, high or value) for value, low, high in values], color),
     }
 
 

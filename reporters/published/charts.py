@@ -17,13 +17,14 @@ from repro.tables.text import plural, wrapped
 
 from ..page.axis import log_ticks, tick_text
 from ..page.cells import COLORS, SYMBOLS
-from ..page.charts.plot import DASHES, Chart
+from ..page.charts.plot import DASHES, Chart, layout, log_ticks_of, short
 
 POINTS_A_RUN = 40
 POINTS_A_PAGE = 60_000
 """Points of all curves of a page above which each run keeps fewer, down to `LEAST`."""
 LEAST = 4
 MARKERS_UP_TO = 1_500
+MOST_TICKS = 7
 SPAN = 20.0
 """Longest divided by shortest time above which the axis is logarithmic."""
 
@@ -83,19 +84,19 @@ def curves(name: str, lines: Sequence[SystemLine], most: int) -> list[Chart]:
         word = visible(metric) or "quality"
         targets = sorted({run.target[metric] for line in lines for run in line.results if metric in run.target})
         least = min(times)
-        layout = axes("minutes" + (" (logarithmic)" if log else ""), word)
+        looks = layout("minutes" + (" (logarithmic)" if log else ""), word)
         if log:
-            layout["xaxis"] |= log_axis(least, max(times))
+            looks["xaxis"] |= log_ticks_of(log_ticks(least, max(times)), tick_text)
             for trace in traces:  # a logarithmic axis cannot show 0
                 trace["x"] = [None if value is None else max(value, least) for value in trace["x"]]
-        layout["shapes"] = [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": target, "y1": target,
+        looks["shapes"] = [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": target, "y1": target,
                              "line": {"color": "--ink", "width": 1, "dash": "4px,3px"}} for target in targets[:4]]
         runs = sum(len(line.results) for line in lines)
         found.append(Chart(
             f"{name}-curve-{index}", f"{word.capitalize() if not metric else word} against minutes",
             "by the program's clock, one line per run" + (f"; dashed: target {', '.join(f'{t:g}' for t in targets[:4])}"
                                                          if targets else "; the target is unknown"),
-            {"data": traces, "layout": layout},
+            {"data": traces, "layout": looks},
             f"{word} against minutes: {plural(runs, 'run')} of {plural(len(traces), 'system')}, thinned for display",
         ))
     return found
@@ -108,8 +109,8 @@ def _curve(line: SystemLine, metric: str, most: int) -> dict[str, Any] | None:
     for run in line.results:
         known = [point for point in run.curve if point.metric == metric and point.value is not None]
         for point in thinned(known, most):
-            x.append(_short(point.seconds / 60))
-            y.append(_short(point.value))
+            x.append(short(point.seconds / 60))
+            y.append(short(point.value or 0.0))
         if known:
             x.append(None)
             y.append(None)
@@ -124,14 +125,9 @@ def _curve(line: SystemLine, metric: str, most: int) -> dict[str, Any] | None:
     }
 
 
-def _short(value: float | None) -> float | None:
-    """Round to six digits, which keeps the page small; a drawing shows three."""
-    return None if value is None else float(f"{value:.6g}")
-
-
 def batch_chart(
     name: str, by_round: Sequence[BatchCosts], labels: dict[str, str],
-    references: Sequence[PublishedReference] = (),
+    references: Sequence[PublishedReference],
 ) -> Chart | None:
     """Draw the cost of the target against the batch size, one colour for each round.
 
@@ -154,15 +150,14 @@ def batch_chart(
     if not traces:
         return None
     traces += _reference_lines([item for item in references if item.unit == unit])
-    layout = axes("global batch, samples (logarithmic)", f"{unit} to the target")
-    ticks = batch_ticks([size for trace in traces for size in trace["x"]])
-    layout["xaxis"] |= {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,}" for tick in ticks]}
-    layout["yaxis"]["rangemode"] = "tozero"
-    layout |= {"showlegend": True, "legend": {"orientation": "h", "y": -0.28, "font": {"size": 12}}}
+    looks = layout("global batch, samples (logarithmic)", f"{unit} to the target")
+    looks["xaxis"] |= log_ticks_of(batch_ticks([size for trace in traces for size in trace["x"]]), "{:,}".format)
+    looks["yaxis"]["rangemode"] = "tozero"
+    looks |= {"showlegend": True, "legend": {"orientation": "h", "y": -0.28, "font": {"size": 12}}}
     return Chart(
         f"{name}-batch", f"Batch size against {unit} to the target",
         "each run that reached the target is a point; a line joins the medians of each batch in a round",
-        {"data": traces, "layout": layout},
+        {"data": traces, "layout": looks},
         f"{unit} to the target against global batch, {plural(sum(len(of.costs) for of in by_round), 'run')}",
     )
 
@@ -183,20 +178,14 @@ def _reference_lines(references: Sequence[PublishedReference]) -> list[dict[str,
         for points in [sorted(found, key=lambda item: item.global_batch_size)]]
 
 
-def batch_ticks(sizes: Sequence[int], most: int = 7) -> list[int]:
-    """Return at most `most` powers of two between the smallest and the largest batch."""
+def batch_ticks(sizes: Sequence[int]) -> list[int]:
+    """Return at most `MOST_TICKS` powers of two between the smallest and the largest batch."""
     low, high = min(sizes), max(sizes)
     powers = [1 << exponent for exponent in range(low.bit_length() - 1, high.bit_length() + 1)
               if low <= 1 << exponent <= high]
     if len(powers) < 2:
         return sorted({low, high})
-    return powers[::-(-len(powers) // most)]
-
-
-def log_axis(low: float, high: float) -> dict[str, Any]:
-    """Return a logarithmic axis that is labelled in full; plotly.js would write only 2 and 5 between powers of ten."""
-    ticks = log_ticks(low, high)
-    return {"type": "log", "tickvals": list(ticks), "ticktext": [tick_text(tick) for tick in ticks]}
+    return powers[::-(-len(powers) // MOST_TICKS)]
 
 
 def _middle(known: Sequence[tuple[BatchCost, float]], color: str) -> dict[str, Any]:
@@ -208,18 +197,4 @@ def _middle(known: Sequence[tuple[BatchCost, float]], color: str) -> dict[str, A
         "type": "scatter", "mode": "lines", "name": "medians", "showlegend": False, "x": sizes,
         "y": [median(by_batch[size]) for size in sizes], "line": {"color": color, "width": 1.2, "dash": "4px,3px"},
         "hoverinfo": "skip",
-    }
-
-
-def axes(x: str, y: str) -> dict[str, Any]:
-    """Return the layout of a figure with the titles of its axes."""
-    grid = {"gridcolor": "--rule", "linecolor": "--rule", "zeroline": False, "automargin": True}
-    return {
-        "autosize": True, "showlegend": False, "hovermode": "closest", "dragmode": "zoom",
-        "margin": {"l": 60, "r": 14, "t": 20, "b": 50}, "font": {"size": 13, "color": "--ink"},
-        "paper_bgcolor": "--surface", "plot_bgcolor": "--surface",
-        "hoverlabel": {"align": "left", "bgcolor": "--raised", "bordercolor": "--rule", "font": {"color": "--ink"}},
-        "modebar": {"bgcolor": "--surface", "color": "--muted", "activecolor": "--ink"},
-        "xaxis": {**grid, "title": {"text": x}, "exponentformat": "none"},
-        "yaxis": {**grid, "title": {"text": y}},
     }

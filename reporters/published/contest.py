@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from repro.core.errors import visible
+from repro.published.contest_rules import Contest
 from repro.published.record import PublishedResult
 from repro.published.speedrun.claims import ArmClaim, Claims, final_loss, judge_claims
 from repro.published.store import Published
-from repro.tables.text import Number, number, plural, wrapped
+from repro.tables.text import plural, wrapped
 
-from ..page.axis import Axis, Sketch, Trace, linear, sketch
+from ..page.axis import Axis, Sketch, Trace, linear, log_ticks, tick_text
 from ..page.cells import COLORS
-from ..page.charts.plot import Chart
-from .charts import axes, log_axis
+from ..page.charts.plot import Chart, error_bars, layout, log_ticks_of
 
 Runs = Mapping[str, Sequence[PublishedResult]]
 """By cell."""
@@ -49,7 +49,7 @@ def _sketch(
             traces.append(Trace(color, ((middle, float(row)),), (arm.arm,), spans=(interval,) if interval else ()))
     values = [x for trace in traces for x, _ in trace.points] + [
         end for trace in traces for span in trace.spans for end in span] + ([] if goal is None else [goal])
-    return sketch(title, "mean with its 95\N{NO-BREAK SPACE}% interval; small: runs", across, traces, linear(values),
+    return Sketch(title, "mean with its 95\N{NO-BREAK SPACE}% interval; small: runs", across, traces, linear(values),
                   Axis(0.4, len(arms) + 0.7, False, 0, 100, tuple(names)), ("published",), names, goal=goal)
 
 
@@ -69,23 +69,12 @@ class ArmRow:
     """One arm of a record."""
 
     claim: ArmClaim
-    id: str
     number: int
-    lost: int
-    mean: Number | None
-    deviation: Number | None
-    p: Number | None
-    quality_style: str
-    seconds: Number | None
-    seconds_bounds: str
-    ratio: Number | None
-    ratio_bounds: str
+    other: ArmClaim | None
+    """The arm that its ratio is to."""
+    other_number: int
     against: str
-    """The arm that the ratio is to; empty: none."""
-    against_number: int
-    """Its number and its runs; 0: none."""
-    against_runs: int
-    time_style: str
+    """Name of the other arm; empty: none."""
     sketches: tuple[Sketch, ...]
     """Time and loss next to those of `against`; () without a ratio."""
 
@@ -105,13 +94,11 @@ class ContestView:
     """The section of one contest."""
 
     id: str
-    alpha: str
-    margin: str
+    rules: Contest
     tracks: tuple[TrackView, ...]
     unsupported: tuple[str, ...]
     """Claims that their own logs do not support, with the figures."""
     untested: tuple[str, ...]
-    notes: tuple[str, ...]
     counts: str
 
 
@@ -123,12 +110,12 @@ def contest_view(name: str, published: Published) -> ContestView | None:
     numbers = {cell.cell_id: at for at, cell in enumerate(published.record.cells, 1)}
     runs = published.by_cell()
     return ContestView(
-        id=f"{name}-contest", alpha=f"{claims.rules.alpha:g}", margin=f"{100 * claims.rules.margin:g} %",
+        id=f"{name}-contest", rules=claims.rules,
         tracks=tuple(_track(f"{name}-t{at}", track, items, numbers, runs)
                      for at, (track, items) in enumerate(
                          sorted(claims.tracks.items(), key=lambda pair: -len(pair[1])), 1)),
         unsupported=(*_open(claims, "not supported"), *(item.because for item in claims.stated)),
-        untested=tuple(_open(claims, "cannot be tested")), notes=claims.rules.notes, counts=_counts(claims),
+        untested=tuple(_open(claims, "cannot be tested")), counts=_counts(claims),
     )
 
 
@@ -156,26 +143,10 @@ def _track(
 def _row(
     item: ArmClaim, numbers: dict[str, int], items: Sequence[ArmClaim], runs: Runs,
 ) -> ArmRow:
-    quality, time, at = item.quality, item.time, numbers[item.cell_id]
-    other = next((other for other in items if other.cell_id == time.against), None)
+    other = next((other for other in items if other.cell_id == item.time.against), None)
     against = "" if other is None else f"{other.arm} of {other.record}" if other.record != item.record else other.arm
-    return ArmRow(
-        claim=item, id=f"c-{item.cell_id}", number=at, lost=item.runs - quality.n, mean=_decimals(quality.mean, 5),
-        deviation=_decimals(quality.deviation, 5), p=number(quality.p, 2), quality_style=WORDS[quality.verdict],
-        seconds=_decimals(item.seconds, 3), seconds_bounds=_bounds(item.seconds_interval, 3),
-        ratio=_decimals(time.ratio, 4), ratio_bounds=_bounds(time.interval, 4), against=against,
-        against_number=numbers[other.cell_id] if other else 0, against_runs=other.runs if other else 0,
-        time_style=WORDS.get(time.verdict, "b-exploratory"),
-        sketches=claim_sketches(item, other, numbers, runs) if other is not None and time.ratio is not None else (),
-    )
-
-
-def _decimals(value: float | None, digits: int) -> Number | None:
-    return None if value is None else Number(value, f"{value:,.{digits}f}")
-
-
-def _bounds(interval: tuple[float, float] | None, digits: int) -> str:
-    return "" if interval is None else f"{interval[0]:,.{digits}f} to {interval[1]:,.{digits}f}"
+    return ArmRow(item, numbers[item.cell_id], other, numbers[other.cell_id] if other else 0, against,
+                  claim_sketches(item, other, numbers, runs) if other and item.time.ratio is not None else ())
 
 
 def _progression(name: str, items: Sequence[ArmClaim]) -> Chart | None:
@@ -185,16 +156,16 @@ def _progression(name: str, items: Sequence[ArmClaim]) -> Chart | None:
         return None
     traces = [trace for verdict in MARKS if (trace := _trace(verdict, [
         item for item in known if item.quality.verdict == verdict]))]
-    layout = axes("date of the record", "mean time, seconds (logarithmic)")
+    looks = layout("date of the record", "mean time, seconds (logarithmic)")
     times = [item.seconds for item in known if item.seconds]
-    layout["xaxis"] |= {"type": "date"}
-    layout["yaxis"] |= log_axis(min(times), max(times))
-    layout |= {"showlegend": True, "legend": {"orientation": "h", "y": -0.22, "font": {"size": 12}}}
+    looks["xaxis"] |= {"type": "date", "rangemode": "normal"}
+    looks["yaxis"] |= log_ticks_of(log_ticks(min(times), max(times)), tick_text)
+    looks |= {"showlegend": True, "legend": {"orientation": "h", "y": -0.22, "font": {"size": 12}}}
     return Chart(
         f"{name}-progression", "Progression of the record",
         "mean time of each record's arm by the program's own clock, with its 95 % interval; the mark says whether its "
         "own logs support its quality; the machines differ",
-        {"data": traces, "layout": layout},
+        {"data": traces, "layout": looks},
         f"mean time against date: {plural(len(known), 'arm')} of records, {known[0].date} to {known[-1].date}")
 
 
@@ -202,15 +173,12 @@ def _trace(verdict: str, items: Sequence[ArmClaim]) -> dict[str, Any] | None:
     if not items:
         return None
     color, symbol = MARKS[verdict]
-    bounds = [item.seconds_interval for item in items]
+    seconds = [item.seconds or 0.0 for item in items]
     return {
         "type": "scatter", "mode": "markers", "name": f"quality {verdict}", "showlegend": True,
-        "x": [item.date for item in items], "y": [item.seconds for item in items],
-        "error_y": {"type": "data", "symmetric": False, "color": color, "thickness": 1, "width": 3,
-                    "array": [pair[1] - (item.seconds or 0.0) if pair else None
-                              for item, pair in zip(items, bounds, strict=True)],
-                    "arrayminus": [(item.seconds or 0.0) - pair[0] if pair else None
-                                   for item, pair in zip(items, bounds, strict=True)]},
+        "x": [item.date for item in items], "y": seconds,
+        "error_y": error_bars(seconds, [item.seconds_interval or (value, value)
+                                        for item, value in zip(items, seconds, strict=True)], color),
         "text": [f"{wrapped(visible(f'{item.record}, {item.arm}'))}<br>n = {item.quality.n}, mean loss "
                  f"{'unknown' if item.quality.mean is None else f'{item.quality.mean:.5f}'}" for item in items],
         "marker": {"color": color, "symbol": symbol, "size": 9},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import date
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -11,9 +12,12 @@ from typing import Any
 from repro.core.files import write_text
 from repro.core.markdown import escaped as in_markdown
 from repro.core.numbers import spelled
+from repro.published.brief import PublishedBrief, published_brief
 from repro.published.cells import batch_costs
 from repro.published.record import PublishedCell
+from repro.published.speedrun.claims import ArmClaim, claim_tracks
 from repro.published.store import Published, by_question
+from repro.published.tables import ORIGIN, published_tables
 from repro.record.folder.store import Record
 from repro.reporting import Reporter
 from repro.tables.layout import TextTable, as_markdown, compact, name
@@ -25,12 +29,10 @@ from ..paper.figures import COLORS, FOLDER, SMALL, TALL, Drawing, draw, head_row
 from ..paper.latex_text import escaped
 from ..table_files import write_csv, write_lines, write_parquet
 from . import view
-from .brief import PublishedBrief, published_brief
 from .charts import SPAN, batch_ticks
-from .contest_text import claim_figures
-from .tables import ORIGIN, own_folders, published_tables, write_own
 
 MARKERS = "osD^vPX*"
+MARKS = {"supported": ("o", COLORS[2]), "not supported": ("x", COLORS[1]), "cannot be tested": ("D", COLORS[7])}
 
 
 def published_figures(imports: Sequence[Published]) -> list[Drawing]:
@@ -128,6 +130,46 @@ def _draw_batches(
     figure.legend(loc="outside lower left", fontsize=SMALL)
 
 
+def claim_figures(imports: Sequence[Published]) -> list[Drawing]:
+    """Draw the progression of each track with at least two dates."""
+    found: list[Drawing] = []
+    for item in imports:
+        for track, claims in claim_tracks(item).items():
+            known = [claim for claim in claims if claim.date and claim.seconds and not claim.baseline]
+            if len({claim.date for claim in known}) > 1:
+                found.append(Drawing(
+                    f"published-progression-{len(found) + 1}",
+                    f"Mean time of each record of {name(track)} by the program's clock, with its 95 % interval; "
+                    "the mark says whether its own logs support its quality. The machines differ. Figures: published "
+                    "by others.", 3.0, partial(_draw_claims, known)))
+    return found
+
+
+def _draw_claims(claims: Sequence[ArmClaim], figure: Any) -> None:
+    from matplotlib.dates import AutoDateLocator
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    pane = figure.subplots()
+    for verdict, (mark, color) in MARKS.items():
+        chosen = [claim for claim in claims if claim.quality.verdict == verdict]
+        if not chosen:
+            continue
+        middle = [claim.seconds or 0.0 for claim in chosen]
+        bounds = [claim.seconds_interval or (seconds, seconds) for claim, seconds in zip(chosen, middle, strict=True)]
+        pane.errorbar(
+            [date.fromisoformat(claim.date or "") for claim in chosen], middle,
+            yerr=[[seconds - low for seconds, (low, _) in zip(middle, bounds, strict=True)],
+                  [high - seconds for seconds, (_, high) in zip(middle, bounds, strict=True)]],
+            fmt=mark, color=color, markersize=4, elinewidth=0.8, capsize=2, label=f"quality {verdict}")
+    pane.set_yscale("log")
+    pane.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    pane.yaxis.set_minor_formatter(NullFormatter())
+    pane.set_xlabel("date of the record")
+    pane.set_ylabel("mean time, seconds (logarithmic) [published]")
+    pane.xaxis.set_major_locator(AutoDateLocator(maxticks=5))
+    figure.legend(loc="outside lower left", fontsize=SMALL)
+
+
 ROWS = 40
 """Most rows of a LaTeX table; the caption counts the others."""
 Writer = Callable[[Reporter, Sequence[Published], Sequence[Record], Path], list[str]]
@@ -168,6 +210,21 @@ WRITERS: dict[str, Writer] = {
     "jsonl": _and_own(lambda imports, out: write_lines(published_tables(imports), out / "published.jsonl")),
 }
 """Name of a reporter -> what writes imports in its format, and own runs separately; it returns the paths."""
+
+
+def write_own(reporter: Reporter, own: Sequence[Record], out: Path) -> list[str]:
+    """Let a reporter write each own run into a separate folder below `out`; return the paths.
+
+    Raises:
+        OutputError: `out` cannot be written.
+    """
+    return [path for folder, record in zip(own_folders(own), own, strict=True)
+            for path in reporter.write(record, out / folder)]
+
+
+def own_folders(own: Sequence[Record]) -> list[str]:
+    """Return the folder of each run for `write_own`; numbers, because the name of a suite can hold anything."""
+    return [f"own-{number}" for number, _ in enumerate(own, 1)]
 
 
 def render_markdown(found: PublishedBrief, own: Sequence[str] = ()) -> str:

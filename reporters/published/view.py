@@ -13,8 +13,9 @@ from repro.compare import factors_of
 from repro.compare.findings import findings
 from repro.core.errors import visible
 from repro.core.files import write_text
+from repro.published.brief import cost_text, notices
 from repro.published.cells import BatchCosts, batch_costs
-from repro.published.record import PublishedCell, PublishedResult, PublishedSystem, Refused, Score
+from repro.published.record import PublishedCell, PublishedRecord, PublishedResult, Refused
 from repro.published.store import Published, by_question
 from repro.record.folder.store import Record
 from repro.record.result.status import meaning
@@ -28,38 +29,30 @@ from ..page.cells import rows as cell_rows
 from ..page.charts.plot import DASHES, Chart
 from ..page.document import page_scripts, rendered
 from .charts import SystemLine, batch_chart, budget, curves
-from .contest import ContestView, contest_view
+from .contest import WORDS, ContestView, contest_view
 
 RUNS_UP_TO = 5_000
 REFUSED_UP_TO = 2_000
 """Rows above which a table says how many it leaves out and which file has them."""
-NO_BATCH = "no run that reached its target states both its global batch and its cost, so there is nothing to draw"
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreRow:
     """One system on one benchmark."""
 
+    cell: PublishedCell
     number: int
     dash: str
-    id: str
-    org: str
-    system: str
-    division: str | None
-    accelerator: str | None
-    accelerators: Number | None
-    nodes: Number | None
-    framework: str | None
-    framework_brief: str
-    batch: Number | None
-    score: Score
     minutes: Number | None
-    note: str
     costs: str
     points: tuple[tuple[float, float, str], ...]
     """(x per cent, y pixels, words) of every run with a time."""
     score_at: float | None
     words: str
+
+    @property
+    def division(self) -> str | None:
+        return self.cell.factors.get("division")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +93,7 @@ class ImportView:
     """One import on the page."""
 
     id: str
-    name: str
-    program: str
-    reader: str
+    record: PublishedRecord
     lead: str
     notices: tuple[tuple[str, str, str], ...]
     """(level, title, text)."""
@@ -117,10 +108,8 @@ class ImportView:
     """(number, label, runs, their minutes): target of the links of the scores without JavaScript."""
     runs: tuple[RunRow, ...]
     runs_left_out: int
-    systems: tuple[PublishedSystem, ...]
     refused: tuple[Refused, ...]
     refused_left_out: int
-    hashes: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +129,7 @@ def view(imports: Sequence[Published], own: Sequence[Record]) -> dict[str, Any]:
     most = budget(sum(len(item.results) for item in imports))
     return {"long": LONG, "printed": PRINTED,
             "imports": [_import(index, item, most) for index, item in enumerate(imports, 1)],
-            "own": [_own(index, item) for index, item in enumerate(own, 1)]}
+            "styles": WORDS, "own": [_own(index, item) for index, item in enumerate(own, 1)]}
 
 
 def _import(index: int, published: Published, most: int) -> ImportView:
@@ -151,16 +140,15 @@ def _import(index: int, published: Published, most: int) -> ImportView:
     rows = _runs(published, lines)
     overlays, one_batch = _overlays(f"i{index}", published)
     return ImportView(
-        id=f"i{index}", name=record.imported, program=record.program, reader=record.reader, lead=_lead(published),
-        notices=_notices(published), contest=contest_view(f"i{index}", published),
+        id=f"i{index}", record=record, lead=_lead(published),
+        notices=tuple(notices(published)), contest=contest_view(f"i{index}", published),
         groups=tuple(_group(f"i{index}-g{at}", key, cells, lines, most)
                      for at, (key, cells) in enumerate(by_question(record.cells).items(), 1)
                      if record.contest is None),
         overlays=overlays, one_batch=one_batch, by_system=tuple(_system(line) for line in lines.values()),
         runs=tuple(rows[:RUNS_UP_TO]),
-        runs_left_out=max(0, len(rows) - RUNS_UP_TO), systems=record.systems,
+        runs_left_out=max(0, len(rows) - RUNS_UP_TO),
         refused=published.refused[:REFUSED_UP_TO], refused_left_out=max(0, len(published.refused) - REFUSED_UP_TO),
-        hashes=(("results.jsonl", record.results_sha256), ("refused.jsonl", record.refused_sha256)),
     )
 
 
@@ -175,30 +163,6 @@ def _lead(published: Published) -> str:
     return (f"{plural(len(published.results), 'run')} of {plural(len(cells), 'system')} on "
             f"{plural(len(benchmarks), 'benchmark')} of {plural(len(rounds), 'round')}, "
             f"{plural(len(published.refused), 'file')} refused")
-
-
-def _notices(published: Published) -> tuple[tuple[str, str, str], ...]:
-    cells = published.record.cells
-    found = []
-    contest = published.record.contest is not None
-    without = [] if contest else [cell for cell in cells if not cell.score.valid]
-    if without:
-        found.append(("warn", "Scores that are not valid", f"{plural(len(without), 'system')} of {len(cells)}; the "
-                      "table gives the reasons, and no comparison gives a verdict on them"))
-    for status, title in (("missed", "Runs that missed"), ("invalid", "Runs with inconsistent logs")):
-        count = sum(item.status == status for item in published.results)
-        if count:
-            found.append(("warn", title, f"{count} of {plural(len(published.results), 'run')}; they have no time"))
-    lost = sum(item.cell_id is not None for item in published.refused)
-    if published.refused:
-        found.append(("warn", "Refused files", f"{len(published.refused)}, {lost} of them logs that count as runs "
-                      "without a time"))
-    if published.results and not contest and not batch_costs(published.results):
-        found.append(("note", "No batch size against epochs", NO_BATCH))
-    warned = sum(bool(item.warnings) for item in published.results)
-    if warned:
-        found.append(("note", "Warnings of the import", f"on {plural(warned, 'run')}, listed with each run below"))
-    return tuple(found)
 
 
 def _group(
@@ -224,7 +188,7 @@ def _target(run: PublishedResult) -> str:
 
 
 def _score_row(cell: PublishedCell, line: SystemLine, axis: Axis) -> ScoreRow:
-    score, of = cell.score, cell.factors
+    score = cell.score
     reached = [run for run in line.results if run.seconds is not None]
     points = tuple(
         (axis.at((run.seconds or 0.0) / 60), 7.0 + 6.0 * (index % 3),
@@ -232,14 +196,10 @@ def _score_row(cell: PublishedCell, line: SystemLine, axis: Axis) -> ScoreRow:
         for index, run in enumerate(reached)
     )
     listed = ", ".join(str(number((run.seconds or 0.0) / 60, 4)) for run in reached[:50])
-    review = f"scaled by {score.scaling_factor:g} in review" if score.scaling_factor != 1 else ""
     return ScoreRow(
-        number=line.number, dash=list(DASHES)[(line.number - 1) // COLORS % len(DASHES)], id=f"c-{cell.cell_id}",
-        org=of["org"], system=of["system"], division=of.get("division"),
-        accelerator=of.get("accelerator"), accelerators=_count(of.get("accelerators")), nodes=_count(of.get("nodes")),
-        framework=of.get("framework"), framework_brief=shortened(of.get("framework", ""), 24, 10),
-        batch=_count(of.get("batch.global")), score=score, minutes=number(score.minutes, 4), note=review,
-        costs=_costs(line.results), points=points,
+        cell=cell, number=line.number, dash=list(DASHES)[(line.number - 1) // COLORS % len(DASHES)],
+        minutes=number(score.minutes, 4),
+        costs=cost_text(line.results), points=points,
         score_at=None if score.minutes is None else axis.at(score.minutes),
         words=f"minutes of every run: {listed}" if listed else "no run has a time",
     )
@@ -251,16 +211,6 @@ def _count(text: str | None) -> Number | None:
 
 def _whole(value: int | None) -> Number | None:
     return None if value is None else Number(value, f"{value:,}")
-
-
-def _costs(results: Sequence[PublishedResult]) -> str:
-    for name, unit in (("epochs_to_target", ""), ("samples_to_target", " samples")):
-        known = [value for item in results if (value := getattr(item, name)) is not None]
-        if known:
-            low, high = min(known), max(known)
-            ends = [f"{value:,}" if isinstance(value, int) else f"{value:.6g}" for value in dict.fromkeys((low, high))]
-            return " to ".join(ends) + unit
-    return ""
 
 
 def _system(line: SystemLine) -> tuple[int, str, int, str]:
@@ -342,7 +292,8 @@ def render(imports: Sequence[Published], own: Sequence[Record] = ()) -> str:
     charts = any(group.charts for item in values["imports"] for group in item.groups) or any(
         item.overlays or item.contest for item in values["imports"])
     return rendered("published.html.j2", {**values, "goal": goal}, page_scripts("published.js", charts),
-                    styles=("report.css", "published.css"), show=_shown, filters={"breaks": _breaks})
+                    styles=("report.css", "published.css"), show=_shown, filters={
+                        "breaks": _breaks, "counted": _count, "brief": lambda text: shortened(text, 24, 10)})
 
 
 def _breaks(text: str) -> Markup:

@@ -16,7 +16,7 @@ EXPERIMENT = "bench-comm"
 TIMEOUT_SECONDS = 10.0
 
 
-def track(outcome: CommOutcome, tracking_uri: str | None = None) -> list[str]:
+def track(outcome: CommOutcome) -> list[str]:
     """Send it to MLFLOW_TRACKING_URI, or to the default store of MLflow; return where to look at each run.
 
     A metric's step is the size in bytes, so that a chart over steps is time against size.
@@ -24,7 +24,7 @@ def track(outcome: CommOutcome, tracking_uri: str | None = None) -> list[str]:
     Raises:
         TrackingError: the store does not answer or refuses.
     """
-    server = Server(tracking_uri, EXPERIMENT, TIMEOUT_SECONDS)
+    server = Server(None, EXPERIMENT, TIMEOUT_SECONDS)
     places = []
     with translated(server.uri):
         for world in outcome.worlds:

@@ -19,8 +19,7 @@ from repro.core.markdown import escaped
 from repro.record.folder.store import Record
 from repro.record.result.results import Result, figure
 from repro.record.result.status import meaning
-from repro.runner.mlflow_ui import VIEW_TAG
-from repro.runner.tracking_store import run_place
+from repro.runner.tracking_store import VIEW_TAG, run_place
 from repro.suite.planning.cell import Cell
 from repro.tables.layout import rounded
 from repro.tables.text import limited, moment, plural, visible, without_paths

@@ -18,7 +18,7 @@ from repro.core.errors import OutputError, TrackingError, UsageError
 from repro.core.files import read_model
 from repro.core.redact import redacted
 from repro.record.folder.store import RunFolder
-from repro.runner.tracking_store import check_scheme, configure_mlflow, search, translated
+from repro.runner.tracking_store import configure_mlflow, search, translated
 from repro.suite.planning.plan import Plan
 from repro.tables.text import limited, visible
 
@@ -39,7 +39,6 @@ def rebuild(uri: str | None, experiment: str, out: Path, timeout_seconds: float)
     configure_mlflow(timeout_seconds)
     name = repr(limited(experiment, 100))
     place = uri or os.environ.get("MLFLOW_TRACKING_URI", "")
-    check_scheme(place)
     with translated(place):
         from mlflow import MlflowClient, get_tracking_uri
 

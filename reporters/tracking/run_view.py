@@ -160,7 +160,7 @@ def trial_view(
         "mlflow.runName": f"{seed}: {cell.label}", "repro.trial": trial.trial_id, "repro.attempt": str(course.attempt),
         "repro.status": status if course.ended or running else "killed", **_result_tags(course), **_listed(files),
     } | ({NOTE: note} if note else {})
-    ended = "KILLED" if not course.ended else meaning(status).mlflow
+    ended = "KILLED" if not course.ended else "FAILED" if meaning(status).failed else "FINISHED"
     return RunView(
         key=course.key, start_ms=span[0], tags=_cut(tags), params=params, data=data_of(record, trial.choices),
         files=files, texts=long, status="RUNNING" if running else ended,
@@ -217,7 +217,7 @@ def cell_view(
     coverage = levels(summaries, comparisons)
     tags |= {"repro.intervals": json.dumps(coverage, sort_keys=True)} if coverage else {}
     over = len(results) == record.due_of(cell.cell_id)
-    failed = any(meaning(item.status).mlflow == "FAILED" for item in results)
+    failed = any(meaning(item.status).failed for item in results)
     ended = "KILLED" if not over else "FAILED" if failed else "FINISHED"
     running = alive and not over
     return RunView(

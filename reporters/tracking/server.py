@@ -16,7 +16,6 @@ from repro.record.environment.environment import DataSet
 from repro.runner.tracking_store import (
     RequestTally,
     artifact_root,
-    check_scheme,
     configure_mlflow,
     exclusive_access,
     search,
@@ -63,7 +62,6 @@ class Server:
         configure_mlflow(timeout_seconds)
         self._tally = tally or RequestTally()
         self.uri = uri or os.environ.get("MLFLOW_TRACKING_URI", "")
-        check_scheme(self.uri)
         self._tags: dict[str, str] = {}
         """Those of the experiment, as far as this process knows."""
         with translated(self.uri):

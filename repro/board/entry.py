@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from repro.compare.figures import Repeated
 from repro.core.frozen import Frozen
 
 Standing = Literal["verified", "modified", "not verified"]
@@ -97,6 +98,8 @@ class Entry(Frozen):
     """Of a run: the declared contrast, else the declared main effects; empty if nothing was declared."""
     statements: tuple[Statement, ...] = ()
     """Of published results; the latest claims first."""
+    repeated: tuple[Repeated, ...] = ()
+    """Cells with fewer trainings than trials."""
 
     @property
     def best(self) -> Arm | None:

@@ -98,7 +98,7 @@ def _of_run(record: Record, place: str, hashes: tuple[str, str], standing: Stand
         origin=" and ".join(sorted({cell.choices.origin for cell in plan.cells})),
         arms=tuple(Arm(label=item.label, median=item.median if timed else None, reached=item.ok, trials=item.n)
                    for item in found.summaries),
-        answers=tuple(_answers(found)),
+        answers=tuple(_answers(found)), repeated=found.repeated,
     )
 
 

@@ -35,7 +35,7 @@ from repro.record.environment.environment import Environment
 from repro.record.folder import index as record_index
 from repro.record.folder.ledger import Attempt, Incident, end_of, read_attempts, read_lines
 from repro.record.folder.store import TUNING, Gate, RunFolder, lists_trials
-from repro.record.folder.stored_code import classes_from_files, programs_of
+from repro.record.folder.stored_code import classes_from_files
 from repro.record.result.results import Result
 from repro.suite.planning.consent import carried_by
 from repro.suite.planning.plan import Plan
@@ -157,12 +157,13 @@ def check_code(folder: RunFolder, plan: Plan, environment: Environment | None, f
     """Check every source against its hash in the plan, and the plan against the environment; nothing is executed."""
     chosen = classes_from_files(plan)
     named = {item.plugin: item.sha256 for item in environment.plugins} if environment else {}
-    for what, sha256, name in (*(("classes", choice.code, choice.kind.partition(":")[0]) for choice in chosen),
-                               *(("programs", choices.engine.sha256, "") for choices in programs_of(plan))):
+    sources = [(choice.code, choice.kind.partition(":")[0]) for choice in chosen]
+    programs = {item.sha256 for item in carried_by(plan.cells)} - {choice.code for choice in chosen}
+    for sha256, name in (*sources, *((sha256, "") for sha256 in sorted(programs))):
         place = f"code/{sha256[:PLACE_DIGITS]}"
         try:
             stored_source(folder.code, sha256, name)
-            found.count(f"sources of {what} by their hash")
+            found.count(f"sources of {'classes' if name else 'programs'} by their hash")
         except OutputError as error:
             found.add(place, without_place(place, folder.root, error), "code")
     for choice in chosen:

@@ -94,7 +94,6 @@ def _advice(problems: list[Problem]) -> str:
     return "request the record again, or reproduce it"
 
 
-INCIDENTS = "incidents.jsonl"
 Part = TypeVar("Part")
 UNFIT = (ReproError, OSError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError,
          RecursionError)
@@ -129,27 +128,23 @@ def check_index(root: Path, found: Verification, packed: bool) -> None:
         if item.refusal:
             found.add(item.name, item.refusal, "schema")
     if found.identity is not None:
-        _check_listed(listed, present, packed, found)
+        _check_listed(listed, present, found)
         found.problems.sort(key=lambda item: item.place)
     elif packed and not path.exists():
         found.add(record_index.NAME, "is missing: without it no file can be checked", "missing")
     elif not path.exists():
-        found.notes.append("no index of hashes: the run has not ended, or was made before the index existed; only "
-                           "contradictions within the record can be found")
+        found.notes.append("no index of hashes: the run has not ended; only contradictions within the record can be "
+                           "found")
 
 
 def _check_listed(
-    listed: Mapping[str, str], present: Mapping[str, record_index.Member], packed: bool, found: Verification
+    listed: Mapping[str, str], present: Mapping[str, record_index.Member], found: Verification
 ) -> None:
     for name, item in present.items():
         if name in listed and not item.refusal:
             found.count("hashes of files")
     for name, how in record_index.alterations(present, listed):
-        if name == INCIDENTS and how == "added" and not packed:  # versions that did not list it; it only adds warnings
-            found.notes.append(f"{INCIDENTS} is not in the index, as in runs made before it was listed: its content "
-                               "cannot be checked")
-        else:
-            found.add(name, *ALTERED[how])
+        found.add(name, *ALTERED[how])
 
 
 def checked(path: Path, read: Callable[[], Part], root: Path, found: Verification) -> Part | None:

@@ -26,7 +26,8 @@ from repro.record.tuning import (
     read_tuning,
     tuning_sha256,
 )
-from repro.suite.contenders import contender_key, contender_label, tuning_suite
+from repro.suite.contenders import tuning_suite
+from repro.suite.levels import contender_key, contender_label
 from repro.suite.model import Suite
 from repro.suite.planning.plan import Plan
 from repro.suite.recorded import reading

@@ -42,7 +42,7 @@ COMMANDS = {
     "reproduce": "repro.cli.commands.bundle:reproduce",
     "run": "repro.cli.commands.run:run",
     "schema": "repro.cli.commands.suites:schema",
-    "scores": "repro.cli.commands.compare:scores",
+    "scores": "repro.scores.commands:scores",
     "show": "repro.cli.commands.suites:show",
     "track": "repro.cli.commands.run:track",
     "ui": "repro.cli.commands.machine:ui",

@@ -13,8 +13,7 @@ from itertools import chain, combinations
 
 import numpy as np
 
-from repro.comm.algorithm import Algorithm, Operation
-from repro.comm.schedule import ScheduleCost, bytes_by_rank, cost
+from repro.comm.schedule import ScheduleCost
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +116,3 @@ def _non_negative(rows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 def typical_error(model: LinkModel, samples: Sequence[Sample]) -> float:
     """Return the median absolute relative error over `samples`."""
     return float(np.median([abs(model.seconds(item.cost) / item.seconds - 1.0) for item in samples]))
-
-
-def collective_cost(
-    algorithm: Algorithm, operation: Operation, world: int, count: int, itemsize: int
-) -> tuple[list[int], list[int], ScheduleCost]:
-    """Return (bytes sent by rank, bytes received by rank, cost) of one collective on `count` elements of the whole
-    buffer (broadcast: from rank 0).
-    """
-    root = (0,) if operation == "broadcast" else ()
-    transfers = list(getattr(algorithm, operation)(world, count, itemsize, *root))
-    return *bytes_by_rank(transfers, world, itemsize), cost(transfers, itemsize)

@@ -38,13 +38,6 @@ class Span(NamedTuple):
         return self.stop - self.start
 
 
-class Busiest(NamedTuple):
-    """Most bytes that one rank sends, and most that one rank receives."""
-
-    sent: int
-    received: int
-
-
 @dataclass(frozen=True, slots=True)
 class ScheduleCost:
     """Load of a schedule on the links when all ranks run in step."""
@@ -147,26 +140,31 @@ class Collectives(Comm):
         """Return True if the inner group is expected to be faster for an all-reduce of `size` bytes."""
         return False
 
-    def sent(self, operation: str, world: int, count: int, itemsize: int) -> tuple[int, int, int] | None:
-        if operation not in ("all_reduce", "all_gather") or not self.runs(operation, world):  # type: ignore[arg-type]
-            return None
-        transfers = list(getattr(self, operation)(world, count, itemsize))
-        found = cost(transfers, itemsize)
-        return max(bytes_by_rank(transfers, world, itemsize)[0]), found.rounds, found.path_bytes
-
-    # ---- formulas, for an all-reduce
-
-    @abstractmethod
-    def busiest(self, world: int, count: int, itemsize: int) -> Busiest:
-        """Return the bytes that the busiest rank sends and receives, in closed form."""
-
-    def cost(self, world: int, count: int, itemsize: int) -> ScheduleCost:
-        """Return rounds, path and reduction of the schedule."""
-        return cost(self.all_reduce(world, count, itemsize), itemsize)
-
     def passes_through(self, world: int) -> list[str]:
         """Return the collectives that the inner group runs, by the names that the plan shows."""
         return [operation for operation in OPERATIONS if not self.runs(operation, world)]
+
+    # ---- formulas, computed from the schedules
+
+    def load(
+        self, operation: Operation, world: int, count: int, itemsize: int
+    ) -> tuple[list[int], list[int], ScheduleCost]:
+        """Return (bytes sent by rank, bytes received by rank, cost) of one collective on `count` elements of the whole
+        buffer (broadcast: from rank 0).
+        """
+        root = (0,) if operation == "broadcast" else ()
+        transfers = list(getattr(self, operation)(world, count, itemsize, *root))
+        return *bytes_by_rank(transfers, world, itemsize), cost(transfers, itemsize)
+
+    def cost(self, world: int, count: int, itemsize: int) -> ScheduleCost:
+        """Return rounds, path and reduction of an all-reduce."""
+        return cost(self.all_reduce(world, count, itemsize), itemsize)
+
+    def sent(self, operation: str, world: int, count: int, itemsize: int) -> tuple[int, int, int] | None:
+        if operation not in ("all_reduce", "all_gather") or not self.runs(operation, world):  # type: ignore[arg-type]
+            return None
+        sent, _, found = self.load(operation, world, count, itemsize)  # type: ignore[arg-type]
+        return max(sent), found.rounds, found.path_bytes
 
 
 def per_chunk(chunk_kib: float | None, itemsize: int) -> int | None:

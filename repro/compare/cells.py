@@ -11,10 +11,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from repro.core import pattern
+from repro.core.errors import SuiteError
+from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.suite.choice import Choice
 from repro.suite.model import Contrast, Suite
 from repro.suite.planning.cell import Cell
+from repro.suite.planning.matrix import levels_of_cells
+from repro.suite.recorded import reading
 
 
 class ComparedCell(Protocol):
@@ -235,3 +239,15 @@ def _level_of(cell: Cell, data: Mapping[str, Any], factor: str, fields: Iterable
     chosen = getattr(cell.choices, factor, None)
     shown = chosen.label_without(below) if isinstance(chosen, Choice) else str(value)
     return Level(hashable(value), cell.choices.phrase(factor, shown))
+
+
+def tuned_levels(record: Record) -> Mapping[str, Mapping[str, Any]]:
+    """Return cell id -> factor -> level of a suite with settings of its own; none of any other, or if it cannot be
+    expanded here."""
+    if not record.plan.suite.settings:
+        return {}
+    try:
+        with reading(record.plan.plugins):
+            return levels_of_cells(record.plan.suite, record.plan.device)
+    except SuiteError:
+        return {}

@@ -14,7 +14,7 @@ from repro.suite.design import claim_text
 from repro.suite.metrics import METRICS
 
 AdviceKind = Literal["missing_pairs", "lost_trials", "more_pairs", "declare_pairs", "equal_grids", "pair_trials",
-                     "next_look", "tested", "tested_in_a_contest", "looks_used_up"]
+                     "next_look", "tested", "tested_in_a_contest", "looks_used_up", "own_seeds"]
 WORDS: dict[AdviceKind, str] = {
     "missing_pairs": "run the missing pairs",
     "lost_trials": "run them again",
@@ -30,6 +30,8 @@ WORDS: dict[AdviceKind, str] = {
                            "cases; to show a smaller difference, start a new contest that declares more seeds",
     "looks_used_up": "report it as undecided. Its looks are used up, and running it again until a verdict appears "
                      "would err in more than 5 % of cases",
+    "own_seeds": "let every trial train with its own seed (a program's command takes {{seed}}), then run at least {n} "
+                 "pairs",
 }
 
 
@@ -44,10 +46,31 @@ class Advice(Worded):
 
     kind: AdviceKind
     n: int = 0
-    """Pairs of `more_pairs`, `declare_pairs` and `next_look`."""
+    """Pairs of `more_pairs`, `declare_pairs`, `next_look` and `own_seeds`."""
 
     def _words(self) -> str:
         return WORDS[self.kind].format(n=self.n)
+
+
+class Repeated(Worded):
+    """A cell with fewer trainings than trials: some trials are one training that was repeated."""
+
+    kind: Literal["repeated_training"] = "repeated_training"
+    cell_id: str
+    label: str
+    trials: int
+    trainings: int
+    """Different ones among the trials."""
+
+    @property
+    def short(self) -> str:
+        """`train.py: one training repeated 6 times`."""
+        what = f"one training repeated {self.trials} times" if self.trainings == 1 else \
+            f"{self.trials} trials of only {self.trainings} different trainings"
+        return f"{self.label}: {what}"
+
+    def _words(self) -> str:
+        return f"{self.short}; says nothing about other seeds"
 
 
 Verdict = Literal["faster", "slower", "higher", "lower", "same", "inconclusive", "exploratory"]
@@ -232,6 +255,8 @@ class Comparison(Frozen):
     advice: Advice | None = None
     """Way to settle an open comparison, as far as it can be said without inviting more errors."""
     cautions: tuple[str, ...] = ()
+    repeated: tuple[Repeated, ...] = ()
+    """The cells of the two that have fewer trainings than trials; also among the cautions."""
     adjusted: Adjusted | None = None
     """Adjustment of ratio, interval and p on a machine that drifted; the pairs are as measured."""
     differs: tuple[Difference, ...] = ()

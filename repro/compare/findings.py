@@ -11,10 +11,10 @@ from repro.compare.design.calibration import Calibration, read_kept_calibration
 from repro.compare.design.effect import MainEffect
 from repro.compare.design.factorial import main_effects
 from repro.compare.design.standing import claims
-from repro.compare.figures import Claim
-from repro.compare.ranking.scores import Scores, record_scores
-from repro.compare.ranking.tuning_check import TuningCheck, check_tuning, tuned_by, untuned_optimizers
+from repro.compare.evidence.repeated import repeated_cells
+from repro.compare.figures import Claim, Repeated
 from repro.compare.runs.run_warnings import RunWarning, run_warnings
+from repro.compare.tuning_check import TuningCheck, check_tuning, tuned_by, untuned_optimizers
 from repro.compare.verdict.convergence import Convergence, check
 from repro.compare.verdict.family import error_budget
 from repro.record.folder.store import Record
@@ -68,16 +68,6 @@ class Findings:
         return tuple(check(self.record.plan, self.record.results))
 
     @cached_property
-    def scores(self) -> Scores | str | None:
-        """Scores over workloads, the reason why there are none, or None for fewer than two workloads or contenders."""
-        return record_scores(self.record)
-
-    @property
-    def ranking(self) -> Scores | None:
-        """The scores over workloads; None without a ranking."""
-        return self.scores if isinstance(self.scores, Scores) else None
-
-    @cached_property
     def tuning(self) -> TuningCheck | None:
         """The tuning of the record, checked; None if nothing was tuned."""
         return check_tuning(self.record)
@@ -105,6 +95,11 @@ class Findings:
     def cost(self) -> TuningCost:
         """What all trials of the record took."""
         return cost_of(self.record.attempts, self.record.results, self.record.plan.cells)
+
+    @cached_property
+    def repeated(self) -> tuple[Repeated, ...]:
+        """The cells with fewer trainings than trials."""
+        return repeated_cells(self.record)
 
     @cached_property
     def warnings(self) -> tuple[RunWarning, ...]:

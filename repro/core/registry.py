@@ -123,12 +123,26 @@ PARTS: dict[str, dict[str, str]] = {
         "controller": "repro.reporters.papers.controller:controller",
         "duplicates": "repro.reporters.papers.duplicates:duplicates",
         "layers": "repro.reporters.papers.gradient_plan:layer_rows",
+        "scores": "repro.reporters.scores.page:page_scores",
         "servers": "repro.reporters.papers.servers:servers",
+        "tuning": "repro.reporters.tuning.page:page_tuning",
     },
     "table": {
+        "scores": "repro.scores.score_tables:scores",
+        "score_times": "repro.scores.score_tables:score_times",
+        "score_profiles": "repro.scores.score_tables:score_profiles",
+        "tuning": "repro.reporters.tuning.tables:contenders",
+        "tuning_settings": "repro.reporters.tuning.tables:settings",
+        "tuning_spaces": "repro.reporters.tuning.tables:spaces",
         "gradient_plan": "repro.reporters.papers.gradient_plan:layer_table",
         "duplicates": "repro.reporters.papers.duplicates:duplicate_table",
     },
+    "short table": {
+        "scores": "repro.scores.score_tables:short_scores",
+        "score-times": "repro.scores.score_tables:short_times",
+        "tuning": "repro.reporters.tuning.tables:tuning_table",
+    },
+    "figure": {"profiles": "repro.reporters.scores.figure:profiles"},
     "sufficient factors": {
         "unsupported": "repro.papers.wait_free.gradient_plan:unsupported",
         "remark": "repro.papers.wait_free.gradient_plan:remark",
@@ -137,8 +151,8 @@ PARTS: dict[str, dict[str, str]] = {
     "kind": {"measurement": "repro.papers.measurement.config:MeasurementConfig"},
     "rank": {"measurement": "repro.papers.measurement.rank:main"},
 }
-"""What no suite names: parts by place and name, each "module:object" or a module. The core reaches `repro.papers` and
-`repro.published` only through this table."""
+"""What no suite names: parts by place and name, each "module:object" or a module. The core reaches `repro.papers`,
+`repro.published`, `repro.scores` and the reporters of the tuning only through this table."""
 
 
 @cache

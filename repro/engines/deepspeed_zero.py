@@ -11,14 +11,10 @@ from pydantic import Field, field_validator, model_validator
 
 from repro.core.random_streams import Streams
 from repro.engines.torch_engines import started_group
-from repro.engines.zero.config import OWNED, deepspeed_config, misplaced_keys, owned_keys, zero_plus_plus
+from repro.engines.zero.config import deepspeed_config, misplaced_keys, zero_plus_plus
 from repro.seams.plugin import SAFE, TORCH_OPTIONS, Setting
 from repro.seams.training import Engine, Job, Optimizer, Session, TrainingParts
 from repro.suite.field_problem import FieldProblem
-
-SET_BY = {"bucket_mib": ("reduce_bucket_size",), "hpz": ("zero_hpz_partition_size",),
-          "quantized": ("zero_quantized_weights", "zero_quantized_gradients"), "offload": ()}
-"""Options -> the keys of DeepSpeed's `zero_optimization` that they set; offload: all with the word in them."""
 
 
 class DeepSpeedZero(Engine):
@@ -53,38 +49,18 @@ class DeepSpeedZero(Engine):
 
     @field_validator("config")
     @classmethod
-    def _has_no_owned_keys(cls, value: dict[str, Any]) -> dict[str, Any]:
-        taken = owned_keys(value)
-        if taken:
-            raise ValueError("; ".join(f"key {key!r} is decided by {owner}" for key, owner in taken))
-        for path, problem in misplaced_keys(value, OWNED):
+    def _has_only_open_keys(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for path, problem in misplaced_keys(value):
             raise FieldProblem(problem, path)
         return value
 
     @model_validator(mode="after")
-    def _one_way_to_set(self) -> DeepSpeedZero:
-        for option, keys in SET_BY.items():
-            both = [key for key in self._zero if key in keys or (option == "offload" and option in key)]
-            if both and getattr(self, option) != type(self).model_fields[option].default:
-                raise ValueError(f"{option} and config's zero_optimization.{both[0]} set the same; remove one")
+    def _offloads_one_way(self) -> DeepSpeedZero:
+        zero = self.config.get("zero_optimization")
+        both = [key for key in zero if "offload" in key] if isinstance(zero, Mapping) else []
+        if both and self.offload != "none":
+            raise ValueError(f"offload and config's zero_optimization.{both[0]} set the same; remove one")
         return self
-
-    @property
-    def _zero(self) -> Mapping[str, Any]:
-        """The fragment's part on ZeRO."""
-        found = self.config.get("zero_optimization")
-        return found if isinstance(found, Mapping) else {}
-
-    @property
-    def _group(self) -> int:
-        """Ranks of a group with a second copy of the weights, by either way to write it."""
-        return self.hpz if self.hpz > 1 else int(self._zero.get("zero_hpz_partition_size") or 1)
-
-    @property
-    def _quantizes(self) -> str:
-        """Tensors that ZeRO++ quantizes, from either way to write the option; "none": none."""
-        by_key = "+".join(key.rpartition("_")[2] for key in SET_BY["quantized"] if self._zero.get(key))
-        return self.quantized if self.quantized != "none" else by_key or "none"
 
     def builds(self) -> str:
         return "DeepSpeed's Adam for CPUs" if self.offload != "none" else ""
@@ -112,19 +88,16 @@ class DeepSpeedZero(Engine):
 
     def _no_such_hierarchy(self, setting: Setting) -> str | None:
         """Return why ZeRO++ cannot be carried out as asked; None if it can."""
-        if self._group < 1:
-            return f"config's zero_optimization.zero_hpz_partition_size is {self._group}; 1 or more would be right"
-        if (self._group > 1 or self._quantizes != "none") and self.stage != 3:
+        if (self.hpz > 1 or self.quantized != "none") and self.stage != 3:
             return f"hpz and quantized are of stage 3, which divides weights; stage {self.stage} does not"
-        if self.stage == 3 and setting.processes % self._group:
-            return f"hpz {self._group} does not divide {setting.processes} processes into groups of equal size"
-        if self.stage == 3 and self._quantizes != "none" and setting.device != "cuda":
+        if self.stage == 3 and setting.processes % self.hpz:
+            return f"hpz {self.hpz} does not divide {setting.processes} processes into groups of equal size"
+        if self.stage == 3 and self.quantized != "none" and setting.device != "cuda":
             return "DeepSpeed quantizes by CUDA kernels (its QuantizerBuilder), which a CPU has not; use hpz alone"
         return None
 
     def ungated(self, processes: int, optimizer: Optimizer) -> str:
-        quantizes = self.stage == 3 and self._quantizes != "none"
-        return f"{self._quantizes} are rounded to 8 or 4 bits on the way" if quantizes else ""
+        return f"{self.quantized} are rounded to 8 or 4 bits on the way" if self.quantized != "none" else ""
 
     def _no_such_optimizer(self, setting: Setting) -> str | None:
         """Return why DeepSpeed would not carry out the optimizer's rule; None if it does."""
@@ -168,4 +141,4 @@ class DeepSpeedZero(Engine):
         config = deepspeed_config(self.config, self.stage, job, self.bucket_mib, self.offload,
                                   zero_plus_plus(self.hpz, self.quantized))
         with started_group(job, end_group):
-            return DeepSpeedSession(parts, job, config, self.offload, self._group if self.stage == 3 else 1)
+            return DeepSpeedSession(parts, job, config, self.offload, self.hpz)

@@ -293,14 +293,6 @@ class Lars(_Layerwise):
     adapt: Decay = Field("weights", description="tensors whose rate is scaled; weights: not those of fewer than two "
                                                 "dimensions (biases, scales and shifts of norms)")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _has_no_fused_kernel(cls, data: Any) -> Any:
-        if isinstance(data, dict) and "fused" in data:
-            raise ValueError("lars has no fused kernel: it needs the norms of whole tensors before an update; remove "
-                             "fused")
-        return data
-
 
 class Lamb(_Layerwise):
     """LAMB: the update of AdamW, scaled for each weight tensor to the length of the weights.

@@ -69,16 +69,12 @@ def make_cell(key: CellKey, results: Sequence[PublishedResult], refused: int, sc
     )
 
 
-def as_results(results: Iterable[PublishedResult]) -> list[Result]:
-    """Convert published runs to results of trials.
+def as_result(item: PublishedResult) -> Result:
+    """Convert a published run to the result of a trial.
 
     `tta_wall` is the clock of the program. `tta_train` and `tta_cold` are None, because no log has them. The curve
     stays with the published result, because a point of a trial needs a training clock.
     """
-    return [_as_result(item) for item in results]
-
-
-def _as_result(item: PublishedResult) -> Result:
     values = [point.value for point in item.curve if point.value is not None and point.metric in ("", *item.target)]
     single = len({point.metric for point in item.curve}) == 1
     lower = "lower" in item.direction.values()

@@ -11,7 +11,6 @@ import os
 import pwd
 import socket
 import struct
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,9 +19,15 @@ from pathlib import Path
 
 from repro.core.errors import GuardError, OutputError, UsageError
 from repro.core.numbers import percent_above
+from repro.record.environment.gpus import ask_nvidia_smi
 from repro.record.folder.ledger import IncidentKind
 from repro.runner.context import RunContext
 
+STEP_SECONDS = 0.5
+"""A wall clock that moves by more than this from the monotonic one was set, not slewed. Dates in the ledger and MLflow
+are affected; durations are not, because they are taken from the monotonic clock."""
+SLEW = 1e-3
+"""The largest gentle adjustment of a clock, seconds per second (NTP: 500 ppm)."""
 HELD_SHARE = 0.01
 """Tolerated share of the elapsed time for which a control group held processes back, or a GPU its clock."""
 STOLEN_SHARE = 0.02
@@ -41,6 +46,11 @@ class Counters:
     """Values of the counters at one time."""
 
     at: float
+    """Of the monotonic clock, seconds."""
+    wall: float
+    """The wall clock at the same moment, seconds."""
+    asleep: float
+    """Seconds since boot in which the monotonic clock was stopped."""
     heat: int
     """Number of times that heat slowed a core or its package."""
     held: float
@@ -52,34 +62,49 @@ class Counters:
 
 
 @dataclass(slots=True)
-class ThrottleWatch:
-    """Compares the counters with those of the previous call."""
+class MachineWatch:
+    """Compares the counters after every trial with those before it."""
 
-    device: str = "cpu"
     root: Path = Path("/")
     monotonic: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+    _device: str = "cpu"
     _last: Counters | None = None
 
-    def begin(self) -> None:
-        """Start watching."""
+    def begin(self, device: str) -> None:
+        """Take the counters before the first trial."""
+        self._device = device
         self._last = self._take()
 
-    def look(self) -> list[str]:
-        """Return what slowed the machine since the last call, one sentence each."""
+    def check(self, context: RunContext, trial_id: str, strict: bool) -> None:
+        """Warn of what happened while a trial ran.
+
+        Raises:
+            GuardError: `strict`, and something happened.
+        """
+        found = self.look()
+        for kind, text in found:
+            context.warn(kind, f"{text} while this trial ran", trial_id)
+        if strict and found:
+            raise GuardError(f"--strict: {found[0][1]} during {trial_id}; completed trials are kept")
+
+    def look(self) -> list[tuple[IncidentKind, str]]:
+        """Return what happened since `begin` or the last call: its kind, and one sentence."""
         before, now = self._last, self._take()
+        assert before is not None, "it was begun"
         self._last = now
-        if before is None:
-            return []
-        return [*_describe(before, now, os.cpu_count() or 1), *(self._gpus_now() if not now.gpus else [])]
+        throttled = [*_describe(before, now, os.cpu_count() or 1), *(self._gpus_now() if not now.gpus else [])]
+        found: list[tuple[IncidentKind, str]] = [("clock", text) for text in _clock_events(before, now)]
+        return found + [("throttled", text) for text in throttled]
 
     def _take(self) -> Counters:
         return Counters(
-            at=self.monotonic(), heat=_heat(self.root), held=_held(self.root), stolen=_stolen(self.root),
-            gpus=_gpu_counters() if self.device == "cuda" else {},
+            at=self.monotonic(), wall=self.wall(), asleep=_asleep(), heat=_heat(self.root), held=_held(self.root),
+            stolen=_stolen(self.root), gpus=_gpu_counters() if self._device == "cuda" else {},
         )
 
     def _gpus_now(self) -> Iterator[str]:
-        if self.device != "cuda":
+        if self._device != "cuda":
             return
         for index, value in _nvidia_smi("index", "clocks_throttle_reasons.active"):
             try:
@@ -88,6 +113,23 @@ class ThrottleWatch:
                 continue
             if reasons := [words for bit, words in MASK.items() if mask & bit]:
                 yield f"GPU {index} is held back by {', '.join(reasons)}"
+
+
+def _clock_events(before: Counters, now: Counters) -> Iterator[str]:
+    slept = now.asleep - before.asleep
+    if slept > STEP_SECONDS:
+        yield f"the machine slept for {slept:.1f} s"
+    elapsed = now.at - before.at
+    step = now.wall - before.wall - elapsed - slept
+    if abs(step) > STEP_SECONDS + SLEW * elapsed:
+        yield f"the wall clock was set {'forward' if step > 0 else 'back'} by {abs(step):.1f} s"
+
+
+def _asleep() -> float:
+    """Return the seconds since boot in which the monotonic clock was stopped."""
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        return 0.0
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 def _describe(before: Counters, now: Counters, cores: int) -> Iterator[str]:
@@ -155,14 +197,8 @@ def others_on_gpus() -> list[str]:
 
 def _nvidia_smi(*fields: str, query: str = "--query-gpu") -> list[list[str]]:
     """Query nvidia-smi and return its rows; none without a driver, or if it reports a field as unknown."""
-    try:
-        done = subprocess.run(["nvidia-smi", f"{query}={','.join(fields)}", "--format=csv,noheader"],
-                              capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    if done.returncode != 0:
-        return []
-    return [[part.strip() for part in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
+    found = ask_nvidia_smi(f"{query}={','.join(fields)}", "--format=csv,noheader")
+    return [[part.strip() for part in line.split(",")] for line in found.splitlines() if line.strip()]
 
 
 def _text(path: Path) -> str:
@@ -170,80 +206,6 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-
-
-STEP_SECONDS = 0.5
-"""A wall clock that moves by more than this from the monotonic one was set, not slewed."""
-SLEW = 1e-3
-"""The largest gentle adjustment of a clock, seconds per second (NTP: 500 ppm)."""
-
-
-@dataclass(slots=True)
-class ClockWatch:
-    """Detects that the wall clock was set, or that the machine slept, since the last look.
-
-    Durations are not affected: they are taken from the monotonic clock. Dates in the ledger and in MLflow are.
-    """
-
-    wall: Callable[[], float] = time.time
-    monotonic: Callable[[], float] = time.monotonic
-    _offset: float = 0.0
-    _asleep: float = 0.0
-    _at: float = 0.0
-
-    def __post_init__(self) -> None:
-        self._take()
-
-    def _take(self) -> None:
-        self._at = self.monotonic()
-        self._offset, self._asleep = self.wall() - self._at, _asleep()
-
-    def look(self) -> list[str]:
-        """Describe each event since the last look in one sentence."""
-        at, offset, asleep = self._at, self._offset, self._asleep
-        self._take()
-        return list(_events(self._offset - offset, self._asleep - asleep, self._at - at))
-
-
-def _events(step: float, slept: float, elapsed: float) -> Iterator[str]:
-    if slept > STEP_SECONDS:
-        yield f"the machine slept for {slept:.1f} s"
-    step -= slept
-    if abs(step) > STEP_SECONDS + SLEW * elapsed:
-        yield f"the wall clock was set {'forward' if step > 0 else 'back'} by {abs(step):.1f} s"
-
-
-def _asleep() -> float:
-    """Return the seconds since boot in which the monotonic clock was stopped."""
-    if not hasattr(time, "CLOCK_BOOTTIME"):
-        return 0.0
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
-
-
-@dataclass(slots=True)
-class MachineWatch:
-    """Watches clock and throttling from trial to trial."""
-
-    clock: ClockWatch = field(default_factory=ClockWatch)
-    throttle: ThrottleWatch = field(default_factory=ThrottleWatch)
-
-    def begin(self, device: str) -> None:
-        """Take the throttle counters before the first trial."""
-        self.throttle.device = device
-        self.throttle.begin()
-
-    def check(self, context: RunContext, trial_id: str, strict: bool) -> None:
-        """Warn of what happened while a trial ran.
-
-        Raises:
-            GuardError: `strict`, and something happened.
-        """
-        found: list[tuple[IncidentKind, str]] = [("clock", text) for text in self.clock.look()]
-        found += [("throttled", text) for text in self.throttle.look()]
-        for kind, text in found:
-            context.warn(kind, f"{text} while this trial ran", trial_id)
-        if strict and found:
-            raise GuardError(f"--strict: {found[0][1]} during {trial_id}; completed trials are kept")
 
 
 VARIABLE = "REPRO_TIMING_LOCK"

@@ -2,44 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import time
-from base64 import b64encode
-from contextlib import closing, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
-from urllib.error import HTTPError
-from urllib.parse import unquote, urlencode, urlsplit
-from urllib.request import Request, urlopen
+from typing import Any
+from urllib.request import urlopen
 
 from repro.core.errors import TrackingError, UsageError
 from repro.core.redact import redacted
+from repro.runner.tracking_store import TRAINING, VIEW_TAG, database, is_server, new_client, page, translated
 
 HOST = "127.0.0.1"
-START_SECONDS = 120.0
-NAME = "experiment_name"
+START_SECONDS, ANSWER_SECONDS = 120.0, 10.0
 LISTED, LONGEST = 20, 100
 """Experiments, and characters of a name, in one message."""
-TRAINING = "workflowType=machine_learning"
-"""Without it MLflow (3.17 or later) opens pages about language models, which show no run."""
-VIEW = "repro"
-"""Key of the view of the table of runs that the reporter writes into an experiment."""
-VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
-"""The experiment's tag in which MLflow (3.17 or later) keeps a view."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """An experiment to show."""
-
-    experiment_id: int | str
-    has_view: bool = False
 
 
 def ui_command(uri: str | None, host: str, port: int) -> list[str]:
@@ -68,28 +49,22 @@ def open_ui(
         UsageError: there is no such experiment, or the port is in use.
         TrackingError: the server did not start, or the server at `uri` does not answer.
     """
-    if uri and uri.startswith(("http://", "https://")):
-        if experiment:
-            _print_line(page(redacted(uri), _server_experiment(uri, experiment)))
-        else:
-            _print_line(f"{page(redacted(uri), None)}  (--experiment NAME gives the table of its runs)")
+    if uri and is_server(uri):
+        hint = "" if experiment else "  (--experiment NAME gives the table of its runs)"
+        _print_line(f"{_address(redacted(uri), _named(uri, experiment) if experiment else None)}{hint}")
         return
     store = uri or default_store()
-    shown = _local_experiment(store, experiment) if experiment else _last_experiment(store)
+    shown = _named(store, experiment) if experiment else _last_experiment(store)
     port = port or _free_port(host)
     _check_port(host, port)
-    _serve(ui_command(uri, host, port), page(f"http://{host}:{port}", shown))
+    _serve(ui_command(uri, host, port), _address(f"http://{host}:{port}", shown))
 
 
-def page(base: str, shown: Shown | None) -> str:
-    """Return the address of the table of an experiment's runs, or of the list of experiments.
-
-    MLflow refuses the key of a view that an experiment does not have.
-    """
-    if shown is None:
+def _address(base: str, experiment: Any) -> str:
+    """Return the address of the table of an experiment's runs; None: of the list of experiments."""
+    if experiment is None:
         return f"{base.rstrip('/')}/#/experiments?{TRAINING}"
-    view = f"viewStateShareKey={VIEW}&" if shown.has_view else ""
-    return f"{base.rstrip('/')}/#/experiments/{shown.experiment_id}/runs?{view}{TRAINING}"
+    return page(base, experiment.experiment_id, VIEW_TAG in experiment.tags)
 
 
 def _print_line(text: str) -> None:
@@ -138,79 +113,43 @@ def _end(child: subprocess.Popen[bytes]) -> None:
                 time.sleep(0.2)  # workers that survive SIGTERM get SIGKILL
 
 
-def _database(store: str) -> Path | None:
-    """Return the file of a local SQLite store; None for others."""
-    parts = urlsplit(store)
-    return Path(unquote(parts.path.removeprefix("/"))) if parts.scheme == "sqlite" else None
-
-
-def _last_experiment(store: str) -> Shown | None:
-    """Return the experiment with the run written last in a local SQLite store; None if there is none."""
-    path = _database(store)
+def _last_experiment(store: str) -> Any:
+    """Return the experiment of the newest run in a local SQLite store; None if there is none, or for other stores."""
+    path = database(store)
     if path is None or not path.is_file():
         return None
-    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
-        row = database.execute("SELECT r.experiment_id FROM runs r JOIN experiments e USING (experiment_id) WHERE "
-                               "r.lifecycle_stage = 'active' AND e.lifecycle_stage = 'active' ORDER BY r.rowid DESC "
-                               "LIMIT 1").fetchone()
-        return None if row is None else _shown(database, int(row[0]))
-    return None  # no tables yet, or none that this version knows: MLflow says so
+    with suppress(TrackingError), translated(store):  # none that this version knows: its server says so
+        client = new_client(store, ANSWER_SECONDS)
+        every = [item.experiment_id for item in client.search_experiments()]
+        for run in client.search_runs(every, order_by=["attributes.start_time DESC"], max_results=1):
+            return client.get_experiment(run.info.experiment_id)
+    return None
 
 
-def _local_experiment(store: str, name: str) -> Shown | None:
-    """Return an experiment of a local SQLite store; None for other stores. MLflow takes a second to import."""
-    path = _database(store)
-    if path is None:
-        return None
-    if not path.is_file():
+def _named(store: str, name: str) -> Any:
+    """Return an experiment of a store.
+
+    Raises:
+        UsageError: there is none of this name, or no store yet.
+        TrackingError: the store does not answer.
+    """
+    path = database(store)
+    if path is not None and not path.is_file():
         raise UsageError(f"{path}: there is no tracking store yet; create one with `repro run`, or set "
                          "MLFLOW_TRACKING_URI")
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
-        rows = dict(database.execute("SELECT name, experiment_id FROM experiments").fetchall())
-        if name in rows:
-            return _shown(database, int(rows[name]))
-    known = ", ".join(_quoted(item) for item in sorted(rows)[:LISTED])
-    more = f" and {len(rows) - LISTED} more" if len(rows) > LISTED else ""
-    raise UsageError(f"no experiment named {_quoted(name)} in {path}; known: {known}{more}")
-
-
-def _shown(database: sqlite3.Connection, experiment_id: int) -> Shown:
-    row = database.execute("SELECT 1 FROM experiment_tags WHERE experiment_id = ? AND key = ?",
-                           (experiment_id, VIEW_TAG)).fetchone()
-    return Shown(experiment_id, row is not None)
+    with translated(store):
+        client = new_client(store, ANSWER_SECONDS)
+        if (found := client.get_experiment_by_name(name)) is not None:
+            return found
+        known = client.search_experiments(order_by=["name ASC"], max_results=LISTED)
+    names = ", ".join(_quoted(item.name) for item in known)
+    raise UsageError(f"no experiment named {_quoted(name)} in {redacted(store)}; known: {names}"
+                     f"{' and more' if known.token else ''}")
 
 
 def _quoted(name: str) -> str:
     """Quote a name of unknown origin: shortened, with control characters escaped."""
     return repr(name if len(name) <= LONGEST else f"{name[:LONGEST]}...")
-
-
-def _server_experiment(uri: str, name: str) -> Shown:
-    """Ask a tracking server for an experiment."""
-    request = Request(f"{redacted(uri).rstrip('/')}/api/2.0/mlflow/experiments/get-by-name?{urlencode({NAME: name})}")
-    user, password = _credentials(uri)
-    if user:
-        request.add_header("Authorization", f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}")
-    elif token := os.environ.get("MLFLOW_TRACKING_TOKEN"):
-        request.add_header("Authorization", f"Bearer {token}")
-    try:
-        with urlopen(request, timeout=10) as answer:
-            found = json.load(answer)["experiment"]
-            return Shown(int(found["experiment_id"]), any(tag.get("key") == VIEW_TAG for tag in found.get("tags", [])))
-    except HTTPError as error:
-        if error.code == 404:
-            raise UsageError(f"no experiment named {_quoted(name)} on {redacted(uri)}") from None
-        raise TrackingError(f"{redacted(uri)}: answered {error.code} {error.reason}") from None
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        why = getattr(error, "reason", error)
-        raise TrackingError(f"{redacted(uri)}: {why}; start the server or correct MLFLOW_TRACKING_URI") from None
-
-
-def _credentials(uri: str) -> tuple[str, str]:
-    parts = urlsplit(uri)
-    if parts.username:
-        return unquote(parts.username), unquote(parts.password or "")
-    return os.environ.get("MLFLOW_TRACKING_USERNAME", ""), os.environ.get("MLFLOW_TRACKING_PASSWORD", "")
 
 
 def _free_port(host: str) -> int:

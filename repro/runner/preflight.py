@@ -15,7 +15,7 @@ from repro.core.frozen import canonical
 from repro.core.machine import Machine, rank_threads
 from repro.core.random_streams import Streams
 from repro.record.environment import environment
-from repro.record.environment.differences import Difference, differences
+from repro.record.environment.differences import BUSY, Difference, differences
 from repro.record.environment.environment import DataSet, Environment
 from repro.record.environment.plugin_code import plugin_code
 from repro.record.folder import resume
@@ -29,8 +29,6 @@ from repro.suite.kinds.program import PLACEHOLDER, ProgramConfig
 from repro.suite.planning.cell import Cell
 from repro.suite.planning.plan import Plan
 
-BUSY = 0.25
-"""Load per core above which a machine is busy."""
 DISK_BYTES = 256 << 20
 """Free space that a run folder needs, plus `TRIAL_BYTES` per trial."""
 TRIAL_BYTES = 1 << 20

@@ -68,14 +68,12 @@ class Replays:
             self.tracking.sync(wait_seconds=wait_seconds)
 
 
-RETRY_SECONDS, LONGEST_RETRY_SECONDS = 30.0, 240.0
-"""Pause after the first failure, doubled after each further one up to the second value; the run does not wait."""
+RETRY_SECONDS = 60.0
+"""Pause after a failure; the run does not wait."""
 STILL_SECONDS = 30.0
 """At the end of a run the last replay is aborted after this time without progress."""
 QUIET_SECONDS = 1.0
 """Seconds that the end of a run waits before it reports the wait."""
-STARTS = 4
-"""The most tracking processes that a run starts: one that is killed is replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,32 +98,26 @@ class Tracker:
 
         Args:
             uri: tracking store; None: the value of MLFLOW_TRACKING_URI.
-            retry_seconds: pause after the first failure.
+            retry_seconds: pause after a failure.
         """
         self._run, self._retry_seconds = run, retry_seconds
         self._base = {**os.environ, **({"MLFLOW_TRACKING_URI": uri} if uri else {})}
         self._lock = threading.Lock()
         self._buffer = b""
         self._outstanding, self._slow = "", False
-        self._problem, self._failed_at, self._pause = "", 0.0, retry_seconds
+        self._problem, self._failed_at = "", 0.0
         self._moved = time.monotonic()
         self._uri = redacted(self._base.get("MLFLOW_TRACKING_URI", ""))
         self._errors: IO[bytes] | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._done = False
-        self._starts = 0
         self.answers = 0
         """Replays that ended, in success or failure."""
         self._start()
 
-    def _start(self) -> bool:
-        """Start a child; False if none may be started any more."""
-        if self._starts >= STARTS:
-            return False
-        self._starts += 1
-        self._buffer, self._outstanding = b"", ""
+    def _start(self) -> None:
         try:
-            self._errors = self._errors or tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the children
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
             self._child = subprocess.Popen(
                 [sys.executable, "-m", "repro", "track", str(self._run)], stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE, stderr=self._errors, env=_environment(self._base),
@@ -133,8 +125,6 @@ class Tracker:
             )
         except OSError as error:
             self._problem = f"the tracking process cannot be started: {error.strerror}"
-            return False
-        return True
 
     @property
     def pid(self) -> int | None:
@@ -150,7 +140,7 @@ class Tracker:
         with self._lock:
             begun = time.monotonic()
             self._collect(0.0)
-            if self._problem and begun - self._failed_at < self._pause:
+            if self._problem and begun - self._failed_at < self._retry_seconds:
                 return
             wait = 0.0 if self._problem or self._slow else wait_seconds
             answered = self._ask("sync", begun + wait)
@@ -200,28 +190,26 @@ class Tracker:
     def _ask(self, what: str, deadline: float) -> bool:
         """Return True if `what` is answered before `deadline`, with progress at least every `STILL_SECONDS`.
 
-        An earlier request that is still open is waited for first. For `finish` a lost child is replaced.
+        An earlier request that is still open is waited for first.
         """
         self._collect(0.0)  # notices a child that has ended
         ours = self._outstanding == what == "finish"
         while True:
-            if not self._outstanding:
-                ours = self._send(what)
-                if not ours and (what != "finish" or self._starts >= STARTS):
-                    return False
             while self._outstanding:
                 limit = min(deadline, self._moved + STILL_SECONDS)
                 if not self._collect(limit - time.monotonic()) and self._outstanding:
                     return False
-            if ours and self._child is not None:
-                return True
-            if self._child is None and what != "finish":
+            if ours:
+                return self._child is not None
+            ours = self._send(what)
+            if not ours:
                 return False
 
     def _send(self, what: str) -> bool:
-        if self._child is None and not self._start():
+        """Send a request; False if there is no child any more."""
+        if self._child is None:
             return False
-        assert self._child is not None and self._child.stdin is not None
+        assert self._child.stdin is not None
         try:
             self._child.stdin.write(json.dumps({"do": what}).encode() + b"\n")
             self._child.stdin.flush()
@@ -255,24 +243,14 @@ class Tracker:
             return
         self._outstanding = ""
         self.answers += 1
-        self._problem = str(answer.get("problem", ""))
+        self._problem, self._failed_at = str(answer.get("problem", "")), time.monotonic()
         self._uri = str(answer.get("uri") or self._uri)
-        self._judge()
-
-    def _judge(self) -> None:
-        """Set the pause: longer after a failure, none after a success."""
-        if self._problem:
-            self._pause = min(2 * self._pause, LONGEST_RETRY_SECONDS) if self._failed_at else self._retry_seconds
-            self._failed_at = time.monotonic()
-        else:
-            self._failed_at = 0.0
 
     def _lost(self) -> None:
         """Record why the child has ended, and continue without it."""
         self._end(kill=True)
         self._outstanding = ""
-        self._problem = f"the tracking process ended: {self._last_words()}"
-        self._judge()
+        self._problem, self._failed_at = f"the tracking process ended: {self._last_words()}", time.monotonic()
 
     def _last_words(self) -> str:
         lines: list[str] = []

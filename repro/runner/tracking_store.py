@@ -13,33 +13,15 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from repro.core.errors import TrackingError
 from repro.core.redact import Scrubber, redacted, secrets
-from repro.runner.mlflow_ui import TRAINING, Shown, page
 
-SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "file", "databricks", "databricks-uc", "uc")
-"""Schemes of MLflow's tracking stores; installed packages add further ones by entry point."""
 LOCK_SECONDS = 120.0
 """Longest wait for another process that creates the same store; its migrations take seconds."""
-
-
-def check_scheme(uri: str) -> None:
-    """Refuse a scheme that no tracking store has.
-
-    Raises:
-        TrackingError: no tracking store has the scheme; the message lists the valid ones.
-    """
-    scheme = urlsplit(uri).scheme.partition("+")[0].lower()
-    if len(scheme) < 2 or scheme in SCHEMES:  # none, or a drive's letter: a folder
-        return
-    if scheme not in {point.name for point in entry_points(group="mlflow.tracking_store")}:
-        raise TrackingError(f"{redacted(uri)}: MLflow has no tracking store of scheme {scheme!r}; "
-                            f"valid schemes: {', '.join(SCHEMES)}")
 
 
 def database(uri: str) -> Path | None:
@@ -107,7 +89,24 @@ def is_server(uri: str) -> bool:
 def experiment_place(uri: str, experiment_id: str) -> str:
     """Return where to look at an experiment: the table of its runs on a server, or its store."""
     place = redacted(uri)
-    return page(place, Shown(experiment_id, has_view=True)) if is_server(uri) else place
+    return page(place, experiment_id, has_view=True) if is_server(uri) else place
+
+
+TRAINING = "workflowType=machine_learning"
+"""Without it MLflow (3.17 or later) opens pages about language models, which show no run."""
+VIEW = "repro"
+"""Key of the view of the table of runs that the reporter writes into an experiment."""
+VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
+"""The experiment's tag in which MLflow (3.17 or later) keeps a view."""
+
+
+def page(base: str, experiment_id: str, has_view: bool) -> str:
+    """Return the address of the table of an experiment's runs.
+
+    MLflow refuses the key of a view that an experiment does not have.
+    """
+    view = f"viewStateShareKey={VIEW}&" if has_view else ""
+    return f"{base.rstrip('/')}/#/experiments/{experiment_id}/runs?{view}{TRAINING}"
 
 
 def run_place(experiment_id: str, run_id: str, artifact: str = "") -> str:
@@ -158,6 +157,8 @@ KNOWN = {
     "Broken pipe": CUT,
     "database is locked": LOCKED,
     "not in a valid JSON format": Failure("the answer is not from an MLflow server"),
+    "unsupported URI": Failure("MLflow has no tracking store of this scheme",
+                               "set MLFLOW_TRACKING_URI=sqlite:///mlflow.db, or to the http address of a server"),
     "unable to open database file": Failure("the database cannot be opened"),
     "readonly database": Failure("the database cannot be written"),
     "maintenance mode": Failure("MLflow no longer writes file stores", "set MLFLOW_TRACKING_URI=sqlite:///mlflow.db"),
@@ -299,6 +300,14 @@ def configure_mlflow(timeout_seconds: float) -> None:
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "1")
     os.environ.setdefault("MLFLOW_HTTP_RESPECT_RETRY_AFTER_HEADER", "false")  # the server can request an hour
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
+
+
+def new_client(uri: str, timeout_seconds: float) -> Any:
+    """Return MLflow's client of a store; configured as `configure_mlflow` does."""
+    configure_mlflow(timeout_seconds)
+    from mlflow import MlflowClient
+
+    return MlflowClient(uri)
 
 
 def each_once() -> AbstractContextManager[None]:

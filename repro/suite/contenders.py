@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import copy
-import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from repro.core import pattern
+from repro.core.errors import SuiteError
 from repro.core.random_streams import Streams
-from repro.suite.field_problem import FieldProblem, Problem, as_text
+from repro.suite.field_problem import FieldProblem, Problem, unlocated
 from repro.suite.kinds.kinds import written_kinds
+from repro.suite.levels import Levels, combine, contender_key, contender_label, every_combination
 from repro.suite.metrics import METRICS
 from repro.suite.model import Suite
 from repro.suite.tune import MOST_SETTINGS, Setting, Settings, Space, Tune, Tuned, draw_settings
-
-Levels = dict[str, tuple[int, Any]]
-"""Factor -> (index of its level, the level) of one combination."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,49 +35,6 @@ class Contender:
     def label(self) -> str:
         """The contender in reports."""
         return contender_label(self.levels, self.space.space)
-
-
-def contender_key(levels: Mapping[str, Any]) -> str:
-    """Return the text that identifies a contender by its factors and levels."""
-    return json.dumps(levels, sort_keys=True, separators=(",", ":"))
-
-
-def contender_label(levels: Mapping[str, Any], tuned: Iterable[str] = ()) -> str:
-    """Return the name of a contender in reports: its levels, without the values that its tuning replaces.
-
-    Args:
-        tuned: fields that are tuned, as dotted paths.
-    """
-    replaced = set(tuned)
-    kept = ({key: value for key, value in level.items() if f"{factor}.{key}" not in replaced}
-            if isinstance(level, dict) else level for factor, level in levels.items())
-    return ", ".join(map(level_text, kept)) or "the suite's only cell"
-
-
-def level_text(level: Any) -> str:
-    """Return a level of a factor as people read it."""
-    if isinstance(level, dict) and isinstance(level.get("kind"), str):
-        rest = ", ".join(f"{key}={as_text(value)}" for key, value in level.items() if key not in ("kind", "code"))
-        return f"{level['kind']} ({rest})" if rest else str(level["kind"])
-    return as_text(level)
-
-
-def combine(trial: dict[str, Any], levels: Levels, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the trial of one combination of factors, as written, with the settings put on top."""
-    data: dict[str, Any] = copy.deepcopy(trial)
-    for key, value in (*((key, level) for key, (_, level) in levels.items()), *settings.items()):
-        pattern.put(data, key, copy.deepcopy(value))
-    return data
-
-
-def every_combination(suite: Suite) -> Iterator[Levels]:
-    """Yield the levels of every combination of factors that the suite asks for."""
-    factors = [list(enumerate(levels)) for levels in suite.matrix.values()]
-    reference = [levels[0] for levels in factors]
-    apart = ([*reference[:place], level, *reference[place + 1:]]
-             for place, levels in enumerate(factors) for level in levels[1:])
-    for combination in itertools.product(*factors) if suite.combine == "all" else (reference, *apart):
-        yield dict(zip(suite.matrix, combination, strict=True))
 
 
 def contenders(suite: Suite, problem: Problem) -> list[Contender]:
@@ -204,6 +158,19 @@ def check_metric(suite: Suite, designs: set[str], kinds: set[str], problem: Prob
     if spec.to_target and "contest" in designs:
         raise problem(f"{tune.metric} ends at a target, and the runs of a contest go on to their end; use accuracy",
                       place)
+
+
+def drawn_again(suite: Suite) -> list[Contender]:
+    """Return the contenders of a suite of a plan, tuned or being tuned, with the settings that its declared search
+    draws; none if they cannot be drawn here.
+    """
+    if suite.tuned is not None:
+        suite = suite.model_copy(update={"tune": suite.tuned.tune, "settings": (), "tuned": None,
+                                         "master_seed": suite.tuned.master_seed})
+    try:
+        return contenders(suite, unlocated)
+    except SuiteError:
+        return []  # a search of plug-ins that are not here
 
 
 def tuning_seed(suite: Suite) -> int:

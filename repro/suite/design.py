@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, DEFAULT_WITHOUT_TARGET
-from repro.suite.sequential import ANYTIME_LEAST, Sequential
 
 Judges = Literal["trial", "mean", "nothing"]
 """What a target judges. trial: whether each trial reached it. mean: the mean quality of all trials at their end (design
@@ -22,6 +21,8 @@ FULL_BUDGET = ("fixed_budget", "contest")
 DEFAULT_METRICS: Mapping[Judges, str] = {
     "trial": DEFAULT, "mean": DEFAULT_OF_A_CONTEST, "nothing": DEFAULT_WITHOUT_TARGET}
 """The metric by which cells are compared where no contrast is declared; not of measurements."""
+LEAST_REPEATS = 5
+"""Trials of each cell that a result needs (method.md section 3); fewer make a smoke test."""
 PlanKind = Literal["suite", "tuning", "reproduction", "calibration"]
 
 
@@ -70,6 +71,15 @@ class Design:
         """Repeats that every cell has, however early the run stops."""
         return self.repeats
 
+    def of(self, judges: Judges, judged: tuple[int, ...]) -> Design:
+        """Return the design of a plan.
+
+        Args:
+            judges: as far as its cells can run on a machine.
+            judged: places of the two cells of the primary contrast.
+        """
+        return replace(self, judges=judges)
+
     def repeats_of(self, place: int) -> int:
         """Return the most repeats of the cell at a place in the plan."""
         return self.repeats
@@ -83,47 +93,6 @@ class Design:
     def words(self) -> str:
         """The looks and their nominal levels; "" for a fixed number."""
         return ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SequentialDesign(Design):
-    """Repeats of the two cells of the primary contrast until a look settles it; the others stop at the first look."""
-
-    sequential: Sequential
-    judged: tuple[int, ...] = ()
-    """Places of the two cells in the plan; () of a suite that was not planned."""
-
-    @property
-    def anytime(self) -> bool:
-        return self.sequential.anytime
-
-    @property
-    def looks(self) -> tuple[int, ...]:
-        return self.sequential.looks or tuple(range(ANYTIME_LEAST, self.repeats + 1))
-
-    @property
-    def common(self) -> int:
-        return self.looks[0]
-
-    def repeats_of(self, place: int) -> int:
-        return self.repeats if place in self.judged else self.common
-
-    @property
-    def rule(self) -> str:
-        if self.anytime:
-            return "an e-process of sign flips, valid at every n"
-        spending, power = self.sequential.spending, self.sequential.power
-        return f"bounds by alpha spending ({spending}{f', t^{power:g}' if spending == 'power' else ''})"
-
-    @property
-    def words(self) -> str:
-        if self.anytime:
-            places = ", ".join(map(str, self.sequential.looks)) or f"every pair from {self.common} to {self.repeats}"
-            return f"after {places}, by an e-process that is valid at every n"
-        levels = self.sequential.levels()
-        return (f"{', '.join(str(level.n) for level in levels)} pairs; p needed for a difference "
-                f"{', '.join(f'{level.difference:.4f}' for level in levels)}, for each side of same "
-                f"{', '.join(f'{level.same:.4f}' for level in levels)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,11 @@ class MetricSpec:
         return self.rate or self.unit in ("s", "samples/s", "tokens/s")
 
     @property
+    def by_training(self) -> bool:
+        """Training alone decides the figure, so a training that is repeated has it again."""
+        return self.fixed_budget or (self.to_target and not self.clocked)
+
+    @property
     def drift_sign(self) -> float:
         """1 if a slower machine makes the figure larger, -1 if smaller; of a figure with a clock in it."""
         return 1.0 if self.better == "lower" else -1.0

@@ -13,12 +13,12 @@ from repro.core.errors import nearest
 from repro.core.frozen import Frozen, digest
 from repro.core.random_streams import SEEDS_BELOW
 from repro.core.redact import without_users
-from repro.suite.design import DEFAULT_METRICS, JUDGES, Design, SequentialDesign, judges_of_all
+from repro.suite.design import DEFAULT_METRICS, JUDGES, Design, judges_of_all
 from repro.suite.field_problem import FieldProblem, SuitePart
 from repro.suite.kinds.kinds import AnyTrialConfig, default_metric
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, METRICS
-from repro.suite.sequential import Sequential, with_last_look
+from repro.suite.sequential import Sequential, SequentialDesign, with_last_look
 from repro.suite.tune import MOST_SETTINGS, Setting, Tune, Tuned
 
 METHOD: Final = "2.0"

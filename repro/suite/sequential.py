@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ from pydantic import Field, StrictInt, model_validator
 
 from repro.stats.exact_tests import EXACT_PAIRS, sign_flip_floor
 from repro.stats.sequential import MOST_LOOKS, LookLevel, look_levels
+from repro.suite.design import Design, Judges
 from repro.suite.field_problem import FieldProblem, SuitePart
 
 ANYTIME_LEAST = 7
@@ -79,6 +81,50 @@ class Sequential(SuitePart):
     def levels(self) -> tuple[LookLevel, ...]:
         """Return the nominal levels of the looks; not with anytime."""
         return look_levels(self.looks, self.spending, self.power)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequentialDesign(Design):
+    """Repeats of the two cells of the primary contrast until a look settles it; the others stop at the first look."""
+
+    sequential: Sequential
+    judged: tuple[int, ...] = ()
+    """Places of the two cells in the plan; () of a suite that was not planned."""
+
+    @property
+    def anytime(self) -> bool:
+        return self.sequential.anytime
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        return self.sequential.looks or tuple(range(ANYTIME_LEAST, self.repeats + 1))
+
+    @property
+    def common(self) -> int:
+        return self.looks[0]
+
+    def of(self, judges: Judges, judged: tuple[int, ...]) -> Design:
+        return replace(self, judges=judges, judged=judged)
+
+    def repeats_of(self, place: int) -> int:
+        return self.repeats if place in self.judged else self.common
+
+    @property
+    def rule(self) -> str:
+        if self.anytime:
+            return "an e-process of sign flips, valid at every n"
+        spending, power = self.sequential.spending, self.sequential.power
+        return f"bounds by alpha spending ({spending}{f', t^{power:g}' if spending == 'power' else ''})"
+
+    @property
+    def words(self) -> str:
+        if self.anytime:
+            places = ", ".join(map(str, self.sequential.looks)) or f"every pair from {self.common} to {self.repeats}"
+            return f"after {places}, by an e-process that is valid at every n"
+        levels = self.sequential.levels()
+        return (f"{', '.join(str(level.n) for level in levels)} pairs; p needed for a difference "
+                f"{', '.join(f'{level.difference:.4f}' for level in levels)}, for each side of same "
+                f"{', '.join(f'{level.same:.4f}' for level in levels)}")
 
 
 def with_last_look(data: Any) -> Any:

@@ -17,7 +17,7 @@ from pydantic import Field, GetJsonSchemaHandler, StrictInt, model_validator
 
 from repro.core.errors import nearest
 from repro.core.random_streams import SEEDS_BELOW, Streams
-from repro.suite.field_problem import FieldProblem, SuitePart
+from repro.suite.field_problem import FieldProblem, SuitePart, as_text
 from repro.suite.metrics import METRICS
 
 MOST_TRIALS = 1000
@@ -236,6 +236,11 @@ MAX_DRAWS = 100_000
 MAX_GRID = 100_000
 Settings = dict[str, Any]
 """Field (dotted path) -> value."""
+
+
+def setting_text(values: Mapping[str, Any]) -> str:
+    """Return a setting as people read it: `optimizer.lr 0.1, batch.global 64`."""
+    return ", ".join(f"{name} {as_text(value)}" for name, value in sorted(values.items()))
 
 
 def draw_settings(

@@ -74,7 +74,7 @@ def summary_row(item: Summary, origin: str | None) -> Row:
                 "n": item.n, "ok": item.ok, "statuses": statuses, "median": item.median}
     return row | bounds("median", item.interval) | bounds("success", item.success) | {
         "coefficient_of_variation": item.coefficient_of_variation, "outliers": sum(item.outliers),
-        "resumed": item.resumed, "median_epochs": item.median_epochs,
+        "resumed": item.resumed, "trainings": item.trainings, "median_epochs": item.median_epochs,
         "median_samples_per_second": item.median_samples_per_second, "median_final": item.median_final,
     }
 

@@ -21,8 +21,6 @@ from repro.record.result.results import Result, figures_of
 
 from .cell_tables import cell_rows
 from .operations import check_rows, measure_rows
-from .scores import profile_rows, score_rows, score_time_rows
-from .tuning import setting_rows, space_rows, tuning_rows
 from .values import Row, Value, plain
 from .verdicts import claim_rows, comparison_rows, effect_rows, interaction_rows, pair_rows
 
@@ -59,10 +57,6 @@ def tables(record: Record) -> list[Table]:
               tuple(effect_rows(answers.effects, origin))),
         Table("interactions", "One row per difference of a main effect between levels of another factor",
               tuple(interaction_rows(answers.effects, origin))),
-        *_scores(answers),
-        Table("tuning", "One row per tuned contender", tuple(tuning_rows(answers.tuning, origin))),
-        Table("tuning_settings", "One row per setting that was tried", tuple(setting_rows(answers.tuning, origin))),
-        Table("tuning_spaces", "One row per field of a contender's search space", tuple(space_rows(answers.tuning))),
         Table("claims", "One row per claim of a contest about the quality of a cell",
               tuple(claim_rows(answers.claims, answers.origins))),
         Table("comparisons", "One row per verdict, the declared contrast first",
@@ -83,14 +77,6 @@ def tables(record: Record) -> list[Table]:
             {"cell": plain(item.label), "reason": plain(item.reason)} for item in record.plan.skipped)),
     ]
     return [table for table in found if table.rows]
-
-
-def _scores(answers: Findings) -> Iterable[Table]:
-    found = answers.ranking
-    if found is not None:
-        yield Table("scores", "One row per contender over all workloads", tuple(score_rows(found)))
-        yield Table("score_times", "One row per contender and workload", tuple(score_time_rows(found)))
-        yield Table("score_profiles", "One row per contender and factor of the best time", tuple(profile_rows(found)))
 
 
 def about(answers: Findings) -> Row:

@@ -22,20 +22,16 @@ from repro.core.errors import TrackingError, UsageError
 from repro.core.redact import redacted
 from repro.record.folder.store import RunFolder
 from repro.runner import mlflow_ui
-from repro.runner import tracking as tracking
-from repro.runner.mlflow_ui import Shown, open_ui, page, ui_command
+from repro.runner.mlflow_ui import open_ui, ui_command
 from repro.runner.tracking import Tracker
 from tests.commands import environment, free_port
-from tests.flow.mlflow_stores import SMALL, later, named, reporter
+from tests.flow.mlflow_stores import QUIET, SMALL, later, named, reporter
 from tests.records import make_record
 from tests.tracking_server import Site
 from tests.waiting import LONG_SECONDS, until
 
 pytest.importorskip("mlflow")
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # MLflow's and SQLAlchemy's own
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # MLflow keeps its database connections open
-]
+pytestmark = QUIET
 SECRET = "hunter2secret"
 
 
@@ -80,7 +76,7 @@ def test_a_server_that_never_answers_is_given_up_soon(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("uri", "said"), [
-    ("foo://somewhere/x", "foo://somewhere/x: MLflow has no tracking store of scheme 'foo'; valid schemes: http,"),
+    ("foo://somewhere/x", "foo://somewhere/x: MLflow has no tracking store of this scheme; set MLFLOW_TRACKING_URI="),
     ("sqlite:////proc/mlflow.db", "////proc/mlflow.db: cannot be written (No such file or directory); set MLFLOW"),
     ("sqlite:////no/such/folder/mlflow.db", "cannot be written (No such file or directory)"),
 ])
@@ -196,12 +192,8 @@ def test_tracker_never_waits_longer_than_requested_and_leaves_no_process(
         assert child.returncode is not None
 
 
-@pytest.mark.parametrize("starts", [1, 2])
-def test_tracker_continues_when_its_child_is_killed(
-    starts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_goes_on_when_its_tracking_process_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
-    monkeypatch.setattr(tracking, "STARTS", starts)
     tracker = Tracker(make_record(tmp_path / "run", SMALL, only=1).folder.root)
     child = tracker._child
     assert child is not None
@@ -212,7 +204,7 @@ def test_tracker_continues_when_its_child_is_killed(
     ended = tracker.finish(30.0)
     assert ended.pending
     assert ended.left == "1 of 1 trials"
-    assert ("the tracking process ended" if starts == 1 else "the connection is refused") in ended.problem
+    assert "the tracking process ended" in ended.problem
 
 
 def test_the_child_ends_with_its_parent(store: str, tmp_path: Path) -> None:
@@ -282,6 +274,7 @@ def test_ui_without_an_experiment_addresses_the_runs_written_last(
     open_ui(store)
     for name in ("first", "last"):
         reporter(store).write(make_record(tmp_path / name, named(SMALL, name), only=1), tmp_path)
+        MlflowClient(store).create_run(str(1 + (name == "last")))  # begins now; made records begin together
     open_ui(store)
     open_ui(store, experiment="first")
     open_ui(f"sqlite:///{tmp_path}/none.db")
@@ -308,6 +301,4 @@ def test_ui_command_names_the_store() -> None:
     assert command[1:4] == ["-m", "mlflow", "ui"]
     assert command[command.index("--backend-store-uri") + 1] == "sqlite:////a/b.db"
     assert ui_command(None, "127.0.0.1", 1)[-1] == f"sqlite:///{Path.cwd()}/mlflow.db"
-    assert page("http://h/", None) == "http://h/#/experiments?workflowType=machine_learning"
-    assert page("http://h/", Shown("3")) == "http://h/#/experiments/3/runs?workflowType=machine_learning"
     assert RunFolder(Path("x")).tracking == Path("x/tracking.json")

@@ -18,8 +18,8 @@ from repro.suite.planning.cell import Cell
 from repro.tables.text import Number, number, ratios, seconds, shortened, without_paths
 
 from ..cells import COLORS, DASHES, SYMBOLS, CellMark
-from ..document import milliseconds
-from ..traffic import NEGLIGIBLE, counted, kibibytes, steps_of
+from ..document import kibibytes, milliseconds
+from ..traffic import NEGLIGIBLE, counted, steps_of
 
 LEAST_CELLS = 3
 """Fewest cells for a fit of the two parameters."""

@@ -58,6 +58,8 @@ def error_bars(facts: Facts) -> Judged:
     same = [cell.label for cell in ran if len({run.seed for run in cell.runs}) < 2]
     if same:
         return "fail", f"all runs have one seed, so nothing varies that an error bar could show: {join(same)}"
+    if repeated := [cell.repeated for cell in ran if cell.repeated]:
+        return "fail", f"an error bar would be that of repeated trainings: {join(repeated)}"
     least = min(len(cell.runs) for cell in ran)
     if any(cell.interval is None for cell in ran):
         return "cannot tell", f"{least} runs or more of different seeds in each of {many(ran, 'cell')}; whether an " \

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from repro.compare import Comparison
-from repro.compare.ranking.tuning_check import TuningCheck
+from repro.compare.tuning_check import TuningCheck
 from repro.compare.verdict.convergence import Convergence
 from repro.record.folder.ledger import Attempt
 
@@ -87,6 +87,9 @@ class CellFacts:
     loopback: bool = False
     """All ranks were processors of one machine: no link is between them."""
     simulated: bool = False
+    repeated: str = ""
+    """Statement that some of its runs are one training repeated; "" if they are not, or their evaluations are unknown.
+    """
     fault: str = ""
     """Reason why the rules of its own program reject its score; "" if they accept it or there are none."""
 

@@ -8,11 +8,13 @@ from typing import Any
 
 from repro.audit.rules.facts import CellFacts, DataFacts, Facts, RunFacts
 from repro.compare import Summary
+from repro.compare.evidence.repeated import repeated_in
 from repro.compare.findings import findings
 from repro.core.frozen import canonical
 from repro.record.derive.trial_log import reached
 from repro.record.environment.environment import DataSet, Environment
 from repro.record.folder.store import Record
+from repro.record.result.remarks import joined
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.suite.kinds.kinds import AnyStop
@@ -79,7 +81,7 @@ def _cell(record: Record, cell: Cell, results: Sequence[Result]) -> CellFacts:
         bandwidth=min((item.network.slowest for item in results if item.network), default=None),
         loopback=record.environment.device == "cpu" and not record.nodes.nodes
         and all(item.network is None for item in results),
-        simulated=choices.origin == "simulated",
+        simulated=choices.origin == "simulated", repeated=joined(repeated_in(cell, results)),
     )
 
 

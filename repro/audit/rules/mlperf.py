@@ -78,6 +78,8 @@ def distinct_seeds(facts: Facts) -> Judged:
     twice = [cell.label for cell in facts.cells if _repeated(cell)]
     if twice:
         return "fail", f"two runs of one cell share their seed or the numbers drawn from it: {join(twice)}"
+    if repeated := [cell.repeated for cell in facts.cells if cell.repeated]:
+        return "fail", join(repeated)
     unstated = sum(run.seed is None for _, run in facts.runs)
     if unstated:
         return lacks(facts, f"no seed logged in {unstated} of {many(facts.runs, 'run')}")

@@ -316,8 +316,8 @@ class RankBench:
         algorithm = contender.algorithm
         if algorithm is None:
             return {"formula_bytes": None, "path_bytes": None, "model_seconds": None}
-        cost = algorithm.cost(self.world, count, ITEMSIZE)
-        return {"formula_bytes": algorithm.busiest(self.world, count, ITEMSIZE).sent, "path_bytes": cost.path_bytes,
+        sent, _, cost = algorithm.load("all_reduce", self.world, count, ITEMSIZE)
+        return {"formula_bytes": max(sent), "path_bytes": cost.path_bytes,
                 "model_seconds": self.model.seconds(cost)}
 
     def _affordable(self, contender: Contender, count: int) -> bool:

@@ -68,7 +68,7 @@ class CommPoint(Frozen):
     sent_bytes: int | None
     """Bytes of the busiest rank, counted by its meter; None: the backend does not count."""
     formula_bytes: int | None
-    """Bytes of the busiest rank by the algorithm's closed form."""
+    """Bytes of the busiest rank by the algorithm's schedule."""
     bound_seconds: float
     """2(p-1)/p S/B: no all-reduce over links of rate B can be faster (Patarasuk and Yuan, 2009)."""
     own_seconds: float | None
@@ -188,16 +188,6 @@ class WorldResult(Frozen):
         return max(found, default=None)
 
 
-class MpiResult(Frozen):
-    """Times of Open MPI's MPI_Allreduce over TCP on the same ranks, or the problem."""
-
-    world: int
-    version: str = ""
-    seconds: dict[int, tuple[float, ...]] = Field(default_factory=dict)
-    """Size -> seconds per call on the slowest rank, by repetition."""
-    problem: str = ""
-
-
 class CommOutcome(Frozen):
     """Result of one run of the benchmark."""
 
@@ -213,7 +203,6 @@ class CommOutcome(Frozen):
     seconds: float
     seed: int
     worlds: tuple[WorldResult, ...]
-    mpi: tuple[MpiResult, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return everything, with the derived figures next to the raw ones."""

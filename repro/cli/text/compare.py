@@ -16,13 +16,11 @@ from repro.core.markdown import escaped
 from repro.core.redact import Scrubber
 from repro.tables.cell_tables import group_tables, spread_table
 from repro.tables.layout import NOTHING, TextTable, as_markdown, compact
-from repro.tables.scores import score_table, score_time_table
 from repro.tables.verdicts import ALONE, FOOTNOTE, claim_table, comparison_table, effect_table
 
 if TYPE_CHECKING:
     from repro.audit.audit import Audit
     from repro.compare.design.calibration import Calibration
-    from repro.compare.ranking.score_runs import Scored
     from repro.compare.runs.runs import Compared
     from repro.compare.verdict.convergence import Convergence
 
@@ -53,10 +51,9 @@ DIGITS = 4
 """Of ratios."""
 
 
-def print_compared(found: Compared, console: Console | None = None) -> None:
+def print_compared(found: Compared) -> None:
     """Print the cells, the comparisons and their reasons; colours only on a terminal."""
-    console = console or stdout(200)
-
+    console = stdout(200)
     say = console.lines
     say(f"{found.suite}, digest {found.digest[:16]}, method {found.method}: {METRICS[found.metric].noun}")
     print_table(spread_table(found.summaries, found.origins), console)
@@ -189,30 +186,13 @@ def quality_lines(claims: Sequence[Claim]) -> list[str]:
             for text in (f"quality of {item.sentence}", *(f"caution: {item.label}: {note}" for note in item.cautions))]
 
 
-def print_scored(scored: Scored, console: Console | None = None) -> None:
-    """Print medians, scores and what they rest on."""
-    console = console or stdout(200)
-    found = scored.found
-    console.lines(
-        *(f"{name}, digest {digest[:16]}, method {method}: {METRICS[found.metric].noun}"
-          for name, digest, method in scored.suites),
-        f"{len(found.workloads)} workloads, {len(found.contenders)} contenders by {', '.join(found.by)}; ratios to "
-        f"{found.reference}; {' and '.join(found.origins)} on {scored.machine}")
-    print_table(score_time_table(found, digits=4), console)
-    print_table(score_table(found, digits=4).without(("Withheld",)), console)
-    console.lines(*(f"withheld: {item.name}: {item.withheld}" for item in found.contenders if item.withheld),
-                  *(f"left out: {name}: {reason}" for name, reason in found.left_out),
-                  *(f"caution: {text}" for text in found.cautions),
-                  *(f"note: {text}" for text in (*found.notes, *scored.notes)))
-
-
 ORIGINS = {"record": "a run of this harness", "mlperf": "MLPerf results", "dawnbench": "DAWNBench entries",
            "speedrun": "records of a speed-run", "mlflow": "an MLflow experiment"}
 
 
-def print_audit(found: Audit, console: Console | None = None) -> None:
+def print_audit(found: Audit) -> None:
     """Print every rule with its verdict and evidence; colours only on a terminal."""
-    console = console or stdout(160)
+    console = stdout(160)
     heads = ("Verdict", "Rule", "", "Title", "Evidence")
     print_table(TextTable(
         f"{found.title}: {ORIGINS[found.origin]}, {found.cells} cells, {found.runs} runs", heads, (False,) * len(heads),

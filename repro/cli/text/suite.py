@@ -15,13 +15,12 @@ from repro.core.errors import visible
 from repro.core.source_code import SourceCode, is_file_kind
 from repro.record.tuning import RULE, TunedContender, Tuning, TuningCost
 from repro.seams.preconditioner import Work
-from repro.suite.contenders import contender_label
+from repro.suite.levels import contender_label
 from repro.suite.metrics import METRICS
 from repro.suite.model import Suite
 from repro.suite.planning.plan import Cost, Plan, estimate
-from repro.suite.tune import Space, Tune
+from repro.suite.tune import Space, Tune, setting_text
 from repro.tables.cell_tables import median_text
-from repro.tables.tuning import setting_text
 
 if TYPE_CHECKING:
     from repro.cli.workflows.run import Ended

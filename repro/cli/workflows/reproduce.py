@@ -16,6 +16,7 @@ from repro.bundle.source import open_record
 from repro.bundle.verify import verify
 from repro.cli.terminal import command, say
 from repro.cli.workflows.run import execute
+from repro.compare.evidence.repeated import repeated_cells
 from repro.core.errors import Exit, OutputError, RecordModified, UsageError, nearest
 from repro.core.files import read_bounded, write_json
 from repro.core.frozen import Frozen
@@ -97,6 +98,7 @@ def reproduce(
                              f"verify {source}`, to reproduce it nevertheless add --force")
     with open_record(source) as root:
         first = read_record(root)
+        require_trainings(source, first)
         require_code(str(source), first.plan.cells, code)
         if files := classes_from_files(first.plan):
             allow_code_of(first.folder.code, ((item.kind, item.code) for item in files))
@@ -123,6 +125,19 @@ def reproduce(
         found = judge(first, second, chosen, terms)
     write_json(folder.root / FILE, {**origin, **found.as_json()})
     return Reproduced(found, str(source), checked.identity, folder.root)
+
+
+def require_trainings(source: Path, record: Record) -> None:
+    """Refuse to reproduce a figure that training alone decides from a record of one training repeated.
+
+    Raises:
+        UsageError: a cell of it has only one training.
+    """
+    spec = METRICS[record.plan.suite.metric]
+    for item in repeated_cells(record) if spec.by_training else ():
+        if item.trainings == 1:
+            raise UsageError(f"{source}: is a record of one training repeated ({item.short}), so its {spec.noun} "
+                             "cannot be reproduced; in a new run let every trial train with its own seed")
 
 
 def figures_sha256(record: Record) -> str:
@@ -232,8 +247,7 @@ def reduce_plan(plan: Plan, chosen: Sequence[tuple[str, int]], machine: Machine,
     """Return the plan of the record with the chosen trials only, its cells as written.
 
     Args:
-        order_seed: for an order of its own: what only the order caused must not be reproduced with it. A record of
-            method 1.0 has none; its trials keep their order.
+        order_seed: for an order of its own: what only the order caused must not be reproduced with it.
 
     Raises:
         UsageError: this machine cannot run a cell, or a plug-in is not installed; the message gives the reason.

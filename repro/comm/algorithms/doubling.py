@@ -9,7 +9,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from repro.comm.algorithm import Algorithm, Operation, per_chunk
-from repro.comm.schedule import Busiest, Span, Transfer, chunks, cut
+from repro.comm.schedule import Span, Transfer, chunks, cut
 
 
 class _Doubling(Algorithm):
@@ -78,12 +78,6 @@ class Butterfly(_Doubling):
             for place in range(min(1 << bit, world - (1 << bit))):
                 yield Transfer(bit, (root + place) % world, (root + place + (1 << bit)) % world, 0, count, False)
 
-    def busiest(self, world: int, count: int, itemsize: int) -> Busiest:
-        """Return S per bit of q, and S more on a rank that adds the data of a rank past q."""
-        core = largest_power_of_two(world)
-        size = (core.bit_length() - 1 + int(core < world)) * count * itemsize
-        return Busiest(size, size)
-
 
 def largest_power_of_two(world: int) -> int:
     """Return the largest power of two that is at most `world`."""
@@ -144,18 +138,6 @@ class HalvingDoubling(_Doubling):
 
     def reduce_scatter(self, world: int, count: int, itemsize: int) -> Iterator[Transfer]:
         return in_pieces(halving(cut(count, world), first_round=0), per_chunk(self.chunk_kib, itemsize))
-
-    def busiest(self, world: int, count: int, itemsize: int) -> Busiest:
-        """Rank r sends all but segment r, then blocks of 1, 2, ..., q/2 segments; S more to add a rank past q."""
-        core = largest_power_of_two(world)
-        segments = cut(count, core)
-        found = []
-        for rank in range(core):
-            blocks = sum(segments[rank // size * size + size - 1].stop - segments[rank // size * size].start
-                         for size in (1 << bit for bit in range(core.bit_length() - 1)))
-            guest = count if rank + core < world else 0
-            found.append(count - segments[rank].size + blocks + guest)
-        return Busiest(max(found) * itemsize, max(found) * itemsize)
 
 
 def halving(segments: list[Span], first_round: int) -> Iterator[Transfer]:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from repro.comm.algorithm import Algorithm, Operation, per_chunk
-from repro.comm.schedule import Busiest, Span, Transfer, chunks, cut
+from repro.comm.schedule import Span, Transfer, chunks, cut
 from repro.seams.plugin import Setting
 
 PIECES, LEAST_BYTES = 2, 64 << 10
@@ -62,19 +62,6 @@ class Ring(Algorithm):
         for index, piece in enumerate(chunks(Span(0, count), per_chunk(min(self.chunk_kib, 256.0), itemsize))):
             for hop in range(world - 1):
                 yield Transfer(index + hop, (root + hop) % world, (root + hop + 1) % world, *piece, False)
-
-    def busiest(self, world: int, count: int, itemsize: int) -> Busiest:
-        """Rank r sends everything twice except segments r + 1 and r + 2: 2(p-1)/p x S if p divides the elements."""
-        return ring_busiest(world, count, itemsize)
-
-
-def ring_busiest(world: int, count: int, itemsize: int) -> Busiest:
-    """Return the bytes of a ring's busiest rank: everything twice except the smallest pair of neighbouring segments."""
-    if world == 1:
-        return Busiest(0, 0)
-    sizes = [span.size for span in cut(count, world)]
-    spared = min(sizes[rank] + sizes[(rank + 1) % world] for rank in range(world))
-    return Busiest((2 * count - spared) * itemsize, (2 * count - spared) * itemsize)
 
 
 def rounds(segments: list[list[Span]]) -> int:
@@ -158,29 +145,6 @@ class Hierarchical(Algorithm):
             yield from whole_ring(segments[(place + 1) % self.group], [team[place] for team in teams], hops)
         for team in teams:
             yield from circulate([[span] for span in segments], team, hops + 2 * (len(teams) - 1), 1, adds=False)
-
-    def busiest(self, world: int, count: int, itemsize: int) -> Busiest:
-        """Sum a rank's ring inside its group and its ring between groups; a master also gathers and scatters.
-
-        With S_i segments of the group, a member at place i sends S - S_(i+1) and S - S_(i+2) and receives S - S_i and
-        S - S_(i+1) in its group's rings; a master scatters, and gathers, S - S_1 more.
-        """
-        sizes, group, teams = [span.size for span in cut(count, self.group)], self.group, world // self.group
-        if self.form == "masters":
-            across = ring_busiest(teams, count, itemsize)
-            spared = sizes[1 % group], sizes[2 % group], sizes[0]
-            sent = (3 * count - 2 * spared[0] - spared[1]) * itemsize + across.sent
-            received = (3 * count - 2 * spared[0] - spared[2]) * itemsize + across.received
-            # A member's reduce-scatter, gather and all-gather; more than the master's only in tiny single groups.
-            least = (2 * count - min(sizes)) * itemsize if group > 1 else 0
-            return Busiest(max(sent, least), max(received, least))
-        found = []
-        for place in range(group):
-            own, before, after = (sizes[(place + shift) % group] for shift in (1, 0, 2))
-            across = ring_busiest(teams, own, itemsize)
-            found.append(((2 * count - own - after) * itemsize + across.sent,
-                          (2 * count - own - before) * itemsize + across.received))
-        return Busiest(max(sent for sent, _ in found), max(received for _, received in found))
 
 
 def whole_ring(span: Span, ranks: list[int], first_round: int) -> Iterator[Transfer]:

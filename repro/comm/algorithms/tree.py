@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from repro.comm.algorithm import Algorithm, Operation, per_chunk
-from repro.comm.schedule import Busiest, Span, Transfer, chunks, cut
+from repro.comm.schedule import Span, Transfer, chunks, cut
 from repro.seams.plugin import Setting
 
 
@@ -52,11 +52,6 @@ class ReductionTree(Algorithm):
         pieces = chunks(Span(0, count), per_chunk(self.chunk_kib, itemsize))
         return down(self.tree(world, root), pieces, first_round=0)
 
-    def busiest(self, world: int, count: int, itemsize: int) -> Busiest:
-        """Return S times the most links of one rank (its children and its parent): it sends and receives S on each."""
-        size = max(self.tree(world, root=0).degrees()) * count * itemsize
-        return Busiest(size, size)
-
 
 @dataclass(frozen=True, slots=True)
 class Tree:
@@ -71,14 +66,6 @@ class Tree:
         """Rounds until a chunk reaches the root."""
         return 1 + max((at for at, parent in zip(self.wave, self.parents, strict=True) if parent is not None),
                        default=-1)
-
-    def degrees(self) -> list[int]:
-        """Return the number of links of every rank: its children and its parent."""
-        found = [int(parent is not None) for parent in self.parents]
-        for parent in self.parents:
-            if parent is not None:
-                found[parent] += 1
-        return found
 
 
 def heap_tree(world: int, arity: int, root: int) -> Tree:
@@ -165,15 +152,6 @@ class Multicolor(Algorithm):
             yield from up(tree, pieces)
             yield from down(tree, pieces, first_round=tree.depth)
 
-    def busiest(self, world: int, count: int, itemsize: int) -> Busiest:
-        """Sum over colours the part's bytes times the rank's links in that colour's tree."""
-        trees = self.trees(world)
-        degrees = [tree.degrees() for tree in trees]
-        sizes = [part.size for part in cut(count, len(trees))]
-        most = max(sum(degree[rank] * size for degree, size in zip(degrees, sizes, strict=True))
-                   for rank in range(world))
-        return Busiest(most * itemsize, most * itemsize)
-
 
 class ParameterServer(Algorithm):
     """A synchronous parameter server whose shards live on the first k ranks.
@@ -212,11 +190,3 @@ class ParameterServer(Algorithm):
     def broadcast(self, world: int, count: int, itemsize: int, root: int) -> Iterator[Transfer]:
         """Pull only: the root sends to each rank."""
         return (Transfer(0, root, rank, 0, count, False) for rank in range(world) if rank != root)
-
-    def busiest(self, world: int, count: int, itemsize: int) -> Busiest:
-        """Return the bytes of the owner of the largest shard s: it pushes S - s and sends back (p - 1) s, and receives
-        as many.
-        """
-        largest = cut(count, min(self.shards, world))[0].size
-        size = (count + (world - 2) * largest) * itemsize if world > 1 else 0
-        return Busiest(size, size)

@@ -30,7 +30,7 @@ from repro.comm.runtime.program import (
     execute_rounds,
     own_rounds,
 )
-from repro.comm.runtime.wire import GroupWire, MissingRankFinder, NcclWire
+from repro.comm.runtime.wire import MissingRankFinder, NcclWire, Wire
 from repro.comm.schedule import Collectives, Operation
 from repro.core.errors import TrialError
 
@@ -75,11 +75,11 @@ def make_group(
     """Create a group that is not registered with `torch.distributed`; its ranks meet through `store`."""
     inner = PrefixStore("inner", store)
     wire = (_connect_nccl(inner, rank, world, timeout, torch.device(device)) if device.startswith("cuda")
-            else GroupWire(dist.ProcessGroupGloo(inner, rank, world, timeout), rank, world))
+            else Wire(dist.ProcessGroupGloo(inner, rank, world, timeout), rank, world))
     return AlgorithmGroup(algorithm, wire, meter, store, timeout.total_seconds())
 
 
-def _connect_nccl(store: Store, rank: int, world: int, timeout: timedelta, device: torch.device) -> GroupWire:
+def _connect_nccl(store: Store, rank: int, world: int, timeout: timedelta, device: torch.device) -> Wire:
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timeout
     # Only dist.ProcessGroup can put several messages into one NCCL call.
@@ -97,7 +97,7 @@ class AlgorithmGroup(ProcessGroup):
     """
 
     def __init__(
-        self, algorithm: Collectives, wire: GroupWire, meter: Meter, store: Store, timeout_seconds: float
+        self, algorithm: Collectives, wire: Wire, meter: Meter, store: Store, timeout_seconds: float
     ) -> None:
         rank, world = wire.rank, wire.world
         super().__init__(rank, world)  # type: ignore[call-arg]  # torch does not declare the constructor of subclasses

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -35,28 +34,29 @@ class Message(NamedTuple):
     sends: bool
 
 
-class Wire(ABC):
-    """Links from one rank to all others; between two ranks, messages arrive in the order in which they were sent."""
+class Wire:
+    """Links from one rank to all others, by the point-to-point operations of a gloo group; between two ranks, messages
+    arrive in the order in which they were sent.
+    """
 
-    def __init__(self, rank: int, world: int) -> None:
-        self.rank, self.world = rank, world
+    tag: ClassVar[int] = TAG
+
+    def __init__(self, inner: Any, rank: int, world: int) -> None:
+        self.inner, self.rank, self.world = inner, rank, world
         self.sent = self.received = 0
         """Bytes submitted so far, counted per message."""
         self._scratch: dict[torch.device, torch.Tensor] = {}
+        self._probes: list[Any] = []
 
     def send(self, tensor: torch.Tensor, peer: int) -> Pending:
         self.sent += tensor.nbytes
-        return self._send(tensor, peer)
+        work: Pending = self.inner.send([tensor], peer, self.tag)
+        return work
 
     def recv(self, tensor: torch.Tensor, peer: int) -> Pending:
         self.received += tensor.nbytes
-        return self._recv(tensor, peer)
-
-    @abstractmethod
-    def _send(self, tensor: torch.Tensor, peer: int) -> Pending: ...
-
-    @abstractmethod
-    def _recv(self, tensor: torch.Tensor, peer: int) -> Pending: ...
+        work: Pending = self.inner.recv([tensor], peer, self.tag)
+        return work
 
     def exchange(self, messages: Sequence[Message]) -> None:
         """Start all messages of a round together and wait for them."""
@@ -70,40 +70,6 @@ class Wire(ABC):
 
     def broken(self) -> list[int]:
         """Return the ranks whose links are known to be broken; empty if the wire cannot tell."""
-        return []
-
-    @abstractmethod
-    def close(self) -> None:
-        """Break all links, so that ranks that wait for this one wake up with an error."""
-
-    def scratch(self, elements: int, like: torch.Tensor) -> torch.Tensor:
-        """Return a buffer of `elements`, reused between calls; only one collective uses a wire at a time."""
-        size = elements * like.element_size()
-        kept = self._scratch.get(like.device)
-        if kept is None or kept.numel() < size:
-            kept = self._scratch[like.device] = torch.empty(size, dtype=torch.uint8, device=like.device)
-        return kept[:size].view(like.dtype)
-
-
-class GroupWire(Wire):
-    """Wire over the point-to-point operations of a gloo group."""
-
-    tag: ClassVar[int] = TAG
-
-    def __init__(self, inner: Any, rank: int, world: int) -> None:
-        super().__init__(rank, world)
-        self.inner = inner
-        self._probes: list[Any] = []
-
-    def _send(self, tensor: torch.Tensor, peer: int) -> Pending:
-        work: Pending = self.inner.send([tensor], peer, self.tag)
-        return work
-
-    def _recv(self, tensor: torch.Tensor, peer: int) -> Pending:
-        work: Pending = self.inner.recv([tensor], peer, self.tag)
-        return work
-
-    def broken(self) -> list[int]:
         # gloo refuses a message over a broken link at once. An accepted one stays unanswered until `close`.
         found = []
         for peer in (peer for peer in range(self.world) if peer != self.rank):
@@ -114,6 +80,7 @@ class GroupWire(Wire):
         return found
 
     def close(self) -> None:
+        """Break all links, so that ranks that wait for this one wake up with an error."""
         # gloo has no call for this, but a wait that times out closes all links of its group. Over a broken link there
         # is nothing to wait for: use the next one.
         for hop in range(1, self.world):
@@ -125,8 +92,16 @@ class GroupWire(Wire):
                 work.wait(timedelta(milliseconds=1))
             return
 
+    def scratch(self, elements: int, like: torch.Tensor) -> torch.Tensor:
+        """Return a buffer of `elements`, reused between calls; only one collective uses a wire at a time."""
+        size = elements * like.element_size()
+        kept = self._scratch.get(like.device)
+        if kept is None or kept.numel() < size:
+            kept = self._scratch[like.device] = torch.empty(size, dtype=torch.uint8, device=like.device)
+        return kept[:size].view(like.dtype)
 
-class NcclWire(GroupWire):
+
+class NcclWire(Wire):
     """Wire over the point-to-point operations of an NCCL group."""
 
     tag = 0

@@ -25,9 +25,11 @@ from repro.compare.evidence import drift
 from repro.compare.evidence.evidence import NO_SPREAD, ComparisonRequest, Evidence, examine, p_without_spread
 from repro.compare.evidence.pairing import CellTrials, cell_trials, mismatch, pairs_of
 from repro.compare.evidence.read_back import ReadBack
-from repro.compare.figures import bounds
+from repro.compare.evidence.repeated import repeated_in
+from repro.compare.figures import Repeated, bounds
 from repro.compare.verdict.family import ALPHA
 from repro.compare.verdict.verdict import judged
+from repro.record.result.remarks import joined
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.stats import log_ratios
@@ -99,6 +101,12 @@ class _Pair:
     theirs: CellTrials
 
     @property
+    def repeated(self) -> tuple[Repeated, ...]:
+        """The cells with fewer trainings than trials."""
+        sides = zip(self.cells, (self.ours, self.theirs), strict=True)
+        return tuple(found for cell, side in sides for found in repeated_in(cell, side.results.values()))
+
+    @property
     def failed(self) -> bool:
         """A trial failed, which tells nothing about either level."""
         return any(not meaning(status).counts for side in (self.ours, self.theirs) for status in side.without)
@@ -168,7 +176,9 @@ def _measure(
         [pair.ours for pair in pairs.values()], [pair.theirs for pair in pairs.values()])]
     evidence = examine(_cell(match.factor, match.candidate, design), _cell(match.factor, match.baseline, design),
                        sides[0], sides[1], asked)
-    if refusal := _refusal(pairs.values()):
+    repeated = tuple(dict.fromkeys(found for pair in pairs.values() for found in pair.repeated))
+    evidence = replace(evidence, repeated=repeated)
+    if refusal := _refusal(pairs.values()) or (joined(repeated) if asked.scale.by_training else ""):
         evidence = replace(evidence, refusal=refusal, advice=None)
     seeds = {pair.repeat for pair in evidence.pairs}
     effects = {} if evidence.refusal else {

@@ -14,8 +14,8 @@ from repro.compare.verdict.verdict import judged
 from repro.record.folder.ledger import Decision, Look
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
-from repro.suite.design import SequentialDesign
 from repro.suite.planning.plan import Plan
+from repro.suite.sequential import SequentialDesign
 
 WAITS = "judged once, when the primary contrast is settled or its last look has been taken"
 

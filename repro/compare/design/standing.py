@@ -9,8 +9,10 @@ from functools import cached_property
 
 from repro.compare.cells import CellIndex, ComparedCell, by_cell, factors_of, primary_pair
 from repro.compare.design.sequential import WAITS, TakenLook, before_looks, last_look, placed, rerun_refusals
+from repro.compare.evidence.repeated import repeated_in
 from repro.compare.figures import Claim, ClaimVerdict, Comparison, bounds
 from repro.record.folder.ledger import ENDS
+from repro.record.result.remarks import joined
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.stats import QualityClaim, mean_interval, or_none, quality_claim
@@ -54,6 +56,8 @@ def claim_of(cell: ComparedCell, results: Sequence[Result], declared: int) -> Cl
     if refusal := _refusal(results, declared):
         verdict, because = refusal
         return found.model_copy(update={"verdict": verdict, "because": because})
+    if repeated := repeated_in(cell, results):
+        return found.model_copy(update={"because": f"{joined(repeated)}; a t test needs different trainings"})
     values = [value for value in qualities if value is not None]
     if len(values) < 2:
         return found.model_copy(update={"because": "one run: a t test needs at least two"})

@@ -15,8 +15,9 @@ from repro.compare.evidence.drift import Slots
 from repro.compare.evidence.grid import Grid, grid_of
 from repro.compare.evidence.missed import Missed, missed
 from repro.compare.evidence.pairing import CellTrials, Observed, cell_trials, mismatch, pairs_of
+from repro.compare.evidence.repeated import one_of_each, repeated_in
 from repro.compare.evidence.stage import Stage, missed_p, stage_figures
-from repro.compare.figures import Adjusted, Advice, Estimate, Pair, TimeSplit, bounds
+from repro.compare.figures import Adjusted, Advice, Estimate, Pair, Repeated, TimeSplit, bounds
 from repro.record.result.status import meaning
 from repro.suite.design import FULL_BUDGET
 from repro.suite.metrics import METRICS, MetricSpec
@@ -83,6 +84,8 @@ class Evidence:
     missed: Missed | None = None
     grid: Grid | None = None
     """For a metric known at evaluations only: what the evaluation grids leave open."""
+    repeated: tuple[Repeated, ...] = ()
+    """Which of the two cells have fewer trainings than trials."""
 
     @property
     def design(self) -> Any:
@@ -165,7 +168,8 @@ def examine(
     """Compute all figures of one candidate and one baseline; the order of the results does not matter."""
     ours = cell_trials("the candidate", candidate_results, asked.scale)
     theirs = cell_trials("the baseline", baseline_results, asked.scale)
-    base = Evidence(candidate, baseline, asked, ours, theirs, (), 0)
+    repeated = (*repeated_in(candidate, ours.results.values()), *repeated_in(baseline, theirs.results.values()))
+    base = Evidence(candidate, baseline, asked, ours, theirs, (), 0, repeated=repeated)
     if ours.wrong or theirs.wrong:
         return replace(base, refusal=ours.wrong or theirs.wrong)
     if not asked.paired:
@@ -186,6 +190,9 @@ def _paired(base: Evidence) -> Evidence:
     have = len(base.ours.results.keys() & base.theirs.results.keys())
     early = "" if asked.planned is None or have >= asked.planned else (
         f"{have} of {asked.planned} planned pairs have run; no verdict before all have")
+    base = _of_trainings(base)
+    if base.refusal:
+        return base
     if base.ours.without or base.theirs.without:
         found = _with_missed(base)
         return replace(found, refusal=early) if early and not found.refusal else found
@@ -194,6 +201,23 @@ def _paired(base: Evidence) -> Evidence:
         return replace(base, refusal=early or text, advice=_MISSING if early else Advice(kind="more_pairs", n=6))
     found = _ratios(base)
     return replace(found, refusal=early or _outside(base), advice=_MISSING if early else None)
+
+
+def _of_trainings(base: Evidence) -> Evidence:
+    """Keep one trial of each training, or refuse, if the training alone decides the figure or that there is none."""
+    scale = base.asked.scale
+    missed = scale.to_target and bool(base.ours.without or base.theirs.without)
+    if not base.repeated or not (scale.by_training or missed):
+        return base
+    ours, theirs = one_of_each(base.ours, base.theirs, base.asked.paired)
+    if min(ours.n, theirs.n) < 2 or base.asked.stage is not None:
+        subject = scale.noun if scale.by_training else "trials that missed the target"
+        found = ", ".join(item.short for item in base.repeated)
+        return replace(base, advice=Advice(kind="own_seeds", n=6), refusal=(
+            f"{found}; says nothing about other seeds, so there is no verdict on {subject}"))
+    pairs = pairs_of(ours, theirs) if base.asked.paired else ()
+    n = len(pairs) if base.asked.paired else min(ours.n, theirs.n)
+    return replace(base, ours=ours, theirs=theirs, pairs=pairs, n=n, floor=stats.sign_flip_floor(max(1, n)))
 
 
 def _unknown(base: Evidence) -> str:
@@ -236,7 +260,7 @@ def _ratios(base: Evidence) -> Evidence:
         more=sum(a > b for a, b in zip(above, below, strict=True)),
         welch=_unpaired_figure(stats.welch_ratio, base.ours, base.theirs),
         probability_less=_unpaired_figure(stats.probability_less, base.ours, base.theirs),
-        split=split_of(base.ours, base.theirs, base.judged_pairs, base.asked.scale),
+        split=None if base.repeated else split_of(base.ours, base.theirs, base.judged_pairs, base.asked.scale),
         grid=grid_of(base.ours, base.theirs, base.asked.scale, paired=True),
     )
 
@@ -268,6 +292,9 @@ def _unpaired(base: Evidence) -> Evidence:
     unknown = _unknown(base)
     if unknown:
         return replace(base, refusal=unknown, advice=Advice(kind="lost_trials"))
+    base = _of_trainings(base)
+    if base.refusal:
+        return base
     if base.ours.without or base.theirs.without:
         found_missed = missed(base.ours, base.theirs, base.asked.scale, base.asked.horizon, paired=False)
         return replace(base, missed=found_missed, refusal=found_missed.refusal or _outside(base))

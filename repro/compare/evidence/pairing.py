@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Literal, Protocol
 
@@ -140,6 +140,12 @@ class CellTrials:
     def selections(self) -> set[str]:
         """Which training samples stayed, by the hash of their numbers; "": all of the data."""
         return {item.effective.get("selection", "") for item in self.results.values() if item.effective}
+
+    def only(self, repeats: Collection[int]) -> CellTrials:
+        """Return it without its other trials."""
+        results = {repeat: item for repeat, item in self.results.items() if repeat in repeats}
+        return replace(self, results=results, values={at: value for at, value in self.values.items() if at in results},
+                       without=Counter(item.status for at, item in results.items() if at not in self.values))
 
     def without_words(self) -> str:
         """`the candidate crashed in 2 of 6 trials and ran out of memory in 1`; "" if every trial has a figure."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from repro.compare.evidence.repeated import repeated_cells
 from repro.record.folder.store import Record
 from repro.record.result.remarks import Warned
 from repro.record.result.results import Result
@@ -54,7 +55,7 @@ class RunWarning:
 
 def run_warnings(record: Record) -> tuple[RunWarning, ...]:
     """Return the warnings about the machine, the course of the run and its trials."""
-    return (*_busy(record), *_incidents(record), *_trials(record))
+    return (*_busy(record), *_incidents(record), *_repeated(record), *_trials(record))
 
 
 def _busy(record: Record) -> Iterator[RunWarning]:
@@ -73,6 +74,12 @@ def _incidents(record: Record) -> Iterator[RunWarning]:
         by_kind.setdefault(item.kind, []).append(f"{item.trial_id}: {item.text}" if item.trial_id else item.text)
     for kind, texts in by_kind.items():
         yield RunWarning(TITLES.get(kind, kind), _listed(texts), "attempts", CONSEQUENCES.get(kind, ""))
+
+
+def _repeated(record: Record) -> Iterator[RunWarning]:
+    if found := [item.short for item in repeated_cells(record)]:
+        yield RunWarning("Repeated training", _listed(found), "trials",
+                         "says nothing about other seeds: only times get a verdict from repeats")
 
 
 def _trials(record: Record) -> Iterator[RunWarning]:

@@ -10,11 +10,14 @@ from repro.compare.cells import ComparedCell
 from repro.compare.evidence.evidence import Evidence
 from repro.compare.evidence.missed import Missed, sign_test
 from repro.compare.figures import Restricted
-from repro.compare.verdict.family import ALPHA, LEAST, FamilyShare
+from repro.compare.verdict.family import ALPHA, FamilyShare
 from repro.core.numbers import plain_sum
+from repro.suite.design import LEAST_REPEATS
 
 VISIBLE = 0.005
 """Relative distance between evaluations below which it is not worth a word."""
+
+UNSEEDED = "its command takes no {seed}, so it is unknown whether its trials have different seeds"
 
 
 def why_different(item: Evidence, share: FamilyShare, word: str) -> str:
@@ -88,7 +91,7 @@ def why_open(item: Evidence, share: FamilyShare) -> str:
     if share.family > 1 and item.p is not None and item.p <= ALPHA:
         return f"the 95 % interval excludes 1, but not after correction ({p_words(item, share)}); {counted}"
     if not item.asked.paired:
-        return f"{item.ours.n} trials against {item.theirs.n}; a result needs at least {LEAST} of each"
+        return f"{item.ours.n} trials against {item.theirs.n}; a result needs at least {LEAST_REPEATS} of each"
     test = "exact sign-flip test" if item.n <= stats.EXACT_PAIRS else "test"
     return f"the t interval excludes 1, but the {test} does not agree (p = {item.p:.3g}); {counted}"
 
@@ -169,14 +172,15 @@ def amount(value: float) -> str:
 
 def cautions(item: Evidence) -> list[str]:
     """Return the cautions that no interval shows."""
-    found = [*dict.fromkeys(_ungated(item.candidate, item.baseline)), *describe_resumed_trials(item),
+    found = [*_repeated(item), *dict.fromkeys(_ungated(item.candidate, item.baseline)), *_unseeded(item),
+             *describe_resumed_trials(item),
              *_missed_cautions(item), *_order_cautions(item)]
     found += _grid_cautions(item) if item.grid is not None else []
     found += _drift_cautions(item)
     if item.missed is not None and item.missed.restricted is not None and not item.missed.restricted.declared:
         found.append("the suite declares no horizon: the limit up to which all trials were observed is used")
-    if item.ours.n and item.theirs.n and not item.refusal and item.smallest < LEAST:
-        found.append(f"{item.smallest} trials are a smoke test, not a result; a result needs at least {LEAST}")
+    if item.ours.n and item.theirs.n and not item.refusal and item.smallest < LEAST_REPEATS:
+        found.append(f"{item.smallest} trials are a smoke test, not a result; a result needs at least {LEAST_REPEATS}")
     if item.interval is not None and item.interval.high > 4 * item.interval.low:
         found.append("the interval spans more than a factor of 4: the size of the difference is poorly known")
     return found
@@ -202,6 +206,20 @@ def _ungated(*cells: ComparedCell) -> Iterator[str]:
             yield unverified
         if reason := getattr(getattr(cell.choices, "gate", None), "skip", None):
             yield f"not gated: {reason} (that {cell.label} trains like the reference was not checked)"
+
+
+def _repeated(item: Evidence) -> list[str]:
+    """Return a caution for each cell with fewer trainings than trials; none if that is why there is no verdict."""
+    return [each.words for each in item.repeated if each.short not in item.refusal]
+
+
+def _unseeded(item: Evidence) -> list[str]:
+    """Return a caution for each program that is not given a seed, if the figure depends on its training."""
+    if not (item.asked.scale.to_target or item.asked.scale.by_training):
+        return []
+    repeated = {each.cell_id for each in item.repeated}
+    return [f"{cell.label}: {UNSEEDED}" for cell in (item.candidate, item.baseline)
+            if not getattr(cell.choices, "takes_seed", True) and cell.cell_id not in repeated]
 
 
 def _order_cautions(item: Evidence) -> list[str]:

@@ -11,6 +11,7 @@ from repro import stats
 from repro.compare.cells import ComparedCell, design_of
 from repro.compare.evidence.missed import censored, common_horizon, cut
 from repro.compare.evidence.pairing import is_meaningless, observe, watched_until
+from repro.compare.evidence.repeated import trainings
 from repro.compare.figures import Bounds, Estimate, bounds
 from repro.core.frozen import Frozen
 from repro.record.result.results import Result, figure
@@ -35,7 +36,8 @@ class Summary(Frozen):
     """None unless more than half of the trials reached the target."""
     interval: Bounds | None
     success: Bounds | None
-    """Wilson interval of the probability to reach the target, without trials whose end tells nothing about the cell."""
+    """Wilson interval of the probability to reach the target, by different trainings whose end tells something about
+    the cell."""
     statuses: dict[str, int]
     median_epochs: float | None
     median_samples_per_second: float | None
@@ -58,6 +60,8 @@ class Summary(Frozen):
     """Its trials ran to their end whatever their quality, and `ok` counts those that did."""
     resumed: int = 0
     """Trials resumed from a checkpoint: their clocks include the time lost."""
+    trainings: int = 0
+    """Different trainings among the trials whose end tells something about the cell."""
 
     @property
     def done(self) -> str:
@@ -79,22 +83,26 @@ def summarize(
     reached, n = sum(meaning(item.status).reached for item in ordered), len(ordered)
     judged = counted(item.status for item in ordered)
     complete = bool(found) and len(found) == n
+    different = {group[0] for group in trainings(ordered)}
+    own = [item for item in ordered if item.repeat in different]  # what says something about seeds
+    hits = sum(meaning(item.status).reached for item in own)
+    spread = [value for item in own if (value := figure(item, scale)) is not None] if scale.by_training else found
     middle = _censored_median(found, judged) if scale.to_target else _plain_median(found)
     return Summary(
         cell_id=cell.cell_id, label=cell.label, metric=metric, n=n, ok=reached, values=tuple(found), median=middle,
         statuses=dict(Counter(item.status for item in ordered)),
-        interval=bounds(stats.median_interval(found)) if complete else None,
-        success=bounds(stats.wilson(reached, judged)) if judged else None,
+        interval=bounds(stats.median_interval(spread)) if complete else None,
+        success=bounds(stats.wilson(hits, len(own))) if own else None, trainings=len(own),
         median_epochs=_censored_median([x for item in ordered if (x := item.epochs_to_target) is not None], judged),
         median_samples_per_second=_plain_median([x for item in ordered if (x := item.samples_per_second) is not None]),
         median_final=_plain_median([x for item in ordered if (x := item.final) is not None]),
-        coefficient_of_variation=stats.or_none(lambda: stats.coefficient_of_variation(found))
-        if complete and n > 1 else None,
+        coefficient_of_variation=stats.or_none(lambda: stats.coefficient_of_variation(spread))
+        if complete and len(spread) > 1 else None,
         outliers=tuple(stats.or_none(lambda: stats.outlier_marks(found)) or ()) if complete else (),
         has_target=isinstance(cell.choices, ProgramConfig | Mapping) or cell.choices.stop.has_target,
         contest=JUDGES.get(design_of(cell)) == "mean",
         resumed=sum(bool(item.resumed) for item in ordered),
-        **(_missed(ordered, scale, horizon) if scale.to_target and 0 < reached < judged else {}),
+        **(_missed(own, scale, horizon) if scale.to_target and 0 < hits < len(own) else {}),
     )
 
 

@@ -11,8 +11,8 @@ from repro.compare.evidence.evidence import Evidence
 from repro.compare.evidence.missed import Missed
 from repro.compare.figures import Advice, AdviceKind, Comparison, GridFacts, MarginTest, Verdict, bounds
 from repro.compare.verdict import sentences
-from repro.compare.verdict.family import ALPHA, LEAST, FamilyShare, can_be_same, shares_of
-from repro.suite.design import JUDGES
+from repro.compare.verdict.family import ALPHA, FamilyShare, can_be_same, shares_of
+from repro.suite.design import JUDGES, LEAST_REPEATS
 
 Decision = tuple[Verdict, str, Advice | None]
 """(verdict, because, what would settle it)."""
@@ -42,6 +42,7 @@ def _comparison(item: Evidence, share: FamilyShare) -> Comparison:
         log_rank_p=item.missed.log_rank_p if item.missed else None, probability_less=item.probability_less,
         equivalence=_margin_test(item, share.equivalence_p if adjusted else None), advice=advice,
         cautions=(*item.asked.cautions, *sentences.cautions(item)), refused=bool(item.refusal),
+        repeated=item.repeated,
         adjusted=item.adjusted, corrected=bounds(item.corrected(1 - share.level)),
         reachable=share.floor <= ALPHA, grid=_grid_facts(item),
     )
@@ -94,7 +95,7 @@ def _open_kind(item: Evidence, share: FamilyShare) -> AdviceKind:
 
 def _is_significant(item: Evidence, share: FamilyShare) -> bool:
     """The interval and the test must agree. The t interval assumes normal logs, the exact test assumes nothing."""
-    if share.p is None or share.p > ALPHA or (not item.asked.paired and item.smallest < LEAST):
+    if share.p is None or share.p > ALPHA or (not item.asked.paired and item.smallest < LEAST_REPEATS):
         return False
     if not item.is_apart(1 - share.level):
         return False
@@ -103,7 +104,7 @@ def _is_significant(item: Evidence, share: FamilyShare) -> bool:
 
 def _is_same(item: Evidence, share: FamilyShare) -> bool:
     """Two one-sided t tests inside the margin, at an n at which a test without assumptions could show it too."""
-    if item.equivalence is None or share.equivalence_p is None or item.smallest < LEAST:
+    if item.equivalence is None or share.equivalence_p is None or item.smallest < LEAST_REPEATS:
         return False
     edge, inside = math.log1p(item.asked.margin), item.equivalence.interval
     if math.log(inside.low) < -edge or math.log(inside.high) > edge:
@@ -119,7 +120,7 @@ def _out_of_reach(item: Evidence, share: FamilyShare) -> Decision:
     alone = item.floor > ALPHA
     needed = 6 if alone and share.family == 1 else stats.pairs_to_survive(share.family, ALPHA)
     # Where the primary contrast of the run was tested, a new run would test it again.
-    advice = Advice(kind="more_pairs" if alone else "declare_pairs", n=needed)
+    advice = Advice(kind="own_seeds" if item.repeated else "more_pairs" if alone else "declare_pairs", n=needed)
     if not alone:
         text = f"{item.n} pairs cannot be significant after Holm over the {share.family} contrasts shown; {needed} can"
         return "exploratory", text, advice

@@ -66,8 +66,6 @@ class Recomputation:
 
     def __init__(self, blocks: Sequence[nn.Module], compiled: bool) -> None:
         self.blocks, self.compiled = len(blocks), compiled
-        self.passes = 0
-        """Forward passes that were repeated; not counted in compiled blocks."""
         for block in blocks:
             self._wrap(block)
 
@@ -90,7 +88,6 @@ class Recomputation:
     @contextmanager
     def _again(self, block: nn.Module) -> Iterator[None]:
         """Repeat a forward pass without changing buffers: batch norm would count the same samples twice."""
-        self.passes += 1
         kept = [(buffer, buffer.detach().clone()) for buffer in block.buffers()]
         try:
             yield

@@ -39,6 +39,10 @@ OWNED: dict[str, str] = {
     "communication_data_type": "the trial's `precision` and `compression`",
     "zero_optimization.stage": "the engine's `stage`",
     "zero_optimization.overlap_comm": "the trial's `overlap`",
+    "zero_optimization.reduce_bucket_size": "the engine's `bucket_mib`",
+    "zero_optimization.zero_hpz_partition_size": "the engine's `hpz`",
+    "zero_optimization.zero_quantized_weights": "the engine's `quantized`",
+    "zero_optimization.zero_quantized_gradients": "the engine's `quantized`",
     "steps_per_print": _CLOCK,
     "timers": _CLOCK,
     "wall_clock_breakdown": _CLOCK,
@@ -50,18 +54,6 @@ OWNED: dict[str, str] = {
     "comms_logger": _CLOCK,
 }
 """Dotted keys of DeepSpeed's JSON that the user may not set -> what sets them."""
-
-
-def owned_keys(fragment: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the dotted keys of `fragment` that it may not set, each with what sets it."""
-    return [(key, OWNED[key]) for key in _dotted(fragment) if key in OWNED]
-
-
-def _dotted(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for key, value in tree.items():
-        yield f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            yield from _dotted(value, f"{prefix}{key}.")
 
 
 def deepspeed_config(
@@ -243,31 +235,26 @@ REFUSED: Mapping[str, str] = {
 
 
 def misplaced_keys(
-    fragment: Mapping[str, Any], elsewhere: Mapping[str, str]
+    tree: Mapping[str, Any], known: Keys = OPEN, above: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield (path, problem) of every key that a fragment may not hold, and of every value that a key does not take.
 
     Args:
-        elsewhere: dotted keys that exist and that the trial sets; they are not looked at.
+        known: the keys that the part `tree` of the fragment may have.
+        above: path of that part.
     """
-    yield from _misplaced(fragment, OPEN, (), elsewhere)
-
-
-def _misplaced(
-    tree: Mapping[str, Any], known: Keys, above: tuple[str, ...], elsewhere: Mapping[str, str]
-) -> Iterator[tuple[tuple[str, ...], str]]:
     for key, value in tree.items():
         path = (*above, str(key))
         name = ".".join(path)
-        if name in elsewhere:
-            continue
-        if name in REFUSED:
+        if name in OWNED:
+            yield path, f"key {name!r} is decided by {OWNED[name]}"
+        elif name in REFUSED:
             yield path, f"key {name!r} of DeepSpeed is not allowed: {REFUSED[name]}; allowed{_allowed(above, known)}"
         elif key not in known:
             yield path, f"DeepSpeed has no key {name!r}{nearest(str(key), known)}"
         elif isinstance(below := known[key], Mapping):
             if isinstance(value, Mapping):
-                yield from _misplaced(value, below, path, elsewhere)
+                yield from misplaced_keys(value, below, path)
             elif value is not None and not isinstance(value, bool):
                 yield path, f"key {name!r} of DeepSpeed takes a mapping, not {_shown(value)}"
         elif wanted := _unfit(value, below):

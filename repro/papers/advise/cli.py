@@ -35,9 +35,9 @@ FORMULAS = (
 )
 
 
-def print_advised(found: Advised, console: Console | None = None) -> None:
+def print_advised(found: Advised) -> None:
     """Print what was measured, what follows and how, and the check."""
-    console = console or stdout(160)
+    console = stdout(160)
     advice = found.advice
     console.print(line(f"pilot: {advice.pilot} ({advice.origin}); all predictions are modelled:"), soft_wrap=True)
     for text in FORMULAS:

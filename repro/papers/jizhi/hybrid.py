@@ -16,7 +16,7 @@ from repro.comm.algorithm import Algorithm, Operation
 from repro.comm.algorithms.doubling import Butterfly, HalvingDoubling
 from repro.comm.algorithms.ring import Ring
 from repro.comm.algorithms.tree import Multicolor, ParameterServer, ReductionTree
-from repro.comm.schedule import Busiest, Transfer
+from repro.comm.schedule import Transfer
 from repro.seams.plugin import Setting
 
 Name = Literal["direct", "butterfly", "halving-doubling", "ring", "tree", "multicolor", "backend"]
@@ -129,9 +129,6 @@ class Hybrid(Algorithm):
 
     def all_reduce(self, world: int, count: int, itemsize: int) -> Iterable[Transfer]:
         return CANDIDATES[self.pick(world, count * itemsize, itemsize)].all_reduce(world, count, itemsize)
-
-    def busiest(self, world: int, count: int, itemsize: int) -> Busiest:
-        return CANDIDATES[self.pick(world, count * itemsize, itemsize)].busiest(world, count, itemsize)
 
     def all_gather(self, world: int, count: int, itemsize: int) -> Iterable[Transfer]:
         return self._for("all_gather", world).all_gather(world, count, itemsize)

@@ -13,7 +13,7 @@ from statistics import mean, median
 
 from repro.comm.algorithm import Algorithm
 from repro.comm.cost_model import fit_parameters
-from repro.comm.schedule import ScheduleCost
+from repro.comm.schedule import ScheduleCost, bytes_by_rank
 from repro.core.errors import UsageError
 from repro.core.numbers import plain_sum
 from repro.papers.advise.exchange import Estimated, Exchange, algorithm_of, estimated
@@ -306,8 +306,8 @@ class _Line:
         towards = self.target.seconds(count, batch, steps, {
             seed: model.evaluation_seconds(count) for seed, model in models.items()})
         speed, reached = estimated(speeds), [item.seconds_to_target for item in known.values()]
-        formula_bytes = self.exchange.calls * self.algorithm.busiest(count, self.exchange.elements,
-                                                                     self.exchange.itemsize).sent if count > 1 else 0
+        moved = self.algorithm.all_reduce(count, self.exchange.elements, self.exchange.itemsize)
+        formula_bytes = self.exchange.calls * max(bytes_by_rank(moved, count, self.exchange.itemsize)[0])
         sent = [item.sent_bytes for item in known.values() if item.sent_bytes is not None]
         return ScaleRow(
             processes=count, batch=batch, fitted=count in self.fit, step=estimated(list(steps.values())),

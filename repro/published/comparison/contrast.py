@@ -16,7 +16,7 @@ from repro.compare.evidence.evidence import ComparisonRequest, Evidence, examine
 from repro.compare.verdict.verdict import judged
 from repro.core.errors import UsageError, nearest
 from repro.core.frozen import Frozen
-from repro.published.cells import FACTORS, SEVERAL, as_results
+from repro.published.cells import FACTORS, SEVERAL, as_result
 from repro.published.record import PublishedCell, PublishedResult, Score
 from repro.published.speedrun.claims import different_machines
 from repro.published.store import Published
@@ -246,7 +246,7 @@ def _results(item: Entry, metric: Metric) -> list[Result]:
     factor = item.cell.score.scaling_factor if METRICS[metric].timed else 1.0
     return [
         found if factor == 1.0 or found.tta_wall is None else
-        found.model_copy(update={"tta_wall": found.tta_wall * factor}) for found in as_results(item.results)
+        found.model_copy(update={"tta_wall": found.tta_wall * factor}) for found in map(as_result, item.results)
     ]
 
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 from repro.compare.design.standing import figures_in_words
 from repro.compare.figures import ClaimVerdict
-from repro.compare.verdict.family import ALPHA, LEAST
+from repro.compare.verdict.family import ALPHA
 from repro.core.frozen import Frozen
 from repro.published.contest_rules import Contest, StatedMean
 from repro.published.record import PublishedCell, PublishedResult
@@ -24,6 +24,7 @@ from repro.published.store import Published
 from repro.stats import holm, mean_interval, or_none, quality_claim, tost_welch, welch_p, welch_ratio
 from repro.stats.ratio import Equivalence
 from repro.stats.sample import finite, mean
+from repro.suite.design import LEAST_REPEATS
 
 
 class ArmQuality(Frozen):
@@ -213,6 +214,11 @@ def judge_claims(published: Published) -> Claims:
     return Claims(tuple(found), tuple(_unstated(rules.stated, records)), rules)
 
 
+def claim_tracks(published: Published) -> dict[str, list[ArmClaim]]:
+    """Return the judged arms of each track; {} for an import that is no contest."""
+    return {} if published.record.contest is None else judge_claims(published).tracks
+
+
 def _arms(published: Published, rules: Contest) -> list[_Arm]:
     found, runs = [], published.by_cell()
     for cell in published.record.cells:
@@ -263,8 +269,8 @@ def _refusal(arm: _Arm, other: _Arm) -> str:
     if machines:
         return machines
     least = min(len(arm.times), len(other.times))
-    if least < LEAST:
-        return f"{len(arm.times)} against {len(other.times)} runs; a verdict needs at least {LEAST} each"
+    if least < LEAST_REPEATS:
+        return f"{len(arm.times)} against {len(other.times)} runs; a verdict needs at least {LEAST_REPEATS} each"
     return ""
 
 

@@ -35,7 +35,8 @@ class Difference:
 
 def differences(then: Environment, now: Environment) -> list[Difference]:
     """List differences between two environments that affect figures."""
-    return [*_facts(then, now), *_plugins(then, now), *_tables(then, now), *_packages(then, now), *_data(then, now)]
+    code = (Difference("code", text) for text in other_code(then.plugins, now.plugins))
+    return [*_facts(then, now), *code, *_tables(then, now), *_packages(then, now), *_data(then, now)]
 
 
 def _facts(then: Environment, now: Environment) -> Iterator[Difference]:
@@ -45,11 +46,6 @@ def _facts(then: Environment, now: Environment) -> Iterator[Difference]:
             yield Difference(kind, f"{name.replace('_', ' ')} {_shown(old)}, now {_shown(new)}")
     if then.diff_sha256 and now.diff_sha256 and then.diff_sha256 != now.diff_sha256:
         yield Difference("code", f"uncommitted changes {then.diff_sha256[:12]}, now {now.diff_sha256[:12]}")
-
-
-def _plugins(then: Environment, now: Environment) -> Iterator[Difference]:
-    if "plugins" in then.model_fields_set:  # records of early versions do not say
-        yield from (Difference("code", text) for text in other_code(then.plugins, now.plugins))
 
 
 def other_code(then: Iterable[PluginCode], now: Iterable[PluginCode]) -> Iterator[str]:
@@ -83,9 +79,8 @@ def same_code(one: PluginCode | None, other: PluginCode | None) -> bool:
 
 def _tables(then: Environment, now: Environment) -> Iterator[Difference]:
     tables: list[tuple[DifferenceKind, str, dict[str, str], dict[str, str]]] = [
-        ("libraries", "library", then.libraries, now.libraries), ("settings", "setting", then.settings, now.settings)]
-    if "limits" in then.model_fields_set:  # records of early versions have none
-        tables.append(("hardware", "limit", then.limits, now.limits))
+        ("libraries", "library", then.libraries, now.libraries), ("settings", "setting", then.settings, now.settings),
+        ("hardware", "limit", then.limits, now.limits)]
     for kind, what, olds, news in tables:
         for name in sorted({*olds, *news}):
             if olds.get(name) != news.get(name):
@@ -123,7 +118,7 @@ def _shown(value: object) -> str:
 
 
 BUSY = 0.25
-"""Load per core above which a node is busy, as in the preflight checks of node 0."""
+"""Load per core above which a machine is busy."""
 WALL_SECONDS = 5.0
 
 

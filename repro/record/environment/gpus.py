@@ -50,7 +50,7 @@ def interconnect(devices: int, environment: Mapping[str, str] = os.environ) -> s
     if devices == 1:
         return "one GPU: nothing is sent between devices"
     used = _chosen(_rows(()), environment.get("CUDA_VISIBLE_DEVICES"))
-    kinds = _links(_ask("topo", "-m"), [row[0] for row in used])
+    kinds = _links(ask_nvidia_smi("topo", "-m"), [row[0] for row in used])
     return f"between GPUs: {', '.join(kinds)}" if kinds else "between GPUs: unknown (nvidia-smi topo -m says nothing)"
 
 
@@ -69,14 +69,14 @@ def _chosen(rows: Sequence[list[str]], visible: str | None) -> list[list[str]]:
 
 def _rows(fields: Sequence[str]) -> list[list[str]]:
     """Return (index, UUID, *fields) of every GPU; [] if nvidia-smi does not answer."""
-    found = _ask(f"--query-gpu={','.join(('index', 'uuid', *fields))}", "--format=csv,noheader")
+    found = ask_nvidia_smi(f"--query-gpu={','.join(('index', 'uuid', *fields))}", "--format=csv,noheader")
     rows = [[part.strip() for part in line.split(",")] for line in found.splitlines()]
     return [row for row in rows if len(row) == len(fields) + 2]
 
 
 def _slices(rows: Sequence[list[str]]) -> list[list[str]]:
     """Return a row for every slice (MIG): that of its GPU, with the slice's own UUID and its profile in the name."""
-    found, listed = [], _ask("-L")
+    found, listed = [], ask_nvidia_smi("-L")
     starts = [*WHOLE.finditer(listed)]
     for place, start in enumerate(starts):
         parent = next((row for row in rows if row[1] == start[1]), None)
@@ -115,7 +115,8 @@ def _in_words(link: str) -> str:
     return f"{LINKS[kind]} ({link})" if kind in LINKS else link
 
 
-def _ask(*arguments: str) -> str:
+def ask_nvidia_smi(*arguments: str) -> str:
+    """Return what nvidia-smi prints, without colours; "" without a driver or if it refuses."""
     try:
         found = subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):

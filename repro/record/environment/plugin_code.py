@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from repro.core import registry
 from repro.core.frozen import Frozen
-from repro.core.source_code import allowed, ask_git
+from repro.core.source_code import SourceCode, allowed, ask_git
 from repro.suite.choice import Choice
 from repro.suite.field_problem import FieldProblem
 from repro.suite.kinds import program_files
@@ -229,20 +229,25 @@ def _of_program(engine: Program, base: Path | None) -> PluginCode:
     if engine.commit:
         return code.model_copy(update={
             "commit": program_files.commit_of(base / engine.folder, engine.commit), "dirty": False})
-    paths = [str(source.root / name) for name in source.files]
-    if not ask_git(source.root, "ls-files", "--", *paths):
-        return code
-    status = ask_git(source.root, "status", "--porcelain", "--", *paths)
-    return code.model_copy(update={"commit": ask_git(source.root, "rev-parse", "HEAD"), "dirty": bool(status)})
+    commit, dirty = _commit_of(source)
+    return code.model_copy(update={"commit": commit, "dirty": dirty})
 
 
 def _of_file(choice: Choice) -> PluginCode:
     """Return the code of a class from a file: the source that the plan was made with, which is what ranks import."""
     source = allowed(choice.code)
-    files = [source.root / name for name in source.files] if source else []
-    commit, dirty = _checkout(files[0].resolve(), files) if files else (None, None)
+    commit, dirty = _commit_of(source) if source else (None, None)
     return PluginCode(plugin=f"{choice.seam} {choice.kind}", distribution=FILE, version="", sha256=choice.code,
-                      files=len(files), commit=commit, dirty=dirty)
+                      files=len(source.files) if source else 0, commit=commit, dirty=dirty)
+
+
+def _commit_of(source: SourceCode) -> tuple[str | None, bool | None]:
+    """Return commit and state of the checkout that tracks a file of the source; (None, None) if none does."""
+    root = source.root.resolve()
+    paths = [str(root / name) for name in source.files]
+    if not ask_git(root, "ls-files", "--", *paths):
+        return None, None
+    return ask_git(root, "rev-parse", "HEAD"), bool(ask_git(root, "status", "--porcelain", "--", *paths))
 
 
 def _code(plugin: str, point: EntryPoint) -> PluginCode:

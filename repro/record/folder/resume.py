@@ -73,6 +73,10 @@ def _order_difference(plan: Plan, now: Plan) -> str:
 def require_same(folder: Path, found: Sequence[Difference], force: bool, hint: str = "") -> None:
     """Refuse to resume a run if something differs and `--force` is not given.
 
+    All that `--force` relaxes comes here: the plan, by `plan_differences`; machine, libraries, code, settings and data,
+    by `repro.runner.preflight.check`; modified files, by `require_unmodified`. Only the lock of an owner on another
+    machine does not (`repro.record.folder.lock`).
+
     Args:
         hint: how to see all differences.
 
@@ -121,8 +125,6 @@ def began_elsewhere(record: Record) -> bool:
 
 MISSING, MODIFIED = "is missing", "was modified since the run ended"
 ALTERED = {"missing": MISSING, "modified": MODIFIED, "added": "was added since the run ended"}
-INCIDENTS = "incidents.jsonl"
-"""An old index does not list it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,7 @@ def modifications(folder: RunFolder, plan: Plan) -> list[Difference]:
     present = record_index.present_members(folder.root, index)
     # `verify` names files that cannot be in an index, sealed again or not.
     found = {name: ALTERED[how] for name, how in record_index.alterations(present, index)
-             if how != "added" or (name != INCIDENTS and not present[name].refusal)}
+             if how != "added" or not present[name].refusal}
     for item in _run_again(folder, plan, index) if found else ():
         own = {path.relative_to(folder.root).as_posix() for path in (
             folder.result(item.trial_id), folder.log(item.trial_id, item.attempt), aside_path(folder, item))}

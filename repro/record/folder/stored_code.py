@@ -12,6 +12,7 @@ from repro.core.source_code import SourceCode, allow, allowed, import_class, is_
 from repro.suite.choice import Choice
 from repro.suite.kinds import program_files
 from repro.suite.kinds.program import ProgramConfig
+from repro.suite.planning.consent import carried_by
 from repro.suite.planning.plan import Plan
 
 
@@ -34,18 +35,13 @@ def keep_code(code: Path, plan: Plan) -> None:
         source = allowed(sha256)
         assert source is not None, "a plan that runs was made from imported classes"
         _write(code, source)
-    for choices in programs_of(plan) if plan.base else ():
-        engine = choices.engine
+    engines = {cell.choices.engine.sha256: cell.choices.engine for cell in plan.cells
+               if isinstance(cell.choices, ProgramConfig)}
+    for engine in list(engines.values()) if plan.base else ():
         source = program_files.read(Path(plan.base) / engine.folder, engine.files, engine.commit)
         if source.sha256 != engine.sha256:
             raise UsageError(f"{engine.name}: its files changed while the plan was made; start again")
         _write(code, source)
-
-
-def programs_of(plan: Plan) -> list[ProgramConfig]:
-    """Return the choices of a plan's programs, one of each source."""
-    found = {cell.choices.engine.sha256: cell.choices for cell in plan.cells if isinstance(cell.choices, ProgramConfig)}
-    return list(found.values())
 
 
 def _write(code: Path, source: SourceCode) -> None:
@@ -54,13 +50,12 @@ def _write(code: Path, source: SourceCode) -> None:
 
 
 def copy_code(code: Path, to: Path, plan: Plan) -> None:
-    """Copy the source of every class from a file from one record to another.
+    """Copy the source of every class from a file and of every program from one record to another.
 
     Raises:
         OutputError: a source is missing or is not the one that the plan names, or cannot be written.
     """
-    for sha256 in (*(choice.code for choice in classes_from_files(plan)),
-                   *(choices.engine.sha256 for choices in programs_of(plan))):
+    for sha256 in {item.sha256 for item in carried_by(plan.cells)}:
         _write(to, stored_source(code, sha256))
 
 

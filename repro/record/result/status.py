@@ -14,7 +14,6 @@ Status = Literal["ok", "missed", "diverged", "out_of_memory", "timed_out", "hung
 """Statuses of results: the rows of `STATUSES` with `result`."""
 Target = Literal["reached", "watched", "never", "unknown"]
 Level = Literal["ok", "warn", "fail"]
-RunStatus = Literal["FINISHED", "FAILED"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +48,6 @@ class StatusSpec:
     """The same trial can end otherwise on the same machine, so its end proves no difference between two runs."""
     limit: str = ""
     """Field of a trial's choices with the limit in seconds that ended the trial; "" for no limit."""
-    mlflow: RunStatus = "FINISHED"
 
     @property
     def reached(self) -> bool:
@@ -68,23 +66,21 @@ STATUSES: dict[str, StatusSpec] = {row.name: row for row in (
     StatusSpec(name="missed", words="missed the target", page_word="missed", level="warn", target="watched",
                logged=True, completed=True),
     StatusSpec(name="diverged", words="diverged", page_word="diverged", target="never", competes=True, logged=True),
-    StatusSpec(name="out_of_memory", words="ran out of memory", page_word="out of memory", target="never", failed=True,
-               mlflow="FAILED"),
+    StatusSpec(name="out_of_memory", words="ran out of memory", page_word="out of memory", target="never", failed=True),
     StatusSpec(name="timed_out", words="ran into the time limit", page_word="timed out", target="watched", failed=True,
-               by_chance=True, limit="timeout_seconds", mlflow="FAILED"),
+               by_chance=True, limit="timeout_seconds"),
     StatusSpec(name="crashed", words="crashed", page_word="crashed", counts=False, failed=True, reruns=True,
-               by_chance=True, mlflow="FAILED"),
+               by_chance=True),
     StatusSpec(name="hung", words="hung", page_word="hung", counts=False, failed=True, reruns=True, by_chance=True,
-               limit="stall_seconds", mlflow="FAILED"),
-    StatusSpec(name="invalid", words="left an invalid log", page_word="invalid", counts=False, logged=True, failed=True,
-               mlflow="FAILED"),
+               limit="stall_seconds"),
+    StatusSpec(name="invalid", words="left an invalid log", page_word="invalid", counts=False, logged=True,
+               failed=True),
     StatusSpec(name="abandoned", words="was abandoned as hopeless", page_word="abandoned", level="warn",
                target="watched", logged=True),
     StatusSpec(name="started", result=False, words="was started", page_word="started", counts=False),
     StatusSpec(name="interrupted", result=False, words="was interrupted", page_word="interrupted", counts=False),
     StatusSpec(name="not_launched", result=False, words="was not launched", page_word="not_launched", counts=False),
-    StatusSpec(name="refused", result=False, words="was refused", page_word="refused", counts=False, failed=True,
-               mlflow="FAILED"),
+    StatusSpec(name="refused", result=False, words="was refused", page_word="refused", counts=False, failed=True),
     StatusSpec(name="lost", result=False, words="lost its result", page_word="lost", counts=False),
 )}
 STARTED: Final = "started"

@@ -215,13 +215,18 @@ class ProgramConfig(TrialConfig):
     def train_samples(self) -> int | None:
         return self.epoch_samples
 
+    @property
+    def takes_seed(self) -> bool:
+        """The command, or a variable that is set for it, has the seed of the trial."""
+        return any(SEED in placeholders(text) for text in (*self.engine.run, *self.engine.environment.values()))
+
     def why_no_checkpoints(self) -> str:
         return "a program keeps its own checkpoints, which this harness does not know"
 
     def notes(self, machine: Machine) -> list[str]:
-        seeded = any(SEED in placeholders(text) for _, text in self._templates())
-        without = "" if seeded else (f"{self.title}: the command takes no {{seed}}, so its runs differ by chance "
-                                     "alone, and one seed means nothing for two of them")
+        without = "" if self.takes_seed else (
+            f"{self.title}: the command takes no {{seed}}, so nothing makes its trials differ: if the program fixes "
+            "its seed, they are one training repeated, which says nothing about other seeds")
         place = next((part for part in self.engine.run if part.startswith("/")), "")
         bound = f"{self.title}: engine.run names a place of this machine ({place}), so no other can run it and its " \
                 "record cannot be bundled; name what is on PATH, or a path below engine.folder" if place else ""

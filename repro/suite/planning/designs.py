@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from repro.core import pattern
-from repro.suite.design import Design, PlanKind, SequentialDesign, judges_of_all
+from repro.suite.design import Design, PlanKind, judges_of_all
 from repro.suite.field_problem import Problem
 from repro.suite.metrics import DEFAULT_OF_A_CONTEST, METRICS, OF_MEASUREMENTS
 from repro.suite.model import Suite
@@ -24,7 +24,7 @@ def planned_design(suite: Suite, cells: Sequence[Cell], kind: PlanKind = "suite"
     judged = _judged_cells(suite, cells)
     if not judged:
         return Design(judges=judges, repeats=suite.design.common)
-    return SequentialDesign(judges=judges, repeats=suite.seeds, sequential=suite.sequential, judged=judged)
+    return suite.design.of(judges, judged)
 
 
 def _judged_cells(suite: Suite, cells: Sequence[Cell]) -> tuple[int, ...]:

@@ -15,19 +15,11 @@ from repro.core.errors import SuiteError
 from repro.core.frozen import canonical
 from repro.core.yaml_file import FieldPath
 from repro.suite.choice import Choice, describe, parse_choice
-from repro.suite.contenders import (
-    Contender,
-    Levels,
-    check_metric,
-    combine,
-    contender_key,
-    contender_label,
-    contenders,
-    every_combination,
-)
+from repro.suite.contenders import Contender, check_metric, contenders, drawn_again
 from repro.suite.field_problem import FieldProblem, Problem, describe_error, unlocated
 from repro.suite.kinds.kinds import AnyTrialConfig, config_class, written_kinds
 from repro.suite.kinds.program_files import ProgramFiles
+from repro.suite.levels import Levels, combine, contender_key, contender_label, every_combination
 from repro.suite.model import Suite
 from repro.suite.planning.cell import Cell, differing, label_of, shown_factors
 from repro.suite.recorded import RecordedPlugin
@@ -132,22 +124,11 @@ def setting_notes(suite: Suite) -> list[str]:
     """Return the notes on the settings of a frozen suite: contenders without one, and settings of another search."""
     lost = [f"{contender_label(item.where)} is not scored: no trial of its tuning could be judged"
             for item in suite.settings if item.set_ is None]
+    drawn = {contender_key(item.levels): item.settings for item in drawn_again(suite)} if suite.tuned else {}
+    others = [contender_label(item.where, item.set_) for item in suite.settings
+              if drawn and item.set_ is not None and item.set_ not in drawn.get(contender_key(item.where), ())]
     return lost + [f"{name} has a setting that the declared search does not draw: its tuning is not the one that the "
-                   "suite states" for name in _undrawn_settings(suite)]
-
-
-def _undrawn_settings(suite: Suite) -> list[str]:
-    """Return the contenders of a frozen suite whose setting its declared search does not draw, by label."""
-    if suite.tuned is None:
-        return []
-    searched = suite.model_copy(update={"tune": suite.tuned.tune, "settings": (), "tuned": None,
-                                        "master_seed": suite.tuned.master_seed})
-    try:
-        drawn = {contender_key(item.levels): item.settings for item in contenders(searched, unlocated)}
-    except SuiteError:
-        return []  # a search of plug-ins that are not here
-    return [contender_label(item.where, item.set_) for item in suite.settings
-            if item.set_ is not None and item.set_ not in drawn.get(contender_key(item.where), ())]
+                   "suite states" for name in others]
 
 
 def levels_of_cells(suite: Suite, device: str) -> dict[str, dict[str, Any]]:

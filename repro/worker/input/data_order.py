@@ -38,13 +38,8 @@ class DataOrder(ABC):
     def prepare(self, step: int) -> None:  # noqa: B027  # an order without a draw needs no preparation
         """Draw what step `step` needs, before it is timed."""
 
-    def global_batch(self, step: int) -> tuple[int, np.ndarray]:
-        """Return (epoch of the first sample, indices [global_batch] int64) of optimizer step `step`, from 0."""
-        start = step * self.batch
-        return start // self.train_samples, self.samples_at(start, self.batch)
-
     def micro_batches(self, step: int, rank: int, world: int, accumulation: int) -> tuple[int, list[np.ndarray]]:
-        """Return (epoch, this rank's micro-batches) of a step.
+        """Return (epoch of the first sample, this rank's micro-batches) of optimizer step `step`, from 0.
 
         The global batch is cut into accumulation x world equal runs; micro-batch m of rank r is run m x world + r.
         """

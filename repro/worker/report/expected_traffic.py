@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repro.comm.algorithm import OPERATIONS, Algorithm
-from repro.comm.cost_model import collective_cost
 from repro.comm.schedule import cut
 from repro.record.result.parts import Formula
 from repro.seams.training import Comm
@@ -48,7 +47,7 @@ def expected_traffic(
         if not known:
             assumed.append(f"{line['operation']} {line['dtype']}")
         for count, times in sizes.items():
-            out, back, cost = collective_cost(comm, line["operation"], world, count, ITEMSIZES[line["dtype"]])
+            out, back, cost = comm.load(line["operation"], world, count, ITEMSIZES[line["dtype"]])
             sent = [total + times * own for total, own in zip(sent, out, strict=True)]
             received = [total + times * own for total, own in zip(received, back, strict=True)]
             totals.update(rounds=times * cost.rounds, path_bytes=times * cost.path_bytes,

@@ -16,7 +16,7 @@ from repro.comm.algorithms.doubling import Butterfly, HalvingDoubling  # noqa: E
 from repro.comm.algorithms.ring import Hierarchical, Ring  # noqa: E402
 from repro.comm.algorithms.tree import Multicolor, ParameterServer, ReductionTree  # noqa: E402
 from repro.comm.runtime.program import REDUCTIONS, compile_program, execute, execute_rounds, own_rounds  # noqa: E402
-from repro.comm.schedule import Busiest, bytes_by_rank, cut  # noqa: E402
+from repro.comm.schedule import cut  # noqa: E402
 from repro.papers.jizhi.hybrid import Hybrid, interpolate  # noqa: E402
 from tests.memory_wire import MemoryNet, MemoryWire  # noqa: E402
 from tests.plans import setting  # noqa: E402
@@ -51,8 +51,8 @@ PAIRS = [pytest.param(algorithm, world, id=f"{name(algorithm)}-{world}", marks=m
 
 
 def run(algorithm: Algorithm, operation: Operation, buffers: list[torch.Tensor], reduction: str = "sum",
-        root: int = 0) -> Busiest:
-    """One collective over `buffers`, one a rank, in place; what the busiest rank sent and received."""
+        root: int = 0) -> tuple[list[int], list[int]]:
+    """One collective over `buffers`, one a rank, in place; what every rank sent and received."""
     world = len(buffers)
     net = MemoryNet(world)
     wires = [MemoryWire(rank, net) for rank in range(world)]
@@ -74,7 +74,7 @@ def run(algorithm: Algorithm, operation: Operation, buffers: list[torch.Tensor],
         thread.join()
     assert problems == []
     assert net.idle(), "a message without a receiver"
-    return Busiest(max(wire.sent for wire in wires), max(wire.received for wire in wires))
+    return [wire.sent for wire in wires], [wire.received for wire in wires]
 
 
 def draw(count: int, world: int, dtype: str, seed: int) -> list[torch.Tensor]:
@@ -109,7 +109,7 @@ def test_every_rank_ends_with_the_same_bits_of_the_reduction(algorithm: Algorith
         moved = run(algorithm, "all_reduce", buffers, reduction)
         agree(buffers[0], wanted, world)
         assert all(torch.equal(buffer, buffers[0]) for buffer in buffers)
-        assert moved == algorithm.busiest(world, count, buffers[0].element_size())
+        assert moved == algorithm.load("all_reduce", world, count, buffers[0].element_size())[:2]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=name)
@@ -124,7 +124,7 @@ def test_large_buffers_and_the_same_bits_again(algorithm: Algorithm) -> None:
     run(algorithm, "all_reduce", again)
     agree(once[0], wanted, world)
     assert all(torch.equal(buffer, once[0]) for buffer in [*once, *again])
-    assert moved == algorithm.busiest(world, count, 4)
+    assert moved == algorithm.load("all_reduce", world, count, 4)[:2]
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -201,9 +201,8 @@ def test_inner_ranks_of_colours_are_disjoint(world: int) -> None:
 
 def test_more_bytes_in_rounds_than_any_rank_sends_are_a_contradiction() -> None:
     for algorithm in ALGORITHMS:
-        transfers = list(algorithm.all_reduce(12, 1000, 4))
-        assert tuple(map(max, bytes_by_rank(transfers, 12, 4))) == algorithm.busiest(12, 1000, 4)
-        assert algorithm.cost(12, 1000, 4).path_bytes >= algorithm.busiest(12, 1000, 4).sent
+        sent, received, cost = algorithm.load("all_reduce", 12, 1000, 4)
+        assert cost == algorithm.cost(12, 1000, 4) and cost.path_bytes >= max(*sent, *received)
 
 
 @pytest.mark.parametrize(("algorithm", "processes", "reason"), [

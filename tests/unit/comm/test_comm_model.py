@@ -10,7 +10,7 @@ import pytest
 from repro.comm.algorithm import Algorithm
 from repro.comm.algorithms.doubling import Butterfly, HalvingDoubling
 from repro.comm.algorithms.ring import Ring
-from repro.comm.algorithms.tree import Multicolor, ParameterServer, ReductionTree, heap_tree
+from repro.comm.algorithms.tree import Multicolor, ParameterServer, ReductionTree
 from repro.comm.cost_model import LinkModel, Sample, fit, transfer, typical_error
 
 SERVER, TREE = ParameterServer(), ReductionTree(shape="binomial", chunk_kib=None)
@@ -86,13 +86,16 @@ def test_rounds_agree_with_the_formulas(world: int) -> None:
 
 
 @pytest.mark.parametrize("world", ORACLE)
-def test_halving_doubling_sends_no_more_than_the_ring(world: int) -> None:
-    assert HalvingDoubling().busiest(world, 8192, 4).sent == Ring().busiest(world, 8192, 4).sent
+def test_bytes_of_the_busiest_rank_agree_with_the_formulas(world: int) -> None:
+    for algorithm in (HalvingDoubling(), Ring()):
+        sent, received, _ = algorithm.load("all_reduce", world, 8192, 4)
+        assert max(sent) == max(received) == 2 * (world - 1) * 8192 * 4 // world
+    assert max(SERVER.load("all_reduce", world, 8192, 4)[0]) == (world - 1) * 8192 * 4
 
 
 @pytest.mark.parametrize(("world", "colors", "arity"), [(8, 4, 4), (8, 2, 2), (16, 4, 4), (16, 5, 5)])
 def test_multicolor_spares_the_busiest_rank(world: int, colors: int, arity: int) -> None:
-    many = Multicolor(colors=colors, arity=arity).busiest(world, 8400, 4).sent
-    one = max(heap_tree(world, arity, 0).degrees()) * 8400 * 4
+    trees = Multicolor(colors=colors, arity=arity), ReductionTree(arity=arity)
+    many, one = (max(algorithm.load("all_reduce", world, 8400, 4)[0]) for algorithm in trees)
     assert many < one
     assert many <= (arity + colors) / colors * 8400 * 4

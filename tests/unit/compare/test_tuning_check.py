@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from repro.audit.rules import check
-from repro.compare.ranking.scores import Scores, record_scores
-from repro.compare.ranking.tuning_check import check_tuning, near_an_end, tuned_by
+from repro.compare.tuning_check import check_tuning, near_an_end, tuned_by
 from repro.core.errors import OutputError
 from repro.core.files import write_model
 from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record, RunFolder, read_record
+from repro.scores.scores import Scores, record_scores
 from repro.suite.model import Suite
 from repro.suite.tune import Space
 from tests.made_tuned import TUNED, make_tuned, tuned_course, unchecked

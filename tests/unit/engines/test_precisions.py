@@ -93,9 +93,9 @@ def test_a_fragment_must_not_set_fields_of_the_trial(key: str) -> None:
 
 
 def test_a_fragment_keeps_its_other_keys() -> None:
-    engine = DeepSpeedZero(stage=2, config={"zero_optimization": {"reduce_bucket_size": 4096}, "dump_state": True})
+    engine = DeepSpeedZero(stage=2, config={"zero_optimization": {"sub_group_size": 4096}, "dump_state": True})
     merged = deepspeed_config(engine.config, engine.stage, job(Fp32(), clip=0.5))
-    assert merged["zero_optimization"] == {"reduce_bucket_size": 4096, "stage": 2}
+    assert merged["zero_optimization"] == {"sub_group_size": 4096, "stage": 2}
     assert merged["dump_state"] and merged["gradient_clipping"] == 0.5 and merged["train_batch_size"] == 64
 
 

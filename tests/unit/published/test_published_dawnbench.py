@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from repro.published.cells import as_results
+from repro.published.cells import as_result
 from repro.published.dawnbench import import_entries
 from repro.published.record import PublishedResult
 from tests.unit.published.made_logs import entry
@@ -35,7 +35,7 @@ def test_the_first_row_at_the_target_counts(tmp_path: Path) -> None:
     assert result.bracket is not None and (result.bracket.miss_seconds, result.bracket.hit_seconds) == (1800.0, 3600.0)
     assert result.hyperparameters["batchSize"] == 128
     assert result.global_batch_size is None and result.samples_to_target is None
-    assert as_results([result])[0].tta_wall == 3600.0
+    assert as_result(result).tta_wall == 3600.0
 
 
 def test_each_benchmark_has_its_own_target(tmp_path: Path) -> None:

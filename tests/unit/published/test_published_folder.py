@@ -10,7 +10,7 @@ import pytest
 
 from repro.core import door
 from repro.core.errors import UsageError
-from repro.published.cells import as_results, batch_costs
+from repro.published.cells import as_result, batch_costs
 from repro.published.mlperf import folder as mlperf_folder
 from repro.published.mlperf.folder import Imported, import_folder
 from tests.unit.published.made_logs import SYSTEM, log_lines, repository
@@ -210,7 +210,7 @@ def test_results_in_the_form_of_our_own(tmp_path: Path) -> None:
     folder = repository(tmp_path)
     (folder / "result_4.txt").write_text("".join(log_lines(status="aborted")))
     found = import_folder(tmp_path)
-    results = as_results(found.results)
+    results = list(map(as_result, found.results))
     assert [item.status for item in results] == ["ok"] * 4 + ["missed"]
     assert [item.tta_wall for item in results] == [600.0, 660.0, 720.0, 780.0, None]
     assert {(item.tta_train, item.tta_cold) for item in results} == {(None, None)}

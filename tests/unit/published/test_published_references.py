@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from repro.reporters.paper.figures import rendered_figure
 from repro.reporters.published.formats import published_figures
-from repro.reporters.published.tables import published_tables
 from repro.reporters.published.view import render
 
 from repro.published.importing import import_results
 from repro.published.mlperf.folder import import_folder
 from repro.published.store import read_published
+from repro.published.tables import published_tables
 from tests.unit.published.made_logs import repository
 
 POINT = {"Benchmark": "resnet", "BS": 256, "Hyperparams": {"lr": 1}, "Epochs to converge": [11, 12, 13]}

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from repro.reporters.published.view import render
 
 from repro.audit.audit import audit
-from repro.cli.main import cli
 from repro.core.errors import OutputError
 from repro.published.comparison.compare import compare_published
 from repro.published.importing import import_results
 from repro.published.speedrun.claims import judge_claims
 from repro.published.store import RECORD, RESULTS, Published, read_published
+from tests.in_process import called
 from tests.records import make_record
 from tests.unit.published.made_logs import figures, row
 from tests.unit.published.made_speedruns import LOSSES, TIMES, Box, arm, runs, scaled
@@ -29,7 +29,7 @@ BAD = (3.2784, 3.2901, 3.2777, 3.2890, 3.2794, 3.2783)
 
 
 def invoke(*args: str | Path) -> Result:
-    return CliRunner().invoke(cli, [*map(str, args)])
+    return called(*args)
 
 
 def make(root: Path) -> Path:
@@ -120,8 +120,8 @@ def test_the_command_prints_claims_and_writes_the_same_record(tmp_path: Path, pu
     make(tmp_path / "in")
     done = invoke("import", "speedrun", tmp_path / "in", "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
-    for text in ("not supported  2025-05-01_Bad, this record: mean 3.28215", "not given by the logs", "refused  ",
-                 "35 results (35 ok, 0 missed, 0 invalid), 7 files refused"):
+    for text in ("2025-05-01_Bad, this record: quality not supported: mean 3.28215", "states a mean of 3.2761",
+                 "refused  ", "35 results (35 ok, 0 missed, 0 invalid), 7 files refused"):
         assert text in done.output
     assert (tmp_path / "out" / RESULTS).read_bytes() == (published.folder / RESULTS).read_bytes()
     data = json.loads(invoke("import", "speedrun", tmp_path / "in", "--out", tmp_path / "other", "--alpha", "0.001",

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from repro.cli.main import cli
 from repro.compare.findings import findings
 from repro.record.folder.store import Record, read_record
 from repro.suite.model import Trial
+from tests.in_process import succeeded
+from tests.plans import suite
 from tests.records import SCALING, SUITE, Course, default_course, make_record, scaling_course
 
 question = importlib.import_module("repro.reporters.page.question")
@@ -40,11 +40,11 @@ def test_scaling_opens_with_time_and_bytes_beside_their_bounds(tmp_path: Path) -
     assert found.scaling
     time, sent = found.sketches
     assert time.title == "Step time, ms" and sent.title == "Sent by the busiest rank, MB per epoch"
-    assert [text for _, text, _ in time.columns] == ["1", "2", "4"]
-    drawn = [trace for trace in sent.traces if not trace.trace.thin]
-    bounds = [trace for trace in sent.traces if trace.trace.thin]
-    assert len(drawn) == 2 and [trace.trace.color for trace in bounds] == [axis.INK], "one bound for both, above them"
-    assert sent.traces[-1] == bounds[0] and len([trace for trace in time.traces if trace.trace.thin]) == 2
+    assert [text for _, text in time.columns] == ["1", "2", "4"]
+    drawn = [trace for trace in sent.traces if not trace.thin]
+    bounds = [trace for trace in sent.traces if trace.thin]
+    assert len(drawn) == 2 and [trace.color for trace in bounds] == [axis.INK], "one bound for both, above them"
+    assert sent.layers[-1] == bounds[0] and len([trace for trace in time.traces if trace.thin]) == 2
     # Of a ring of p ranks each sends 2 (p - 1) / p |W|, the least; the server of 4 sends 3 |W|, twice as much.
     line = {item.label: item for item in scaling.scaling(record).same[0].lines}
     four = {label: item.points[-1] for label, item in line.items()}
@@ -55,7 +55,7 @@ def test_scaling_opens_with_time_and_bytes_beside_their_bounds(tmp_path: Path) -
 
 def test_scaling_is_drawn_next_to_main_effects_without_a_primary_contrast(tmp_path: Path) -> None:
     make_record(tmp_path / "run", SCALING + "contrasts: [comm]\n", scaling_course)
-    assert CliRunner().invoke(cli, ["report", str(tmp_path / "run")]).exit_code == 0
+    succeeded("report", tmp_path / "run")
     page = (tmp_path / "run/report/report.html").read_text()
     answer = page[page.index('id="verdicts"'):page.index("contrasts of single cells")]
     places = [answer.index(text) for text in ('class="headline effect"', "Step time, ms", 'aria-label="Main effects')]
@@ -72,11 +72,11 @@ def test_a_missed_target_shows_the_share_of_trials_at_it(tmp_path: Path) -> None
     found = asked(gallery("missed", tmp_path))
     (share,) = found.sketches
     assert share.title.startswith("Probability of having reached top1 of at least 0.96")
-    reached, missed = share.traces
+    reached, missed = map(share.path, share.traces)
     top = axis.BOTTOM - (axis.BOTTOM - axis.TOP) / 1.04
-    assert float(reached.path.rsplit("V", 1)[1]) == pytest.approx(top, abs=0.1), "all reached it"
-    assert reached.path.count("V") == 9
-    assert set(missed.path.split("V")[1:]) == {f"{axis.BOTTOM}"}, "none reached it"
+    assert float(reached.rsplit("V", 1)[1]) == pytest.approx(top, abs=0.1), "all reached it"
+    assert reached.count("V") == 9
+    assert set(missed.split("V")[1:]) == {f"{axis.BOTTOM}"}, "none reached it"
 
 
 FORMATS = SUITE.replace("matrix:", "matrix:\n  precision: [fp32, bf16-autocast]").replace(
@@ -92,7 +92,7 @@ def test_formats_show_the_quality_next_to_the_time(tmp_path: Path) -> None:
     assert figure.title == "Final top1 against the time to the target"
     assert figure.level is not None, "the target"
     assert [mark.label for mark in found.keys] == ["fp32, ddp, 2 processes", "bf16-autocast, ddp, 2 processes"]
-    assert sum(len(trace.marks) for trace in figure.traces if not trace.trace.thin) == len(found.keys)
+    assert sum(len(trace.words) for trace in figure.traces if not trace.thin) == len(found.keys)
 
 
 def test_a_format_that_misses_is_drawn_where_its_trials_ended(tmp_path: Path) -> None:
@@ -100,10 +100,10 @@ def test_a_format_that_misses_is_drawn_where_its_trials_ended(tmp_path: Path) ->
         return replace(default_course(trial), hits_at=4 if trial.training.precision.kind == "fp32" else None)
 
     (figure,) = asked(make_record(tmp_path / "run", FORMATS, course)).sketches
-    crosses = [trace for trace in figure.traces if trace.trace.symbol == "x"]
-    assert [len(trace.marks) for trace in crosses] == [6]
-    assert all("missed the target" in words for *_, words in crosses[0].marks)
-    assert sum(len(trace.marks) for trace in figure.traces if not trace.trace.thin) == 1, "the median of fp32 alone"
+    crosses = [trace for trace in figure.traces if trace.symbol == "x"]
+    assert [len(trace.words) for trace in crosses] == [6]
+    assert all("missed the target" in words for words in crosses[0].words)
+    assert sum(len(trace.words) for trace in figure.traces if not trace.thin) == 1, "the median of fp32 alone"
 
 
 def test_one_early_trial_leaves_the_marks_of_the_time_axis(tmp_path: Path) -> None:
@@ -112,14 +112,14 @@ def test_one_early_trial_leaves_the_marks_of_the_time_axis(tmp_path: Path) -> No
         return Course(step_seconds=0.001 if first and trial.repeat == 0 else 0.1, hits_at=1 if first else None)
 
     (figure,) = asked(make_record(tmp_path / "run", SUITE, course)).sketches
-    assert len([text for _, text, _ in figure.columns if text]) >= 3
+    assert len([text for _, text in figure.columns if text]) >= 3
 
 
 def test_a_bound_of_one_point_is_not_promised(tmp_path: Path) -> None:
     # DDP's own collectives count nothing, so that only one process has a bound.
     suite = SUITE.replace("processes: [1, 2]", "processes: [1, 2, 4]")
     (time,) = asked(make_record(tmp_path / "run", suite)).sketches
-    assert not any(trace.trace.thin for trace in time.traces) and "bound" not in time.counted
+    assert not any(trace.thin for trace in time.traces) and "bound" not in time.counted
 
 
 def test_an_unfinished_run_is_told_to_run_the_missing_pairs(tmp_path: Path) -> None:
@@ -137,24 +137,12 @@ def test_the_lead_is_the_first_sentence(text: str, lead: str) -> None:
 
 
 def test_a_contest_shows_the_mean_of_every_cell_and_the_target(tmp_path: Path) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text("""\
-suite: invented
-seeds: 3
-trial:
-  workload: digits
-  engine: fake
-  launcher: inline
-  batch: {global: 64}
-  optimizer: {kind: sgd, lr: 0.1}
-  stop: {metric: top1, target: 0.9, max_epochs: 3, design: contest}
-  evaluate_every: 1437
-  device: cpu
+    text = suite("invented", """\
 matrix: {engine: [{kind: fake, step_seconds: 0.010, spread: 0.1}, {kind: fake, step_seconds: 0.014, spread: 0.1}]}
 baseline: {engine: {step_seconds: 0.010}}
-""")
-    outcome = CliRunner().invoke(cli, ["run", str(suite), "--out", str(tmp_path / "run"), "--no-mlflow"])
-    assert outcome.exit_code == 0, outcome.output
+""", seeds=3, engine="fake", stop="{metric: top1, target: 0.9, max_epochs: 3, design: contest}", launcher="inline")
+    (tmp_path / "suite.yaml").write_text(text)
+    succeeded("run", tmp_path / "suite.yaml", "--out", tmp_path / "run", "--no-mlflow")
     record = read_record(tmp_path / "run")
     found = asked(record)
     (figure,) = found.sketches

@@ -172,7 +172,7 @@ def test_overlap_on_against_off_is_paired(tmp_path: Path) -> None:
 def test_overlap_without_enough_pairs_or_effect(tmp_path: Path) -> None:
     few = make_record(tmp_path / "few", OVERLAP, overlap_course, only=4)
     assert {row.words for row in page_traffic.traffic(few).overlap} == {
-        "1 pair; an interval needs at least two"}
+        "1 pair; an interval needs at least two that differ"}
 
     def noise(trial: Trial) -> Course:
         return Course(0.02, traffic=Moved(1, 1, 0.01 + 0.001 * (-1) ** trial.repeat * bool(trial.choices.overlap)))
@@ -194,11 +194,6 @@ def test_trials_that_are_no_pair_do_not_count(tmp_path: Path) -> None:
 
     record = dataclasses.replace(record, results=tuple(map(changed, record.results)))
     assert [len(row.pairs) for row in page_traffic.traffic(record).overlap] == [4, 4]
-
-
-def test_mean_interval_of_three() -> None:
-    assert page_traffic.mean_interval([1.0, 2.0, 3.0]) == pytest.approx((2 - 2.484138, 2 + 2.484138))
-    assert page_traffic.mean_interval([1.0]) is None
 
 
 # ---- scaling

@@ -11,8 +11,8 @@ pytest.importorskip("matplotlib")
 from matplotlib.figure import Figure
 from repro.reporters.paper.figures import draw, figures
 
-from repro.compare.ranking.scores import Scores, record_scores
 from repro.record.folder.store import Record
+from repro.scores.scores import Scores, record_scores
 from tests.made_scores import SCORES, scores_course
 from tests.records import SUITE, make_record
 

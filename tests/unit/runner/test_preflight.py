@@ -12,7 +12,7 @@ import pytest
 
 from repro.core.machine import Machine
 from repro.runner import machine_watch, preflight
-from repro.runner.machine_watch import ClockWatch
+from repro.runner.machine_watch import MachineWatch
 from repro.suite.planning.plan import Plan, make_plan
 from tests.records import make_record
 
@@ -61,10 +61,12 @@ def test_too_little_room(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> tuple[ClockWatch, dict[str, float]]:
+def clock(monkeypatch: pytest.MonkeyPatch) -> tuple[MachineWatch, dict[str, float]]:
     at = {"wall": 1e9, "monotonic": 5.0, "asleep": 3.0}
     monkeypatch.setattr(machine_watch, "_asleep", lambda: at["asleep"])
-    return ClockWatch(lambda: at["wall"], lambda: at["monotonic"]), at
+    found = MachineWatch(Path("/nowhere"), lambda: at["monotonic"], lambda: at["wall"])
+    found.begin("cpu")
+    return found, at
 
 
 @pytest.mark.parametrize(("wall", "monotonic", "asleep", "said"), [
@@ -76,18 +78,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> tuple[ClockWatch, dict[str, float]
     (3600.0, 100.0, 600.0, ["the machine slept for 600.0 s", "the wall clock was set forward by 2900.0 s"]),
 ])
 def test_clocks(
-    clock: tuple[ClockWatch, dict[str, float]], wall: float, monotonic: float, asleep: float, said: list[str]
+    clock: tuple[MachineWatch, dict[str, float]], wall: float, monotonic: float, asleep: float, said: list[str]
 ) -> None:
     watch, at = clock
     at["wall"] += wall
     at["monotonic"] += monotonic
     at["asleep"] += asleep
-    assert watch.look() == said
+    assert watch.look() == [("clock", text) for text in said]
     assert watch.look() == [], "reported once"
-
-
-def test_this_machines_clocks_agree_just_now() -> None:
-    assert ClockWatch().look() == []
 
 
 def test_checkpoints_take_room(plan: Plan) -> None:

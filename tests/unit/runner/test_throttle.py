@@ -16,7 +16,7 @@ import pytest
 
 from repro.core.machine import Machine
 from repro.runner import machine_watch, preflight
-from repro.runner.machine_watch import ThrottleWatch
+from repro.runner.machine_watch import MachineWatch
 from tests.records import make_record
 
 
@@ -36,23 +36,23 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def watch(root: Path, device: str = "cpu") -> tuple[ThrottleWatch, dict[str, float]]:
-    at = {"now": 100.0}
-    found = ThrottleWatch(device, root, lambda: at["now"])
-    found.begin()
-    at["now"] += 10.0
-    return found, at
+def watch(root: Path, device: str = "cpu") -> MachineWatch:
+    """A watch that began ten seconds ago."""
+    now = iter([100.0, 100.0, *[110.0] * 8])
+    found = MachineWatch(root, lambda: next(now), lambda: next(now))
+    found.begin(device)
+    return found
 
 
 def test_unchanged_counters_are_not_reported(tree: Path) -> None:
-    assert watch(tree)[0].look() == []
-    assert watch(tree / "no such place")[0].look() == []
+    assert watch(tree).look() == []
+    assert watch(tree / "no such place").look() == []
 
 
 def test_heat(tree: Path) -> None:
-    found, _ = watch(tree)
+    found = watch(tree)
     (tree / "sys/devices/system/cpu/cpu1/thermal_throttle/core_throttle_count").write_text("9\n")
-    assert found.look() == ["heat slowed the processor down 5 times"]
+    assert found.look() == [("throttled", "heat slowed the processor down 5 times")]
     assert found.look() == [], "reported once"
 
 
@@ -64,17 +64,17 @@ def test_a_control_groups_limit(tree: Path, version: int, after: str) -> None:
         place = tree / "sys/fs/cgroup/cpu,cpuacct/jobs/one/cpu.stat"
         place.parent.mkdir(parents=True)
         place.write_text("throttled_time 2000000000\n")
-    found, _ = watch(tree)
+    found = watch(tree)
     place.write_text(after + "\n")
-    assert found.look() == ["a control group's limit held its processes back for 1.5 of 10.0 s"]
+    assert found.look() == [("throttled", "a control group's limit held its processes back for 1.5 of 10.0 s")]
 
 
 def test_a_hypervisor(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    found, _ = watch(tree)
+    found = watch(tree)
     ticks = os.sysconf("SC_CLK_TCK")
     (tree / "proc/stat").write_text(f"cpu  10 0 10 100 0 0 0 {50 + ticks * 5} 0 0\n")
-    assert found.look() == ["the hypervisor gave 25 % of the processors' time to others"]
+    assert found.look() == [("throttled", "the hypervisor gave 25 % of the processors' time to others")]
 
 
 def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, counters: str, mask: str = "0x0", apps: str = "") -> None:
@@ -89,16 +89,16 @@ def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, counters: str, mas
 
 def test_a_gpus_own_counters(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nvidia_smi(tree, monkeypatch, "0, 0 us, 1000000 us, 0 us, [N/A]")
-    found, _ = watch(tree, "cuda")
+    found = watch(tree, "cuda")
     nvidia_smi(tree, monkeypatch, "0, 0 us, 3000000 us, 20 us, [N/A]")
-    assert found.look() == ["GPU 0 by heat (driver): its clock was held back for 2.0 of 10.0 s"]
-    assert watch(tree, "cpu")[0].look() == [], "trials on the CPU do not ask"
+    assert found.look() == [("throttled", "GPU 0 by heat (driver): its clock was held back for 2.0 of 10.0 s")]
+    assert watch(tree, "cpu").look() == [], "trials on the CPU do not ask"
 
 
 def test_an_older_driver_tells_of_the_moment(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nvidia_smi(tree, monkeypatch, "", "0x0000000000000060")
-    found, _ = watch(tree, "cuda")
-    assert found.look() == ["GPU 0 is held back by heat (driver), heat (hardware)"]
+    found = watch(tree, "cuda")
+    assert found.look() == [("throttled", "GPU 0 is held back by heat (driver), heat (hardware)")]
     nvidia_smi(tree, monkeypatch, "", "0x0000000000000005")  # idle, and capped by power: not a fault
     assert found.look() == []
 
@@ -142,7 +142,7 @@ def test_a_real_control_group_that_holds_back() -> None:
             group.rmdir()
         pytest.skip(f"no control group can be made here: {error}")
     code = (f"import os, time; open('{group}/cgroup.procs', 'w').write(str(os.getpid()))\n"
-            "from repro.runner.machine_watch import ThrottleWatch\nw = ThrottleWatch(); w.begin()\n"
+            "from repro.runner.machine_watch import MachineWatch\nw = MachineWatch(); w.begin('cpu')\n"
             "e = time.monotonic() + 1.0\n"
             "while time.monotonic() < e: pass\nprint(w.look())")
     try:
@@ -153,7 +153,6 @@ def test_a_real_control_group_that_holds_back() -> None:
 
 
 def test_this_machine_just_now() -> None:
-    found = ThrottleWatch()
-    assert found.look() == [], "nothing is known before a first look"
-    found.begin()
-    assert isinstance(found.look(), list)
+    found = MachineWatch()
+    found.begin("cpu")
+    assert not [text for kind, text in found.look() if kind == "clock"]

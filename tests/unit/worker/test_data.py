@@ -14,7 +14,7 @@ from repro.core.random_streams import Streams
 from repro.seams.training import Fed, Job, TrainingParts
 from repro.worker.input import data_order
 from repro.worker.input.data_audit import DataAudit, Tally, add_tallies, draws_sha256
-from repro.worker.input.data_order import SampleOrder, StreamOrder
+from repro.worker.input.data_order import DataOrder, SampleOrder, StreamOrder
 from tests.waiting import until
 
 SAMPLES, STEPS = 37, 9
@@ -156,6 +156,14 @@ def test_bundled_workloads_report_their_lookups(name: str) -> None:
 
 
 STREAMS = Streams(20151102, 0)
+
+
+def global_batch(order: DataOrder, step: int) -> tuple[int, np.ndarray]:
+    """The epoch and the indices of a step of one process."""
+    epoch, (indices,) = order.micro_batches(step, 0, 1, 1)
+    return epoch, indices
+
+
 SIZES = st.tuples(st.integers(3, 200), st.integers(1, 500), st.integers(1, 20))
 
 
@@ -164,7 +172,7 @@ SIZES = st.tuples(st.integers(3, 200), st.integers(1, 500), st.integers(1, 20))
 def test_batches_chain_shuffled_passes_without_a_gap(sizes: tuple[int, int, int]) -> None:
     count, batch, steps = sizes
     order = SampleOrder(STREAMS, count, batch)
-    taken = [order.global_batch(step) for step in range(steps)]
+    taken = [global_batch(order, step) for step in range(steps)]
     assert all(len(indices) == batch for _, indices in taken)
     assert [epoch for epoch, _ in taken] == [step * batch // count for step in range(steps)]
     chain = np.concatenate([indices for _, indices in taken])
@@ -174,7 +182,7 @@ def test_batches_chain_shuffled_passes_without_a_gap(sizes: tuple[int, int, int]
 
 def test_passes_differ_from_one_another() -> None:
     order = SampleOrder(STREAMS, 1000, 1000)
-    assert not np.array_equal(order.global_batch(0)[1], order.global_batch(1)[1])
+    assert not np.array_equal(global_batch(order, 0)[1], global_batch(order, 1)[1])
 
 
 @CALM
@@ -184,10 +192,10 @@ def test_any_world_and_accumulation_cut_the_same_global_batch(
 ) -> None:
     order = SampleOrder(STREAMS, 37, world * accumulation * micro)
     shares = [order.micro_batches(step, rank, world, accumulation) for rank in range(world)]
-    assert {epoch for epoch, _ in shares} == {order.global_batch(step)[0]}
+    assert {epoch for epoch, _ in shares} == {global_batch(order, step)[0]}
     assert all(len(run) == micro for _, runs in shares for run in runs)
     dealt = [shares[rank][1][number] for number in range(accumulation) for rank in range(world)]
-    assert np.array_equal(np.concatenate(dealt), order.global_batch(step)[1])
+    assert np.array_equal(np.concatenate(dealt), global_batch(order, step)[1])
 
 
 def test_two_ranks_together_see_the_samples_of_one_process() -> None:
@@ -202,8 +210,8 @@ def test_two_ranks_together_see_the_samples_of_one_process() -> None:
 def test_order_does_not_depend_on_earlier_requests() -> None:
     fresh, used = SampleOrder(STREAMS, 10, 4), SampleOrder(STREAMS, 10, 4)
     for step in (9, 0, 30, 2):
-        used.global_batch(step)
-    assert np.array_equal(used.global_batch(5)[1], fresh.global_batch(5)[1])
+        global_batch(used, step)
+    assert np.array_equal(global_batch(used, 5)[1], global_batch(fresh, 5)[1])
 
 
 def test_the_hash_names_the_order() -> None:
@@ -232,11 +240,11 @@ def test_a_pass_is_drawn_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) ->
     main = threading.current_thread().name
     assert drawn == [(0, main), (1, "repro-order")]
     for step in (0, 1, 2, 3, 4):
-        ahead.global_batch(step)
+        global_batch(ahead, step)
     assert [epoch for epoch, thread in drawn if thread == main] == [0], "no step has waited for a draw"
     monkeypatch.setattr(data_order, "DRAWN_AHEAD", 1000)
-    assert [ahead.global_batch(step)[1].tolist() for step in range(9)] == \
-        [order.global_batch(step)[1].tolist() for step in range(9)]
+    assert [global_batch(ahead, step)[1].tolist() for step in range(9)] == \
+        [global_batch(order, step)[1].tolist() for step in range(9)]
 
 
 @CALM
@@ -250,7 +258,7 @@ def test_a_stream_gives_each_rank_its_shard_from_beginning_to_end(
         read = np.concatenate([run for step in range(9) for run in
                                order.micro_batches(step, rank, world, accumulation)[1]])
         assert read.tolist() == [low + place % (high - low) for place in range(len(read))]
-    chain = np.concatenate([order.global_batch(step)[1] for step in range(9)])
+    chain = np.concatenate([global_batch(order, step)[1] for step in range(9)])
     assert np.array_equal(chain[:count], order.draw(0)[:len(chain)])
 
 

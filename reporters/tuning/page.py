@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from repro.compare.findings import Findings
-from repro.compare.ranking.tuning_check import (
+from repro.compare.findings import findings
+from repro.compare.tuning_check import (
     Budget,
     TuningCheck,
     near_an_end,
     untuned_optimizers,
 )
+from repro.record.folder.store import Record
 from repro.record.tuning import RULE, TriedSetting, TunedContender, Tuning
 from repro.suite.field_problem import as_text
 from repro.suite.metrics import METRICS
 from repro.suite.model import Metric
-from repro.suite.tune import Axis
+from repro.suite.tune import Axis, setting_text
 from repro.tables.text import plural, significant, wrapped
-from repro.tables.tuning import end_of, figure_text, is_lower_better, setting_text
 
-from ..charts.plot import DASHES as PATTERNS
-from ..charts.plot import Chart, layout
-from .scores import ContenderMark, contender_mark
+from ..page.cells import ContenderMark, contender_mark
+from ..page.charts.plot import DASHES as PATTERNS
+from ..page.charts.plot import Chart, layout
+from ..page.charts.scaling import ScalingView
+from .tables import end_of, figure_text, is_lower_better
 
 TOP, BOTTOM, LOST = 34.0, 190.0, 204.0
 """Pixels from the top: best and worst end of an axis, and the place of settings without a figure."""
@@ -170,6 +172,9 @@ class TuningView:
     rows: tuple[TunedRow, ...]
     charts: tuple[Chart, ...]
     rule: str = RULE
+    end_of: Callable[[TriedSetting], str] = end_of
+    figure_text: Callable[[TriedSetting, str], str] = figure_text
+    setting_text: Callable[[Mapping[str, Any]], str] = setting_text
 
     @property
     def metric(self) -> Metric:
@@ -205,11 +210,11 @@ class Untuned:
     charts: tuple[Chart, ...] = ()
 
 
-def page_tuning(findings: Findings) -> TuningView | Untuned | None:
+def page_tuning(record: Record, _: ScalingView) -> TuningView | Untuned | None:
     """Return the tuning of a record; None if there is nothing to say about one."""
-    found = findings.tuning
+    found = findings(record).tuning
     if found is None:
-        return Untuned() if untuned_optimizers(findings.record) else None
+        return Untuned() if untuned_optimizers(record) else None
     contenders = found.tuning.contenders if found.tuning else [None] * len(found.budgets)
     rows = tuple(_row(index, budget, contender, found.tune.metric)
                  for index, (budget, contender) in enumerate(zip(found.budgets, contenders, strict=False)))

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from repro.compare.design.calibration import machine_of
-from repro.compare.ranking.scores import TAU_MAX, Scores, scores
 from repro.compare.runs.merge import Section, sections
 from repro.compare.runs.runs import read_pattern
 from repro.core.errors import UsageError
 from repro.record.environment.differences import changed_data, changed_plugins
 from repro.record.folder.store import read_record
+from repro.scores.scores import TAU_MAX, Scores, scores
 from repro.suite.model import Metric
 
 

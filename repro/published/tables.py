@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 
 from repro.published.cells import FACTORS, batch_costs
 from repro.published.record import PublishedCell, PublishedResult
+from repro.published.speedrun.claims import claim_tracks
 from repro.published.store import Published
-from repro.record.folder.store import Record
-from repro.reporting import Reporter
 from repro.tables.tables import Table
 from repro.tables.values import Row, plain
-
-from .contest_text import claim_rows
 
 ORIGIN = "published"
 TEXTS = ("division", "availability", "accelerator", "framework", "model", "date")
@@ -44,21 +40,6 @@ def published_tables(imports: Sequence[Published]) -> list[Table]:
                                       for number, item in enumerate(imports, 1) for row in rows(item)))
              for name, title, rows in wanted]
     return [table for table in found if table.rows]
-
-
-def write_own(reporter: Reporter, own: Sequence[Record], out: Path) -> list[str]:
-    """Let a reporter write each own run into a separate folder below `out`; return the paths.
-
-    Raises:
-        OutputError: `out` cannot be written.
-    """
-    return [path for folder, record in zip(own_folders(own), own, strict=True)
-            for path in reporter.write(record, out / folder)]
-
-
-def own_folders(own: Sequence[Record]) -> list[str]:
-    """Return the folder of each run for `write_own`; numbers, because the name of a suite can hold anything."""
-    return [f"own-{number}" for number, _ in enumerate(own, 1)]
 
 
 def _text(value: str | None) -> str | None:
@@ -154,3 +135,22 @@ def _refused(item: Published) -> Iterator[Row]:
     for refused in item.refused:
         yield {"source": plain(refused.source), "reason": plain(refused.reason), "cell_id": refused.cell_id,
                "counts_as_a_run": refused.cell_id is not None}
+
+
+def claim_rows(item: Published) -> Iterator[Row]:
+    """Yield one row an arm, exact."""
+    for claims in claim_tracks(item).values():
+        for claim in claims:
+            quality, time = claim.quality, claim.time
+            yield {
+                "cell_id": claim.cell_id, "record": plain(claim.record), "arm": plain(claim.arm), "date": claim.date,
+                "track": plain(claim.benchmark), "target": quality.target, "runs": claim.runs, "n": quality.n,
+                "loss_mean": quality.mean, "loss_deviation": quality.deviation, "p": quality.p,
+                "quality": quality.verdict, "quality_because": plain(quality.because), "seconds_mean": claim.seconds,
+                "seconds_low": claim.seconds_interval[0] if claim.seconds_interval else None,
+                "seconds_high": claim.seconds_interval[1] if claim.seconds_interval else None,
+                "against": time.against or None, "ratio": time.ratio,
+                "ratio_low": time.interval[0] if time.interval else None,
+                "ratio_high": time.interval[1] if time.interval else None, "time_p": time.p,
+                "time_p_adjusted": time.p_adjusted, "time": time.verdict, "time_because": plain(time.because),
+            }

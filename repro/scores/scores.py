@@ -16,7 +16,6 @@ import numpy as np
 
 from repro import stats
 from repro.compare.figures import Estimate, bounds
-from repro.compare.ranking.contenders import Entry, Field, default_factors, field_of, target_of
 from repro.core import pattern
 from repro.core.errors import UsageError
 from repro.core.frozen import Frozen
@@ -24,6 +23,7 @@ from repro.core.random_streams import Streams
 from repro.record.folder.store import Record
 from repro.record.result.results import figure
 from repro.record.result.status import meaning
+from repro.scores.contenders import Entry, Field, default_factors, field_of, target_of
 from repro.suite.metrics import DEFAULT, METRICS, MetricSpec
 from repro.suite.model import Metric
 
@@ -176,9 +176,23 @@ def scores(
     )
 
 
+def ranking(record: Record) -> Scores | None:
+    """Return the scores of one record as its reports show them; None if it has none."""
+    found = record_scores(record)
+    return found if isinstance(found, Scores) else None
+
+
 def record_scores(record: Record) -> Scores | str | None:
-    """Return the scores of one record as its reports show them, or why it has none; None if it has fewer than two
-    workloads or contenders, or no target."""
+    """Return the scores of one record, or why it has none; None if it has fewer than two workloads or contenders, or no
+    target. They are computed once a record."""
+    if "scores" not in record.derived:
+        record.derived["scores"] = _record_scores(record)
+    found = record.derived["scores"]
+    assert found is None or isinstance(found, Scores | str)
+    return found
+
+
+def _record_scores(record: Record) -> Scores | str | None:
     plan = record.plan
     tasks = {cell.choices.task for cell in plan.cells}
     unscored = not plan.design.scored or plan.design.judges != "trial" or plan.has_twins

@@ -1,4 +1,4 @@
-"""Imports of published results -> the few columns that fit a README or a paper, as plain text; formats escape it."""
+"""Imports of published results -> the few columns that fit a terminal, a README or a paper, as plain text."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from statistics import median
 
 from repro.published.cells import batch_costs
 from repro.published.record import PublishedCell, PublishedResult
+from repro.published.speedrun.claims import ArmClaim, claim_tracks, judge_claims
 from repro.published.store import Published, by_question
 from repro.tables.layout import NOTHING, TextTable, name, rounded
 from repro.tables.text import plural
 from repro.tables.values import plain
 
-from .contest_text import claim_doubts, claim_tables
-from .view import NO_BATCH
-
+NO_BATCH = "no run that reached its target states both its global batch and its cost, so there is nothing to draw"
 REFUSED_UP_TO = 20
 """Most refused files in a short report; `refused.jsonl` of the import and the other formats have all."""
 SCORES = ("System", "Organisation", "Division", "Accelerators", "Global batch", "Runs", "Without a time",
           "Score (min)", "Epochs to target", "Note")
+CLAIMS = ("Record", "Arm", "Runs", "Mean loss", "p, one-sided", "Quality", "Mean time, s", "Ratio", "Time")
 COSTS = ("Global batch", "Systems", "Runs", "Least", "Median", "Most")
 RULES = (
     "published: computed from files that others published; the results were not run again here, and MLCommons "
@@ -54,8 +54,7 @@ def published_brief(imports: Sequence[Published]) -> PublishedBrief:
         title=f"Published results: {', '.join(name(item.record.imported) for item in imports)}",
         facts=tuple(fact for item in imports for fact in _facts(item)),
         doubts=(*RULES, *(text for item in imports for text in _doubts(item))),
-        scores=tuple(table for item in imports for table in (
-            _scores(item, len(imports) > 1) if item.record.contest is None else claim_tables(item))),
+        scores=tuple(table for item in imports for table in score_tables(item, len(imports) > 1)),
         costs=tuple(table for item in imports for table in _costs(item, len(imports) > 1)),
         refused=tuple(refused[:REFUSED_UP_TO]), refused_left_out=max(0, len(refused) - REFUSED_UP_TO),
     )
@@ -73,26 +72,44 @@ def _facts(item: Published) -> Iterator[tuple[str, str]]:
         f"{record.results_sha256[:16]}")
 
 
+def notices(item: Published) -> Iterator[tuple[str, str, str]]:
+    """Yield what a reader of an import must know: (`warn` or `note`, title, text)."""
+    cells, results = item.record.cells, item.results
+    contest = item.record.contest is not None
+    without = 0 if contest else sum(not cell.score.valid for cell in cells)
+    if without:
+        yield ("warn", "Scores that are not valid", f"{plural(without, 'system')} of {len(cells)}; the "
+               "table gives the reasons, and no comparison gives a verdict on them")
+    for status, title in (("missed", "Runs that missed"), ("invalid", "Runs with inconsistent logs")):
+        count = sum(result.status == status for result in results)
+        if count:
+            yield "warn", title, f"{count} of {plural(len(results), 'run')}; they have no time"
+    lost = sum(refused.cell_id is not None for refused in item.refused)
+    if item.refused:
+        yield ("warn", "Refused files", f"{len(item.refused)}, {lost} of them logs that count as runs "
+               "without a time")
+    if results and not contest and not batch_costs(results):
+        yield "note", "No batch size against epochs", NO_BATCH
+    warned = sum(bool(result.warnings) for result in results)
+    if warned:
+        yield "note", "Warnings of the import", f"on {plural(warned, 'run')}, listed with each run"
+
+
 def _doubts(item: Published) -> Iterator[str]:
     of = name(item.record.imported)
     yield from map(_line, claim_doubts(item))
-    contest = item.record.contest is not None
-    without = 0 if contest else sum(not cell.score.valid for cell in item.record.cells)
-    if without:
-        yield f"{of}: {without} of {plural(len(item.record.cells), 'score')} not valid, see the notes"
-    for status, words in (("missed", "missed the target"), ("invalid", "have inconsistent logs")):
-        count = sum(result.status == status for result in item.results)
-        if count:
-            yield f"{of}: {count} of {plural(len(item.results), 'run')} {words}; they have no time"
-    if item.results and not contest and not batch_costs(item.results):
-        yield f"{of}: no batch size against epochs: {NO_BATCH}"
-    lost = sum(refused.cell_id is not None for refused in item.refused)
-    if item.refused:
-        yield (f"{of}: {plural(len(item.refused), 'file')} refused, {lost} of them logs that count as runs without a "
-               "time")
+    yield from (f"{of}: {title[0].lower()}{title[1:]}: {text}" for _, title, text in notices(item))
 
 
-def _scores(item: Published, several: bool) -> Iterator[TextTable]:
+def score_tables(item: Published, several: bool = False) -> Iterator[TextTable]:
+    """Yield one table per benchmark and round, of a contest one per track.
+
+    Args:
+        several: the titles name the import.
+    """
+    if item.record.contest is not None:
+        yield from claim_tables(item)
+        return
     runs = item.by_cell()
     for (round_name, benchmark), cells in by_question(item.record.cells).items():
         yield TextTable(
@@ -110,15 +127,18 @@ def _score(cell: PublishedCell, runs: Sequence[PublishedResult]) -> tuple[str, .
     note = "; ".join(text for text in ("" if score.valid else f"not valid: {name(score.reason)}", review) if text)
     return (name(of["system"]), name(of["org"]), name(of.get("division", NOTHING)), chips or NOTHING,
             name(of.get("batch.global", NOTHING)), str(score.runs), str(score.failed), rounded(score.minutes, 4),
-            _spread([run.epochs_to_target for run in runs]), note or NOTHING)
+            cost_text(runs) or NOTHING, note or NOTHING)
 
 
-def _spread(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    if not known:
-        return NOTHING
-    low, high = min(known), max(known)
-    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+def cost_text(results: Sequence[PublishedResult]) -> str:
+    """Return the least and the most that runs needed to the target, in epochs or else samples; "" if unknown."""
+    for key, unit in (("epochs_to_target", ""), ("samples_to_target", " samples")):
+        known = [value for item in results if (value := getattr(item, key)) is not None]
+        if known:
+            low, high = min(known), max(known)
+            ends = [f"{value:,}" if isinstance(value, int) else f"{value:.6g}" for value in dict.fromkeys((low, high))]
+            return " to ".join(ends) + unit
+    return ""
 
 
 def _costs(item: Published, several: bool) -> Iterator[TextTable]:
@@ -134,3 +154,37 @@ def _costs(item: Published, several: bool) -> Iterator[TextTable]:
                         *(rounded(of_all(value for _, value in found), 4) for of_all in (min, median, max)))
                        for batch, found in sorted(known.items())),
         )
+
+
+def claim_tables(item: Published) -> Iterator[TextTable]:
+    """Yield one table a track; nothing for an import that is no contest."""
+    for track, claims in claim_tracks(item).items():
+        targets = ", ".join(sorted({f"{claim.quality.target:g}" for claim in claims}))
+        yield TextTable(title=f"Claims of {name(track)}, target {targets}", headers=CLAIMS,
+                        numeric=(False, False, True, True, True, False, True, True, False),
+                        rows=tuple(_claim(claim) for claim in claims))
+
+
+def claim_doubts(item: Published) -> Iterator[str]:
+    """Yield what the logs do not support or cannot test, with the figures, and what the reader concluded."""
+    if item.record.contest is None:
+        return
+    claims = judge_claims(item)
+    for claim in claims.arms:
+        if claim.quality.verdict != "supported":
+            yield f"{name(claim.record)}, {name(claim.arm)}: quality {claim.quality.verdict}: {claim.quality.because}"
+        yield from (f"{name(claim.record)}, {name(claim.arm)}: {text}" for text in claim.time.cautions)
+    yield from (stated.because for stated in claims.stated)
+    yield from claims.rules.notes
+
+
+def _claim(claim: ArmClaim) -> tuple[str, ...]:
+    quality, time = claim.quality, claim.time
+    return (
+        name(claim.record), name(claim.arm), str(claim.runs),
+        NOTHING if quality.mean is None else f"{quality.mean:.5f}",
+        NOTHING if quality.p is None else f"{quality.p:.2g}", quality.verdict,
+        NOTHING if claim.seconds is None else f"{claim.seconds:,.3f}",
+        NOTHING if time.ratio is None else f"{time.ratio:.4f}" + (
+            f" ({time.interval[0]:.4f} to {time.interval[1]:.4f})" if time.interval else ""), time.verdict,
+    )

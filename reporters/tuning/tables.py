@@ -1,35 +1,37 @@
-"""The tuning of a record as rows: contenders with budget, cost and choice, settings that were tried, search spaces."""
+"""The tuning of a record as tables: contenders with budget, cost and choice, settings tried, search spaces."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from repro.compare.ranking.tuning_check import TuningCheck
+from repro.compare.findings import Findings, findings
+from repro.record.folder.store import Record
 from repro.record.tuning import TriedSetting, TunedContender
-from repro.suite.field_problem import as_text
 from repro.suite.metrics import METRICS
+from repro.suite.tune import setting_text
+from repro.tables.layout import NOTHING, Column, TextTable, count, figure, laid, sentence, words
+from repro.tables.tables import Table
+from repro.tables.values import Row, plain
 
-from .layout import NOTHING, Column, TextTable, count, figure, laid, sentence, words
-from .values import Row, plain
+
+def contenders(record: Record) -> Table:
+    """Return one row per tuned contender: budget, cost, choice."""
+    return Table("tuning", "One row per tuned contender", tuple(_contender_rows(findings(record))))
 
 
-def tuning_rows(found: TuningCheck | None, origin: str) -> Iterator[Row]:
-    """Yield one row per tuned contender: budget, cost, choice.
-
-    Args:
-        origin: of the figures.
-    """
+def _contender_rows(answers: Findings) -> Iterator[Row]:
+    found = answers.tuning
     for place, item in enumerate(found.budgets if found else ()):
         assert found is not None
         contender = found.tuning.contenders[place] if found.tuning else None
         cost, best = (contender.cost, contender.chosen) if contender else (None, None)
         yield {
-            "contender": plain(item.label), "origin": origin, "search": found.tune.search, "metric": found.tune.metric,
-            "settings": item.settings, "seeds": item.seeds, "trials": item.trials, "further_trials": item.further,
-            "unequal": plain(item.space.unequal), "starts": cost.starts if cost else None,
-            "abandoned": cost.abandoned if cost else None, "wall_seconds": cost.wall_seconds if cost else None,
+            "contender": plain(item.label), "origin": answers.origin, "search": found.tune.search,
+            "metric": found.tune.metric, "settings": item.settings, "seeds": item.seeds, "trials": item.trials,
+            "further_trials": item.further, "unequal": plain(item.space.unequal),
+            "starts": cost.starts if cost else None, "abandoned": cost.abandoned if cost else None,
+            "wall_seconds": cost.wall_seconds if cost else None,
             "processor_seconds": cost.processor_seconds if cost else None,
             "unknown_starts": cost.unknown if cost else None,
             "best_setting": plain(json.dumps(best.values, sort_keys=True)) if best else None,
@@ -40,33 +42,36 @@ def tuning_rows(found: TuningCheck | None, origin: str) -> Iterator[Row]:
         }
 
 
-def setting_rows(found: TuningCheck | None, origin: str) -> Iterator[Row]:
-    """Yield one row per setting that was tried; none if the tuning is not in this record."""
-    for contender in found.tuning.contenders if found and found.tuning else ():
-        for item in contender.settings:
-            yield {
-                "contender": plain(contender.label), "origin": origin,
-                "number": item.number, "rank": item.rank, "setting": plain(json.dumps(item.values, sort_keys=True)),
-                "metric": found.tune.metric if found else None, "figure": item.figure, "quality": item.quality,
-                "statuses": ", ".join(f"{count} {name}" for name, count in sorted(item.statuses.items())),
-                "cell_id": item.cell.cell_id if item.cell else None,
-            }
+def settings(record: Record) -> Table:
+    """Return one row per setting that was tried; none if the tuning is not in this record."""
+    answers = findings(record)
+    found = answers.tuning
+    return Table("tuning_settings", "One row per setting that was tried", tuple({
+        "contender": plain(contender.label), "origin": answers.origin,
+        "number": item.number, "rank": item.rank, "setting": plain(json.dumps(item.values, sort_keys=True)),
+        "metric": found.tune.metric, "figure": item.figure, "quality": item.quality,
+        "statuses": ", ".join(f"{count} {name}" for name, count in sorted(item.statuses.items())),
+        "cell_id": item.cell.cell_id if item.cell else None,
+    } for contender in found.tuning.contenders for item in contender.settings) if found and found.tuning else ())
 
 
-def space_rows(found: TuningCheck | None) -> Iterator[Row]:
-    """Yield one row per contender and field of its space."""
-    for item in found.budgets if found else ():
-        for field, axis in sorted(item.space.space.items()):
-            yield {"contender": plain(item.label), "field": plain(field), "values": plain(axis.text()),
-                   "width": plain(axis.width), "declared_origin": plain(" ".join(item.space.origin.split()))}
+def spaces(record: Record) -> Table:
+    """Return one row per contender and field of its space."""
+    found = findings(record).tuning
+    return Table("tuning_spaces", "One row per field of a contender's search space", tuple(
+        {"contender": plain(item.label), "field": plain(field), "values": plain(axis.text()),
+         "width": plain(axis.width), "declared_origin": plain(" ".join(item.space.origin.split()))}
+        for item in (found.budgets if found else ()) for field, axis in sorted(item.space.space.items())))
 
 
-def tuning_table(found: TuningCheck | None, origin: str) -> TextTable:
-    """Return one row a contender; no row if nothing was tuned."""
+def tuning_table(record: Record) -> TextTable | None:
+    """Return one row a contender; None if nothing was tuned."""
+    answers = findings(record)
+    found = answers.tuning
     if found is None:
-        return TextTable("", (), (), ())
+        return None
     rows = []
-    for place, row in enumerate(tuning_rows(found, origin)):
+    for place, row in enumerate(_contender_rows(answers)):
         item = found.budgets[place]
         best = found.tuning.contenders[place].chosen if found.tuning else None
         cost = found.tuning.contenders[place].cost if found.tuning else None
@@ -110,8 +115,3 @@ def figure_text(item: TriedSetting, metric: str) -> str:
     if item.figure is not None:
         return f"{item.figure:,.4g} {METRICS[metric].unit}".rstrip()
     return end_of(item)
-
-
-def setting_text(values: Mapping[str, Any]) -> str:
-    """Return a setting as people read it: `optimizer.lr 0.1, batch.global 64`."""
-    return ", ".join(f"{name} {as_text(value)}" for name, value in sorted(values.items()))

@@ -8,34 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from repro.compare import METRICS, MetricSpec
-from repro.compare.findings import Findings
-from repro.compare.ranking.scores import TWICE, ContenderScore, Outcome, Scores
-from repro.tables.text import plural, visible, without_paths, wrapped
+from repro.record.folder.store import Record
+from repro.scores.scores import TWICE, ContenderScore, Outcome, Scores, record_scores
+from repro.tables.text import plural, wrapped
 
-from ..cells import COLORS, DASHES, SYMBOLS
-from ..charts.plot import DASHES as PATTERNS
-from ..charts.plot import Chart, layout
+from ..page.cells import ContenderMark, contender_mark
+from ..page.charts.plot import DASHES as PATTERNS
+from ..page.charts.plot import Chart, layout
+from ..page.charts.scaling import ScalingView
 
 BANDS_UP_TO = 4
 """Contenders up to which bands are visible at first."""
 TICKS = (1, 1.2, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-
-
-@dataclass(frozen=True, slots=True)
-class ContenderMark:
-    """Mark of a contender, distinct also without colour."""
-
-    index: int
-    name: str
-    color: int
-    dash: str
-    symbol: str
-
-
-def contender_mark(index: int, name: str) -> ContenderMark:
-    """Return the mark of a contender by its place."""
-    return ContenderMark(index, visible(without_paths(name)), index % COLORS, DASHES[index % len(DASHES)],
-                         SYMBOLS[index % len(SYMBOLS)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +61,9 @@ class Withheld:
     charts: tuple[Chart, ...] = ()
 
 
-def page_scores(findings: Findings) -> ScoreView | Withheld | None:
+def page_scores(record: Record, _: ScalingView) -> ScoreView | Withheld | None:
     """Return the scores; None if the record has fewer than two workloads or contenders."""
-    found = findings.scores
+    found = record_scores(record)
     if found is None:
         return None
     if isinstance(found, str):

@@ -10,12 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from repro.compare.cells import factors_of
-from repro.compare.ranking.tuning_check import tuned_levels
+from repro.compare.cells import factors_of, tuned_levels
 from repro.core import pattern
 from repro.core.errors import UsageError
 from repro.record.folder.store import Record
-from repro.suite.contenders import contender_label
+from repro.suite.levels import contender_label
 from repro.suite.planning.cell import Cell, label_of, shown_factors
 
 TASK = ("workload", "stop")

@@ -1,14 +1,38 @@
-"""Scores over workloads as rows."""
+"""Scores over workloads as tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from repro.compare import METRICS
-from repro.compare.ranking.scores import TWICE, Scores
+from repro.record.folder.store import Record
+from repro.scores.scores import TWICE, Scores, ranking
+from repro.tables.layout import Column, TextTable, count, ends, figure, laid, name, rounded, words
+from repro.tables.tables import Table
+from repro.tables.values import Row, estimate, plain
 
-from .layout import Column, TextTable, count, ends, figure, laid, name, rounded, words
-from .values import Row, estimate, plain
+
+def scores(record: Record) -> Table:
+    """Return one row per contender; none without a ranking."""
+    found = ranking(record)
+    return Table("scores", "One row per contender over all workloads", tuple(score_rows(found)) if found else ())
+
+
+def score_times(record: Record) -> Table:
+    """Return one row per contender and workload; none without a ranking."""
+    found = ranking(record)
+    rows = ({"contender": plain(item.contender), "workload": plain(item.workload), "origin": at.origin,
+             "target": plain(at.target), "metric": found.metric, "cell_id": item.cell_id, "seeds": item.n,
+             "planned": item.planned, "reached": item.reached, "median": item.median}
+            for item in found.outcomes for at in found.workloads if at.name == item.workload) if found else ()
+    return Table("score_times", "One row per contender and workload", tuple(rows))
+
+
+def score_profiles(record: Record) -> Table:
+    """Return one row per contender and factor of the best time; none without a ranking."""
+    found = ranking(record)
+    return Table("score_profiles", "One row per contender and factor of the best time",
+                 tuple(_profile_rows(found)) if found else ())
 
 
 def score_rows(found: Scores) -> Iterator[Row]:
@@ -21,18 +45,7 @@ def score_rows(found: Scores) -> Iterator[Row]:
                "withheld": plain(item.withheld), "draws": found.draws, "cautions": plain("; ".join(found.cautions))}
 
 
-def score_time_rows(found: Scores) -> Iterator[Row]:
-    """Yield one row per contender and workload."""
-    origins = {item.name: (item.origin, item.target) for item in found.workloads}
-    for item in found.outcomes:
-        origin, target = origins[item.workload]
-        yield {"contender": plain(item.contender), "workload": plain(item.workload), "origin": origin,
-               "target": plain(target), "metric": found.metric, "cell_id": item.cell_id, "seeds": item.n,
-               "planned": item.planned, "reached": item.reached, "median": item.median}
-
-
-def profile_rows(found: Scores) -> Iterator[Row]:
-    """Yield one row per contender and factor of the best time."""
+def _profile_rows(found: Scores) -> Iterator[Row]:
     for item in found.contenders:
         low, high = (side or (None,) * len(found.taus) for side in (item.low, item.high))
         for place, tau in enumerate(found.taus):
@@ -45,14 +58,24 @@ def factors(found: Scores) -> list[float]:
     return sorted({TWICE, found.tau_max} & set(found.taus))
 
 
-def score_table(found: Scores | None, digits: int = 3) -> TextTable:
-    """Return one row a contender; no row without a ranking.
+def short_scores(record: Record) -> TextTable | None:
+    """Return one row a contender; None without a ranking."""
+    found = ranking(record)
+    return score_table(found) if found else None
+
+
+def short_times(record: Record) -> TextTable | None:
+    """Return the medians behind the scores, one row a contender; None without a ranking."""
+    found = ranking(record)
+    return score_time_table(found) if found else None
+
+
+def score_table(found: Scores, digits: int = 3) -> TextTable:
+    """Return one row a contender.
 
     Args:
         digits: of ratios.
     """
-    if found is None:
-        return TextTable("", (), (), ())
     rows = [row | {f"within {tau:g} x": found.within(item, tau) for tau in factors(found)}
             for item, row in zip(found.contenders, score_rows(found), strict=True)]
     return laid(
@@ -68,10 +91,8 @@ def _share(head: str, key: str) -> Column:
     return Column(head, lambda row: f"{100 * float(row[key] or 0):.0f} %")
 
 
-def score_time_table(found: Scores | None, digits: int = 3) -> TextTable:
-    """Return the medians behind the scores, one row a contender; no row without a ranking."""
-    if found is None:
-        return TextTable("", (), (), ())
+def score_time_table(found: Scores, digits: int = 3) -> TextTable:
+    """Return the medians behind the scores, one row a contender."""
     unit = METRICS[found.metric].unit
     by_contender: dict[str, dict[str, str]] = {}
     for item in found.outcomes:

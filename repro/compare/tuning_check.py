@@ -13,14 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from repro.core.errors import SuiteError
+from repro.compare.cells import tuned_levels
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.record.tuning import TunedContender, Tuning, read_tuning, tuning_of, tuning_sha256
-from repro.suite.contenders import Contender, contender_label, contenders
-from repro.suite.field_problem import unlocated
-from repro.suite.planning.matrix import levels_of_cells
+from repro.suite.contenders import Contender, drawn_again
+from repro.suite.levels import contender_label
 from repro.suite.recorded import reading
 from repro.suite.tune import Space, Tune
 
@@ -84,7 +83,8 @@ def check_tuning(record: Record) -> TuningCheck | None:
         return None
     found = tuning_of(record) if alone else read_tuning(record.folder.root)
     scored = None if alone else plan.master_seed
-    drawn = _drawn(record)
+    with reading(plan.plugins):
+        drawn = drawn_again(plan.suite)
     budgets = tuple(_budgets(tune, drawn, found))
     seed = found.master_seed if found else plan.suite.tuned.master_seed if plan.suite.tuned else plan.master_seed
     return TuningCheck(
@@ -111,19 +111,6 @@ def untuned_optimizers(record: Record) -> bool:
     """Return whether a record compares optimizers without saying where their settings come from."""
     varied = any(key.partition(".")[0] in OPTIMIZERS for cell in record.plan.cells for key in cell.factors)
     return varied and record.plan.suite.tuned is None and record.plan.kind != "tuning"
-
-
-def _drawn(record: Record) -> list[Contender]:
-    """Return the contenders with the settings that the declared search draws; none if they cannot be drawn here."""
-    suite = record.plan.suite
-    if suite.tuned is not None:
-        suite = suite.model_copy(update={"tune": suite.tuned.tune, "settings": (), "tuned": None,
-                                         "master_seed": suite.tuned.master_seed})
-    try:
-        with reading(record.plan.plugins):
-            return contenders(suite, unlocated)
-    except SuiteError:
-        return []
 
 
 def _budgets(tune: Tune, drawn: Sequence[Contender], found: Tuning | None) -> Iterator[Budget]:
@@ -215,18 +202,6 @@ def _covers(record: Record) -> bool:
 
 def _has(levels: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return all(levels.get(key) == level for key, level in wanted.items())
-
-
-def tuned_levels(record: Record) -> Mapping[str, Mapping[str, Any]]:
-    """Return cell id -> factor -> level of a suite with settings of its own; none of any other, or if it cannot be
-    expanded here."""
-    if not record.plan.suite.settings:
-        return {}
-    try:
-        with reading(record.plan.plugins):
-            return levels_of_cells(record.plan.suite, record.plan.device)
-    except SuiteError:
-        return {}
 
 
 def tuned_by(record: Record) -> dict[str, TunedContender]:

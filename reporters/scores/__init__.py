@@ -1,0 +1,1 @@
+"""Scores over workloads on a page and as a figure."""

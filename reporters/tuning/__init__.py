@@ -1,0 +1,1 @@
+"""The tuning of a record on a page and as tables."""

@@ -1,1 +1,0 @@
-"""Rankings over workloads: contenders, scores, the check of their tuning."""

@@ -1,0 +1,1 @@
+"""Scores over workloads: contenders, performance profiles, geometric means of ratios, and `repro scores`."""
