@@ -6,12 +6,10 @@ the quality or the samples of one cell, which no clock is in. Absolute times are
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-import numpy as np
-
-from repro import stats
 from repro.compare.cells import CellIndex, CellPair, contrast_pairs
 from repro.compare.design.standing import Standing
 from repro.compare.evidence import drift
@@ -24,9 +22,12 @@ from repro.stats.replication import (
     LEAST_PAIRS,
     POWER,
     MeanLog,
+    Shift,
     mean_log,
+    paired_shift,
     pairs_for_margin,
     replication_power,
+    shift,
     supported_margin,
 )
 from repro.suite.metrics import METRICS
@@ -59,6 +60,8 @@ class Found:
 
     mean: MeanLog | None
     """None: there is none, for the reason `why`."""
+    logs: Mapping[int, float] = field(default_factory=dict)
+    """Repeat -> its log ratio, or the log of its figure."""
     why: str = ""
     evidence: Evidence | None = None
     """Of a ratio."""
@@ -143,13 +146,22 @@ def measured(record: Record, claim: Claimed, kept: Mapping[str, set[int]] | None
         metric=claim.metric, margin=suite.margin, horizon=suite.horizon, refusals=doubts.refusals(*pair),
         cautions=doubts.cautions(*pair), slots=doubts.slots(*pair)))
     if found.refusal:
-        return Found(None, found.refusal, found)
+        return Found(None, why=found.refusal, evidence=found)
     if found.missed is not None or found.ratio is None:
         ends = " and ".join(side.without_words() for side in (found.ours, found.theirs) if side.without)
-        return Found(None, f"{ends or 'a figure is missing'}, so there is no ratio", found)
-    logs = stats.log_ratios([pair.candidate for pair in found.judged_pairs],
-                            [pair.baseline for pair in found.judged_pairs])
-    return Found(_mean(logs.tolist()), "", found)
+        return Found(None, why=f"{ends or 'a figure is missing'}, so there is no ratio", evidence=found)
+    logs = {pair.repeat: math.log(pair.candidate / pair.baseline) for pair in found.judged_pairs}
+    return Found(_mean(list(logs.values())), logs, evidence=found)
+
+
+def shift_between(before: Found, after: Found) -> Shift | None:
+    """Return the shift of a claim from one execution to the other, by seed if the first one has all seeds of the
+    second; None: one of them has no figure."""
+    if before.mean is None or after.mean is None:
+        return None
+    if after.logs.keys() <= before.logs.keys():
+        return paired_shift([before.logs[repeat] for repeat in after.logs], list(after.logs.values()))
+    return shift(before.mean, after.mean)
 
 
 def _trials(record: Record, cell_id: str, claim: Claimed, kept: Mapping[str, set[int]] | None) -> list[Result]:
@@ -163,8 +175,9 @@ def _trials(record: Record, cell_id: str, claim: Claimed, kept: Mapping[str, set
 def _of_one(trials: Sequence[Result], claim: Claimed) -> Found:
     found = cell_trials(claim.label, trials, METRICS[claim.metric])
     if found.wrong or found.without or found.n < 2:
-        return Found(None, found.wrong or found.without_words() or f"{found.n} trials of {claim.label}")
-    return Found(_mean(np.log(list(found.values.values())).tolist()))
+        return Found(None, why=found.wrong or found.without_words() or f"{found.n} trials of {claim.label}")
+    logs = {repeat: math.log(value) for repeat, value in found.values.items()}
+    return Found(_mean(list(logs.values())), logs)
 
 
 def _mean(logs: Sequence[float]) -> MeanLog:
@@ -197,7 +210,9 @@ def settled_terms(
     if not means:  # every cell is judged by its hashes
         return Terms(pairs or record.plan.design.common, asked, interaction)
     needed = pairs or max([*(_pairs_needed(item, asked, interaction) for item in means)])
-    power = min(replication_power(item, needed, asked, interaction) if needed > 1 else 0.0 for item in means)
+    simulated = all(record.cell(name).choices.origin == "simulated" for claim in claims for name in claim.cells)
+    power = 1.0 if simulated else min(
+        replication_power(item, needed, asked, interaction) if needed > 1 else 0.0 for item in means)
     terms = Terms(needed, asked, interaction, power)
     if undecided or (power >= POWER and needed >= LEAST_PAIRS):
         return terms

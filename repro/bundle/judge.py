@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from repro.bundle.claim import Claimed, Found, Terms, claims_of, is_bitwise, measured
+from repro.bundle.claim import Claimed, Found, Terms, claims_of, is_bitwise, measured, shift_between
 from repro.bundle.difference import ExecutionDifference, between_executions
 from repro.compare.evidence.pairing import Observed, cell_trials
 from repro.compare.verdict.sentences import describe_resumed_trials
@@ -163,13 +163,13 @@ def _claim(
     missing = [f"{sum(item.repeat in kept[cell] for item in second.of_cell(cell))} of {len(kept[cell])} trials of "
                f"{second.cell(cell).label} have a result" for cell in claim.cells
                if not kept[cell] <= {item.repeat for item in second.of_cell(cell)}]
-    found = None if missing or before.mean is None or after.mean is None else change(
-        before.mean, after.mean, terms.margin, terms.interaction, tests)
-    if found is None:
+    moved = None if missing else shift_between(before, after)
+    found = None if moved is None else change(moved, terms.margin, terms.interaction, tests)
+    if moved is None or found is None:
         answer, because = _without_figure(before, after, missing)
     else:
         share = 0.0 if _same_trainings(before, after) else max(_grid_share(before), _grid_share(after))
-        answer, because = _answer(found, before, after, claim, share)
+        answer, because = _answer(found, before, after, claim, share, is_exact=not moved.error)
     cautions = tuple(text for side in (before, after) if side.evidence
                      for text in (*side.evidence.asked.cautions, *describe_resumed_trials(side.evidence),
                                   *(item.words for item in side.evidence.repeated[:1])))
@@ -201,11 +201,13 @@ def _missed_more(before: Found, after: Found) -> bool:
     return any(float(fisher_exact(table).pvalue) <= ALPHA / len(tables) for table in tables)
 
 
-def _answer(found: Change, before: Found, after: Found, claim: Claimed, share: float) -> tuple[Answer, str]:
+def _answer(found: Change, before: Found, after: Found, claim: Claimed, share: float, *, is_exact: bool
+            ) -> tuple[Answer, str]:
     """Return the answer and its reason.
 
     Args:
         share: how far evaluations are apart at the target, relative.
+        is_exact: the figures have no spread, as simulated times have none.
 
     The error of "reproduced" at a change of the margin is at most 5 %, and so is that of any "not reproduced" without a
     change. All claims must be reproduced, so that answer needs no correction for their number; the other one has it.
@@ -214,7 +216,7 @@ def _answer(found: Change, before: Found, after: Found, claim: Claimed, share: f
     ratio = "ratio" if claim.baseline else METRICS[claim.metric].noun
     figures = (f"{ratio} {from_log(after.mean.value):.4g} ({after.n} {claim.unit}) against "
                f"{from_log(before.mean.value):.4g} ({before.n} {claim.unit}): a change of {found.ratio:.3f} x")
-    if not (before.mean.error or after.mean.error):
+    if is_exact:
         return _exact(found, figures, min(before.n, after.n))
     figures = f"{figures} ({found.interval.low:.3f} to {found.interval.high:.3f}, margin {100 * found.margin:g} %)"
     if found.is_beyond:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from repro.stats.interval import Interval, from_log, t_quantile
-from repro.stats.sample import finite, margin_edge, mean, spread
+from repro.stats.sample import FLAT, finite, margin_edge, mean, spread
 
 ALPHA, POWER = 0.05, 0.8
 MOST_PAIRS = 1000
@@ -71,10 +71,40 @@ class Change:
         return not self.interval.low <= 1 <= self.interval.high and not 1 / edge <= self.ratio <= edge
 
 
-def change(first: MeanLog, second: MeanLog, margin: float, interaction: float = 0.0, tests: int = 1) -> Change:
-    """Return the change between two executions, with Welch's error and degrees of freedom (Welch 1947).
+class Shift(NamedTuple):
+    """The log of the change found, and its error."""
 
-    If both ran the same seeds, what a seed does to both makes the error too large rather than too small.
+    value: float
+    error: float
+    freedom: float
+
+
+def shift(first: MeanLog, second: MeanLog) -> Shift:
+    """Return the shift between two executions with other seeds: Welch's error and degrees of freedom (Welch 1947)."""
+    parts = [first.error**2, second.error**2]
+    weights = math.fsum(part**2 / max(1.0, side.freedom) for part, side in zip(parts, (first, second), strict=True))
+    total = math.fsum(parts)
+    return Shift(second.value - first.value, math.sqrt(total), total**2 / weights if weights else 1.0)
+
+
+def paired_shift(first: Sequence[float], second: Sequence[float]) -> Shift:
+    """Return the shift between two executions with the same seeds: what a seed does to both cancels.
+
+    Args:
+        first, second: logs of both executions, in one order of the seeds.
+
+    Raises:
+        ValueError: lengths differ, fewer than two, or one is not finite.
+    """
+    if len(first) != len(second):
+        raise ValueError(f"pairs need two lists of one length, not {len(first)} and {len(second)}")
+    apart = finite([other - one for one, other in zip(first, second, strict=True)], "logs")
+    error = 0.0 if np.ptp(apart) <= FLAT else spread(apart, "a change of a ratio") / math.sqrt(len(apart))
+    return Shift(mean(apart), error, len(apart) - 1)
+
+
+def change(found: Shift, margin: float, interaction: float = 0.0, tests: int = 1) -> Change:
+    """Return the change between two executions.
 
     Args:
         interaction: standard deviation over sessions of the log ratio's true value, declared beforehand.
@@ -86,27 +116,23 @@ def change(first: MeanLog, second: MeanLog, margin: float, interaction: float = 
     if not interaction >= 0:
         raise ValueError(f"an interaction is a standard deviation of log ratios, at least 0, not {interaction}")
     margin_edge(margin)
-    found, (error, freedom) = second.value - first.value, _error(first, second, interaction)
+    error = math.hypot(found.error, math.sqrt(2) * interaction)
+    # The declared part is known: only the measured part of the error has few degrees of freedom (Satterthwaite).
+    freedom = min(1e6, found.freedom * (error / found.error)**4) if found.error else 1e6
     both = []
     for level in (1 - ALPHA / tests, 1 - 2 * ALPHA):
         half = t_quantile(0.5 + level / 2, freedom) * error if error else 0.0
-        both.append(Interval(from_log(found - half), from_log(found + half), level))
-    return Change(from_log(found), both[0], both[1], margin)
-
-
-def _error(first: MeanLog, second: MeanLog, interaction: float) -> tuple[float, float]:
-    """Return the standard error of the change, and Satterthwaite's degrees of freedom; a declared part has none."""
-    parts = [first.error**2, second.error**2]
-    total = math.fsum(parts) + 2 * interaction**2
-    weights = math.fsum(part**2 / max(1.0, side.freedom) for part, side in zip(parts, (first, second), strict=True))
-    return math.sqrt(total), min(1e6, total**2 / weights) if weights else 1e6
+        both.append(Interval(from_log(found.value - half), from_log(found.value + half), level))
+    return Change(from_log(found.value), both[0], both[1], margin)
 
 
 def replication_power(first: MeanLog, pairs: int, margin: float, interaction: float = 0.0) -> float:
     """Return the probability that a second execution of `pairs` pairs shows an unchanged ratio to be within the margin.
 
     The true spread is unknown: the power is averaged over what it may be, given that of the first execution
-    (variance found / true variance ~ chi2(f) / f), and over the spread that the second one finds.
+    (variance found / true variance ~ chi2(f) / f), and over the spread that is then found. With the seeds of the first
+    execution the power is that of a paired shift whose pairs share nothing: if a seed does the same to both executions,
+    it is higher.
 
     Raises:
         ValueError: as `change`, or fewer than two pairs.
@@ -118,13 +144,20 @@ def replication_power(first: MeanLog, pairs: int, margin: float, interaction: fl
     edge = margin_edge(margin)
     if not first.error:
         return 1.0
-    true = first.error**2 / _variances(first.freedom)[:, None]  # of the first mean
-    ours, theirs = first.error**2, true * first.figures / pairs * _variances(pairs - 1)[None, :]
-    total = ours + theirs + 2 * interaction**2
-    freedom = total**2 / (ours**2 / first.freedom + theirs**2 / (pairs - 1))
-    room = edge - stdtrit(freedom, 1 - ALPHA) * np.sqrt(total)
-    apart = np.sqrt(true * (1 + first.figures / pairs) + 2 * interaction**2)
-    return float(np.mean(np.where(room > 0, 2 * ndtr(room / apart) - 1, 0.0)))
+    each = first.error**2 * first.figures / _variances(first.freedom)[:, None]  # true variance of a log ratio
+    found = _variances(pairs - 1)[None, :]
+    if pairs <= first.figures:
+        measured, freedom = 2 * each / pairs * found, np.full((1, 1), pairs - 1.0)
+        apart = 2 * each / pairs
+    else:
+        parts = np.full_like(found, first.error**2), each / pairs * found
+        measured = parts[0] + parts[1]
+        freedom = measured**2 / (parts[0]**2 / first.freedom + parts[1]**2 / (pairs - 1))
+        apart = each / first.figures + each / pairs
+    total = measured + 2 * interaction**2
+    room = edge - stdtrit(np.minimum(1e6, freedom * (total / measured)**2), 1 - ALPHA) * np.sqrt(total)
+    spread_of = np.sqrt(apart + 2 * interaction**2)
+    return float(np.mean(np.where(room > 0, 2 * ndtr(room / spread_of) - 1, 0.0)))
 
 
 @lru_cache(maxsize=256)

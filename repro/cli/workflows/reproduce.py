@@ -10,7 +10,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from repro.bundle.claim import Terms, claims_of, is_bitwise, measured, settled_terms
+from repro.bundle.claim import Claimed, Terms, claims_of, is_bitwise, measured, settled_terms
 from repro.bundle.judge import Reproduction, judge
 from repro.bundle.source import open_record
 from repro.bundle.verify import verify
@@ -98,7 +98,6 @@ def reproduce(
                              f"verify {source}`, to reproduce it nevertheless add --force")
     with open_record(source) as root:
         first = read_record(root)
-        require_trainings(source, first)
         require_code(str(source), first.plan.cells, code)
         if files := classes_from_files(first.plan):
             allow_code_of(first.folder.code, ((item.kind, item.code) for item in files))
@@ -127,16 +126,17 @@ def reproduce(
     return Reproduced(found, str(source), checked.identity, folder.root)
 
 
-def require_trainings(source: Path, record: Record) -> None:
+def require_trainings(record: Record, claims: Sequence[Claimed]) -> None:
     """Refuse to reproduce a figure that training alone decides from a record of one training repeated.
 
     Raises:
-        UsageError: a cell of it has only one training.
+        UsageError: a cell of a claim has only one training.
     """
-    spec = METRICS[record.plan.suite.metric]
-    for item in repeated_cells(record) if spec.by_training else ():
-        if item.trainings == 1:
-            raise UsageError(f"{source}: is a record of one training repeated ({item.short}), so its {spec.noun} "
+    once = {item.cell_id: item for item in repeated_cells(record) if item.trainings == 1}
+    for claim in claims:
+        spec = METRICS[claim.metric]
+        if spec.by_training and (item := next((once[name] for name in claim.cells if name in once), None)):
+            raise UsageError(f"this is a record of one training repeated ({item.short}), so its {spec.noun} "
                              "cannot be reproduced; in a new run let every trial train with its own seed")
 
 
@@ -198,6 +198,7 @@ def choose_trials(record: Record, trials: str | None, wanted: Wanted = Wanted()
     ids = _by_id(have, trials) if trials is not None and not trials.strip().isdecimal() else None
     kept = [cell.cell_id for cell in record.plan.cells if ids is None or cell.cell_id in {name for name, _ in ids}]
     claims = claims_of(record.plan, kept)
+    require_trainings(record, claims)
     count = len({repeat for _, repeat in ids}) if ids is not None else _count(trials)
     terms = settled_terms(record, claims, count, wanted.margin, wanted.interaction, undecided=wanted.undecided)
     if ids is not None:
