@@ -11,8 +11,8 @@ from repro.compare.evidence.evidence import Evidence
 from repro.compare.evidence.missed import Missed
 from repro.compare.figures import Advice, AdviceKind, Comparison, GridFacts, MarginTest, Verdict, bounds
 from repro.compare.verdict import sentences
-from repro.compare.verdict.family import ALPHA, LEAST, FamilyShare, can_be_same, shares_of
-from repro.suite.design import JUDGES
+from repro.compare.verdict.family import ALPHA, FamilyShare, can_be_same, shares_of
+from repro.suite.design import JUDGES, LEAST_REPEATS
 
 Decision = tuple[Verdict, str, Advice | None]
 """(verdict, because, what would settle it)."""
@@ -95,7 +95,7 @@ def _open_kind(item: Evidence, share: FamilyShare) -> AdviceKind:
 
 def _is_significant(item: Evidence, share: FamilyShare) -> bool:
     """The interval and the test must agree. The t interval assumes normal logs, the exact test assumes nothing."""
-    if share.p is None or share.p > ALPHA or (not item.asked.paired and item.smallest < LEAST):
+    if share.p is None or share.p > ALPHA or (not item.asked.paired and item.smallest < LEAST_REPEATS):
         return False
     if not item.is_apart(1 - share.level):
         return False
@@ -104,7 +104,7 @@ def _is_significant(item: Evidence, share: FamilyShare) -> bool:
 
 def _is_same(item: Evidence, share: FamilyShare) -> bool:
     """Two one-sided t tests inside the margin, at an n at which a test without assumptions could show it too."""
-    if item.equivalence is None or share.equivalence_p is None or item.smallest < LEAST:
+    if item.equivalence is None or share.equivalence_p is None or item.smallest < LEAST_REPEATS:
         return False
     edge, inside = math.log1p(item.asked.margin), item.equivalence.interval
     if math.log(inside.low) < -edge or math.log(inside.high) > edge:

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from repro.compare.design.standing import figures_in_words
 from repro.compare.figures import ClaimVerdict
-from repro.compare.verdict.family import ALPHA, LEAST
+from repro.compare.verdict.family import ALPHA
 from repro.core.frozen import Frozen
 from repro.published.contest_rules import Contest, StatedMean
 from repro.published.record import PublishedCell, PublishedResult
@@ -26,6 +26,7 @@ from repro.published.store import Published
 from repro.stats import holm, mean_interval, or_none, quality_claim, tost_welch, welch_p, welch_ratio
 from repro.stats.ratio import Equivalence
 from repro.stats.sample import finite, mean
+from repro.suite.design import LEAST_REPEATS
 
 
 class ArmQuality(Frozen):
@@ -283,8 +284,8 @@ def _refusal(arm: _Arm, other: _Arm) -> str:
     if machines:
         return machines
     least = min(len(arm.times), len(other.times))
-    if least < LEAST:
-        return f"{len(arm.times)} against {len(other.times)} runs; a verdict needs at least {LEAST} each"
+    if least < LEAST_REPEATS:
+        return f"{len(arm.times)} against {len(other.times)} runs; a verdict needs at least {LEAST_REPEATS} each"
     return ""
 
 
