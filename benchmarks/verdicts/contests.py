@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -12,6 +13,11 @@ from benchmarks.verdicts.experiment import made_plan, places_of
 from benchmarks.verdicts.scenario import DIFFERENT, OPEN, Judged, Scenario
 from benchmarks.verdicts.screen import ALPHA, DISAGREE
 from repro.compare import Comparison, compare
+from repro.core.frozen import FORMAT
+from repro.published.contest_rules import Contest as Rules
+from repro.published.record import PublishedCell, PublishedPoint, PublishedRecord, PublishedResult, Score
+from repro.published.speedrun.claims import judge_claims
+from repro.published.store import Published
 from repro.record.result.results import Result
 from repro.stats import quality_claim
 from repro.suite.kinds.stop import ALPHA as CLAIMED
@@ -48,6 +54,8 @@ def contests() -> Iterator[Scenario]:
     # Shown and not promised: Student's t takes the runs for normal, and the runs drawn may hold none of the bad ones.
     yield _scenario("contest, 10 runs, skewed quality at the target", Contest(10, ratio=0.95, noise="skewed"))
     yield _scenario("contest, 10 runs, equal times", Contest(10, better=3.0), *DIFFERENT)
+    for baselines in (2, 3):
+        yield _several(baselines)
     yield replace(_scenario("contest, 10 runs, 1 % faster", Contest(10, better=3.0, ratio=0.99), "slower"),
                   right=frozenset({"faster"}), least=0.9)
 
@@ -69,6 +77,37 @@ def _scenario(name: str, design: Contest, *wrong: str) -> Scenario:
 
     truth = "at target" if not design.better else "equal" if design.ratio == 1 else f"ratio {design.ratio:g}"
     return Scenario(name, truth, judge, frozenset(wrong), rate=ALPHA if design.better else CLAIMED)
+
+
+def _several(baselines: int, runs: int = 10, spread: float = 0.005) -> Scenario:
+    """Return a public record of two candidates and several baselines, equal in truth: one ratio to each of them."""
+    names = ["pr_a", "pr_b", *(f"baseline-{number}" for number in range(baselines))]
+
+    def judge(generator: np.random.Generator, _: bool) -> Judged:
+        record = _public({name: SECONDS * np.exp(spread * generator.standard_normal(runs)) for name in names},
+                         TARGET - DEVIATION * generator.standard_normal((len(names), runs)))
+        found = {time.verdict for arm in judge_claims(record).arms for time in arm.times}
+        return Judged(next(iter(sorted(found & DIFFERENT)), OPEN))
+
+    return Scenario(f"contest, 10 runs, 2 arms x {baselines} baselines", "equal", judge, DIFFERENT)
+
+
+def _public(seconds: dict[str, np.ndarray], losses: np.ndarray) -> Published:
+    cells = tuple(PublishedCell(
+        cell_id=name, label=name, ok=len(times), missed=0, invalid=0, refused=0,
+        factors={"round": "r", "benchmark": "b", "org": "o", "system": name, "target": f"{TARGET}"},
+        score=Score(minutes=1.0, valid=True, runs=len(times), required=None, failed=0),
+    ) for name, times in seconds.items())
+    results = tuple(PublishedResult(
+        program="speedrun", result_id=f"{name}-{number}", cell_id=name, repeat=number, round="r", org="o", system=name,
+        benchmark="b", status="ok", seconds=float(time), hyperparameters={"machine": "one"}, source="", sha256="",
+        curve=(PublishedPoint(seconds=float(time), value=float(loss)),),
+    ) for (name, times), row in zip(seconds.items(), losses, strict=True)
+        for number, (time, loss) in enumerate(zip(times, row, strict=True)))
+    record = PublishedRecord(
+        format=FORMAT, program="speedrun", imported="", reader="", cells=cells, contest=Rules(), results=len(results),
+        refused=0, results_sha256="", refused_sha256="")
+    return Published(Path(), record, results, ())
 
 
 def _drawn(design: Contest, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

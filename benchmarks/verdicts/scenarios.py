@@ -29,10 +29,11 @@ from repro import stats
 from repro.compare import compare
 from repro.compare.runs.two_runs import Ran, versus, versus_several
 from repro.compare.verdict.condition import parse
-from repro.compare.verdict.family import ALPHA, LEAST
+from repro.compare.verdict.family import ALPHA
 from repro.core.errors import UsageError
 from repro.core.machine import Machine
 from repro.record.environment.environment import Environment, take
+from repro.suite.design import LEAST_REPEATS
 
 FULL_PATH = 40
 """Pairs up to which a planned experiment is judged by `compare`; beyond, by the interval, which alone decides there."""
@@ -206,7 +207,7 @@ def _repeated() -> Iterator[Scenario]:
             run = simulated(design, generator)
             return Judged(compare(run.plan, run.results, "samples")[0].verdict)
 
-        few = trainings < LEAST
+        few = trainings < LEAST_REPEATS
         yield Scenario(f"{trainings} {words} repeated, {repeats} pairs, samples", "equal", judge,
                        wrong=DIFFERENT | ({"same"} if few else set()), rate=0.0 if few else ALPHA)
 

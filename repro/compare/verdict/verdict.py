@@ -11,8 +11,8 @@ from repro.compare.evidence.evidence import Evidence
 from repro.compare.evidence.missed import Missed
 from repro.compare.figures import Advice, AdviceKind, Comparison, GridFacts, MarginTest, Verdict, bounds
 from repro.compare.verdict import sentences
-from repro.compare.verdict.family import ALPHA, LEAST, FamilyShare, can_be_same, shares_of
-from repro.suite.design import JUDGES
+from repro.compare.verdict.family import ALPHA, FamilyShare, can_be_same, shares_of
+from repro.suite.design import JUDGES, LEAST_REPEATS
 
 Decision = tuple[Verdict, str, Advice | None]
 """(verdict, because, what would settle it)."""
@@ -102,14 +102,14 @@ def _is_excluded(item: Evidence, share: FamilyShare) -> bool:
 
     The interval and the test must agree. The t interval assumes normal logs, the exact test assumes nothing.
     """
-    if share.p is None or share.p > ALPHA or (not item.asked.paired and item.smallest < LEAST):
+    if share.p is None or share.p > ALPHA or (not item.asked.paired and item.smallest < LEAST_REPEATS):
         return False
     return item.interval is None or not item.interval.low <= 1 <= item.interval.high
 
 
 def _is_same(item: Evidence, share: FamilyShare) -> bool:
     """Two one-sided t tests inside the margin, at an n at which a test without assumptions could show it too."""
-    if item.equivalence is None or share.equivalence_p is None or item.smallest < LEAST:
+    if item.equivalence is None or share.equivalence_p is None or item.smallest < LEAST_REPEATS:
         return False
     edge, inside = math.log1p(item.asked.margin), item.equivalence.interval
     if math.log(inside.low) < -edge or math.log(inside.high) > edge:
