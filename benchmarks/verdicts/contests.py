@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.verdicts.experiment import made_plan, places_of
 from benchmarks.verdicts.scenario import DIFFERENT, OPEN, Judged, Scenario
 from benchmarks.verdicts.screen import ALPHA, DISAGREE
-from repro.compare import compare
+from repro.compare import Comparison, compare
 from repro.core.frozen import FORMAT
 from repro.published.contest_rules import Contest as Rules
 from repro.published.record import PublishedCell, PublishedPoint, PublishedRecord, PublishedResult, Score
@@ -42,6 +42,8 @@ class Contest:
     """Standard deviation of the log time of a run."""
     noise: Literal["normal", "t3", "skewed"] = "normal"
     """Of the quality; skewed: exponential, a few runs much worse than the others."""
+    crashed: int = 0
+    """First runs of the candidate that crashed."""
 
 
 def contests() -> Iterator[Scenario]:
@@ -128,11 +130,22 @@ def _noise(design: Contest, generator: np.random.Generator, shape: tuple[int, in
 
 
 def _verdict(design: Contest, qualities: np.ndarray, seconds: np.ndarray) -> str:
+    return _compared(design, qualities, seconds).verdict
+
+
+def contest_of(design: Contest, generator: np.random.Generator) -> Comparison:
+    """Return the primary contrast of a new contest."""
+    return _compared(design, *_drawn(design, generator))
+
+
+def _compared(design: Contest, qualities: np.ndarray, seconds: np.ndarray) -> Comparison:
     plan = made_plan(2, design.pairs, contest=True)
+    candidate, _ = places_of(2)
     results = [
         Result(trial_id=f"{plan.cells[place].cell_id}-s{repeat}", cell_id=plan.cells[place].cell_id, repeat=repeat,
-               attempt=1, status="ok", tta_wall=float(seconds[place, repeat]), final=float(qualities[place, repeat]),
+               attempt=1, status="crashed" if place == candidate and repeat < design.crashed else "ok",
+               tta_wall=float(seconds[place, repeat]), final=float(qualities[place, repeat]),
                run_seconds=float(seconds[place, repeat]),
                hashes={"init_weights": f"w{repeat}", "data_order": f"o{repeat}", "data": "d"})
         for place, repeat in plan.order]
-    return next(item for item in compare(plan, results) if item.primary).verdict
+    return next(item for item in compare(plan, results) if item.primary)
