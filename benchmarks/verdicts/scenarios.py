@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 
 from benchmarks.verdicts.contests import contests
 from benchmarks.verdicts.exchange import exchange
 from benchmarks.verdicts.experiment import Experiment, Miss, simulated
+from benchmarks.verdicts.followed import advised_scenarios
 from benchmarks.verdicts.scenario import (
     DIFFERENT,
     OPEN,
@@ -27,13 +27,14 @@ from benchmarks.verdicts.scenario import (
 )
 from benchmarks.verdicts.sequential_runs import sequential_scenarios
 from repro import stats
-from repro.compare import Comparison, compare
+from repro.compare import compare
 from repro.compare.runs.two_runs import Ran, versus, versus_several
 from repro.compare.verdict.condition import parse
-from repro.compare.verdict.family import ALPHA, LEAST
+from repro.compare.verdict.family import ALPHA
 from repro.core.errors import UsageError
 from repro.core.machine import Machine
 from repro.record.environment.environment import Environment, take
+from repro.suite.design import LEAST_REPEATS
 
 FULL_PATH = 40
 """Pairs up to which a planned experiment is judged by `compare`; beyond, by the interval, which alone decides there."""
@@ -124,42 +125,6 @@ def _pairs(spread: float, ratio: float, pilot: int) -> int:
         return stats.MOST_PAIRS
 
 
-ROUNDS = 6
-DESIGN: Mapping[str, Any] = {"looks": [10, 15, 20, 30], "spending": "power", "power": 2}
-MOST = 60
-"""Pairs beyond which the user gives up, so that a simulation ends."""
-
-
-def advised_rounds() -> Iterator[Scenario]:
-    """Yield equal cells, started with too few pairs, with ten, and with a sequential design."""
-    for name, design in (("5 pairs", Experiment(5)), ("10 pairs", Experiment(10)), (
-            "sequential", Experiment(30, sequential=json.dumps(DESIGN)))):
-        yield _followed(f"advice followed, from {name}", design)
-
-
-def _followed(name: str, first: Experiment) -> Scenario:
-    def judge(generator: np.random.Generator, checked: bool) -> Judged:
-        design: Experiment | None = first
-        for _ in range(ROUNDS):
-            if design is None:
-                return Judged(OPEN)
-            run = simulated(design, generator)
-            found = next(item for item in compare(run.plan, run.results) if item.primary)
-            if found.verdict in DIFFERENT | {"same"}:
-                return Judged(found.verdict)
-            design = _next(design, found)
-        return Judged(OPEN)
-
-    return Scenario(name, "equal", judge, wrong=DIFFERENT)
-
-
-def _next(design: Experiment, found: Comparison) -> Experiment | None:
-    """Return the run that the advice asks for; None: it asks for none."""
-    if found.advice is not None and found.advice.kind == "more_pairs":
-        return replace(design, pairs=min(MOST, found.advice.n), sequential="")
-    return None
-
-
 MISSES: tuple[Miss, ...] = get_args(Miss)
 FINE = 0.1
 """Grid up to which the paired t test is taken as valid: beyond, most pairs are equal, and it calls four of four others
@@ -244,11 +209,11 @@ def _repeated() -> Iterator[Scenario]:
             run = simulated(design, generator)
             return Judged(compare(run.plan, run.results, "samples")[0].verdict)
 
-        few = trainings < LEAST
+        few = trainings < LEAST_REPEATS
         yield Scenario(f"{trainings} {words} repeated, {repeats} pairs, samples", "equal", judge,
                        wrong=DIFFERENT | ({"same"} if few else set()), rate=0.0 if few else ALPHA)
 
 
 SCENARIOS: tuple[Scenario, ...] = (
     *_equal_or_not(), *_drift(), *_grids(), *_cramped(), *_missed(), *_others(), *sequential_scenarios(),
-    *advised_rounds(), *contests(), *_repeated(), *exchange())
+    *advised_scenarios(), *contests(), *_repeated(), *exchange())

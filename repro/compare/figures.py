@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
 
 from pydantic import Field, computed_field
 
@@ -13,25 +14,34 @@ from repro.record.result.remarks import Worded
 from repro.suite.design import claim_text
 from repro.suite.metrics import METRICS
 
-AdviceKind = Literal["missing_pairs", "lost_trials", "more_pairs", "declare_pairs", "equal_grids", "pair_trials",
+AdviceKind = Literal["missing_pairs", "lost_trials", "not_run_again", "more_pairs", "declare_pairs", "equal_grids",
                      "next_look", "tested", "tested_in_a_contest", "looks_used_up", "own_seeds"]
-WORDS: dict[AdviceKind, str] = {
-    "missing_pairs": "run the missing pairs",
-    "lost_trials": "run them again",
-    "more_pairs": "run at least {n} pairs, with new seeds: repro run SUITE --seeds {n}",
-    "declare_pairs": "declare at least {n} pairs in a suite before its first run",
-    "equal_grids": "use the same distance between evaluations in both, in a new experiment",
-    "pair_trials": "run pairs of one seed, interleaved: they show more than unpaired trials",
-    "next_look": "the next look is at {n} pairs",
-    "tested": "report it as undecided. Adding pairs until a verdict appears would err in more than 5 % of cases; "
-              "to ask again with more pairs, start a new run that declares this contrast as the primary one of a "
-              "sequential design",
-    "tested_in_a_contest": "report it as undecided. Adding runs until a verdict appears would err in more than 5 % of "
-                           "cases; to show a smaller difference, start a new contest that declares more seeds",
-    "looks_used_up": "report it as undecided. Its looks are used up, and running it again until a verdict appears "
-                     "would err in more than 5 % of cases",
-    "own_seeds": "let every trial train with its own seed (a program's command takes {{seed}}), then run at least {n} "
-                 "pairs",
+
+
+class Guide(NamedTuple):
+    """The words of a kind of advice, and what to run for it."""
+
+    words: str
+    command: str = ""
+    """"": there is nothing to run."""
+
+
+GUIDES: Mapping[AdviceKind, Guide] = {
+    "missing_pairs": Guide("run the missing pairs", "repro run --resume RUN"),
+    "lost_trials": Guide("run them again", "repro run --resume RUN --rerun-failed"),
+    "not_run_again": Guide("report it as undecided. Trials that ended so do not run again"),
+    "more_pairs": Guide("run at least {n} pairs, with new seeds", "repro run SUITE --seeds {n}"),
+    "declare_pairs": Guide("declare at least {n} pairs in a suite before its first run"),
+    "equal_grids": Guide("use the same distance between evaluations in both, in a new experiment"),
+    "next_look": Guide("the next look is at {n} pairs"),
+    "tested": Guide("report it as undecided. Adding pairs until a verdict appears would err in more than 5 % of cases, "
+                    "and so would another run"),
+    "tested_in_a_contest": Guide("report it as undecided. Adding runs until a verdict appears would err in more than "
+                                 "5 % of cases, and so would another contest"),
+    "looks_used_up": Guide("report it as undecided. Its looks are used up, and running it again until a verdict "
+                           "appears would err in more than 5 % of cases"),
+    "own_seeds": Guide("let every trial train with its own seed (a program's command takes {{seed}}), then run at "
+                       "least {n} pairs", "repro run SUITE --seeds {n}"),
 }
 
 
@@ -39,17 +49,23 @@ class Advice(Worded):
     """What settles an open comparison without more errors than stated.
 
     Every further test of one contrast at 5 % errs in up to 5 % again: somebody who repeats an experiment until a
-    verdict appears finds one where there is none. So no advice asks for another run of a contrast that was tested. It
-    asks for what was missing (a trial, a grid, enough pairs for any verdict), or says how the next experiment is
-    declared.
+    verdict appears finds one where there is none. So no kind asks for another test of a contrast that was tested, and
+    `python -m benchmarks verdicts` follows every kind. It asks for what was missing: a trial, a grid, a seed, enough
+    pairs for any verdict.
     """
 
     kind: AdviceKind
     n: int = 0
     """Pairs of `more_pairs`, `declare_pairs`, `next_look` and `own_seeds`."""
 
+    @property
+    def command(self) -> str:
+        """The command to run; "" if there is none."""
+        return GUIDES[self.kind].command.format(n=self.n)
+
     def _words(self) -> str:
-        return WORDS[self.kind].format(n=self.n)
+        words = GUIDES[self.kind].words.format(n=self.n)
+        return f"{words}: {self.command}" if self.command else words
 
 
 class Repeated(Worded):

@@ -166,13 +166,12 @@ def schema(what: str) -> None:
               "[default: the suite's repeats]")
 @click.option("--nulls", type=click.IntRange(min=1), default=1, help="Comparisons of each cell; more of them make the "
               "rate more precise.")
-@click.option("--keep", is_flag=True, help="Keep the run folder.")
 @click.option("--to", type=PlaceParam(dir_okay=False, path_type=Path), help="File of the calibration.  [default: in "
               "the user's data folder; with --from in the run folder; a bundle requires it]")
 @json_option
 def calibrate(
     suite: str, overrides: tuple[str, ...], stored: Path | None, cell: str | None, pairs: int | None, nulls: int,
-    keep: bool, to: Path | None, as_json: bool,
+    to: Path | None, as_json: bool,
 ) -> None:
     """Measure the false-positive rate of SUITE.
 
@@ -187,7 +186,7 @@ def calibrate(
     source = read_source(suite, overrides)
     plan, wanted = expand(source, overrides), read_pattern(cell, "--cell") if cell is not None else None
     found = calibration.replay(stored, plan, wanted, pairs, to) if stored is not None else \
-        calibration.calibrate(plan, source.text, wanted, pairs, nulls, keep, to)
+        calibration.calibrate(plan, source.text, wanted, pairs, nulls, to)
     answer(as_json, found.as_json(), found.text)
 
 

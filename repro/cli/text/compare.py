@@ -51,10 +51,9 @@ DIGITS = 4
 """Of ratios."""
 
 
-def print_compared(found: Compared, console: Console | None = None) -> None:
+def print_compared(found: Compared) -> None:
     """Print the cells, the comparisons and their reasons; colours only on a terminal."""
-    console = console or stdout(200)
-
+    console = stdout(200)
     say = console.lines
     say(f"{found.suite}, digest {found.digest[:16]}, method {found.method}: {METRICS[found.metric].noun}")
     print_table(spread_table(found.summaries, found.origins), console)
@@ -191,9 +190,9 @@ ORIGINS = {"record": "a run of this harness", "mlperf": "MLPerf results", "dawnb
            "speedrun": "records of a speed-run", "mlflow": "an MLflow experiment"}
 
 
-def print_audit(found: Audit, console: Console | None = None) -> None:
+def print_audit(found: Audit) -> None:
     """Print every rule with its verdict and evidence; colours only on a terminal."""
-    console = console or stdout(160)
+    console = stdout(160)
     heads = ("Verdict", "Rule", "", "Title", "Evidence")
     print_table(TextTable(
         f"{found.title}: {ORIGINS[found.origin]}, {found.cells} cells, {found.runs} runs", heads, (False,) * len(heads),

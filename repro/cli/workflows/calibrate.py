@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -33,22 +32,23 @@ class Calibrated:
     added: int
     """Number of nulls that this call added."""
     path: Path
-    run: Path | None
-    """The run folder, if it was kept."""
+    run: Path
+    """The run folder that the nulls come from."""
     left_out: tuple[str, ...]
     """Cells that gave no null, with the reason."""
 
     def as_json(self) -> dict[str, Any]:
         return {"calibration": self.calibration.model_dump(mode="json", by_alias=True), "added": self.added,
-                "path": str(self.path), "run": str(self.run) if self.run else None, "left_out": list(self.left_out)}
+                "path": str(self.path), "run": str(self.run), "left_out": list(self.left_out)}
 
     def text(self) -> str:
         lines = [f"{item.label}: {item.how}, {item.n} a side, {item.metric}: {item.verdict}"
                  + (f", ratio {item.ratio:.4f}" if item.ratio is not None else "")
                  + (f", p = {item.p:.3g}" if item.p is not None else "") for item in self.calibration.nulls]
         lines += [f"no null: {text}" for text in self.left_out]
-        lines += ["", self.calibration.sentence(), f"machine: {self.calibration.machine}", f"file:    {self.path}"]
-        return "\n".join([*lines, f"run:     {self.run}"] if self.run else lines)
+        lines += ["", self.calibration.sentence(), f"machine: {self.calibration.machine}", f"file:    {self.path}",
+                  f"run:     {self.run}"]
+        return "\n".join(lines)
 
 
 def choose_cells(plan: Plan, wanted: dict[str, Any] | None) -> list[Cell]:
@@ -69,14 +69,12 @@ def choose_cells(plan: Plan, wanted: dict[str, Any] | None) -> list[Cell]:
 
 
 def calibrate(
-    plan: Plan, suite_text: str, wanted: dict[str, Any] | None, pairs: int | None, nulls: int, keep: bool,
-    to: Path | None,
+    plan: Plan, suite_text: str, wanted: dict[str, Any] | None, pairs: int | None, nulls: int, to: Path | None
 ) -> Calibrated:
     """Run cells against themselves and keep the nulls.
 
     Args:
         pairs: pairs of each null; None: the number of seeds of the suite.
-        keep: keep the run folder.
         to: the file of the calibration; None: the user's file for this suite.
 
     Raises:
@@ -91,11 +89,7 @@ def calibrate(
         record = execute(
             twins, folder, kept=f"no null is kept; completed trials stay in {folder.root}",
             next_step=f"for their nulls repeat the command with --from {quote(str(folder.root))}")
-    found = _store(record, twins.cells, plan.suite, each, to or place_for(plan.digest), folder.root)
-    if keep:
-        return found
-    shutil.rmtree(folder.root)
-    return replace(found, run=None)
+    return _store(record, twins.cells, plan.suite, each, to or place_for(plan.digest), folder.root)
 
 
 def replay(run: Path, plan: Plan, wanted: dict[str, Any] | None, pairs: int | None, to: Path | None) -> Calibrated:

@@ -184,8 +184,7 @@ def reduce_plan(plan: Plan, chosen: Sequence[tuple[str, int]], machine: Machine,
     """Return the plan of the record with the chosen trials only, its cells as written.
 
     Args:
-        order_seed: for an order of its own: what only the order caused must not be reproduced with it. A record of
-            method 1.0 has none; its trials keep their order.
+        order_seed: for an order of its own: what only the order caused must not be reproduced with it.
 
     Raises:
         UsageError: this machine cannot run a cell, or a plug-in is not installed; the message gives the reason.

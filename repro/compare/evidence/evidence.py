@@ -20,7 +20,7 @@ from repro.compare.evidence.repeated import one_of_each, repeated_in
 from repro.compare.evidence.stage import Stage, missed_p, stage_figures
 from repro.compare.figures import Adjusted, Advice, CarryOver, Estimate, Pair, Repeated, TimeSplit, bounds
 from repro.record.result.status import meaning
-from repro.suite.design import FULL_BUDGET
+from repro.suite.design import FULL_BUDGET, JUDGES
 from repro.suite.metrics import METRICS, MetricSpec
 from repro.suite.model import MARGIN, Metric
 
@@ -221,9 +221,8 @@ def _with_carry_over(base: Evidence) -> Evidence:
 
 def _paired(base: Evidence) -> Evidence:
     asked = base.asked
-    unknown = _unknown(base)
-    if unknown:
-        return replace(base, refusal=unknown, advice=Advice(kind="lost_trials"))
+    if lost := _lost(base):
+        return lost
     have = len(base.ours.results.keys() & base.theirs.results.keys()) + len(base.left_out)
     early = "" if asked.planned is None or have >= asked.planned else (
         f"{have} of {asked.planned} planned pairs have run; no verdict before all have")
@@ -258,13 +257,24 @@ def _of_trainings(base: Evidence) -> Evidence:
     return replace(base, ours=ours, theirs=theirs, pairs=pairs, n=n, floor=stats.sign_flip_floor(max(1, n)))
 
 
-def _unknown(base: Evidence) -> str:
-    """Return the trials whose end tells nothing about the cell or, for a metric without a target, without a figure."""
-    lost = [item for item in (base.ours, base.theirs)  # it broke, or it reached the target and lacks the metric
-            if any(not base.asked.scale.to_target or not meaning(status).counts or meaning(status).reached
-                   for status in item.without)]
+def _lost(base: Evidence) -> Evidence | None:
+    """Refuse if a trial's end tells nothing about the cell or, for a metric without a target, gives no figure."""
+    lost = [(item, status) for item in (base.ours, base.theirs) for status in item.without
+            if _is_lost(status, base.asked.scale)]
     if not lost:
-        return ""
+        return None
+    # A contest runs every declared run once.
+    again = JUDGES.get(base.design) != "mean" and all(meaning(status).reruns for _, status in lost)
+    advice = Advice(kind="lost_trials" if again else "not_run_again")
+    return replace(base, refusal=_hidden_by(base, [item for item, _ in lost]), advice=advice)
+
+
+def _is_lost(status: str, scale: MetricSpec) -> bool:
+    """Return True for a trial that broke, or that reached the target and lacks the metric."""
+    return not scale.to_target or not meaning(status).counts or meaning(status).reached
+
+
+def _hidden_by(base: Evidence, lost: Sequence[CellTrials]) -> str:
     ends = " and ".join(item.without_words() for item in (base.ours, base.theirs) if item.without)
     if any(not meaning(status).counts for item in lost for status in item.without):
         return f"{ends}; a failed trial says nothing about the {base.asked.scale.noun}, so there is no ratio"
@@ -327,9 +337,8 @@ def _with_missed(base: Evidence) -> Evidence:
 
 def _unpaired(base: Evidence) -> Evidence:
     """Compute the figures of trials that do not share their seeds: Welch on logs."""
-    unknown = _unknown(base)
-    if unknown:
-        return replace(base, refusal=unknown, advice=Advice(kind="lost_trials"))
+    if lost := _lost(base):
+        return lost
     base = _of_trainings(base)
     if base.refusal:
         return base

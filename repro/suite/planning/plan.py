@@ -21,7 +21,7 @@ from repro.core.machine import Machine
 from repro.core.numbers import plain_sum
 from repro.core.random_streams import SEEDS_BELOW, Streams
 from repro.core.yaml_file import FieldPath
-from repro.suite.design import Design, PlanKind
+from repro.suite.design import LEAST_REPEATS, Design, PlanKind
 from repro.suite.field_problem import Problem, unlocated
 from repro.suite.kinds.program_files import ProgramFiles
 from repro.suite.kinds.training import TrainingConfig
@@ -30,9 +30,6 @@ from repro.suite.planning.cell import Cell, Skipped
 from repro.suite.planning.designs import check_designs, lost_design, planned_design, without_primary
 from repro.suite.planning.matrix import describe_plugins, expand_matrix, setting_notes
 from repro.suite.recorded import RecordedPlugin, StandIn, reading
-
-LEAST_SEEDS = 5
-"""Repeats that a result needs (method.md section 3); fewer make a smoke test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +147,7 @@ class Plan(Formatted):
     @property
     def smoke(self) -> bool:
         """The suite has fewer repeats than a result needs."""
-        return self.suite.seeds < LEAST_SEEDS and self.design.scored
+        return self.suite.seeds < LEAST_REPEATS and self.design.scored
 
 
 def make_plan(
@@ -194,8 +191,8 @@ def make_plan(
         base=str(folder) if folder is not None and files.found else "",
     )
     plan = plan.model_copy(update={"order": tuple(planned_order(plan))})
-    smoke_note = (f"{suite.seeds} repeats make a smoke test, not a result; {LEAST_SEEDS} are the least, 10 the default"
-                  if plan.smoke else "")
+    smoke_note = (f"{suite.seeds} repeats make a smoke test, not a result; {LEAST_REPEATS} are the least, 10 the "
+                  "default") if plan.smoke else ""
     notes = (*lost, *without, *([smoke_note] if smoke_note else []), *_notes(plan, machine))
     return plan.model_copy(update={"notes": notes, "smoke_note": smoke_note})
 
@@ -244,7 +241,7 @@ def _on_machine(requested: list[Cell], machine: Machine, problem: Problem) -> tu
 def _notes(plan: Plan, machine: Machine) -> list[str]:
     """Return the other notes on the plan, each once."""
     found: list[str] = []
-    if plan.suite.seeds == LEAST_SEEDS and plan.design.scored:
+    if plan.suite.seeds == LEAST_REPEATS and plan.design.scored:
         found.append("5 pairs cannot be significant at the 5 % level (sign-flip floor 0.0625); 6 can")
     found += [lost] if (lost := lost_design(plan.suite, plan.design)) else []
     found += setting_notes(plan.suite)

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from repro import stats
-from repro.cli.main import cli
 from repro.cli.workflows import calibrate
 from repro.compare import Pair
 from repro.compare.design import calibration
@@ -32,6 +30,7 @@ from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.suite.model import METHOD, Trial
 from repro.suite.planning.plan import Plan
+from tests.in_process import called, succeeded
 from tests.plans import planned
 from tests.records import SUITE, Course, make_record, sample_environment
 
@@ -259,14 +258,13 @@ def test_replaying_a_run_from_the_command_line(tmp_path: Path):
     record = record_of(tmp_path, 12)
     suite = tmp_path / "run12-suite.yaml"
     arguments = ["calibrate", str(suite), "--from", str(record.folder.root)]
-    found = CliRunner().invoke(cli, [*arguments, "--json"])
-    assert found.exit_code == 0, found.output
+    found = succeeded(*arguments, "--json")
     data = json.loads(found.output)
     assert (data["added"], data["calibration"]["n"]) == (4, 4)
     assert (record.folder.root / "calibration.json").is_file()
-    again = CliRunner().invoke(cli, arguments)
+    again = called(*arguments)
     assert "of 4 comparisons of a cell with itself" in again.output  # the same source is not counted again
-    compared = CliRunner().invoke(cli, ["compare", str(record.folder.root)])
+    compared = called("compare", record.folder.root)
     assert "not calibrated" not in compared.output
     assert "of 4 comparisons of a cell with itself" in compared.output
 
@@ -274,7 +272,7 @@ def test_replaying_a_run_from_the_command_line(tmp_path: Path):
 def test_a_run_of_another_suite_is_refused(tmp_path: Path):
     record = record_of(tmp_path, 12)
     (tmp_path / "o.yaml").write_text(SUITE.replace("lr: 0.1", "lr: 0.2"))
-    found = CliRunner().invoke(cli, ["calibrate", str(tmp_path / "o.yaml"), "--from", str(record.folder.root)])
+    found = called("calibrate", tmp_path / "o.yaml", "--from", record.folder.root)
     assert isinstance(found.exception, UsageError)
     assert "a calibration requires a run of the same suite" in str(found.exception)
 

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from repro.cli.main import cli
 from repro.compare.runs.two_runs import Ran, require_turns, turns, versus_several
 from repro.core.errors import UsageError
 from repro.core.machine import Machine
@@ -16,6 +14,7 @@ from repro.record.result.results import Bracket, Result
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import Plan, make_plan
 from repro.suite.sequential import Sequential
+from tests.in_process import called, succeeded
 from tests.records import SUITE, Course, default_course, make_record, sample_environment
 
 ALONE = SUITE.split("matrix:")[0]
@@ -161,11 +160,10 @@ def test_the_command_takes_the_runs_of_the_baseline(tmp_path: Path) -> None:
             return Course(default_course(trial).step_seconds * (1 + 0.003 * number))  # type: ignore[arg-type]
 
         roots.append(make_record(tmp_path / f"r{number}", ALONE, course, started_ms=1000 * number).folder.root)
-    ended = CliRunner().invoke(cli, ["compare", str(roots[1]), "--against", str(roots[0])])
-    assert ended.exit_code == 0, ended.output
+    ended = succeeded("compare", roots[1], "--against", roots[0])
     assert "1 and 1 trials; an interval needs two of each" in ended.output
     for arguments in (["--baseline", "engine=ddp", "--against", str(roots[0])], ["--against", str(roots[1])]):
-        assert isinstance(CliRunner().invoke(cli, ["compare", str(roots[1]), *arguments]).exception, UsageError)
+        assert isinstance(called("compare", roots[1], *arguments).exception, UsageError)
 
 
 def test_a_sequential_run_counts_with_the_pairs_up_to_its_first_look(plan: Plan) -> None:

@@ -304,7 +304,7 @@ def test_an_interrupted_calibration_keeps_completed_trials_and_no_null(
     plan = make_plan(source.suite, MACHINE, source.problem)
     after(monkeypatch, Launchers, "launch", 3, signal.SIGTERM)
     with pytest.raises(Interrupted):
-        calibrate.calibrate(plan, source.text, None, 6, 1, keep=False, to=tmp_path / "nulls.json")
+        calibrate.calibrate(plan, source.text, None, 6, 1, to=tmp_path / "nulls.json")
     said = " ".join(capsys.readouterr().err.split())
     assert "interrupted by SIGTERM; no null is kept; completed trials stay in runs/" in said
     assert "repeat the command with --from runs/" in said
