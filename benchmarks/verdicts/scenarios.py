@@ -63,8 +63,9 @@ def several_runs(name: str, design: Experiment, apart: float, runs: int = 5) -> 
             run = simulated(replace(design, shift=shift), generator, f"{number}-")
             every.append(Ran(f"run {number}", run.plan, run.results,
                              _here().model_copy(update={"started_ms": number})))
-        sides = [[run for place, run in enumerate(every) if (place % 4 in (0, 3)) is first] for first in (True, False)]
-        words = {item.verdict for item in versus_several(*sides)}
+        before, after = ([run for place, run in enumerate(every) if (place % 4 in (0, 3)) is first]
+                         for first in (True, False))
+        words = {item.verdict for item in versus_several(before, after)}
         return Judged(min(words & DIFFERENT, default="same" if "same" in words else OPEN))
 
     return Scenario(name, "equal", judge, wrong=DIFFERENT)
