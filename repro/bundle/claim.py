@@ -138,13 +138,14 @@ def measured(record: Record, claim: Claimed, kept: Mapping[str, set[int]] | None
     sides = [_trials(record, cell_id, claim, kept) for cell_id in claim.cells]
     if claim.baseline is None:
         return _of_one(sides[0], claim)
-    doubts = drift.doubts(record.plan, record.results, record.started_ms)
+    doubts = drift.doubts(record.plan, record.results, record.execution)
     pair = claim.candidate, claim.baseline
     cells = [record.cell(name) for name in pair]
     suite = record.plan.suite
     found = examine(cells[0], cells[1], sides[0], sides[1], ComparisonRequest(
-        metric=claim.metric, margin=suite.margin, horizon=suite.horizon, refusals=doubts.refusals(*pair),
-        cautions=doubts.cautions(*pair), slots=doubts.slots(*pair)))
+        metric=claim.metric, margin=suite.margin, horizon=suite.horizon,
+        refusals=doubts.refusals(*pair, METRICS[claim.metric]), cautions=doubts.cautions(*pair),
+        slots=doubts.slots(*pair), apart=doubts.apart(*pair), carry=doubts.carry(*pair)))
     if found.refusal:
         return Found(None, why=found.refusal, evidence=found)
     if found.missed is not None or found.ratio is None:
@@ -166,7 +167,7 @@ def shift_between(before: Found, after: Found) -> Shift | None:
 
 def _trials(record: Record, cell_id: str, claim: Claimed, kept: Mapping[str, set[int]] | None) -> list[Result]:
     """Return the trials that count: of a sequential run those of its last look, so that the stop chose none."""
-    standing = Standing(record.plan, record.results, record.started_ms)
+    standing = Standing(record.plan, record.results, record.execution)
     if kept is not None:
         return [item for item in record.of_cell(cell_id) if item.repeat in kept.get(cell_id, ())]
     return [item for item in record.of_cell(cell_id) if item.repeat < standing.judged_repeats(claim.cells)]
