@@ -12,7 +12,16 @@ from repro.bundle.source import is_bundle, open_record
 from repro.cli.workflows.run import execute
 from repro.compare import factors_of
 from repro.compare.cells import CellIndex, primary_pair
-from repro.compare.design.calibration import FILE, Calibration, add, calibrated, nulls_of, place_for, twin_plan
+from repro.compare.design.calibration import (
+    FILE,
+    Calibration,
+    add,
+    calibration,
+    machine_of,
+    nulls_of,
+    place_for,
+    twin_plan,
+)
 from repro.compare.design.twins import ASSUMED, smallest_found
 from repro.core import pattern
 from repro.core.errors import Exit, UsageError
@@ -142,5 +151,6 @@ def _store(record: Record, cells: Sequence[Cell], suite: Suite, pairs: int, to: 
     nulls, problems = nulls_of(record, cells, suite.metric, pairs)
     if not nulls:
         raise UsageError(f"{run}: gives no comparison of a cell with itself: {problems[0]}")
-    found = add(to, calibrated(record, suite, record.plan.digest, nulls))
+    found = add(to, calibration(suite.suite, record.plan.digest, record.plan.method, machine_of(record.environment),
+                                nulls))
     return Calibrated(found, len(nulls), to, run, tuple(problems))

@@ -28,7 +28,7 @@ from repro.core.frozen import FORMAT, Formatted, Frozen
 from repro.record.environment.environment import Environment
 from repro.record.folder.store import Record
 from repro.suite.metrics import METRICS
-from repro.suite.model import Metric, Suite
+from repro.suite.model import Metric
 from repro.suite.planning.cell import Cell
 from repro.suite.planning.plan import Plan, planned_order
 
@@ -62,14 +62,9 @@ class Null(Frozen):
 
     @property
     def is_void(self) -> bool:
-        """It cannot find a fault of the harness."""
-        return self.how != TWINS or self.is_identical
-
-    @property
-    def is_identical(self) -> bool:
-        """Both sides have the same figure in every pair: no harness could have found a difference."""
-        return bool(self.pairs) and all(math.isclose(pair.candidate, pair.baseline, rel_tol=NO_SPREAD)
-                                        for pair in self.pairs)
+        """It cannot find a fault: no twins, or both have the same figure in every pair."""
+        return self.how != TWINS or (bool(self.pairs) and all(
+            math.isclose(pair.candidate, pair.baseline, rel_tol=NO_SPREAD) for pair in self.pairs))
 
 
 class Calibration(Formatted):
@@ -214,7 +209,7 @@ def _null(cell: Cell, found: Comparison, source: str) -> Null | str:
         source=source, cell_id=cell.cell_id, label=cell.plain_label, metric=found.metric,
         n=found.n, ratio=found.ratio, p=found.p, verdict=found.verdict, pairs=found.pairs,
     )
-    return made if not made.is_identical else (
+    return made if not made.is_void else (
         f"both sides have exactly the same {METRICS[made.metric].noun} in all {made.n} pairs: figures without chance "
         "cannot show how often chance looks like a difference")
 
@@ -287,11 +282,4 @@ def _fitting(path: Path, record: Record) -> Calibration | None:
     fits = (found.suite_digest == record.plan.digest and found.machine == machine_of(record.environment))
     if not fits or all(item.is_void for item in found.nulls):
         return None
-    if not any(item.is_void for item in found.nulls):
-        return found
     return calibration(found.suite, found.suite_digest, found.method, found.machine, found.nulls)
-
-
-def calibrated(record: Record, suite: Suite, digest: str, nulls: Sequence[Null]) -> Calibration:
-    """Return the nulls of one record as a calibration."""
-    return calibration(suite.suite, digest, record.plan.method, machine_of(record.environment), nulls)

@@ -8,11 +8,10 @@ find.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from repro import stats
 from repro.compare import Pair
-from repro.compare.figures import Bounds
-from repro.core.frozen import Frozen
 
 PROMISED = 0.05
 """Largest rate of wrong verdicts that the method promises."""
@@ -24,20 +23,17 @@ ASSUMED = 0.01
 """Standard deviation of the log ratio of a pair that the power is stated for before anything has run."""
 
 
-class Bias(Frozen):
-    """The second twins against the first, over all pairs."""
+class Bias(NamedTuple):
+    """The second twins against the first: geometric mean of the ratios, deviation of their logarithms."""
 
     ratio: float
-    """Geometric mean of second / first."""
-    interval: Bounds
+    interval: stats.Interval
     p: float
-    """Of the t test, and up to 20 pairs the larger of it and of the exact sign-flip test."""
     spread: float
-    """Standard deviation of the log ratios."""
 
 
 def bias(pairs: Sequence[Pair]) -> Bias | None:
-    """Return the bias between twins; None: fewer than two pairs, or no spread."""
+    """Return the bias between twins; None: fewer than two pairs, or no spread. Its p is the larger of two tests."""
     second, first = [item.candidate for item in pairs], [item.baseline for item in pairs]
     p = stats.or_none(lambda: stats.paired_p(second, first))
     if p is None:
@@ -46,8 +42,7 @@ def bias(pairs: Sequence[Pair]) -> Bias | None:
     logs = stats.log_ratios(second, first)
     if len(pairs) <= stats.EXACT_PAIRS:
         p = max(p, stats.sign_flip(logs.tolist()))
-    return Bias(ratio=ratio, interval=Bounds(low=interval.low, high=interval.high, level=interval.level), p=p,
-                spread=stats.deviation(logs))
+    return Bias(ratio, interval, p, stats.deviation(logs))
 
 
 def fewest_wrong(nulls: int) -> int | None:
@@ -66,13 +61,7 @@ def detectable_rate(nulls: int) -> float | None:
 
 
 def smallest_found(nulls: int, pairs: int, spread: float) -> str:
-    """Say what is found with 80 % probability.
-
-    Args:
-        nulls: comparisons.
-        pairs: of all of them.
-        spread: standard deviation of the log ratio of a pair.
-    """
+    """Say what so many comparisons, with `pairs` in all whose log ratios have this deviation, find with 80 %."""
     rate = detectable_rate(nulls)
     ratio = stats.detectable_ratio(spread, pairs, BIAS_LEVEL, POWER)
     rates = "no rate of wrong verdicts" if rate is None else f"a rate of wrong verdicts from {100 * rate:.0f} %"

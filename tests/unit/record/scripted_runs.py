@@ -56,15 +56,15 @@ class Scripted(Run):
         self.launchers = ScriptedLaunchers(list(script))
 
 
-def four_trials(more: str = "") -> str:
-    """Return the suite of two simulated cells and two seeds; `more`: further lines of its head."""
+Begin = Callable[..., Scripted]
+
+
+def invented(more: str = "") -> str:
+    """Two cells of the fake engine, two seeds."""
     return suite("invented", """\
 matrix:
   engine: [{kind: fake, step_seconds: 0.010}, {kind: fake, step_seconds: 0.014}]
 """, head=f"{more}\n", seeds=2, engine="fake", stop="{metric: top1, target: 0.9, max_epochs: 40}", launcher="inline")
-
-
-Begin = Callable[..., Scripted]
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Scri
     monkeypatch.setattr(environment, "_git", lambda *_: None)  # a process each time
 
     def make(*script: str, more: str = "", **options: Any) -> Scripted:
-        (tmp_path / "suite.yaml").write_text(four_trials(more))
+        (tmp_path / "suite.yaml").write_text(invented(more))
         source = read_suite(str(tmp_path / "suite.yaml"), ())
         plan = make_plan(source.suite, MACHINE, source.problem)
         return Scripted(plan, prepare(plan, source.text, tmp_path / "run"), script, **options)

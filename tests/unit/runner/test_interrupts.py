@@ -33,7 +33,7 @@ from repro.runner.signals import Interrupts, raise_dropped
 from repro.runner.trials import Trials
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import make_plan
-from tests.unit.record.scripted_runs import four_trials
+from tests.unit.record.scripted_runs import invented
 
 MACHINE = Machine(device="cpu", device_count=0, cores=2)
 Begin = Callable[[], Ended]
@@ -67,7 +67,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None) -> Begin
         monkeypatch.setattr(place, "detect", lambda: MACHINE)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setattr(cli_run, "reporter", lambda _: Page())
-    (tmp_path / "suite.yaml").write_text(four_trials())
+    (tmp_path / "suite.yaml").write_text(invented())
     source = read_suite(str(tmp_path / "suite.yaml"), ())
     plan = make_plan(source.suite, MACHINE, source.problem)
     return lambda: run_suite(plan, source.text, tmp_path / "run", track=False)
@@ -303,7 +303,7 @@ def test_an_interrupted_calibration_keeps_completed_trials_and_no_null(
 ) -> None:
     monkeypatch.setattr(cli_run, "detect", lambda: MACHINE)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "suite.yaml").write_text(four_trials())
+    (tmp_path / "suite.yaml").write_text(invented())
     source = read_suite(str(tmp_path / "suite.yaml"), ())
     plan = make_plan(source.suite, MACHINE, source.problem)
     after(monkeypatch, Launchers, "launch", 3, signal.SIGTERM)
