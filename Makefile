@@ -112,7 +112,7 @@ fuzz: $(VENV)/.test-installed
 	$(BIN)/python -m tests.fuzz.drive --seconds 1000 --commands 300
 	$(BIN)/python -m tests.fuzz.command_lines --count 2000
 
-# What the harness costs a run; with WHAT="order --samples 20000000" one of the benchmarks in benchmarks/.
+# What the harness costs a run; with WHAT="workers --rounds 8" one of the benchmarks in benchmarks/.
 bench: $(VENV)/.installed
 ifdef WHAT
 	$(BIN)/python -m benchmarks $(WHAT)

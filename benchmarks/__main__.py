@@ -13,10 +13,6 @@ from pydantic import validate_call
 from repro.core.errors import Exit, ReproError
 
 BENCHMARKS = {
-    "board": "benchmarks.board",
-    "compare": "benchmarks.compare_time",
-    "import": "benchmarks.imports",
-    "order": "benchmarks.order",
     "tracking": "benchmarks.tracking",
     "verdicts": "benchmarks.verdicts.measure",
     "workers": "benchmarks.workers",

@@ -46,6 +46,13 @@ def command(folder: Path, *arguments: str, **variables: str) -> Ended:
     return Ended(process.returncode, out, error)
 
 
+def git(folder: Path, *arguments: str) -> str:
+    """Run git in a folder, as somebody with a name; return what it prints."""
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    return subprocess.run(["git", "-C", str(folder), *who, *arguments], check=True, capture_output=True,
+                          text=True).stdout.strip()
+
+
 def free_port() -> int:
     """Return a TCP port of this machine that nobody listens at now."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from repro.cli.main import cli
 from repro.core import registry
 from repro.core.errors import ReproError
+from tests.in_process import called
 from tests.plans import suite
 
 SUITE = suite("invented", """\
@@ -93,7 +94,7 @@ def trial_folders(run: Path) -> tuple[str, str]:
 def make_run(root: Path) -> None:
     """`good`: a run of four trials; `run`: the same, interrupted after three."""
     (root / "suite.yaml").write_text(SUITE)
-    ended = CliRunner().invoke(cli, ["run", str(root / "suite.yaml"), "--no-mlflow", "--out", str(root / "good")])
+    ended = called("run", root / "suite.yaml", "--no-mlflow", "--out", root / "good")
     assert ended.exit_code in (0, 3), ended.output
     shutil.copytree(root / "good", root / "run")
     last = max((root / "run/trials").iterdir(), key=lambda path: path.stat().st_mtime_ns)

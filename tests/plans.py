@@ -15,9 +15,13 @@ CPU = Machine("cpu", 0, 2)
 
 def planned(folder: Path, text: str, *overrides: str, machine: Machine = CPU) -> Plan:
     """Write `text` as a suite into `folder`, read it and plan it."""
-    path = folder / "suite.yaml"
-    path.write_text(text)
-    found = read_suite(str(path), overrides)
+    (folder / "suite.yaml").write_text(text)
+    return plan_file(folder / "suite.yaml", *overrides, machine=machine)
+
+
+def plan_file(suite: Path | str, *overrides: str, machine: Machine = CPU) -> Plan:
+    """Read a suite, a file or one of this package, and plan it."""
+    found = read_suite(str(suite), overrides)
     return make_plan(found.suite, machine, found.problem, bool(overrides), folder=found.folder)
 
 
@@ -47,3 +51,9 @@ def suite(name: str, more: str = "", *, head: str = "", seeds: int = 1, **trial:
               if value is not None and (key in trial or f"\n  {key}:" not in more)}
     lines = "".join(f"  {key}: {value}\n" for key, value in stated.items())
     return f"suite: {name}\nseeds: {seeds}\n{head}trial:\n{lines}{more}"
+
+
+def measurement_suite(name: str, measurement: str, more: str = "", seeds: int = 1, **trial: object) -> str:
+    """Return a suite of trials of kind measurement as YAML text; for the arguments see `suite`."""
+    left_out = dict.fromkeys(("workload", "engine", "batch", "optimizer", "evaluate_every"))
+    return suite(name, more, seeds=seeds, kind="measurement", measurement=measurement, **left_out | trial)

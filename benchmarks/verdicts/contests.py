@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -11,7 +12,12 @@ import numpy as np
 from benchmarks.verdicts.experiment import made_plan, places_of
 from benchmarks.verdicts.scenario import DIFFERENT, OPEN, Judged, Scenario
 from benchmarks.verdicts.screen import ALPHA, DISAGREE
-from repro.compare import compare
+from repro.compare import Comparison, compare
+from repro.core.frozen import FORMAT
+from repro.published.contest_rules import Contest as Rules
+from repro.published.record import PublishedCell, PublishedPoint, PublishedRecord, PublishedResult, Score
+from repro.published.speedrun.claims import judge_claims
+from repro.published.store import Published
 from repro.record.result.results import Result
 from repro.stats import quality_claim
 from repro.suite.kinds.stop import ALPHA as CLAIMED
@@ -36,6 +42,8 @@ class Contest:
     """Standard deviation of the log time of a run."""
     noise: Literal["normal", "t3", "skewed"] = "normal"
     """Of the quality; skewed: exponential, a few runs much worse than the others."""
+    crashed: int = 0
+    """First runs of the candidate that crashed."""
 
 
 def contests() -> Iterator[Scenario]:
@@ -46,6 +54,8 @@ def contests() -> Iterator[Scenario]:
     # Shown and not promised: Student's t takes the runs for normal, and the runs drawn may hold none of the bad ones.
     yield _scenario("contest, 10 runs, skewed quality at the target", Contest(10, ratio=0.95, noise="skewed"))
     yield _scenario("contest, 10 runs, equal times", Contest(10, better=3.0), *DIFFERENT)
+    for baselines in (2, 3):
+        yield _several(baselines)
     yield replace(_scenario("contest, 10 runs, 1 % faster", Contest(10, better=3.0, ratio=0.99), "slower"),
                   right=frozenset({"faster"}), least=0.9)
 
@@ -69,6 +79,37 @@ def _scenario(name: str, design: Contest, *wrong: str) -> Scenario:
     return Scenario(name, truth, judge, frozenset(wrong), rate=ALPHA if design.better else CLAIMED)
 
 
+def _several(baselines: int, runs: int = 10, spread: float = 0.005) -> Scenario:
+    """Return a public record of two candidates and several baselines, equal in truth: one ratio to each of them."""
+    names = ["pr_a", "pr_b", *(f"baseline-{number}" for number in range(baselines))]
+
+    def judge(generator: np.random.Generator, _: bool) -> Judged:
+        record = _public({name: SECONDS * np.exp(spread * generator.standard_normal(runs)) for name in names},
+                         TARGET - DEVIATION * generator.standard_normal((len(names), runs)))
+        found = {time.verdict for arm in judge_claims(record).arms for time in arm.times}
+        return Judged(next(iter(sorted(found & DIFFERENT)), OPEN))
+
+    return Scenario(f"contest, 10 runs, 2 arms x {baselines} baselines", "equal", judge, DIFFERENT)
+
+
+def _public(seconds: dict[str, np.ndarray], losses: np.ndarray) -> Published:
+    cells = tuple(PublishedCell(
+        cell_id=name, label=name, ok=len(times), missed=0, invalid=0, refused=0,
+        factors={"round": "r", "benchmark": "b", "org": "o", "system": name, "target": f"{TARGET}"},
+        score=Score(minutes=1.0, valid=True, runs=len(times), required=None, failed=0),
+    ) for name, times in seconds.items())
+    results = tuple(PublishedResult(
+        program="speedrun", result_id=f"{name}-{number}", cell_id=name, repeat=number, round="r", org="o", system=name,
+        benchmark="b", status="ok", seconds=float(time), hyperparameters={"machine": "one"}, source="", sha256="",
+        curve=(PublishedPoint(seconds=float(time), value=float(loss)),),
+    ) for (name, times), row in zip(seconds.items(), losses, strict=True)
+        for number, (time, loss) in enumerate(zip(times, row, strict=True)))
+    record = PublishedRecord(
+        format=FORMAT, program="speedrun", imported="", reader="", cells=cells, contest=Rules(), results=len(results),
+        refused=0, results_sha256="", refused_sha256="")
+    return Published(Path(), record, results, ())
+
+
 def _drawn(design: Contest, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Return qualities and seconds, each of shape (2 cells, runs)."""
     shape = (2, design.pairs)
@@ -89,11 +130,22 @@ def _noise(design: Contest, generator: np.random.Generator, shape: tuple[int, in
 
 
 def _verdict(design: Contest, qualities: np.ndarray, seconds: np.ndarray) -> str:
+    return _compared(design, qualities, seconds).verdict
+
+
+def contest_of(design: Contest, generator: np.random.Generator) -> Comparison:
+    """Return the primary contrast of a new contest."""
+    return _compared(design, *_drawn(design, generator))
+
+
+def _compared(design: Contest, qualities: np.ndarray, seconds: np.ndarray) -> Comparison:
     plan = made_plan(2, design.pairs, contest=True)
+    candidate, _ = places_of(2)
     results = [
         Result(trial_id=f"{plan.cells[place].cell_id}-s{repeat}", cell_id=plan.cells[place].cell_id, repeat=repeat,
-               attempt=1, status="ok", tta_wall=float(seconds[place, repeat]), final=float(qualities[place, repeat]),
+               attempt=1, status="crashed" if place == candidate and repeat < design.crashed else "ok",
+               tta_wall=float(seconds[place, repeat]), final=float(qualities[place, repeat]),
                run_seconds=float(seconds[place, repeat]),
                hashes={"init_weights": f"w{repeat}", "data_order": f"o{repeat}", "data": "d"})
         for place, repeat in plan.order]
-    return next(item for item in compare(plan, results) if item.primary).verdict
+    return next(item for item in compare(plan, results) if item.primary)

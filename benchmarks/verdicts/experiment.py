@@ -104,6 +104,10 @@ class Experiment:
     """The suite's key of that name, as JSON; "" for a fixed number of pairs."""
     trainings: int | None = None
     """Different trainings of a cell, which its repeats run in turn; None: every repeat is a different one."""
+    have: int | None = None
+    """Pairs that have run; None: all."""
+    crashed: int = 0
+    """First trials of the candidate that crashed."""
 
     def training(self, repeat: int) -> int:
         """Return the training that a repeat runs."""
@@ -141,7 +145,8 @@ class SimulatedRun:
     @cached_property
     def results(self) -> list[Result]:
         """The results in the order of execution."""
-        return [self._result(cell, repeat) for cell, repeat in self.plan.order]
+        have = self.design.pairs if self.design.have is None else self.design.have
+        return [self._result(cell, repeat) for cell, repeat in self.plan.order if repeat < have]
 
     def _result(self, cell: int, repeat: int) -> Result:
         end, pace = int(self.end_samples[cell, repeat]), float(self.seconds_per_sample[cell, repeat])
@@ -156,6 +161,8 @@ class SimulatedRun:
                        "data": "d", **({} if self.design.trainings is None else
                                        {"final_weights": f"{cell}-{training}"})},
         }
+        if repeat < self.design.crashed and cell == places_of(self.design.cells)[0]:
+            return Result(**base, status="crashed", reasons=stated("simulated"))
         if not reached:
             ends = "diverged" if self.design.missed_by == "diverged" else "missed"
             return Result(**base, status=ends, reasons=stated("simulated"))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 
 from benchmarks.verdicts.contests import contests
+from benchmarks.verdicts.exchange import exchange
 from benchmarks.verdicts.experiment import Experiment, Miss, simulated
+from benchmarks.verdicts.followed import advised_scenarios
+from benchmarks.verdicts.reproductions import reproductions
 from benchmarks.verdicts.scenario import (
     DIFFERENT,
     OPEN,
@@ -27,13 +29,14 @@ from benchmarks.verdicts.scenario import (
 from benchmarks.verdicts.sequential_runs import sequential_scenarios
 from benchmarks.verdicts.units import units
 from repro import stats
-from repro.compare import Comparison, compare
+from repro.compare import compare
 from repro.compare.runs.two_runs import Ran, versus, versus_several
 from repro.compare.verdict.condition import parse
-from repro.compare.verdict.family import ALPHA, LEAST
+from repro.compare.verdict.family import ALPHA
 from repro.core.errors import UsageError
 from repro.core.machine import Machine
 from repro.record.environment.environment import Environment, take
+from repro.suite.design import LEAST_REPEATS
 
 FULL_PATH = 40
 """Pairs up to which a planned experiment is judged by `compare`; beyond, by the interval, which alone decides there."""
@@ -53,7 +56,7 @@ def two_runs(name: str, design: Experiment, shift: float, same_seeds: bool) -> S
 
 
 def several_runs(name: str, design: Experiment, apart: float, runs: int = 5) -> Scenario:
-    """Return the scenario of the same cells run several times in turns; `apart` is the spread of the runs' speeds."""
+    """Return the scenario of the same cells run several times, ABBA; `apart` is the spread of the runs' speeds."""
 
     def judge(generator: np.random.Generator, checked: bool) -> Judged:
         every = []
@@ -62,7 +65,9 @@ def several_runs(name: str, design: Experiment, apart: float, runs: int = 5) -> 
             run = simulated(replace(design, shift=shift), generator, f"{number}-")
             every.append(Ran(f"run {number}", run.plan, run.results,
                              _here().model_copy(update={"started_ms": number})))
-        words = {item.verdict for item in versus_several(every[::2], every[1::2])}
+        before, after = ([run for place, run in enumerate(every) if (place % 4 in (0, 3)) is first]
+                         for first in (True, False))
+        words = {item.verdict for item in versus_several(before, after)}
         return Judged(min(words & DIFFERENT, default="same" if "same" in words else OPEN))
 
     return Scenario(name, "equal", judge, wrong=DIFFERENT)
@@ -121,42 +126,6 @@ def _pairs(spread: float, ratio: float, pilot: int) -> int:
         return stats.pairs_needed(spread, ratio, pilot=pilot)
     except ValueError:
         return stats.MOST_PAIRS
-
-
-ROUNDS = 6
-DESIGN: Mapping[str, Any] = {"looks": [10, 15, 20, 30], "spending": "power", "power": 2}
-MOST = 60
-"""Pairs beyond which the user gives up, so that a simulation ends."""
-
-
-def advised_rounds() -> Iterator[Scenario]:
-    """Yield equal cells, started with too few pairs, with ten, and with a sequential design."""
-    for name, design in (("5 pairs", Experiment(5)), ("10 pairs", Experiment(10)), (
-            "sequential", Experiment(30, sequential=json.dumps(DESIGN)))):
-        yield _followed(f"advice followed, from {name}", design)
-
-
-def _followed(name: str, first: Experiment) -> Scenario:
-    def judge(generator: np.random.Generator, checked: bool) -> Judged:
-        design: Experiment | None = first
-        for _ in range(ROUNDS):
-            if design is None:
-                return Judged(OPEN)
-            run = simulated(design, generator)
-            found = next(item for item in compare(run.plan, run.results) if item.primary)
-            if found.verdict in DIFFERENT | {"same"}:
-                return Judged(found.verdict)
-            design = _next(design, found)
-        return Judged(OPEN)
-
-    return Scenario(name, "equal", judge, wrong=DIFFERENT)
-
-
-def _next(design: Experiment, found: Comparison) -> Experiment | None:
-    """Return the run that the advice asks for; None: it asks for none."""
-    if found.advice is not None and found.advice.kind == "more_pairs":
-        return replace(design, pairs=min(MOST, found.advice.n), sequential="")
-    return None
 
 
 MISSES: tuple[Miss, ...] = get_args(Miss)
@@ -243,11 +212,12 @@ def _repeated() -> Iterator[Scenario]:
             run = simulated(design, generator)
             return Judged(compare(run.plan, run.results, "samples")[0].verdict)
 
-        few = trainings < LEAST
+        few = trainings < LEAST_REPEATS
         yield Scenario(f"{trainings} {words} repeated, {repeats} pairs, samples", "equal", judge,
                        wrong=DIFFERENT | ({"same"} if few else set()), rate=0.0 if few else ALPHA)
 
 
 SCENARIOS: tuple[Scenario, ...] = (
     *_equal_or_not(), *_drift(), *_grids(), *_cramped(), *_missed(), *_others(), *sequential_scenarios(),
-    *advised_rounds(), *contests(), *_repeated(), *units())
+    *advised_scenarios(), *contests(), *_repeated(), *exchange(), *reproductions(),
+    *units())

@@ -12,7 +12,6 @@ from repro.bench.comm.table import (
     bound_texts,
     links_text,
     model_text,
-    mpi_text,
     origin_text,
     overall_rows,
     point_row,
@@ -30,7 +29,7 @@ def render(outcome: CommOutcome) -> str:
     """Render the page. It works offline; its tables need no JavaScript."""
     return rendered("comm.html.j2", {
         "origin": outcome.origin, "where": origin_text(outcome), "worlds": [_world(item) for item in outcome.worlds],
-        "mpi": [mpi_text(item) for item in outcome.mpi], "notes": NOTE, "head": HEAD,
+        "notes": NOTE, "head": HEAD,
         "repeat": f"{outcome.repetitions} repetitions at most, {outcome.seconds:g} s per point, seed {outcome.seed}",
     }, page_scripts("report.js"))
 

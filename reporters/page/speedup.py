@@ -174,14 +174,6 @@ class Ratio(RatioMark):
         """True if no verdict was reached: the sentence begins with that."""
         return self.item.verdict not in DECIDED
 
-    @property
-    def unsettled(self) -> str:
-        """Advice where the comparison has none; "" if it has some or is settled."""
-        item = self.item
-        if not self.open or item.settles or item.refused or item.ratio is not None:
-            return ""
-        return "Next: give the trials a larger budget (stop.max_epochs), so that more of them reach the target"
-
 
 @dataclass(frozen=True, slots=True)
 class Forest:

@@ -9,7 +9,7 @@ from typing import Any
 from repro.core.errors import visible
 from repro.published.contest_rules import Contest
 from repro.published.record import PublishedResult
-from repro.published.speedrun.claims import ArmClaim, Claims, final_loss, judge_claims
+from repro.published.speedrun.claims import ArmClaim, Claims, TimeClaim, final_loss, judge_claims
 from repro.published.store import Published
 from repro.tables.text import plural, wrapped
 
@@ -65,18 +65,27 @@ WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class ArmRow:
-    """One arm of a record."""
+class TimeView:
+    """The time of an arm against another."""
 
-    claim: ArmClaim
-    number: int
+    claim: TimeClaim
     other: ArmClaim | None
-    """The arm that its ratio is to."""
+    """The arm that the ratio is to."""
     other_number: int
     against: str
     """Name of the other arm; empty: none."""
     sketches: tuple[Sketch, ...]
     """Time and loss next to those of `against`; () without a ratio."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmRow:
+    """One arm of a record."""
+
+    claim: ArmClaim
+    number: int
+    times: tuple[TimeView, ...]
+    """Against each baseline of its record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,16 +146,18 @@ def _track(
     targets = sorted({item.quality.target for item in items})
     chart = _progression(name, items)
     return TrackView(track, " or ".join(f"{target:g}" for target in targets),
-                     tuple(_row(item, numbers, items, runs) for item in items), (chart,) if chart else ())
+                     tuple(ArmRow(item, numbers[item.cell_id], tuple(
+                         _time(item, time, numbers, items, runs) for time in item.times)) for item in items),
+                     (chart,) if chart else ())
 
 
-def _row(
-    item: ArmClaim, numbers: dict[str, int], items: Sequence[ArmClaim], runs: Runs,
-) -> ArmRow:
-    other = next((other for other in items if other.cell_id == item.time.against), None)
+def _time(
+    item: ArmClaim, time: TimeClaim, numbers: dict[str, int], items: Sequence[ArmClaim], runs: Runs,
+) -> TimeView:
+    other = next((other for other in items if other.cell_id == time.against), None)
     against = "" if other is None else f"{other.arm} of {other.record}" if other.record != item.record else other.arm
-    return ArmRow(item, numbers[item.cell_id], other, numbers[other.cell_id] if other else 0, against,
-                  claim_sketches(item, other, numbers, runs) if other and item.time.ratio is not None else ())
+    return TimeView(time, other, numbers[other.cell_id] if other else 0, against,
+                    claim_sketches(item, other, numbers, runs) if other and time.ratio is not None else ())
 
 
 def _progression(name: str, items: Sequence[ArmClaim]) -> Chart | None:

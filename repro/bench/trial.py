@@ -11,7 +11,6 @@ from repro import stats
 from repro.bench import bare_ddp
 from repro.core import registry
 from repro.core.errors import TrialError
-from repro.core.events import Event, read_events
 from repro.core.frozen import Frozen
 from repro.seams.launching import Launcher, LaunchRequest, entry_point
 from repro.suite.kinds.training import TrainingConfig
@@ -94,8 +93,8 @@ def preload() -> list[str]:
     return [*dict.fromkeys([*bench_trial(1, 1, 1).choices.preload(), main.__module__])]
 
 
-def run_trial(launcher: Launcher, trial: Trial, folder: Path) -> tuple[float, list[Event]]:
-    """Run a trial; return (seconds from the request to the end of the last process, rank 0's events).
+def run_trial(launcher: Launcher, trial: Trial, folder: Path) -> float:
+    """Run a trial; return the seconds from the request to the end of the last process.
 
     Raises:
         TrialError: a rank failed.
@@ -110,4 +109,4 @@ def run_trial(launcher: Launcher, trial: Trial, folder: Path) -> tuple[float, li
     seconds = time.perf_counter() - begin
     if not outcome.ok:
         raise TrialError(f"the benchmark's trial failed: {outcome.failure_text()}")
-    return seconds, read_events(folder / "result.txt")[0]
+    return seconds

@@ -69,7 +69,7 @@ def _pairs(
         for pair in range(pairs):
             for harness in (True, False) if pair % 2 else (False, True):
                 if harness:
-                    ours.append(run_trial(launcher, bench_trial(processes, 1, 1), Path(scratch, f"{pair}"))[0])
+                    ours.append(run_trial(launcher, bench_trial(processes, 1, 1), Path(scratch, f"{pair}")))
                 else:
                     theirs.append(bare())
     return ours, theirs

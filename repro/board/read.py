@@ -164,12 +164,13 @@ def _claims(found: Published) -> Iterator[Statement]:
     """Yield the claims that are judged against another arm, the latest first; all arms if there is none."""
     claims = judge_claims(found).arms
     arms = {item.cell_id: item for item in claims}
-    for item in reversed([item for item in claims if item.time.ratio is not None] or claims):
-        other = arms.get(item.time.against)
-        low, high = item.time.interval or (None, None)
+    chosen = [item for item in claims if item.time.ratio is not None] or claims
+    for item, time in ((arm, time) for arm in reversed(chosen) for time in arm.times):
+        other = arms.get(time.against)
+        low, high = time.interval or (None, None)
         yield Statement(
             about=f"{item.benchmark}, target {item.quality.target:g}", subject=f"{item.record}, {item.arm}",
             runs=item.runs, seconds=item.seconds, anchor=f"c-{item.cell_id}", against_runs=other.runs if other else 0,
             against="" if not other else other.arm if other.record == item.record else f"{other.record}, {other.arm}",
-            ratio=item.time.ratio, low=low, high=high, verdict=item.time.verdict, target=f"{item.quality.target:g}",
-            mean=item.quality.mean, quality=item.quality.verdict, cautions=item.time.cautions)
+            ratio=time.ratio, low=low, high=high, verdict=time.verdict, target=f"{item.quality.target:g}",
+            mean=item.quality.mean, quality=item.quality.verdict, cautions=time.cautions)

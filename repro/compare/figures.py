@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
 
 from pydantic import Field, computed_field
 
@@ -14,25 +15,34 @@ from repro.record.result.remarks import Worded
 from repro.suite.design import claim_text
 from repro.suite.metrics import METRICS
 
-AdviceKind = Literal["missing_pairs", "lost_trials", "more_pairs", "declare_pairs", "equal_grids", "pair_trials",
+AdviceKind = Literal["missing_pairs", "lost_trials", "not_run_again", "more_pairs", "declare_pairs", "equal_grids",
                      "next_look", "tested", "tested_in_a_contest", "looks_used_up", "own_seeds"]
-WORDS: dict[AdviceKind, str] = {
-    "missing_pairs": "run the missing pairs",
-    "lost_trials": "run them again",
-    "more_pairs": "run at least {n} pairs, with new seeds: repro run SUITE --seeds {n}",
-    "declare_pairs": "declare at least {n} pairs in a suite before its first run",
-    "equal_grids": "use the same distance between evaluations in both, in a new experiment",
-    "pair_trials": "run pairs of one seed, interleaved: they show more than unpaired trials",
-    "next_look": "the next look is at {n} pairs",
-    "tested": "report it as undecided. Adding pairs until a verdict appears would err in more than 5 % of cases; "
-              "to ask again with more pairs, start a new run that declares this contrast as the primary one of a "
-              "sequential design",
-    "tested_in_a_contest": "report it as undecided. Adding runs until a verdict appears would err in more than 5 % of "
-                           "cases; to show a smaller difference, start a new contest that declares more seeds",
-    "looks_used_up": "report it as undecided. Its looks are used up, and running it again until a verdict appears "
-                     "would err in more than 5 % of cases",
-    "own_seeds": "let every trial train with its own seed (a program's command takes {{seed}}), then run at least {n} "
-                 "pairs",
+
+
+class Guide(NamedTuple):
+    """The words of a kind of advice, and what to run for it."""
+
+    words: str
+    command: str = ""
+    """"": there is nothing to run."""
+
+
+GUIDES: Mapping[AdviceKind, Guide] = {
+    "missing_pairs": Guide("run the missing pairs", "repro run --resume RUN"),
+    "lost_trials": Guide("run them again", "repro run --resume RUN --rerun-failed"),
+    "not_run_again": Guide("report it as undecided. Trials that ended so do not run again"),
+    "more_pairs": Guide("run at least {n} pairs, with new seeds", "repro run SUITE --seeds {n}"),
+    "declare_pairs": Guide("declare at least {n} pairs in a suite before its first run"),
+    "equal_grids": Guide("use the same distance between evaluations in both, in a new experiment"),
+    "next_look": Guide("the next look is at {n} pairs"),
+    "tested": Guide("report it as undecided. Adding pairs until a verdict appears would err in more than 5 % of cases, "
+                    "and so would another run"),
+    "tested_in_a_contest": Guide("report it as undecided. Adding runs until a verdict appears would err in more than "
+                                 "5 % of cases, and so would another contest"),
+    "looks_used_up": Guide("report it as undecided. Its looks are used up, and running it again until a verdict "
+                           "appears would err in more than 5 % of cases"),
+    "own_seeds": Guide("let every trial train with its own seed (a program's command takes {{seed}}), then run at "
+                       "least {n} pairs", "repro run SUITE --seeds {n}"),
 }
 
 
@@ -40,17 +50,23 @@ class Advice(Worded):
     """What settles an open comparison without more errors than stated.
 
     Every further test of one contrast at 5 % errs in up to 5 % again: somebody who repeats an experiment until a
-    verdict appears finds one where there is none. So no advice asks for another run of a contrast that was tested. It
-    asks for what was missing (a trial, a grid, enough pairs for any verdict), or says how the next experiment is
-    declared.
+    verdict appears finds one where there is none. So no kind asks for another test of a contrast that was tested, and
+    `python -m benchmarks verdicts` follows every kind. It asks for what was missing: a trial, a grid, a seed, enough
+    pairs for any verdict.
     """
 
     kind: AdviceKind
     n: int = 0
     """Pairs of `more_pairs`, `declare_pairs`, `next_look` and `own_seeds`."""
 
+    @property
+    def command(self) -> str:
+        """The command to run; "" if there is none."""
+        return GUIDES[self.kind].command.format(n=self.n)
+
     def _words(self) -> str:
-        return WORDS[self.kind].format(n=self.n)
+        words = GUIDES[self.kind].words.format(n=self.n)
+        return f"{words}: {self.command}" if self.command else words
 
 
 class Repeated(Worded):
@@ -95,6 +111,35 @@ class Estimate(Frozen):
     interval: Bounds | None = None
     steady: bool = False
     """All pairs have this value, so that it has no interval."""
+
+
+class CarryOver(Worded):
+    """What the trial before a trial does to its time, as the pairs of two cells show it.
+
+    The verdict is not adjusted for it: adjusting only where it looks clear would err in far more than 5 %.
+    """
+
+    kind: Literal["carry_over"] = "carry_over"
+    after_baseline: Estimate
+    """Time of a trial right after one of the baseline / right after one of the candidate."""
+    contained: float
+    """The factor by which the ratio of the comparison contains it."""
+    ratio: Estimate
+    """The ratio with a term for it in the model: free of it, and much less certain."""
+
+    @property
+    def clear(self) -> bool:
+        """Its interval excludes 1."""
+        found = self.after_baseline.interval
+        return found is not None and not found.low <= 1 <= found.high
+
+    def _words(self) -> str:
+        found, free = self.after_baseline, self.ratio
+        assert found.interval is not None and free.interval is not None, "made with both"
+        return (f"carry-over: a trial took {found.value:.3f} x as long right after the baseline as right after the "
+                f"candidate (95 % interval {found.interval.low:.3f} to {found.interval.high:.3f}), so the ratio is "
+                f"about {self.contained:.3f} x what the cells alone give; with a term for it the ratio is "
+                f"{free.value:.3f} ({free.interval.low:.3f} to {free.interval.high:.3f})")
 
 
 class Pair(Frozen):
@@ -258,6 +303,11 @@ class Comparison(Frozen):
     cautions: tuple[str, ...] = ()
     repeated: tuple[Repeated, ...] = ()
     """The cells of the two that have fewer trainings than trials; also among the cautions."""
+    carry_over: CarryOver | None = None
+    """What the trial before a trial does to its time; also among the cautions if it is clear. None: no clock is in the
+    metric, or the order cannot show it."""
+    left_out: tuple[int, ...] = ()
+    """Repeats whose two trials did not run in one block, which no figure with a clock counts."""
     adjusted: Adjusted | None = None
     """Adjustment of ratio, interval and p on a machine that drifted; the pairs are as measured."""
     differs: tuple[Difference, ...] = ()

@@ -82,27 +82,17 @@ class EventLog:
         self.recorded_bytes = 0
         """Bytes of all events recorded here; 0 on a rank without a log."""
 
-    def emit(
-        self, key: str, value: Any = None, event_type: EventType = "POINT_IN_TIME", at_ns: int | None = None,
-        **metadata: Any,
-    ) -> int:
-        """Record one event; return its monotonic time in nanoseconds."""
+    def write(self, event: Any, at_ns: int | None = None) -> int:
+        """Record an event (`repro.record.log.event.LogEvent`); return its monotonic time in nanoseconds."""
         at = self._now() if at_ns is None else at_ns
         if self._stream is None:
             return at
+        value, metadata = event.body()
         time_ms = round(self._anchor_ms + (at - self._anchor_ns) / 1e6, 3)
-        event = Event(key, value, event_type, time_ms, {"rank": self._rank, "mono_ns": at, **metadata})
-        self._lines.append(line := event.line())
+        metadata = {"rank": self._rank, "mono_ns": at, **metadata}
+        self._lines.append(line := Event(event.key, value, event.event_type, time_ms, metadata).line())
         self.recorded_bytes += len(line)  # its JSON is ASCII
         return at
-
-    def write(self, event: Any, at_ns: int | None = None) -> int:
-        """Record an event (`repro.record.log.event.LogEvent`); return its monotonic time in nanoseconds."""
-        if self._stream is None:
-            return self._now() if at_ns is None else at_ns
-        at_ns = self._now() if at_ns is None else at_ns
-        value, metadata = event.body()
-        return self.emit(event.key, value, event.event_type, at_ns, **metadata)
 
     def flush(self) -> None:
         """Pass the recorded lines to the operating system."""

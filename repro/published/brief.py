@@ -8,7 +8,7 @@ from statistics import median
 
 from repro.published.cells import batch_costs
 from repro.published.record import PublishedCell, PublishedResult
-from repro.published.speedrun.claims import ArmClaim, claim_tracks, judge_claims
+from repro.published.speedrun.claims import ArmClaim, TimeClaim, claim_tracks, judge_claims
 from repro.published.store import Published, by_question
 from repro.tables.layout import NOTHING, TextTable, name, rounded
 from repro.tables.text import plural
@@ -19,7 +19,7 @@ REFUSED_UP_TO = 20
 """Most refused files in a short report; `refused.jsonl` of the import and the other formats have all."""
 SCORES = ("System", "Organisation", "Division", "Accelerators", "Global batch", "Runs", "Without a time",
           "Score (min)", "Epochs to target", "Note")
-CLAIMS = ("Record", "Arm", "Runs", "Mean loss", "p, one-sided", "Quality", "Mean time, s", "Ratio", "Time")
+CLAIMS = ("Record", "Arm", "Runs", "Mean loss", "p, one-sided", "Quality", "Mean time, s", "Ratio", "Against", "Time")
 COSTS = ("Global batch", "Systems", "Runs", "Least", "Median", "Most")
 RULES = (
     "published: computed from files that others published; the results were not run again here, and MLCommons "
@@ -161,8 +161,8 @@ def claim_tables(item: Published) -> Iterator[TextTable]:
     for track, claims in claim_tracks(item).items():
         targets = ", ".join(sorted({f"{claim.quality.target:g}" for claim in claims}))
         yield TextTable(title=f"Claims of {name(track)}, target {targets}", headers=CLAIMS,
-                        numeric=(False, False, True, True, True, False, True, True, False),
-                        rows=tuple(_claim(claim) for claim in claims))
+                        numeric=(False, False, True, True, True, False, True, True, False, False),
+                        rows=tuple(_claim(claim, time, claims) for claim in claims for time in claim.times))
 
 
 def claim_doubts(item: Published) -> Iterator[str]:
@@ -173,18 +173,21 @@ def claim_doubts(item: Published) -> Iterator[str]:
     for claim in claims.arms:
         if claim.quality.verdict != "supported":
             yield f"{name(claim.record)}, {name(claim.arm)}: quality {claim.quality.verdict}: {claim.quality.because}"
-        yield from (f"{name(claim.record)}, {name(claim.arm)}: {text}" for text in claim.time.cautions)
+        yield from dict.fromkeys(f"{name(claim.record)}, {name(claim.arm)}: {text}"
+                                 for time in claim.times for text in time.cautions)
     yield from (stated.because for stated in claims.stated)
     yield from claims.rules.notes
 
 
-def _claim(claim: ArmClaim) -> tuple[str, ...]:
-    quality, time = claim.quality, claim.time
+def _claim(claim: ArmClaim, time: TimeClaim, claims: Sequence[ArmClaim]) -> tuple[str, ...]:
+    quality, other = claim.quality, next((item for item in claims if item.cell_id == time.against), None)
     return (
         name(claim.record), name(claim.arm), str(claim.runs),
         NOTHING if quality.mean is None else f"{quality.mean:.5f}",
         NOTHING if quality.p is None else f"{quality.p:.2g}", quality.verdict,
         NOTHING if claim.seconds is None else f"{claim.seconds:,.3f}",
         NOTHING if time.ratio is None else f"{time.ratio:.4f}" + (
-            f" ({time.interval[0]:.4f} to {time.interval[1]:.4f})" if time.interval else ""), time.verdict,
+            f" ({time.interval[0]:.4f} to {time.interval[1]:.4f})" if time.interval else ""),
+        "" if other is None else name(other.arm) if other.record == claim.record else
+        f"{name(other.record)}, {name(other.arm)}", time.verdict,
     )

@@ -27,7 +27,7 @@ def published_tables(imports: Sequence[Published]) -> list[Table]:
     """Return all tables in a fixed order, without empty ones."""
     wanted: tuple[tuple[str, str, Callable[[Published], Iterable[Row]]], ...] = (
         ("about", "One row per import", _about), ("cells", "One row per system on a benchmark, with its score", _cells),
-        ("claims", "One row per arm of a contest, with its claims", claim_rows),
+        ("claims", "One row per arm of a contest and baseline of its record, with its claims", claim_rows),
         ("runs", "One row per log or entry", _runs),
         ("evaluations", "One row per evaluation of a run, not thinned", _evaluations),
         ("batch_costs", "Cost of the target by batch size, one row per run that reached it", _batch_costs),
@@ -138,10 +138,10 @@ def _refused(item: Published) -> Iterator[Row]:
 
 
 def claim_rows(item: Published) -> Iterator[Row]:
-    """Yield one row an arm, exact."""
+    """Yield one row an arm and baseline of its record, exact."""
     for claims in claim_tracks(item).values():
-        for claim in claims:
-            quality, time = claim.quality, claim.time
+        for claim, time in ((arm, time) for arm in claims for time in arm.times):
+            quality = claim.quality
             yield {
                 "cell_id": claim.cell_id, "record": plain(claim.record), "arm": plain(claim.arm), "date": claim.date,
                 "track": plain(claim.benchmark), "target": quality.target, "runs": claim.runs, "n": quality.n,

@@ -21,6 +21,8 @@ FULL_BUDGET = ("fixed_budget", "contest")
 DEFAULT_METRICS: Mapping[Judges, str] = {
     "trial": DEFAULT, "mean": DEFAULT_OF_A_CONTEST, "nothing": DEFAULT_WITHOUT_TARGET}
 """The metric by which cells are compared where no contrast is declared; not of measurements."""
+LEAST_REPEATS = 5
+"""Trials of each cell that a result needs (method.md section 3); fewer make a smoke test."""
 PlanKind = Literal["suite", "tuning", "reproduction", "calibration"]
 
 

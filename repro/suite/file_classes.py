@@ -6,23 +6,22 @@ Paths are looked up here and nowhere else, and only for a suite that the user na
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from repro.core import registry
-from repro.core.errors import SuiteError, UsageError
+from repro.core.errors import UsageError
 from repro.core.source_code import NotAllowed, SourceCode, allow, import_class, is_file_kind, read_source
 from repro.core.yaml_file import FieldPath
-from repro.suite.field_problem import FieldProblem
+from repro.suite.field_problem import FieldProblem, Problem
 from repro.suite.recorded import BASES
 
 WRITTEN = re.compile(r"(.*\.py):(\w+)", re.DOTALL)
 MEANT = re.compile(r"\.py(:|$)")
 RESERVED = ("kind", "code")
 """Keys of a choice that are no options."""
-Problem = Callable[[str, FieldPath], SuiteError]
 
 
 def file_class(seam: str, kind: str, code: str) -> Any:

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from repro.cli.main import cli
 from tests.browser.pages import VIEWS, opened, serious
+from tests.in_process import called, succeeded
 from tests.unit.board.test_board import RECORDS, remade
 
 pytestmark = pytest.mark.slow
@@ -18,8 +17,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("board") / "site"
-    done = CliRunner().invoke(cli, ["board", str(RECORDS), "--out", str(out)])
-    assert done.exit_code == 0, done.output
+    succeeded("board", RECORDS, "--out", out)
     return out / "index.html"
 
 
@@ -77,7 +75,7 @@ def test_the_first_screen_says_what_is_here_and_what_was_answered(browser: Any, 
 def test_versions_and_systems_are_filtered(browser: Any, tmp_path: Path) -> None:
     remade(RECORDS / "several-1.zip", tmp_path / "in/old.zip", repro_version="0.1.9", cpu="Other CPU")
     remade(RECORDS / "inconclusive.zip", tmp_path / "in/new.zip")
-    done = CliRunner().invoke(cli, ["board", str(tmp_path / "in"), "--out", str(tmp_path / "site")])
+    done = called("board", tmp_path / "in", "--out", tmp_path / "site")
     assert "2 records, 2 verified" in done.output
     with opened(browser, tmp_path / "site/index.html") as page:
         rows, answers = page.locator("tr[data-words]:visible"), page.locator("li[data-of]:visible")

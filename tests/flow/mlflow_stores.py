@@ -16,6 +16,10 @@ from repro.runner import tracking as tracking
 from tests.records import SUITE, make_record
 
 pytest.importorskip("mlflow")
+QUIET = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # MLflow's and SQLAlchemy's own
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # MLflow keeps its database connections open
+]
 SMALL = SUITE.replace("seeds: 6", "seeds: 2")
 NARROW = SMALL.replace("processes: [1, 2]", "processes: [2]")
 """A server takes long to answer for every metric."""

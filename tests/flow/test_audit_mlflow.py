@@ -9,12 +9,10 @@ import pytest
 
 from repro.audit.audit import audit
 from repro.core.errors import Exit, TrackingError, UsageError
+from tests.flow.mlflow_stores import QUIET
 
 pytest.importorskip("mlflow")
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # MLflow's and SQLAlchemy's own
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = QUIET
 ROOT = Path(__file__).resolve().parents[2]
 MAPPING = """\
 cell: [params.optimizer]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from click.testing import CliRunner
 
 from repro.bench.comm.bench import PRELOAD, CommOptions, measure, read_algorithms, read_launcher
-from repro.bench.comm.mpi import compile_program
 from repro.cli.main import cli
 from repro.comm.algorithms.ring import Ring
 from repro.comm.schedule import Transfer
@@ -98,7 +96,7 @@ def test_a_wrong_sum_is_caught() -> None:
     wrong = Choice.model_construct(seam="comm", kind="forgetful", plugin=Forgetful())
     options = CommOptions.model_construct(
         algorithms=(*read_algorithms(["ring"]), wrong), sizes=(4096,), worlds=(2,), launcher=read_launcher(None),
-        repetitions=2, seconds=2.0, seed=1, mpi=False,
+        repetitions=2, seconds=2.0, seed=1,
     )
     with pytest.raises(TrialError, match=r"forgetful on 2 ranks, \d+ bytes: element \d+ on rank \d is .*, not "):
         measure(options, lambda text: None)
@@ -115,25 +113,3 @@ def test_exceeding_the_budget_is_reported() -> None:
     done = invoke("-a", "ring", "--sizes", "1k,64m", "--world", "2", "--repetitions", "2", "--seconds", "0.1")
     assert done.exit_code == 0
     assert "not measured: ring at 64 MiB: modelled" in done.stdout
-
-
-@pytest.fixture(scope="module")
-def beside() -> dict[str, Any]:
-    """What a run with `--with-mpi` records about MPI."""
-    done = invoke("-a", "ring", "--sizes", "4k", "--world", "2", "--repetitions", "2", "--with-mpi", "--json")
-    (found,) = json.loads(done.stdout)["mpi"]
-    assert isinstance(found, dict)
-    return found
-
-
-def test_mpi_appears_in_addition(beside: dict[str, Any], tmp_path: Path) -> None:
-    if shutil.which("mpicc") is None or shutil.which("mpirun") is None or compile_program(tmp_path):
-        pytest.skip("Open MPI or its headers are not installed")
-    assert beside["problem"] == ""
-    assert (beside["version"][:8], len(beside["seconds"]["4096"])) == ("Open MPI", 2)
-
-
-def test_mpi_that_cannot_be_measured_is_reported(beside: dict[str, Any], tmp_path: Path) -> None:
-    if shutil.which("mpicc") is not None and not compile_program(tmp_path):
-        pytest.skip("Open MPI is installed")
-    assert beside["seconds"] == {} and beside["problem"].startswith("mpicc") and "libopenmpi-dev" in beside["problem"]

@@ -14,27 +14,10 @@ from repro.runner.run import Run, prepare
 from repro.suite.model import Trial
 from repro.suite.planning.plan import Plan
 from repro.workloads.digits import TRAIN_SAMPLES
-from tests.plans import planned
+from tests.plans import planned, suite
 from tests.watcher import Silent
 
 STEPS = 12
-SUITE = """\
-suite: bitwise
-seeds: 1
-trial:
-  workload: {{kind: digits-mlp, hidden: 256}}
-  batch: {{global: 64}}
-  optimizer: {{kind: sgd, lr: 0.1, momentum: 0.9}}
-  stop: {{metric: top1, target: 0.01, max_epochs: {epochs}, design: fixed_budget}}
-  evaluate_every: 1437
-  device: cpu
-  determinism: bitwise
-  timeout_seconds: 300
-matrix:
-  comm: [{comms}]
-  engine: [{engines}]
-  processes: [{processes}]
-"""
 ENGINES = ("ddp", "{kind: ddp, bucket_mib: 0.1}",
            "fsdp", "{kind: fsdp, wrap: model}", *(f"{{kind: deepspeed, stage: {stage}}}" for stage in range(4)))
 """DDP with one bucket and with several, which are summed during back-propagation; FSDP; every ZeRO stage."""
@@ -55,8 +38,12 @@ def comms() -> list[str]:
 
 
 def plan_of(folder: Path, processes: int, algorithms: list[str], engines: tuple[str, ...] = ENGINES) -> Plan:
-    return planned(folder, SUITE.format(epochs=f"{STEPS * 64 / TRAIN_SAMPLES:.6f}", comms=", ".join(algorithms),
-                                 engines=", ".join(engines), processes=processes))
+    matrix = f"  comm: [{', '.join(algorithms)}]\n  engine: [{', '.join(engines)}]\n  processes: [{processes}]\n"
+    epochs = f"{STEPS * 64 / TRAIN_SAMPLES:.6f}"
+    return planned(folder, suite(
+        "bitwise", f"matrix:\n{matrix}", workload="{kind: digits-mlp, hidden: 256}",
+        optimizer="{kind: sgd, lr: 0.1, momentum: 0.9}", determinism="bitwise", timeout_seconds=300,
+        stop=f"{{metric: top1, target: 0.01, max_epochs: {epochs}, design: fixed_budget}}"))
 
 
 def executed(plan: Plan, out: Path, cls: type[Run] = Run) -> Record:

@@ -35,30 +35,13 @@ from repro.suite.file import read_suite
 from repro.suite.planning.plan import make_plan
 from repro.worker.gate import parity
 from tests.chaos.faults import ranks_of
+from tests.plans import suite
+from tests.unit.record.resumable_runs import Bomb
 from tests.watcher import Silent
 
 pytest.importorskip("torch")
 
 MACHINE = Machine(device="cpu", device_count=0, cores=2)
-SUITE = """\
-suite: killed
-seeds: 1
-on_failure: resume_from_checkpoint
-checkpoint_every: 1
-attempts: 10
-trial:
-  workload: {{kind: digits-mlp, hidden: 160}}
-  determinism: bitwise
-  processes: {processes}
-  engine: ddp
-  batch: {{global: 64}}
-  optimizer: {{kind: sgd, lr: 0.02}}
-  stop: {{metric: top1, target: 0.999, max_epochs: 4, design: fixed_budget}}
-  evaluate_every: 720
-  device: cpu
-{more}
-"""
-OPTIMIZER = "  optimizer: {kind: sgd, lr: 0.02}\n"
 GRACE_SECONDS = 0.4
 """Latest moment of a kill after a first checkpoint is there; the rest of a trial takes longer."""
 
@@ -73,10 +56,11 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def begin(folder: Path, processes: int, more: str) -> Run:
     folder.mkdir()
-    text = SUITE.format(processes=processes, more=more)
-    if "  optimizer:" in more:
-        text = text.replace(OPTIMIZER, "", 1)
-    (folder / "suite.yaml").write_text(text)
+    (folder / "suite.yaml").write_text(suite(
+        "killed", more, head="on_failure: resume_from_checkpoint\ncheckpoint_every: 1\nattempts: 10\n",
+        workload="{kind: digits-mlp, hidden: 160}", engine="ddp", evaluate_every=720, processes=processes,
+        optimizer=None if "  optimizer:" in more else "{kind: sgd, lr: 0.02}", determinism="bitwise",
+        stop="{metric: top1, target: 0.999, max_epochs: 4, design: fixed_budget}"))
     source = read_suite(str(folder / "suite.yaml"), ())
     plan = make_plan(source.suite, MACHINE, source.problem)
     assert not plan.skipped, plan.skipped
@@ -256,16 +240,6 @@ def test_ranks_that_cannot_write_agree_to_leave_the_checkpoint_out(tmp_path: Pat
         told, = (item for item in result.warnings if isinstance(item, CheckpointsSkipped))
         assert told.step == 12 and told.problem.endswith(" MB are free on its disk)")
     assert not list(run.folder.root.rglob("checkpoints/step_*")) and verify(run.folder.root).problems == []
-
-
-class Bomb:
-    """Runs code where it is unpickled without care."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.mark),)
 
 
 @pytest.mark.slow

@@ -9,20 +9,17 @@ from pathlib import Path
 import pytest
 
 from tests.commands import command
+from tests.plans import measurement_suite
 from tests.redis_server import needs_redis, redis_server
 
 pytest.importorskip("torch")
 
-SUITE = """\
-suite: small
-seeds: 1
-trial:
-  kind: measurement
-  measurement: {{kind: {kind}, shape: [40, 24, 24], chunk: 16, overlap: 8, {options}}}
-  processes: {processes}
-  device: cpu
-  stop: {{repeats: 2, warmup: 1}}
-"""
+
+def written(kind: str, options: str, processes: int) -> str:
+    volume = f"{{kind: {kind}, shape: [40, 24, 24], chunk: 16, overlap: 8, {options}}}"
+    return measurement_suite("small", volume, processes=processes, stop="{repeats: 2, warmup: 1}")
+
+
 DOUBLED = """\
 from repro.papers.chunkflow.volume_inference import VolumeInference
 from repro.papers.chunkflow import operators
@@ -40,8 +37,8 @@ class Doubled(VolumeInference):
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("redis", marks=[needs_redis, pytest.mark.slow])])
 def test_ranks_share_a_queue_and_every_check_passes(tmp_path: Path, kind: str) -> None:
     with redis_server(tmp_path) if kind == "redis" else nullcontext(6379) as port:
-        (tmp_path / "s.yaml").write_text(SUITE.format(
-            kind="volume-inference", options=f"queue: {kind}, redis_port: {port}", processes=2))
+        (tmp_path / "s.yaml").write_text(written(
+            "volume-inference", f"queue: {kind}, redis_port: {port}", 2))
         code, _, error = command(tmp_path, "run", "s.yaml", "--no-mlflow", "--out", "run")
         assert code == 0, error
     result = json.loads(next((tmp_path / "run").glob("trials/*/result.json")).read_text())
@@ -57,8 +54,7 @@ def test_ranks_share_a_queue_and_every_check_passes(tmp_path: Path, kind: str) -
 
 
 def test_a_queue_that_cannot_be_reached_stops_the_run_before_it_starts(tmp_path: Path) -> None:
-    (tmp_path / "s.yaml").write_text(SUITE.format(
-        kind="volume-inference", options="queue: redis, redis_port: 1", processes=1))
+    (tmp_path / "s.yaml").write_text(written("volume-inference", "queue: redis, redis_port: 1", 1))
     _, said, error = command(tmp_path, "plan", "s.yaml")
     assert "this plan cannot be run here: queue redis://127.0.0.1:1/0#" in said + error
     code, _, error = command(tmp_path, "run", "s.yaml", "--no-mlflow", "--out", "run")
@@ -70,7 +66,7 @@ def test_a_queue_that_cannot_be_reached_stops_the_run_before_it_starts(tmp_path:
 @pytest.mark.slow
 def test_blending_that_doubles_voxels_is_an_invalid_trial(tmp_path: Path) -> None:
     (tmp_path / "doubled.py").write_text(DOUBLED)
-    (tmp_path / "s.yaml").write_text(SUITE.format(kind='"doubled.py:Doubled"', options="", processes=1))
+    (tmp_path / "s.yaml").write_text(written('"doubled.py:Doubled"', "", 1))
     _, said, error = command(tmp_path, "run", "s.yaml", "--no-mlflow", "--out", "run")
     assert "invalid, identity: output against input, exactly: the error is" in error
     assert "0 of 1 ended well" in said

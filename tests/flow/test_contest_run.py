@@ -9,13 +9,11 @@ import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from repro.reporters.tracking.run_view import cell_view
 
-from repro.cli.main import cli
-from repro.core.errors import ReproError
 from repro.record.folder.store import read_record
 from tests.commands import command
+from tests.in_process import refusal
 from tests.plans import suite
 
 PROGRAM = """\
@@ -100,9 +98,7 @@ def test_what_would_choose_among_the_runs_is_refused_in_one_line(
     ran: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
 ) -> None:
     monkeypatch.chdir(ran)
-    ended = CliRunner().invoke(cli, arguments)
-    assert isinstance(ended.exception, ReproError)
-    assert message in str(ended.exception) and "\n" not in str(ended.exception)
+    assert message in refusal(*arguments)
 
 
 @pytest.mark.slow

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from repro.core.machine import Machine
 from repro.record.folder.store import read_record
-from repro.suite.file import read_suite
-from repro.suite.planning.plan import Plan, make_plan
-from tests.commands import Ended, command
-from tests.plans import suite
+from tests.commands import Ended, command, git
+from tests.plans import plan_file, suite
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "torchrun"
 BATCH, TWICE = "default=12288", "default=24576"
@@ -38,22 +34,13 @@ def checkout(tmp_path: Path) -> Path:
     return folder
 
 
-def git(folder: Path, *arguments: str) -> None:
-    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], cwd=folder, check=True, timeout=60)
-
-
-def planned(place: Path) -> Plan:
-    found = read_suite(str(place))
-    return make_plan(found.suite, Machine("cpu", 0, 2), found.problem, folder=found.folder)
-
-
 def test_both_suites_are_ten_lines_and_plan_two_cells_of_six_seeds(checkout: Path) -> None:
     for name in ("suite.yaml", "commits.yaml"):
-        plan = planned(checkout / name)
+        plan = plan_file(checkout / name)
         assert len((checkout / name).read_text().splitlines()) == 10
         assert (len(plan.cells), len(list(plan.trials()))) == (2, 12)
         assert plan.suite.primary is not None
-    hashes = {cell.choices.engine.sha256 for cell in planned(checkout / "commits.yaml").cells}  # type: ignore[union-attr]
+    hashes = {cell.choices.engine.sha256 for cell in plan_file(checkout / "commits.yaml").cells}  # type: ignore[union-attr]
     assert len(hashes) == 2
 
 
@@ -129,4 +116,4 @@ def test_containers_checkouts_and_whole_programs_are_factors(
         (tmp_path / name).mkdir()
         (tmp_path / name / "train.py").write_text(f"print('{name}')\n")
     (tmp_path / "suite.yaml").write_text(SCRIPTS % (command, matrix))
-    assert [cell.label for cell in planned(tmp_path / "suite.yaml").cells] == labels
+    assert [cell.label for cell in plan_file(tmp_path / "suite.yaml").cells] == labels

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from repro.cli.main import cli
 from repro.core.errors import UsageError
 from repro.core.events import EVALUATION_KEYS, read_events
 from repro.record.folder.store import Record, read_record
 from tests.commands import command
+from tests.in_process import called
 from tests.plans import suite
 
 STEPS, WARM, BATCH = 6, 2, 64
@@ -42,7 +42,7 @@ primary:
 
 def repro_cli(*arguments: str) -> Result:
     """Run the command in this process: it reads only."""
-    return CliRunner().invoke(cli, arguments)
+    return called(*arguments)
 
 
 def ran(folder: Path, suite: str) -> Record:

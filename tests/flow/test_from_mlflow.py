@@ -7,24 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import repro
-from repro.cli.main import cli
 from repro.core import registry
 from repro.core.errors import ReproError
 from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record, read_record
 from repro.record.result.remarks import stated
+from tests.flow.mlflow_stores import QUIET
+from tests.in_process import called, succeeded
 from tests.records import SUITE, Course, make_record
 from tests.tracking_server import serving
 
 pytest.importorskip("mlflow")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # MLflow's and SQLAlchemy's own
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # MLflow keeps its database connections open
-]
+pytestmark = [pytest.mark.slow, *QUIET]
 ROOT = Path(repro.__file__).parents[1]
 NARROW = SUITE.replace("seeds: 6", "seeds: 2").replace("processes: [1, 2]", "processes: [2]")
 FORMATS = "html,markdown,csv,jsonl,mllog"
@@ -63,11 +59,8 @@ def test_the_server_alone_gives_the_same_reports(
     sent: Record, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
-    ended = CliRunner().invoke(cli, ["report", "--from-mlflow", "sample", "--to", FORMATS, "--out",
-                                     str(tmp_path / "got")])
-    assert ended.exit_code == 0, (ended.output, ended.exception)
-    here = CliRunner().invoke(cli, ["report", str(sent.folder.root), "--to", FORMATS])
-    assert here.exit_code == 0
+    succeeded("report", "--from-mlflow", "sample", "--to", FORMATS, "--out", tmp_path / "got")
+    succeeded("report", sent.folder.root, "--to", FORMATS)
     ours, theirs = reports(sent.folder.reports), reports(tmp_path / "got/report")
     assert ours.keys() == theirs.keys() and len(ours) > 10
     assert [name for name in ours if ours[name] != theirs[name]] == []
@@ -112,7 +105,7 @@ def test_an_impossible_request_is_one_line(
     monkeypatch.chdir(tmp_path)
     Path("full").mkdir()
     Path("full/file").write_text("")
-    ended = CliRunner().invoke(cli, ["report", *arguments])
+    ended = called("report", *arguments)
     assert ended.exit_code != 0 and text in (str(ended.exception) + ended.output)
     assert not Path("new").exists()
 
@@ -121,7 +114,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, folder: Path, uri: str, experiment:
     """The message on a request for a report of `experiment`: one line, and no files are left."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     out = folder / "new"
-    ended = CliRunner().invoke(cli, ["report", "--from-mlflow", experiment, "--out", str(out)])
+    ended = called("report", "--from-mlflow", experiment, "--out", out)
     assert isinstance(ended.exception, ReproError), ended.output
     text = str(ended.exception)
     assert "\n" not in text and len(text) < 400

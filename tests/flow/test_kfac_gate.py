@@ -9,24 +9,10 @@ from typing import Any
 import pytest
 
 from tests.commands import command
+from tests.plans import suite
 
 pytest.importorskip("torch")
 
-SUITE = """\
-suite: gated
-seeds: 1
-trial:
-  workload: {workload}
-  engine: ddp
-  processes: 2
-  batch: {{global: 64, accumulation: 2}}
-  optimizer: {{kind: sgd, lr: 0.05, momentum: 0.9}}
-  preconditioner: {preconditioner}
-  stop: {{metric: top1, target: 0.9, max_epochs: 4}}
-  evaluate_every: 640
-  device: cpu
-{more}
-"""
 LOCAL = """\
 from repro.papers.kfac.kfac import Kfac
 
@@ -51,7 +37,10 @@ matrix:
 
 def gated(folder: Path, preconditioner: str, more: str = "", workload: str = "mnist1d") -> list[dict[str, Any]]:
     """Return the checks of the gate that failed."""
-    (folder / "suite.yaml").write_text(SUITE.format(preconditioner=preconditioner, more=more, workload=workload))
+    (folder / "suite.yaml").write_text(suite(
+        "gated", more, workload=workload, batch="{global: 64, accumulation: 2}",
+        optimizer="{kind: sgd, lr: 0.05, momentum: 0.9}", stop="{metric: top1, target: 0.9, max_epochs: 4}",
+        evaluate_every=640, processes=2, preconditioner=preconditioner))
     code, out, error = command(folder, "gate", "suite.yaml", "--json")
     rows = json.loads(out)
     assert rows, error
@@ -74,11 +63,10 @@ def test_healthy_cells_pass(tmp_path: Path, workload: str) -> None:
 
 @pytest.mark.slow
 def test_a_language_model_passes(tmp_path: Path) -> None:
-    (tmp_path / "suite.yaml").write_text(
-        "suite: prose\nseeds: 1\ntrial:\n  workload: text\n  processes: 2\n  batch: 16\n  engine: ddp\n"
-        "  optimizer: {kind: sgd, lr: 0.05, momentum: 0.9}\n  gradient_clip: 1.0\n"
-        "  stop: {metric: val_loss, target: 2.2, max_epochs: 1}\n  evaluate_every: 1600\n  device: cpu\n"
-        "  preconditioner: {kind: kfac, placement: lw}\n")
+    (tmp_path / "suite.yaml").write_text(suite(
+        "prose", workload="text", batch=16, optimizer="{kind: sgd, lr: 0.05, momentum: 0.9}", gradient_clip=1.0,
+        stop="{metric: val_loss, target: 2.2, max_epochs: 1}", evaluate_every=1600, processes=2,
+        preconditioner="{kind: kfac, placement: lw}"))
     code, out, error = command(tmp_path, "gate", "suite.yaml", "--json")
     assert code == 0, error
     assert all(row["passed"] for row in json.loads(out))

@@ -12,33 +12,23 @@ import pytest
 from repro.record.folder.store import read_record
 from repro.workloads import gpt, text
 from tests.commands import Ended, command
+from tests.plans import suite
 
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
 
 ALL = ("[ddp, fsdp, {kind: deepspeed, stage: 0}, {kind: deepspeed, stage: 1}, {kind: deepspeed, stage: 2}, "
        "{kind: deepspeed, stage: 3}]")
-SUITE = """\
-suite: language
-seeds: 1
-master_seed: 5
-trial:
-  workload: {workload}
-  processes: 2
-  batch: {{global: 16, accumulation: 2}}
-  optimizer: {{kind: adamw, lr: 0.01, betas: [0.9, 0.95], decay: weights}}
-  gradient_clip: 1.0
-  stop: {{metric: val_loss, target: {target}, max_epochs: {epochs}}}
-  evaluate_every: 640
-  device: cpu
-  timeout_seconds: 300
-matrix:
-  engine: {engines}
-baseline: {{engine: ddp}}
-"""
 SMALL_TEXT = "{kind: text, context: 32, layers: 1, width: 32, heads: 2}"
 SMALL_GPT = ("{kind: gpt, tokenizer: bytes, size: small, layers: 2, width: 32, heads: 2, context: 32, "
              "eval_tokens: 4096, pad_vocabulary: 128}")
+
+
+def written(workload: str, target: float, engines: str = ALL) -> str:
+    return suite("language", f"matrix:\n  engine: {engines}\nbaseline: {{engine: ddp}}\n", head="master_seed: 5\n",
+                 workload=workload, batch="{global: 16, accumulation: 2}", gradient_clip=1.0,
+                 optimizer="{kind: adamw, lr: 0.01, betas: [0.9, 0.95], decay: weights}", evaluate_every=640,
+                 stop=f"{{metric: val_loss, target: {target}, max_epochs: 1}}", processes=2, timeout_seconds=300)
 
 
 def repro(folder: Path, *arguments: str) -> Ended:
@@ -47,8 +37,7 @@ def repro(folder: Path, *arguments: str) -> Ended:
 
 @pytest.mark.slow
 def test_text_passes_the_gate_under_ddp_and_fsdp(tmp_path: Path) -> None:
-    suite = SUITE.format(workload=SMALL_TEXT, target=3.0, epochs=1, engines="[ddp, fsdp]")
-    (tmp_path / "suite.yaml").write_text(suite)
+    (tmp_path / "suite.yaml").write_text(written(SMALL_TEXT, 3.0, "[ddp, fsdp]"))
     ended = repro(tmp_path, "gate", "suite.yaml", "--json")
     assert ended.code == 0, ended.error
     rows = json.loads(ended.out)
@@ -74,7 +63,7 @@ def agree(found: dict[str, list[float]], engines: int) -> None:
 
 @pytest.mark.slow
 def test_every_engine_trains_text_alike(tmp_path: Path) -> None:
-    (tmp_path / "suite.yaml").write_text(SUITE.format(workload=SMALL_TEXT, target=2.9, epochs=1, engines=ALL))
+    (tmp_path / "suite.yaml").write_text(written(SMALL_TEXT, 2.9))
     ended = repro(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
     assert ended.code == 0, ended.error
     agree(curves(tmp_path / "run"), 6)
@@ -93,7 +82,7 @@ def test_every_engine_trains_gpt_on_token_shards_alike(tmp_path: Path) -> None:
     (given / "tokenizer.json").write_text(json.dumps(identity))
     prepared = repro(tmp_path, "data", "prepare", "gpt", "--from", "given")
     assert prepared.code == 0, prepared.error
-    (tmp_path / "suite.yaml").write_text(SUITE.format(workload=SMALL_GPT, target=2.95, epochs=1, engines=ALL))
+    (tmp_path / "suite.yaml").write_text(written(SMALL_GPT, 2.95))
     ended = repro(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
     assert ended.code == 0, ended.error
     agree(curves(tmp_path / "run"), 6)

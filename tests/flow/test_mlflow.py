@@ -20,15 +20,12 @@ from repro.record.folder.store import Record, read_record
 from repro.record.log.schema import SystemSample
 from repro.record.result.remarks import stated
 from repro.runner import tracking as tracking
-from tests.flow.mlflow_stores import NARROW, SMALL, dump, dump_run, later, named, reporter
+from tests.flow.mlflow_stores import NARROW, QUIET, SMALL, dump, dump_run, later, named, reporter
 from tests.records import Course, default_course, make_record, write_log
 from tests.tracking_server import Site
 
 pytest.importorskip("mlflow")
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # MLflow's and SQLAlchemy's own
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # MLflow keeps its database connections open
-]
+pytestmark = QUIET
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -8,15 +8,12 @@ from pathlib import Path
 import pytest
 
 from repro.record.folder.store import read_record
-from tests.flow.mlflow_stores import NARROW, SMALL, dump, named, reporter
+from tests.flow.mlflow_stores import NARROW, QUIET, SMALL, dump, named, reporter
 from tests.records import Course, make_record
 from tests.tracking_server import Site
 
 pytest.importorskip("mlflow")
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # MLflow's and SQLAlchemy's own
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # MLflow keeps its database connections open
-]
+pytestmark = QUIET
 
 
 def test_a_median_that_trials_disproved_is_no_longer_shown(store: str, tmp_path: Path) -> None:

@@ -25,16 +25,13 @@ from repro.runner import mlflow_ui
 from repro.runner.mlflow_ui import open_ui, ui_command
 from repro.runner.tracking import Tracker
 from tests.commands import environment, free_port
-from tests.flow.mlflow_stores import SMALL, later, named, reporter
+from tests.flow.mlflow_stores import QUIET, SMALL, later, named, reporter
 from tests.records import make_record
 from tests.tracking_server import Site
 from tests.waiting import LONG_SECONDS, until
 
 pytest.importorskip("mlflow")
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # MLflow's and SQLAlchemy's own
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # MLflow keeps its database connections open
-]
+pytestmark = QUIET
 SECRET = "hunter2secret"
 
 

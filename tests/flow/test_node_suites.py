@@ -46,17 +46,6 @@ def test_the_smoke_form_of_campos_shows_every_mode(tmp_path: Path, prefix: tuple
             assert updates[3] == min(updates), "the slow worker does least"
 
 
-def test_the_smoke_form_of_mimatrix_counts_the_controller(
-    tmp_path: Path, prefix: tuple[str, ...], python: str
-) -> None:
-    record = ran(tmp_path, prefix, python, "mimatrix", "-o", "stop.steps=10", "-o", "stop.warmup=2", "-o",
-                 "processes=2,8")
-    assert len(record.results) == 8
-    for item in record.results:
-        assert item.status == "ok" and item.controller is not None, item.reason
-        assert (item.controller.training.bytes, item.controller.training.messages) == (0, 0)
-
-
 @pytest.mark.parametrize("suite", ["poseidon", "local-sgd"])
 def test_the_smoke_form_runs_on_emulated_nodes(
     tmp_path: Path, prefix: tuple[str, ...], python: str, suite: str

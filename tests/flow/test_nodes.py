@@ -20,28 +20,19 @@ from repro.launchers.nodes import hosts as host_lists
 from repro.launchers.torchrun import Torchrun
 from repro.record.folder.store import Record, read_record
 from tests.commands import environment
+from tests.plans import suite
 from tests.waiting import until
 
 SECRET = "smuggled-secret-of-nodes-4711"
-SUITE = """\
-suite: nodes
-master_seed: 20151102
-seeds: {seeds}
-trial:
-  workload: {{kind: digits-mlp, hidden: 16, depth: 1}}
-  comm: ring
-  processes: 4
-  batch: {{global: 64}}
-  optimizer: {{kind: sgd, lr: 0.05}}
-  stop: {{metric: top1, target: 0.5, max_epochs: {epochs}, design: fixed_budget}}
-  determinism: bitwise
-  evaluate_every: 2000
-  launcher: {launcher}
-matrix:
-  engine: {engines}
-"""
 TWO = "{kind: torchrun, nodes: 2, silence_seconds: 3, join_seconds: 60}"
 LONG = 4000
+
+
+def written(seeds: int, epochs: int, launcher: str = TWO, engines: str = "[ddp]") -> str:
+    stop = f"{{metric: top1, target: 0.5, max_epochs: {epochs}, design: fixed_budget}}"
+    return suite("nodes", f"matrix:\n  engine: {engines}\n", head="master_seed: 20151102\n", seeds=seeds,
+                 workload="{kind: digits-mlp, hidden: 16, depth: 1}", optimizer="{kind: sgd, lr: 0.05}", stop=stop,
+                 evaluate_every=2000, device=None, comm="ring", processes=4, determinism="bitwise", launcher=launcher)
 
 
 class Nodes:
@@ -109,11 +100,11 @@ def hashes(record: Record) -> list[tuple[str, ...]]:
                                                            marks=pytest.mark.slow)])
 def test_two_nodes_end_with_the_bits_of_one(nodes: Nodes, engines: str) -> None:
     agent = nodes.agent()
-    run = nodes.run(SUITE.format(seeds=1, epochs=2, launcher=TWO, engines=engines))
+    run = nodes.run(written(1, 2, TWO, engines))
     said = nodes.end(run)
     assert "waiting up to 60 s for 1 more node; there: repro agent --join 127.0.0.1" in said
     assert "the run is over" in nodes.end(agent)
-    nodes.end(nodes.run(SUITE.format(seeds=1, epochs=2, launcher="local", engines=engines), "one"))
+    nodes.end(nodes.run(written(1, 2, "local", engines), "one"))
     two, one = nodes.record(), nodes.record("one")
     assert {item.status for item in two.results} == {"ok"}
     assert sorted(hashes(two)) == sorted(hashes(one))
@@ -134,7 +125,7 @@ def test_two_nodes_end_with_the_bits_of_one(nodes: Nodes, engines: str) -> None:
 def lost(nodes: Nodes, kill: Callable[[subprocess.Popen[str]], None]) -> tuple[str, subprocess.Popen[str]]:
     """Kill something of the agent in the first trial; return that trial's reason, and the run, which goes on."""
     agent = nodes.agent()
-    run = nodes.run(SUITE.format(seeds=2, epochs=LONG, launcher=TWO, engines="[ddp]"))
+    run = nodes.run(written(2, LONG))
     nodes.wait_for_training()
     commands = [" ".join(item.cmdline()) for item in psutil.Process(agent.pid).children(recursive=True)]
     assert SECRET not in " ".join([*commands, *psutil.Process(agent.pid).cmdline()])
@@ -173,7 +164,7 @@ def test_a_killed_agent_is_named_and_another_takes_its_place(nodes: Nodes) -> No
 @pytest.mark.slow
 def test_agents_of_a_killed_run_serve_the_one_that_resumes_it(nodes: Nodes) -> None:
     agent = nodes.agent()
-    run = nodes.run(SUITE.format(seeds=3, epochs=60, launcher=TWO, engines="[ddp]"))
+    run = nodes.run(written(3, 60))
     until(lambda: list(nodes.folder.glob("run/trials/*/result.json")))
     nodes.wait_for_training()
     ranks = ranks_of(agent)
@@ -193,8 +184,7 @@ def test_agents_of_a_killed_run_serve_the_one_that_resumes_it(nodes: Nodes) -> N
 @pytest.mark.slow
 def test_a_shared_folder_takes_checkpoints_of_all_nodes(nodes: Nodes) -> None:
     """A killed rank of the other node: the trial resumes from a checkpoint of both nodes."""
-    suite = SUITE.format(seeds=1, epochs=120, launcher=TWO.replace("nodes: 2", "nodes: 2, shared: true"),
-                         engines="[{kind: deepspeed, stage: 1}]")
+    suite = written(1, 120, TWO.replace("nodes: 2", "nodes: 2, shared: true"), "[{kind: deepspeed, stage: 1}]")
     agent = nodes.agent()
     run = nodes.run(suite + "on_failure: resume_from_checkpoint\ncheckpoint_every: 5\n")
     until(lambda: list(nodes.folder.glob("run/trials/*/checkpoints/step_*")), run)
@@ -217,7 +207,7 @@ def start_like_ssh(folder: Path) -> str:
 @pytest.mark.slow
 def test_hosts_get_their_agents_by_ssh(nodes: Nodes) -> None:
     nodes.variables |= {"REPRO_SSH": start_like_ssh(nodes.folder), "REPRO_HOSTS": "localhost"}
-    said = nodes.end(nodes.run(SUITE.format(seeds=1, epochs=2, launcher=TWO, engines="[ddp]")))
+    said = nodes.end(nodes.run(written(1, 2)))
     assert "waiting up to" not in said and "1 of 1" in said
     calls = (nodes.folder / "calls").read_text()
     assert calls.startswith("localhost ") and "--secret-stdin" in calls and SECRET not in calls
@@ -285,7 +275,7 @@ def test_a_file_of_hosts_has_slots_and_comments(allocation: Path, monkeypatch: p
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed (apt-get install openmpi-bin)")
 def test_mpirun_starts_the_run_and_its_agents(nodes: Nodes) -> None:
-    (nodes.folder / "run.yaml").write_text(SUITE.format(seeds=1, epochs=2, launcher=TWO, engines="[ddp]"))
+    (nodes.folder / "run.yaml").write_text(written(1, 2))
     nodes.variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                         "MASTER_ADDR": "127.0.0.1"}
     script = (f'if [ "$OMPI_COMM_WORLD_RANK" = 0 ]; then exec {sys.executable} -m repro run run.yaml --no-mlflow '
@@ -305,14 +295,14 @@ def own(*_: str) -> str:
 
 
 def test_checkpoints_need_a_folder_that_all_nodes_see(nodes: Nodes) -> None:
-    suite = SUITE.format(seeds=1, epochs=1, launcher=TWO, engines="[ddp]") + "on_failure: resume_from_checkpoint\n"
+    suite = written(1, 1) + "on_failure: resume_from_checkpoint\n"
     said, _ = (run := nodes.run(suite)).communicate(timeout=60)
     assert run.returncode == 2
     assert "error: launcher torchrun: the parts of a checkpoint would lie on different nodes" in said
 
 
 def test_a_run_that_no_agent_joins_says_what_to_do(nodes: Nodes) -> None:
-    run = nodes.run(SUITE.format(seeds=1, epochs=1, launcher=TWO.replace("60", "1"), engines="[ddp]"))
+    run = nodes.run(written(1, 1, TWO.replace("60", "1"), "[ddp]"))
     said, _ = run.communicate(timeout=120)
     assert run.returncode == 2
     assert "error: node 1 did not join within 1 s; there: repro agent --join HOST:" in said

@@ -9,33 +9,19 @@ import pytest
 
 from tests.commands import Ended, command
 from tests.flow.test_optimizer_resume import OPTIMIZERS, engines_of
+from tests.plans import suite
 
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
 pytest.importorskip("pytorch_optimizer")
 pytest.importorskip("schedulefree")
 
-SUITE = """\
-suite: gated
-seeds: 1
-master_seed: {seed}
-trial:
-  workload: {{kind: digits-mlp, hidden: 64}}
-  processes: 2
-  batch: {{global: 64, accumulation: 2}}
-  optimizer: {optimizer}
-  gradient_clip: 0.5
-  stop: {{metric: top1, target: 0.05, max_epochs: 3}}
-  evaluate_every: 640
-  device: cpu
-  timeout_seconds: 300
-matrix:
-  engine: [{engines}]
-"""
-
 
 def gate(folder: Path, name: str, seed: int) -> Ended:
-    text = SUITE.format(seed=seed, optimizer=OPTIMIZERS[name], engines=", ".join(engines_of(name)))
+    text = suite("gated", f"matrix:\n  engine: [{', '.join(engines_of(name))}]\n", head=f"master_seed: {seed}\n",
+                 workload="{kind: digits-mlp, hidden: 64}", batch="{global: 64, accumulation: 2}",
+                 optimizer=OPTIMIZERS[name], stop="{metric: top1, target: 0.05, max_epochs: 3}", evaluate_every=640,
+                 processes=2, gradient_clip=0.5, timeout_seconds=300)
     (folder / "suite.yaml").write_text(text)
     return command(folder, "gate", "suite.yaml", "--json")
 

@@ -16,7 +16,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from repro.core.machine import Machine
 from repro.launchers.inline import Inline
 from repro.program.process import seed_of
 from repro.record.derive.derive import derive
@@ -26,10 +25,9 @@ from repro.record.log.reading import log_damage, read_log
 from repro.record.result.results import Result
 from repro.runner.launching import entry_of
 from repro.seams.launching import LaunchRequest
-from repro.suite.file import read_suite
 from repro.suite.model import Trial
-from repro.suite.planning.plan import make_plan
 from tests.commands import command, environment
+from tests.plans import plan_file
 from tests.waiting import LONG_SECONDS, until
 
 SUITE = """\
@@ -69,8 +67,7 @@ def run_one(folder: Path, code: str, **how: object) -> Result:
 
 def launched(folder: Path) -> Result:
     os.environ["PATH"] = environment()["PATH"]
-    found = read_suite(str(folder / "suite.yaml"))
-    plan = make_plan(found.suite, Machine("cpu", 0, 2), found.problem, folder=found.folder)
+    plan = plan_file(folder / "suite.yaml")
     trial = next(iter(plan.trials()))
     request = LaunchRequest(
         entry=entry_of(trial.choices), processes=1, device="cpu", folder=folder / "run",
@@ -120,7 +117,8 @@ def test_it_is_run_again_only_with_consent_and_from_the_source_in_the_record(fin
     assert refused.code == 2 and "python train.py" in refused.error and "Traceback" not in refused.error
     allowed = refused.error.split("--allow-code ")[1].split()[0]
     assert "is the hash of other code" in command(tmp_path, "reproduce", "mine.zip", "--allow-code", "0" * 64).error
-    again = command(tmp_path, "reproduce", "mine.zip", "--trials", "2", "--allow-code", allowed, "--out", "again")
+    again = command(tmp_path, "reproduce", "mine.zip", "--trials", "2", "--even-if-undecided", "--allow-code",
+                    allowed, "--out", "again")
     assert again.code in (0, 3), again.out + again.error
     assert {item.status for item in read_record(tmp_path / "again").results} == {"ok"}
     assert "sound" in command(tmp_path, "verify", "again").out

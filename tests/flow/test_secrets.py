@@ -24,6 +24,7 @@ import pytest
 import repro
 from repro.core.redact import HIDDEN, Scrubber, masked, redacted, secrets
 from repro.record.folder.post_mortem import mask_secrets
+from tests.plans import suite
 from tests.tracking_server import serving
 
 ROOT = Path(repro.__file__).parents[1]
@@ -52,24 +53,6 @@ USER_WORD, QUERY_WORD, ALLOWED_WORD, GIT_WORD = (
 )
 HOME_WORD = "plantedHomeZq8x"
 """A place, not a credential: it may be in messages to the user about places, and in no bundle."""
-SUITE = """\
-suite: talkative
-seeds: 1
-master_seed: 20151102
-trial:
-  workload: digits-mlp
-  batch: {{global: 64}}
-  optimizer: {{kind: sgd, lr: 0.1}}
-  stop: {{metric: top1, target: 0.5, max_epochs: 2}}
-  evaluate_every: 720
-  device: cpu
-  processes: 1
-  warmup_steps: false
-  timeout_seconds: 120
-  stall_seconds: {stall}
-matrix:
-  engine: [{engines}]
-"""
 
 
 def environment(folder: Path, uri: str) -> dict[str, str]:
@@ -209,7 +192,10 @@ def test_nothing_that_is_written_holds_a_credential(tmp_path: Path, server: tupl
         ("hung", "{kind: talkative, then: hang}", 1),
         ("gate", "ddp, {kind: talkative, then: crash}", 1),
     ):
-        (tmp_path / HOME_WORD / f"{name}.yaml").write_text(SUITE.format(stall=20, engines=engines))
+        (tmp_path / HOME_WORD / f"{name}.yaml").write_text(suite(
+            "talkative", f"matrix:\n  engine: [{engines}]\n", head="master_seed: 20151102\n", workload="digits-mlp",
+            stop="{metric: top1, target: 0.5, max_epochs: 2}", evaluate_every=720, processes=1, warmup_steps="false",
+            timeout_seconds=120, stall_seconds=20))
         place.repro("run", f"{HOME_WORD}/{name}.yaml", "--out", name, codes=(code,))
     logs = "".join(path.read_text() for path in tmp_path.rglob("rank0.log"))
     assert logs.count(f"MY_API_KEY={HIDDEN}") >= 4 and "OMP_NUM_THREADS=1" in logs  # they did print it

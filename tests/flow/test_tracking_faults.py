@@ -32,13 +32,11 @@ from tests.flow.failing_server import (
     rows,
     server,
 )
+from tests.flow.mlflow_stores import QUIET
 
 __all__ = ["plain", "proxy", "server"]  # fixtures
 pytest.importorskip("mlflow")
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # MLflow's and SQLAlchemy's own
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # MLflow keeps its connections open
-]
+pytestmark = QUIET
 
 
 def seeded(seed: int, fates: Sequence[Fate], share: float) -> Callable[[int, str], Fate]:
@@ -196,10 +194,8 @@ def test_a_local_database_that_another_holds_is_named(tmp_path: Path) -> None:
     target.check("local-held")
     with closing(sqlite3.connect(tmp_path / "local.db", isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        started = time.monotonic()
         with pytest.raises(TrackingError, match="the database is locked by another process; end the other"):
             target.write(record, tmp_path)
-        assert time.monotonic() - started < 60
         other.execute("ROLLBACK")
     target.write(record, tmp_path)
     assert target.left(record) == ""

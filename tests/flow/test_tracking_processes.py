@@ -38,13 +38,12 @@ from tests.flow.failing_server import (
     rows,
     server,
 )
+from tests.flow.mlflow_stores import QUIET
+from tests.waiting import LONG_SECONDS, until
 
 __all__ = ["plain", "proxy", "server"]  # fixtures
 pytest.importorskip("mlflow")
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # MLflow's and SQLAlchemy's own
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # MLflow keeps its connections open
-]
+pytestmark = QUIET
 
 
 def complete(record: Record, uri: str) -> str:
@@ -88,14 +87,10 @@ def test_a_slow_server_holds_no_run_up_and_the_printed_command_completes_it(
     record = record_of(tmp_path, "slow")
     followed = Tracker(record.folder.root)
     followed.sync(wait_seconds=6.0)  # not done in that time
-    started = time.monotonic()
     for _ in range(5):
-        followed.sync(wait_seconds=5.0)
-    assert time.monotonic() - started < 0.5, "it is not waited for twice"
+        followed.sync(wait_seconds=2 * LONG_SECONDS)  # nobody waits twice: else all would have been sent by then
     said: list[str] = []
-    started = time.monotonic()
     ended = followed.finish(8.0, said.append)
-    assert 7 < time.monotonic() - started < 11
     assert ended.pending and re.fullmatch(r"[1-4] of 4 trials", ended.left)
     assert re.fullmatch(r"mlflow: [1-4] of 4 trials still to be replayed, waiting 8 s at most; Ctrl-C leaves it for "
                         r"later", said[0])
@@ -126,16 +121,11 @@ def test_the_end_of_a_run_does_not_hang_on_a_server(
     record = record_of(tmp_path, f"end-{kind}")
     followed = Tracker(record.folder.root)
     if kind != "dies":  # what is slow at first has been, as at the end of a run
-        limit = time.monotonic() + 300
-        while not followed.problem and time.monotonic() < limit:
-            followed.sync(wait_seconds=60.0)
-            time.sleep(0.1)
-        assert followed.problem
+        until(lambda: followed.sync(wait_seconds=60.0) or followed.problem)
     started = time.monotonic()
-    ended = followed.finish(60.0)
-    took = time.monotonic() - started
+    ended = followed.finish(2 * LONG_SECONDS)
     assert ended.pending and re.fullmatch("[34] of 4 trials", ended.left)
-    assert took < {"dead": 5, "mute": 9, "dies": 30}[kind], (took, ended)
+    assert time.monotonic() - started < LONG_SECONDS, "the server never answers"
 
 
 @pytest.mark.slow
@@ -155,10 +145,8 @@ def test_ctrl_c_leaves_the_last_replay_for_later(proxy: Proxy, server: Server, t
             seen.append(line)
             if "Ctrl-C leaves it" in " ".join("".join(seen[-3:]).split()):
                 break
-        interrupted = time.monotonic()
         child.send_signal(signal.SIGINT)
-        rest = child.communicate(timeout=60)[0]
-        assert time.monotonic() - interrupted < 20
+        rest = child.communicate(timeout=LONG_SECONDS)[0]
     finally:
         child.kill()
     flat = " ".join(("".join(seen) + rest).split())

@@ -6,10 +6,9 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from repro.cli.main import cli
 from tests.flow.mlflow_stores import reporter
+from tests.in_process import succeeded
 from tests.made_tuned import make_tuned
 from tests.records import SUITE, make_record
 from tests.tracking_server import Site
@@ -41,8 +40,7 @@ def test_a_finished_record_is_sent_with_its_tuning(
     """`repro report RUN --to mlflow`, as for a run with --no-mlflow: both experiments, as the run itself sends them."""
     record = make_tuned(tmp_path / "run")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", local.uri)
-    ended = CliRunner().invoke(cli, ["report", str(record.folder.root), "--to", "mlflow"])
-    assert ended.exit_code == 0, (ended.output, ended.exception)
+    succeeded("report", record.folder.root, "--to", "mlflow")
     with sqlite3.connect(local.database) as database:
         found = dict(database.execute("SELECT e.name, count(*) FROM runs r JOIN experiments e USING (experiment_id) "
                                       "GROUP BY e.name").fetchall())

@@ -14,9 +14,7 @@ import click
 import pytest
 
 from repro.cli.main import cli
-from repro.core.machine import Machine
-from repro.suite.file import read_suite
-from repro.suite.planning.plan import make_plan
+from tests.plans import plan_file
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
@@ -110,8 +108,7 @@ def test_a_suite_of_a_page_is_planned_with_every_cell(page: str, suite: str, exa
     shown = re.findall(r"^```yaml\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     (text,) = (block for block in shown if block.startswith(f"suite: {suite}\n"))
     Path("shown.yaml").write_text(text, encoding="utf-8")
-    source = read_suite("./shown.yaml")
-    plan = make_plan(source.suite, Machine("cpu", 0, 2), source.problem, folder=source.folder)
+    plan = plan_file("./shown.yaml")
     assert plan.cells and not plan.skipped
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from reporters import markdown
 from reporters.latex import latex_files
@@ -17,7 +16,6 @@ from reporters.paper import brief
 from reporters.paper.brief import shown_of
 from reporters.tracking.metric_points import cell_metrics, cell_points, result_points
 from repro.cli.commands.compare import compare
-from repro.cli.main import cli
 from repro.cli.workflows.report import reporter
 from repro.compare import summarize
 from repro.record.folder.store import Record
@@ -25,6 +23,7 @@ from repro.record.result.results import Result, figures_of
 from repro.suite.metrics import METRICS, MetricSpec
 from repro.suite.model import Trial
 from repro.tables.tables import tables
+from tests.in_process import called, succeeded
 from tests.records import SUITE, default_course, make_record
 
 STEP = MetricSpec(name="bare_step_seconds", path="steps.median_seconds", noun="median step time", times="the step time",
@@ -44,8 +43,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
 
 
 def test_compare_accepts_it(record: Record) -> None:
-    done = CliRunner().invoke(cli, ["compare", str(record.folder.root), "--json"])
-    assert done.exit_code == 0, done.output
+    done = succeeded("compare", record.folder.root, "--json")
     found: dict[str, Any] = json.loads(done.stdout)
     assert found["metric"] == STEP.name
     primary = found["comparisons"][0]
@@ -53,7 +51,7 @@ def test_compare_accepts_it(record: Record) -> None:
     assert primary["ratio"] == pytest.approx(1.2)
     assert primary["speedup"] == pytest.approx(1 / 1.2)
     assert primary["split"] is None  # samples and throughput make up a time to the target, not this one
-    table = CliRunner().invoke(cli, ["compare", str(record.folder.root)])
+    table = called("compare", record.folder.root)
     assert "median step time" in table.output
 
 

@@ -18,8 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from repro.bench.comm import mpi as comm_mpi
-from repro.bench.comm.result import BASELINE, CommOutcome, MpiResult, WorldResult, tunes, world_result
+from repro.bench.comm.result import BASELINE, CommOutcome, WorldResult, tunes, world_result
 from repro.bench.comm.table import size_text
 from repro.core import registry
 from repro.core.errors import OutputError, TrialError, UsageError
@@ -50,12 +49,11 @@ class CommOptions(Frozen):
     seconds: float = 20.0
     """Most time of one algorithm at one size and world size."""
     seed: int = 20151102
-    mpi: bool = False
 
 
 def read_options(
     algorithms: tuple[str, ...], sizes: str, world: str | None, fabric: str | None, repetitions: int, seconds: float,
-    seed: int, mpi: bool,
+    seed: int,
 ) -> CommOptions:
     """Parse the text of the command line.
 
@@ -65,7 +63,7 @@ def read_options(
     launcher = read_launcher(fabric)
     return CommOptions(
         algorithms=read_algorithms(algorithms), sizes=read_sizes(sizes), worlds=read_worlds(world, launcher),
-        launcher=launcher, repetitions=repetitions, seconds=seconds, seed=seed, mpi=mpi,
+        launcher=launcher, repetitions=repetitions, seconds=seconds, seed=seed,
     )
 
 
@@ -201,19 +199,16 @@ def measure(options: CommOptions, show: Show) -> CommOutcome:
             raise UsageError(f"{world} ranks: {reason}")
     launcher.open([*PRELOAD, *launcher.preload], "cpu")
     worlds: list[WorldResult] = []
-    mpi: list[MpiResult] = []
     try:
         for world in options.worlds:
             launcher.prepare(world)
             worlds.append(_world(launcher, options, world, show))
-            if options.mpi:
-                mpi.append(comm_mpi.measure(launcher, world, options.sizes, options.repetitions, options.seconds, show))
     finally:
         launcher.close()
     return CommOutcome(
         origin=launcher.origin, place=launcher.title, cores=cores, load=(before, os.getloadavg()[0]),
         launcher=options.launcher.model_dump(mode="json"), repetitions=options.repetitions, seconds=options.seconds,
-        seed=options.seed, worlds=tuple(worlds), mpi=tuple(mpi),
+        seed=options.seed, worlds=tuple(worlds),
     )
 
 

@@ -188,16 +188,6 @@ class WorldResult(Frozen):
         return max(found, default=None)
 
 
-class MpiResult(Frozen):
-    """Times of Open MPI's MPI_Allreduce over TCP on the same ranks, or the problem."""
-
-    world: int
-    version: str = ""
-    seconds: dict[int, tuple[float, ...]] = Field(default_factory=dict)
-    """Size -> seconds per call on the slowest rank, by repetition."""
-    problem: str = ""
-
-
 class CommOutcome(Frozen):
     """Result of one run of the benchmark."""
 
@@ -213,7 +203,6 @@ class CommOutcome(Frozen):
     seconds: float
     seed: int
     worlds: tuple[WorldResult, ...]
-    mpi: tuple[MpiResult, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return everything, with the derived figures next to the raw ones."""

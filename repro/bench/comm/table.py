@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from repro.bench.comm.result import CommOutcome, CommPoint, MpiResult, PairedRatio, WorldResult
+from repro.bench.comm.result import CommOutcome, CommPoint, PairedRatio, WorldResult
 from repro.seams.launching import oversubscription
 
 HEAD = ("size", "algorithm", "n", "time ms", "algbw GB/s", "busbw GB/s", "/bound", "/stated", "/own", "/backend",
@@ -23,7 +23,6 @@ NOTE = (
 def text(outcome: CommOutcome) -> str:
     """Format all tables, one per world size, and explain their figures."""
     blocks = [_world(world) for world in outcome.worlds]
-    blocks += [mpi_text(item) for item in outcome.mpi]
     return "\n\n".join([*blocks, "\n".join([*NOTE, origin_text(outcome)])])
 
 
@@ -116,18 +115,6 @@ def overall_rows(world: WorldResult) -> list[tuple[str, ...]]:
         assert worst is not None
         rows.append((name, *ratio_cells(world.overall(name)), f"{worst[0]:.2f}", size_text(worst[1])))
     return rows
-
-
-def mpi_text(item: MpiResult) -> str:
-    """Format Open MPI's times, or the problem."""
-    head = f"{item.world} ranks, MPI_Allreduce over TCP"
-    if item.problem:
-        return f"{head}: not measured: {item.problem}"
-    rows = [("size", "n", "time ms"), *(
-        (size_text(size), str(len(seconds)), f"{1e3 * sorted(seconds)[len(seconds) // 2]:.4g}")
-        for size, seconds in item.seconds.items()
-    )]
-    return "\n".join([f"{head} ({item.version}):", *columns(rows, left=())])
 
 
 def _shown(value: float | None, form: str, factor: float = 1.0) -> str:

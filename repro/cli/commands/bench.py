@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from repro.cli.options import FiniteRange, PlaceParam, answer, json_option
 from repro.core.errors import UsageError
@@ -24,32 +23,15 @@ def bench() -> None:
 @click.option("--batch", type=click.IntRange(1, 1024), default=64, help="Samples per step, which set its length.")
 @click.option("--steps", type=click.IntRange(1, 10_000), default=50, help="Steps between two lines in the log.")
 @click.option("--processes", type=click.IntRange(1, 8), default=2, help="Ranks.")
-@click.option("--program", is_flag=True, help="Measure `repro.watch` in a program instead.")
 @json_option
-@click.pass_context
-def overhead(
-    context: click.Context, pairs: int, launches: int, batch: int, steps: int, processes: int, program: bool,
-    as_json: bool,
-) -> None:
+def overhead(pairs: int, launches: int, batch: int, steps: int, processes: int, as_json: bool) -> None:
     """Measure the step time against bare DDP.
 
     Single steps under the harness alternate with steps of a hand-written DDP loop that does the same work.
 
-    With --program, steps of 10 ms that are reported through `repro.watch` alternate with steps that are not: in a plain
-    loop, and under each framework that is installed and has a callback; 2000 pairs each.
-
     \b
     Example: repro bench overhead --pairs 400 --launches 12 --batch 64
     """
-    if program:
-        from repro.bench import program_overhead
-
-        given = [name for name in ("pairs", "launches", "batch", "steps", "processes")
-                 if context.get_parameter_source(name) is not ParameterSource.DEFAULT]
-        if given not in ([], ["pairs"]):
-            raise UsageError(f"--{given[-1]} does not go with --program, whose steps take 10 ms in one process")
-        _print(program_overhead.measure(pairs if given else program_overhead.PAIRS), as_json)
-        return
     from repro.bench.overhead import measure
 
     if batch % processes:
@@ -86,7 +68,6 @@ def turnaround(pairs: int, nodes: int, as_json: bool) -> None:
 @click.option("--seconds", type=FiniteRange(min=0.1), default=20.0,
               help="Limit for one algorithm at one size; a combination that would exceed it is skipped.")
 @click.option("--seed", type=click.IntRange(min=0), default=20151102, help="Seed of the order of execution.")
-@click.option("--with-mpi", "mpi", is_flag=True, help="Also measure Open MPI's MPI_Allreduce over TCP, if installed.")
 @click.option("--html", type=PlaceParam(dir_okay=False, path_type=Path), help="Write a page with plots.")
 @click.option("--mlflow", is_flag=True, help="Log one MLflow run per algorithm and number of ranks.")
 @json_option

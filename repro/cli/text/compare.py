@@ -51,10 +51,9 @@ DIGITS = 4
 """Of ratios."""
 
 
-def print_compared(found: Compared, console: Console | None = None) -> None:
+def print_compared(found: Compared) -> None:
     """Print the cells, the comparisons and their reasons; colours only on a terminal."""
-    console = console or stdout(200)
-
+    console = stdout(200)
     say = console.lines
     say(f"{found.suite}, digest {found.digest[:16]}, method {found.method}: {METRICS[found.metric].noun}")
     print_table(spread_table(found.summaries, found.origins), console)
@@ -131,7 +130,7 @@ def calibration_text(found: Calibration | None) -> str:
     """Return the measured false-positive rate of these verdicts, or that it is unknown."""
     if found is None:
         return "not calibrated: the false-positive rate of these verdicts was not measured on this machine"
-    return f"calibrated: {found.sentence()}"
+    return f"{found.word}: {found.sentence()}"
 
 
 def _details(item: Comparison) -> list[str]:
@@ -203,9 +202,9 @@ ORIGINS = {"record": "a run of this harness", "mlperf": "MLPerf results", "dawnb
            "speedrun": "records of a speed-run", "mlflow": "an MLflow experiment"}
 
 
-def print_audit(found: Audit, console: Console | None = None) -> None:
+def print_audit(found: Audit) -> None:
     """Print every rule with its verdict and evidence; colours only on a terminal."""
-    console = console or stdout(160)
+    console = stdout(160)
     heads = ("Verdict", "Rule", "", "Title", "Evidence")
     print_table(TextTable(
         f"{found.title}: {ORIGINS[found.origin]}, {found.cells} cells, {found.runs} runs", heads, (False,) * len(heads),

@@ -11,23 +11,25 @@ import numpy as np
 
 from repro import stats
 from repro.compare.cells import ComparedCell, design_of
+from repro.compare.evidence.carry_over import Carry
 from repro.compare.evidence.drift import Slots
 from repro.compare.evidence.grid import Grid, grid_of
 from repro.compare.evidence.missed import Missed, missed
 from repro.compare.evidence.pairing import CellTrials, Observed, cell_trials, mismatch, pairs_of
 from repro.compare.evidence.repeated import one_of_each, repeated_in
 from repro.compare.evidence.stage import Stage, missed_p, stage_figures
-from repro.compare.figures import Adjusted, Advice, Estimate, Pair, Repeated, TimeSplit, bounds
+from repro.compare.figures import Adjusted, Advice, CarryOver, Estimate, Pair, Repeated, TimeSplit, bounds
 from repro.compare.qualifiers import Failures, Levels
 from repro.core.numbers import plain_sum
 from repro.record.result.status import meaning
-from repro.suite.design import FULL_BUDGET
+from repro.suite.design import FULL_BUDGET, JUDGES
 from repro.suite.metrics import METRICS, MetricSpec
 from repro.suite.model import MARGIN, Metric
 
 NO_SPREAD = 1e-12
 """Standard deviation of log ratios below which it is only rounding."""
 FEWEST_FOR_P90 = 20
+NO_CARRY = Carry()
 _MISSING = Advice(kind="missing_pairs")
 
 
@@ -50,6 +52,10 @@ class ComparisonRequest:
     withhold: bool = True
     """Without a verdict, give no figures either; False for published results, whose rules show them."""
     cautions: tuple[str, ...] = ()
+    apart: frozenset[int] = frozenset()
+    """Repeats whose two trials did not run in one block: no figure with a clock counts them."""
+    carry: Carry = NO_CARRY
+    """How much of a carry-over is in each pair."""
     stage: Stage | None = None
     """The look at which a sequential design judges it; None: a fixed number of pairs."""
 
@@ -87,6 +93,9 @@ class Evidence:
     missed: Missed | None = None
     grid: Grid | None = None
     """For a metric known at evaluations only: what the evaluation grids leave open."""
+    left_out: tuple[int, ...] = ()
+    """Repeats that are left out because their two trials did not run in one block."""
+    carry_over: CarryOver | None = None
     repeated: tuple[Repeated, ...] = ()
     """Which of the two cells have fewer trainings than trials."""
 
@@ -198,16 +207,43 @@ def examine(
         return replace(base, refusal=f"{unlike.text}, so they are not a pair",
                        welch=None if unlike.hash_name == "data" or ours.without or theirs.without
                        else _unpaired_figure(stats.welch_ratio, ours, theirs))
+    return _with_carry_over(_paired(_in_blocks(base)))
+
+
+def _in_blocks(base: Evidence) -> Evidence:
+    """Return it with its pairs; of a metric with a clock without those whose two trials did not run in one block.
+
+    A failed trial stays, and forbids the ratio until it has run again.
+    """
+    ours, theirs = base.ours, base.theirs
+    apart = base.asked.apart if base.asked.scale.clocked else frozenset()
+    left_out = tuple(sorted(repeat for repeat in apart & ours.results.keys() & theirs.results.keys()
+                            if all(meaning(side.results[repeat].status).counts for side in (ours, theirs))))
+    if left_out:
+        ours, theirs = (side.only(side.results.keys() - set(left_out)) for side in (ours, theirs))
+        text = (f"{len(left_out)} of {base.ours.n} pairs left out (repeat {', '.join(map(str, left_out[:8]))}"
+                f"{', ...' if len(left_out) > 8 else ''}): their two trials did not run in one block, but with other "
+                "trials or a pause of the run between them, so a change of the machine would look like a difference")
+        base = replace(base, asked=replace(base.asked, cautions=(*base.asked.cautions, text)))
     pairs = pairs_of(ours, theirs)
-    return _paired(replace(base, pairs=pairs, n=len(pairs), floor=stats.sign_flip_floor(max(1, len(pairs)))))
+    return replace(base, ours=ours, theirs=theirs, pairs=pairs, n=len(pairs), left_out=left_out,
+                   floor=stats.sign_flip_floor(max(1, len(pairs))))
+
+
+def _with_carry_over(base: Evidence) -> Evidence:
+    """Return it with the estimate of the carry-over, and with a caution if that is clear."""
+    if base.refusal or base.ratio is None or not base.asked.scale.clocked:
+        return base
+    found = base.asked.carry.estimate(base.judged_pairs, base.asked.scale.drift_sign)
+    cautions = (*base.asked.cautions, found.words) if found is not None and found.clear else base.asked.cautions
+    return replace(base, carry_over=found, asked=replace(base.asked, cautions=cautions))
 
 
 def _paired(base: Evidence) -> Evidence:
     asked = base.asked
-    unknown = _unknown(base)
-    if unknown:
-        return replace(base, refusal=unknown, advice=Advice(kind="lost_trials"))
-    have = len(base.ours.results.keys() & base.theirs.results.keys())
+    if lost := _lost(base):
+        return lost
+    have = len(base.ours.results.keys() & base.theirs.results.keys()) + len(base.left_out)
     early = "" if asked.planned is None or have >= asked.planned else (
         f"{have} of {asked.planned} planned pairs have run; no verdict before all have")
     base = _of_trainings(base)
@@ -217,7 +253,8 @@ def _paired(base: Evidence) -> Evidence:
         found = _with_missed(base)
         return replace(found, refusal=early) if early and not found.refusal else found
     if base.n < 2:
-        text = f"{base.n} pair{'s' if base.n != 1 else ''} with one seed; an interval needs two, significance six"
+        where = "in one block" if base.left_out else "with one seed"
+        text = f"{base.n} pair{'s' if base.n != 1 else ''} {where}; an interval needs two, significance six"
         return replace(base, refusal=early or text, advice=_MISSING if early else Advice(kind="more_pairs", n=6))
     found = _ratios(base)
     return replace(found, refusal=early or _outside(base), advice=_MISSING if early else None)
@@ -240,13 +277,24 @@ def _of_trainings(base: Evidence) -> Evidence:
     return replace(base, ours=ours, theirs=theirs, pairs=pairs, n=n, floor=stats.sign_flip_floor(max(1, n)))
 
 
-def _unknown(base: Evidence) -> str:
-    """Return the trials whose end tells nothing about the cell or, for a metric without a target, without a figure."""
-    lost = [item for item in (base.ours, base.theirs)  # it broke, or it reached the target and lacks the metric
-            if any(not base.asked.scale.to_target or not meaning(status).counts or meaning(status).reached
-                   for status in item.without)]
+def _lost(base: Evidence) -> Evidence | None:
+    """Refuse if a trial's end tells nothing about the cell or, for a metric without a target, gives no figure."""
+    lost = [(item, status) for item in (base.ours, base.theirs) for status in item.without
+            if _is_lost(status, base.asked.scale)]
     if not lost:
-        return ""
+        return None
+    # A contest runs every declared run once.
+    again = JUDGES.get(base.design) != "mean" and all(meaning(status).reruns for _, status in lost)
+    advice = Advice(kind="lost_trials" if again else "not_run_again")
+    return replace(base, refusal=_hidden_by(base, [item for item, _ in lost]), advice=advice)
+
+
+def _is_lost(status: str, scale: MetricSpec) -> bool:
+    """Return True for a trial that broke, or that reached the target and lacks the metric."""
+    return not scale.to_target or not meaning(status).counts or meaning(status).reached
+
+
+def _hidden_by(base: Evidence, lost: Sequence[CellTrials]) -> str:
     ends = " and ".join(item.without_words() for item in (base.ours, base.theirs) if item.without)
     if any(not meaning(status).counts for item in lost for status in item.without):
         return f"{ends}; a failed trial says nothing about the {base.asked.scale.noun}, so there is no ratio"
@@ -309,9 +357,8 @@ def _with_missed(base: Evidence) -> Evidence:
 
 def _unpaired(base: Evidence) -> Evidence:
     """Compute the figures of trials that do not share their seeds: Welch on logs."""
-    unknown = _unknown(base)
-    if unknown:
-        return replace(base, refusal=unknown, advice=Advice(kind="lost_trials"))
+    if lost := _lost(base):
+        return lost
     base = _of_trainings(base)
     if base.refusal:
         return base

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from repro import stats
 from repro.compare.evidence.evidence import Evidence
 from repro.compare.figures import Claim, Comparison
+from repro.suite.design import LEAST_REPEATS
 
 ALPHA = 0.05
-LEAST = 5
-"""Fewest trials of each cell for a result (method.md section 3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ def family_shares(family: Sequence[Evidence]) -> list[FamilyShare]:
 
 def can_be_same(pairs: int, family: int) -> bool:
     """Return True if this many pairs could show sameness to a test without assumptions, after Holm over the family."""
-    return pairs >= LEAST and 0.5 ** min(pairs, 1000) * family <= ALPHA
+    return pairs >= LEAST_REPEATS and 0.5 ** min(pairs, 1000) * family <= ALPHA
 
 
 def _alone(item: Evidence) -> FamilyShare:

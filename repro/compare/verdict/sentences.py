@@ -10,8 +10,9 @@ from repro.compare.cells import ComparedCell
 from repro.compare.evidence.evidence import Evidence
 from repro.compare.evidence.missed import Missed, sign_test
 from repro.compare.figures import Restricted
-from repro.compare.verdict.family import ALPHA, LEAST, FamilyShare
+from repro.compare.verdict.family import ALPHA, FamilyShare
 from repro.core.numbers import plain_sum
+from repro.suite.design import LEAST_REPEATS
 
 VISIBLE = 0.005
 """Relative distance between evaluations below which it is not worth a word."""
@@ -101,7 +102,7 @@ def why_open(item: Evidence, share: FamilyShare) -> str:
     if share.family > 1 and item.p is not None and item.p <= ALPHA:
         return f"the 95 % interval excludes 1, but not after correction ({p_words(item, share)}); {counted}"
     if not item.asked.paired:
-        return f"{item.ours.n} trials against {item.theirs.n}; a result needs at least {LEAST} of each"
+        return f"{item.ours.n} trials against {item.theirs.n}; a result needs at least {LEAST_REPEATS} of each"
     test = "exact sign-flip test" if item.n <= stats.EXACT_PAIRS else "test"
     return f"the t interval excludes 1, but the {test} does not agree (p = {item.p:.3g}); {counted}"
 
@@ -189,8 +190,8 @@ def cautions(item: Evidence) -> list[str]:
     found += _drift_cautions(item)
     if item.missed is not None and item.missed.restricted is not None and not item.missed.restricted.declared:
         found.append("the suite declares no horizon: the limit up to which all trials were observed is used")
-    if item.ours.n and item.theirs.n and not item.refusal and item.smallest < LEAST:
-        found.append(f"{item.smallest} trials are a smoke test, not a result; a result needs at least {LEAST}")
+    if item.ours.n and item.theirs.n and not item.refusal and item.smallest < LEAST_REPEATS:
+        found.append(f"{item.smallest} trials are a smoke test, not a result; a result needs at least {LEAST_REPEATS}")
     if item.interval is not None and item.interval.high > 4 * item.interval.low:
         found.append("the interval spans more than a factor of 4: the size of the difference is poorly known")
     return found

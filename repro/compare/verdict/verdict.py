@@ -11,8 +11,8 @@ from repro.compare.evidence.evidence import Evidence
 from repro.compare.evidence.missed import Missed
 from repro.compare.figures import Advice, AdviceKind, Comparison, GridFacts, MarginTest, Restricted, Verdict, bounds
 from repro.compare.verdict import sentences
-from repro.compare.verdict.family import ALPHA, LEAST, FamilyShare, can_be_same, shares_of
-from repro.suite.design import JUDGES
+from repro.compare.verdict.family import ALPHA, FamilyShare, can_be_same, shares_of
+from repro.suite.design import JUDGES, LEAST_REPEATS
 
 Decision = tuple[Verdict, str, Advice | None]
 """(verdict, because, what would settle it)."""
@@ -42,7 +42,8 @@ def _comparison(item: Evidence, share: FamilyShare) -> Comparison:
         log_rank_p=item.missed.log_rank_p if item.missed else None, probability_less=item.probability_less,
         equivalence=_margin_test(item, share.equivalence_p if adjusted else None), advice=advice,
         cautions=(*item.asked.cautions, *sentences.cautions(item)), refused=bool(item.refusal),
-        repeated=item.repeated, failures=item.failures, levels=item.levels,
+        repeated=item.repeated, carry_over=item.carry_over, left_out=item.left_out, failures=item.failures,
+        levels=item.levels,
         adjusted=item.adjusted, corrected=bounds(item.corrected(1 - share.level)),
         reachable=share.floor <= ALPHA, grid=_grid_facts(item),
     )
@@ -85,26 +86,31 @@ def _decide(item: Evidence, share: FamilyShare) -> Decision:
 
 
 def _open_kind(item: Evidence, share: FamilyShare) -> AdviceKind:
-    """Return what settles a comparison that was tested and is open."""
-    if not item.is_apart(1 - share.level):
+    """Return what settles a comparison that was tested and is open: another test at most where only unlike grids
+    withheld a difference, which equal cells with fine grids reach as rarely as a verdict.
+    """
+    if _is_excluded(item, share) and not item.is_apart(1 - share.level):
         return "equal_grids"
-    if not item.asked.paired:
-        return "pair_trials"
     return "tested_in_a_contest" if JUDGES.get(item.design) == "mean" else "tested"
 
 
 def _is_significant(item: Evidence, share: FamilyShare) -> bool:
-    """The interval and the test must agree. The t interval assumes normal logs, the exact test assumes nothing."""
-    if share.p is None or share.p > ALPHA or (not item.asked.paired and item.smallest < LEAST):
-        return False
-    if not item.is_apart(1 - share.level):
+    return _is_excluded(item, share) and item.is_apart(1 - share.level)
+
+
+def _is_excluded(item: Evidence, share: FamilyShare) -> bool:
+    """Return True if the figures, wherever the crossings are between two evaluations, show a difference.
+
+    The interval and the test must agree. The t interval assumes normal logs, the exact test assumes nothing.
+    """
+    if share.p is None or share.p > ALPHA or (not item.asked.paired and item.smallest < LEAST_REPEATS):
         return False
     return item.interval is None or not item.interval.low <= 1 <= item.interval.high
 
 
 def _is_same(item: Evidence, share: FamilyShare) -> bool:
     """Two one-sided t tests and, of pairs, sign-flip tests inside the margin, at an n at which these can show it."""
-    if item.equivalence is None or share.equivalence_p is None or item.smallest < LEAST:
+    if item.equivalence is None or share.equivalence_p is None or item.smallest < LEAST_REPEATS:
         return False
     edge, inside = math.log1p(item.asked.margin), item.equivalence.interval
     if math.log(inside.low) < -edge or math.log(inside.high) > edge:
@@ -144,8 +150,9 @@ def _of_missed(item: Evidence, missed: Missed, share: FamilyShare) -> Decision:
     word: Verdict = item.asked.scale.below if missed.first > missed.second else item.asked.scale.above
     text = f"{start}{sentences.missed_figures(item, missed, share, word)}"
     if clear and (doubt := _missed_doubt(item, missed)):
-        return "inconclusive", f"{text}; {doubt}", None
-    return (word if clear else "inconclusive"), text, None
+        unlike = item.grid is not None and bool(item.grid.unlike)
+        return "inconclusive", f"{text}; {doubt}", Advice(kind="equal_grids" if unlike else "tested")
+    return (word, text, None) if clear else ("inconclusive", text, Advice(kind="tested"))
 
 
 def _missed_doubt(item: Evidence, missed: Missed) -> str:

@@ -1,8 +1,8 @@
-"""The claims of every record, judged by its own logs: quality against the target, time against another arm.
+"""The claims of every record, judged by its own logs: quality against the target, time against every baseline arm.
 
 Times of two arms of one record are compared by Welch's test on their logarithms, under Holm over all such contrasts of
-the import; only arms whose logs name one and the same machine get a verdict. Against the previous record there is a
-number and never a verdict: it ran elsewhere.
+the import; only arms whose logs name one and the same machine get a verdict. An arm of a record without a baseline is
+put next to the previous record, by a number and never with a verdict: it ran elsewhere.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from pydantic import Field
+
 from repro.compare.design.standing import figures_in_words
 from repro.compare.figures import ClaimVerdict
-from repro.compare.verdict.family import ALPHA, LEAST
+from repro.compare.verdict.family import ALPHA
 from repro.core.frozen import Frozen
 from repro.published.contest_rules import Contest, StatedMean
 from repro.published.record import PublishedCell, PublishedResult
@@ -24,6 +26,7 @@ from repro.published.store import Published
 from repro.stats import holm, mean_interval, or_none, quality_claim, tost_welch, welch_p, welch_ratio
 from repro.stats.ratio import Equivalence
 from repro.stats.sample import finite, mean
+from repro.suite.design import LEAST_REPEATS
 
 
 class ArmQuality(Frozen):
@@ -119,7 +122,13 @@ class ArmClaim(Frozen):
     seconds: float | None
     """Arithmetic mean of the program's own clock at the end."""
     seconds_interval: tuple[float, float] | None
-    time: TimeClaim
+    times: tuple[TimeClaim, ...] = Field(min_length=1)
+    """Against each baseline of its record, that of equal steps first; one without a baseline if it has none."""
+
+    @property
+    def time(self) -> TimeClaim:
+        """The first of them."""
+        return self.times[0]
 
 
 class StatedClaim(Frozen):
@@ -178,9 +187,13 @@ class _Arm:
         return sorted({str(item.hyperparameters.get(name, "")) for item in self.runs})
 
 
+Pair = tuple[str, str]
+"""Cells of an arm and of a baseline."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Contrast:
-    """An arm and the baseline of its record, before the correction for the family."""
+    """An arm and a baseline of its record, before the correction for the family."""
 
     claim: TimeClaim
     equivalence: Equivalence | None
@@ -194,12 +207,12 @@ def judge_claims(published: Published) -> Claims:
     records: dict[str, list[_Arm]] = {}
     for arm in arms:
         records.setdefault(arm.cell.factors["round"], []).append(arm)
-    contrasts = {arm.cell.cell_id: _contrast(arm, other, rules) for arm in arms
-                 if (other := _baseline_of(arm, records[arm.cell.factors["round"]])) is not None}
-    times = _decided(contrasts, rules.margin)
+    contrasts = {(arm.cell.cell_id, other.cell.cell_id): _contrast(arm, other, rules) for arm in arms
+                 for other in _baselines_of(arm, records[arm.cell.factors["round"]])}
+    decided = _decided(contrasts, rules.margin)
     found = []
     for arm in arms:
-        time = times.get(arm.cell.cell_id) or _without_baseline(arm, arms, records)
+        times = [time for (ours, _), time in decided.items() if ours == arm.cell.cell_id]
         spread = or_none(partial(mean_interval, arm.times))
         found.append(ArmClaim(
             cell_id=arm.cell.cell_id, record=arm.cell.factors["round"], arm=arm.name,
@@ -209,7 +222,8 @@ def judge_claims(published: Published) -> Claims:
             baseline=arm.baseline, runs=len(arm.runs) + arm.cell.refused, quality=arm.quality,
             seconds=math.fsum(arm.times) / len(arm.times) if arm.times else None,
             seconds_interval=(spread.low, spread.high) if spread else None,
-            time=_with_quality(time, arm.quality)))
+            times=tuple(_with_quality(time, arm.quality)
+                        for time in times or [_without_baseline(arm, arms, records)])))
     return Claims(tuple(found), tuple(_unstated(rules.stated, records)), rules)
 
 
@@ -229,15 +243,17 @@ def _arms(published: Published, rules: Contest) -> list[_Arm]:
     return sorted(found, key=lambda arm: arm.key)
 
 
-def _baseline_of(arm: _Arm, record: Sequence[_Arm]) -> _Arm | None:
-    """Return the baseline of an arm's record; None: it is one itself, or there is not exactly one with runs."""
+def _baselines_of(arm: _Arm, record: Sequence[_Arm]) -> list[_Arm]:
+    """Return the baselines of an arm's record that have times, those of equal steps first; [] if it is one itself.
+
+    Where the record has baselines on the arm's number and kind of accelerators, those on others are left out.
+    """
     if arm.baseline or not arm.times:
-        return None
+        return []
     found = [other for other in record if other.baseline and other.times]
-    if len(found) > 1:
-        found = [other for other in found
-                 if other.cell.factors.get("accelerators") == arm.cell.factors.get("accelerators")]
-    return found[0] if len(found) == 1 else None
+    alike = [other for other in found
+             if other.cell.factors.get("accelerators") == arm.cell.factors.get("accelerators")]
+    return sorted(alike or found, key=lambda other: (other.stated("steps") != arm.stated("steps"), other.name))
 
 
 def _contrast(arm: _Arm, other: _Arm, rules: Contest) -> _Contrast:
@@ -268,8 +284,8 @@ def _refusal(arm: _Arm, other: _Arm) -> str:
     if machines:
         return machines
     least = min(len(arm.times), len(other.times))
-    if least < LEAST:
-        return f"{len(arm.times)} against {len(other.times)} runs; a verdict needs at least {LEAST} each"
+    if least < LEAST_REPEATS:
+        return f"{len(arm.times)} against {len(other.times)} runs; a verdict needs at least {LEAST_REPEATS} each"
     return ""
 
 
@@ -297,7 +313,7 @@ def _cautions(arm: _Arm, other: _Arm) -> list[str]:
     return found
 
 
-def _decided(contrasts: Mapping[str, _Contrast], margin: float) -> dict[str, TimeClaim]:
+def _decided(contrasts: Mapping[Pair, _Contrast], margin: float) -> dict[Pair, TimeClaim]:
     """Decide every contrast; both families, differences and equivalences, are corrected by Holm."""
     judged = {key: item for key, item in contrasts.items() if not item.refusal}
     adjusted = dict(zip(judged, holm([item.claim.p or 0.0 for item in judged.values()]), strict=True))
@@ -336,11 +352,8 @@ def _without_baseline(arm: _Arm, arms: Sequence[_Arm], records: Mapping[str, Seq
         return none
     record = records[arm.cell.factors["round"]]
     named = [other for other in record if other.baseline]
-    reason = "its record has no arm named as a baseline"
-    if len(named) == 1:
-        reason = f"its baseline has no run of its own: {named[0].cell.score.reason}"
-    elif named:
-        reason = f"its record has {len(named)} arms named as a baseline"
+    reason = (f"its baseline has no run of its own: {named[0].cell.score.reason}" if named else
+              "its record has no arm named as a baseline")
     other = _previous(arm, arms, records)
     if other is None:
         return _because(none, f"{reason}, and no earlier record of this track is here")

@@ -67,11 +67,10 @@ def read(folder: Path, patterns: Sequence[str], commit: str) -> SourceCode:
             return read(Path(scratch), patterns, "")
     found: dict[str, bytes] = {}
     for name, content in _of_folder(folder, patterns):
-        if any(_matches(name, pattern) for pattern in patterns):
-            found[name] = content
-            if len(found) > MAX_FILES or len(content) > MAX_FILE_BYTES:
-                raise FieldProblem(f"{name}: more than {MAX_FILES} files, or one of more than {MAX_FILE_BYTES >> 20} "
-                                   "MiB: name the program's source and not its data", ("engine", "files"))
+        found[name] = content
+        if len(found) > MAX_FILES or len(content) > MAX_FILE_BYTES:
+            raise FieldProblem(f"{name}: more than {MAX_FILES} files, or one of more than {MAX_FILE_BYTES >> 20} MiB: "
+                               "name the program's source and not its data", ("engine", "files"))
     if not found:
         raise FieldProblem(f"no file of {folder.name or 'the folder'} matches {', '.join(patterns)}",
                            ("engine", "files"))

@@ -15,10 +15,8 @@ from repro.suite.choice import Choice
 from repro.suite.kinds.kinds import AnyTrialConfig
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Side, cell_name
-from repro.suite.recorded import StandIn, is_text_of
+from repro.suite.recorded import is_text_of
 
-FEW_ABSENT = 100
-"""Cells of absent plug-ins whose own labels are compared with each other; with more, none is used."""
 AA = "A/A"
 """The factor that the two cells of a pair differ in, as reports show it."""
 
@@ -107,19 +105,10 @@ class Cell(Frozen):
 
 
 def truly_labelled(cells: Sequence[Cell]) -> tuple[Cell, ...]:
-    """Return cells of a record with labels that follow from their choices, whatever the record calls them.
-
-    The options of a plug-in that is not installed have no defaults here, and a label that names all of them is long:
-    the record's own is kept if it is true of its cell and of no other.
-    """
-    absent = [cell for cell in cells if any(isinstance(item.plugin, StandIn) for item in cell.choices.plugins())]
-    keep = {cell.cell_id for cell in absent if cell.well_labelled} if len(absent) <= FEW_ABSENT else set()
-    keep -= {cell.cell_id for cell in absent if cell.cell_id in keep and any(
-        other.model_copy(update={"label": cell.label, "factors": cell.factors}).well_labelled
-        for other in absent if other is not cell)}
+    """Return cells of a record with labels that follow from their choices, whatever the record calls them."""
     if not _one_at_a_time(cells):
         cells = [cell.model_copy(update={"differs_in": None}) for cell in cells]
-    return tuple(cell if cell.cell_id in keep else cell.relabelled() for cell in cells)
+    return tuple(cell.relabelled() for cell in cells)
 
 
 def _one_at_a_time(cells: Sequence[Cell]) -> bool:

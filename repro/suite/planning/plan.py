@@ -21,7 +21,7 @@ from repro.core.machine import Machine
 from repro.core.numbers import plain_sum
 from repro.core.random_streams import SEEDS_BELOW, Streams
 from repro.core.yaml_file import FieldPath
-from repro.suite.design import Design, PlanKind
+from repro.suite.design import LEAST_REPEATS, Design, PlanKind
 from repro.suite.field_problem import Problem, unlocated
 from repro.suite.kinds.program_files import ProgramFiles
 from repro.suite.kinds.training import TrainingConfig
@@ -30,9 +30,6 @@ from repro.suite.planning.cell import Cell, Skipped
 from repro.suite.planning.designs import check_designs, lost_design, planned_design, without_primary
 from repro.suite.planning.matrix import describe_plugins, expand_matrix, setting_notes
 from repro.suite.recorded import RecordedPlugin, StandIn, reading
-
-LEAST_SEEDS = 5
-"""Repeats that a result needs (method.md section 3); fewer make a smoke test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +147,7 @@ class Plan(Formatted):
     @property
     def smoke(self) -> bool:
         """The suite has fewer repeats than a result needs."""
-        return self.suite.seeds < LEAST_SEEDS and self.design.scored
+        return self.suite.seeds < LEAST_REPEATS and self.design.scored
 
 
 def make_plan(
@@ -194,8 +191,8 @@ def make_plan(
         base=str(folder) if folder is not None and files.found else "",
     )
     plan = plan.model_copy(update={"order": tuple(planned_order(plan))})
-    smoke_note = (f"{suite.seeds} repeats make a smoke test, not a result; {LEAST_SEEDS} are the least, 10 the default"
-                  if plan.smoke else "")
+    smoke_note = (f"{suite.seeds} repeats make a smoke test, not a result; {LEAST_REPEATS} are the least, 10 the "
+                  "default") if plan.smoke else ""
     notes = (*lost, *without, *([smoke_note] if smoke_note else []), *_notes(plan, machine))
     return plan.model_copy(update={"notes": notes, "smoke_note": smoke_note})
 
@@ -244,7 +241,7 @@ def _on_machine(requested: list[Cell], machine: Machine, problem: Problem) -> tu
 def _notes(plan: Plan, machine: Machine) -> list[str]:
     """Return the other notes on the plan, each once."""
     found: list[str] = []
-    if plan.suite.seeds == LEAST_SEEDS and plan.design.scored:
+    if plan.suite.seeds == LEAST_REPEATS and plan.design.scored:
         found.append("5 pairs cannot be significant at the 5 % level (sign-flip floor 0.0625); 6 can")
     found += [lost] if (lost := lost_design(plan.suite, plan.design)) else []
     found += setting_notes(plan.suite)
@@ -282,10 +279,12 @@ def suite_digest(suite: Suite, cells: Sequence[Cell]) -> str:
 def planned_order(plan: Plan) -> Iterator[tuple[int, int]]:
     """Yield the order that the seed of a plan gives to its trials.
 
-    A reproduction has chosen ones only; after the first look of a sequential design only two cells go on.
+    A reproduction has chosen ones only, also repeats beyond those of the suite. After the first look of a sequential
+    design only two cells go on.
     """
     chosen = set(plan.order)
-    for index, repeat in execution_order(plan.suite, len(plan.cells), plan.order_seed):
+    blocks = 1 + max((repeat for _, repeat in chosen), default=0) if plan.kind == "reproduction" else plan.suite.seeds
+    for index, repeat in execution_order(blocks, len(plan.cells), plan.order_seed):
         if (index, repeat) in chosen if plan.kind == "reproduction" else repeat < plan.design.repeats_of(index):
             yield index, repeat
 
@@ -307,13 +306,14 @@ def wrong_order(plan: Plan, again: Plan | None = None) -> str:
     return f"order is not the one that its order_seed {plan.order_seed} gives: it differs from trial {place} on"
 
 
-def execution_order(suite: Suite, cells: int, seed: int) -> Iterator[tuple[int, int]]:
+def execution_order(repeats: int, cells: int, seed: int) -> Iterator[tuple[int, int]]:
     """Yield blocks of one seed over all cells, each shuffled on its own: no drift of the machine favours a cell.
 
     Args:
+        repeats: number of blocks.
         seed: drawn for the run (`Plan.order_seed`). Fewer repeats give the beginning of the same order.
     """
-    for repeat in range(suite.seeds):
+    for repeat in range(repeats):
         generator = Streams(seed, repeat).generator("execution-order")
         yield from ((int(index), repeat) for index in generator.permutation(np.arange(cells)))
 

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from repro.audit.audit import audit
 from repro.audit.mapping import Mapping, read_mapping
 from repro.audit.mlflow_facts import Experiment, LoggedRun, experiment_facts
 from repro.audit.rules import RULES, Finding, check_facts
-from repro.cli.main import cli
 from repro.core.errors import Exit, SuiteError, UsageError
 from repro.published import importing
+from tests.in_process import called
 from tests.records import SUITE, make_record
 
 ROOT = Path(__file__).parents[3]
@@ -263,12 +262,12 @@ def test_numbers_that_are_none(tmp_path: Path) -> None:
 def test_the_command_line(tmp_path: Path) -> None:
     make_record(tmp_path / "five", SUITE.replace("seeds: 6", "seeds: 5"))
     make_record(tmp_path / "six")
-    passed, failed = (CliRunner().invoke(cli, ["audit", str(tmp_path / name), "--json"]) for name in ("six", "five"))
+    passed, failed = (called("audit", tmp_path / name, "--json") for name in ("six", "five"))
     assert (passed.exit_code, failed.exit_code) == (0, 3), passed.output
     data = json.loads(failed.output)
     assert data["required_failed"] == ["HB5"] and data["exit_code"] == 3
     assert len(data["findings"]) == len(RULES) == sum(data["counts"].values())
-    table = CliRunner().invoke(cli, ["audit", str(tmp_path / "five")])
+    table = called("audit", tmp_path / "five")
     lines = [line for line in table.output.splitlines() if line.startswith(("fail ", "pass "))]
     assert lines[0].split()[:2] == ["fail", "HB5"] and table.output.rstrip().endswith("required and not met: HB5")
     assert table.exit_code == 3
@@ -283,7 +282,7 @@ def test_bad_input_is_one_line(
     arguments: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(cli, ["audit", *arguments])
+    result = called("audit", *arguments)
     assert isinstance(result.exception, UsageError) and result.exception.exit_code == Exit.USAGE
     assert says in str(result.exception)
 
@@ -291,7 +290,7 @@ def test_bad_input_is_one_line(
 def test_control_characters_of_foreign_names_are_shown_as_text(tmp_path: Path) -> None:
     root = results(tmp_path, [log(0)])
     (root / "Acme" / "results" / "box").rename(root / "Acme" / "results" / "b\x1b[31m\u202eox")
-    output = CliRunner().invoke(cli, ["audit", str(root)]).output
+    output = called("audit", root).output
     assert "\x1b" not in output and "\u202e" not in output
 
 

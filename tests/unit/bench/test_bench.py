@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
-from click.testing import CliRunner
 
-from benchmarks import order, tracking
+from benchmarks import tracking
 from benchmarks.tracking import TrackingOutcome
-from repro.bench import bare_ddp, overhead, program_overhead
+from repro.bench import bare_ddp, overhead
 from repro.bench.trial import BenchOutcome, outcome
-from repro.cli.main import cli
 from repro.core import registry
-from repro.core.errors import TrialError, UsageError
 from repro.core.random_streams import Streams
-from repro.program.watch_reader import WatchPipe
 
 
 def test_the_bare_script_trains_the_workload_s_network() -> None:
@@ -57,13 +49,6 @@ def test_step_times_with_and_without_a_tracking_server_are_measured() -> None:
     assert min(found.slow.ours_values + found.slow.theirs_values) > 0
 
 
-def test_the_cost_of_the_order_is_measured_across_a_change_of_passes() -> None:
-    found = order.measure(50_000, 4)
-    assert 0 < found.step_us <= found.step_p99_us
-    assert found.boundary_us < 1e6 * found.draw_seconds * 50, "the second pass was drawn in the meantime"
-    assert "50,000 samples" in found.text()
-
-
 @pytest.mark.slow
 def test_steps_of_the_harness_and_of_the_bare_loop_take_turns() -> None:
     found = overhead.measure(pairs=20, block=8, batch=4, processes=2, launches=3)
@@ -72,35 +57,3 @@ def test_steps_of_the_harness_and_of_the_bare_loop_take_turns() -> None:
     assert found.log_ms > 0 and found.median_low is not None
     assert 0.2 < found.median_ratio < 5
     assert "load of the machine" in found.text()
-
-
-def test_watched_and_bare_steps_take_turns_and_all_is_read() -> None:
-    found = program_overhead._arm("watch", 60, 2.0)
-    assert len(found.ours_values) == len(found.theirs_values) == 60
-    assert 0.2 < found.median_ratio < 5
-    assert 0 < found.report_us < 1000 and 0 < found.report_median_us <= found.report_p99_us
-    assert found.lines >= 4, "start, the first step, the last and stop"
-    assert "writes included; promised: at most 20" in found.text()
-
-
-@pytest.mark.parametrize("failing", ["raise ValueError('planted')", "raise SystemExit(3)"])
-def test_a_measured_program_that_fails_is_named(failing: str, tmp_path: Path) -> None:
-    with WatchPipe(tmp_path) as pipe, pytest.raises(TrialError, match=r"the benchmark failed: .*(planted|no output)"):
-        program_overhead._run([sys.executable, "-c", failing], pipe)
-
-
-def test_options_of_the_other_overhead_are_refused() -> None:
-    done = CliRunner().invoke(cli, ["bench", "overhead", "--program", "--batch", "8"])
-    assert isinstance(done.exception, UsageError)
-    assert "--batch does not go with --program" in str(done.exception)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("arm", [name for name in program_overhead.ARMS if name != "watch"])
-def test_the_callbacks_overhead_is_measured_in_their_frameworks(arm: str) -> None:
-    package = program_overhead.ARMS[arm]
-    if package and importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed")
-    found = program_overhead._arm(arm, 60, 2.0)
-    assert len(found.ours_values) == len(found.theirs_values) == 60
-    assert found.lines >= 4 and found.report_median_us > 0

@@ -9,7 +9,6 @@ import pytest
 from repro.reporters.page.comm_bench import render
 
 from repro.bench.comm.bench import read_algorithms, read_launcher, read_sizes, read_worlds
-from repro.bench.comm.mpi import read_times
 from repro.bench.comm.rank import _slow
 from repro.bench.comm.result import CommOutcome, WorldResult, bus_factor, read_links, world_result
 from repro.bench.comm.table import bound_texts, columns, size_text, text
@@ -121,12 +120,6 @@ def test_page_has_a_plot_and_every_figure() -> None:
     assert page == render(outcome())
     assert "0.800 to 0.800" in page and "groups of 2 do not divide" in page
     assert "http-equiv=\"Content-Security-Policy\"" in page and 'src="http' not in page
-
-
-def test_mpi_lines_become_times() -> None:
-    found = read_times(2, "Open MPI 4.1.4", "1024 0.25\n1024 0.5\n4096 1.5\n")
-    assert (found.seconds, found.problem) == ({1024: (0.25, 0.5), 4096: (1.5,)}, "")
-    assert read_times(2, "", "").problem
 
 
 # ---- what a person writes

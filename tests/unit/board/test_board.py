@@ -10,13 +10,12 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from repro.board.entry import Arm, Entry, Statement, grouped, without_copies
 from repro.bundle.contents import write_bundle
 from repro.bundle.source import open_record
-from repro.cli.main import cli
 from repro.core.errors import UsageError
+from tests.in_process import called, succeeded
 
 RECORDS = Path(__file__).parents[3] / "docs/gallery/records"
 
@@ -46,8 +45,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def site(records: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     out = tmp_path_factory.mktemp("site") / "board"
-    done = CliRunner().invoke(cli, ["board", str(records), "--out", str(out), "--title", "Ours"])
-    assert done.exit_code == 0, done.output
+    done = succeeded("board", records, "--out", out, "--title", "Ours")
     return out, done.output
 
 
@@ -56,8 +54,7 @@ def built(root: Path, *names: str) -> tuple[str, str]:
     (root / "in").mkdir(exist_ok=True)
     for name in names:
         shutil.copy(RECORDS / f"{name}.zip", root / "in")
-    done = CliRunner().invoke(cli, ["board", str(root / "in"), "--out", str(root / "out")])
-    assert done.exit_code == 0, done.output
+    done = succeeded("board", root / "in", "--out", root / "out")
     return (root / "out/index.html").read_text(encoding="utf-8"), done.output
 
 
@@ -92,8 +89,7 @@ def test_records_of_one_suite_stand_below_one_heading(site: tuple[Path, str]) ->
 
 def test_a_second_build_gives_the_same_bytes(site: tuple[Path, str], records: Path) -> None:
     before = {path: path.read_bytes() for path in site[0].rglob("*.html")}
-    done = CliRunner().invoke(cli, ["board", str(records), "--out", str(site[0]), "--title", "Ours"])
-    assert done.exit_code == 0, done.output
+    succeeded("board", records, "--out", site[0], "--title", "Ours")
     assert {path: path.read_bytes() for path in site[0].rglob("*.html")} == before
 
 
@@ -110,7 +106,7 @@ def test_a_folder_that_no_build_made_is_refused_and_left_as_it_is(records: Path,
     for name, text in mine.items():
         (tmp_path / "site" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "site" / name).write_text(text, encoding="utf-8")
-    done = CliRunner().invoke(cli, ["board", str(records), "--out", str(tmp_path / "site")])
+    done = called("board", records, "--out", tmp_path / "site")
     assert isinstance(done.exception, UsageError) and done.exception.exit_code == 2
     assert "holds no site of `repro board`" in str(done.exception) and "empty folder with --out" in str(done.exception)
     found = {path.relative_to(tmp_path / "site").as_posix(): path.read_text(encoding="utf-8")
@@ -124,17 +120,17 @@ def test_only_files_that_a_build_wrote_are_deleted_or_overwritten(records: Path,
     shutil.copy(records / "several-1.zip", folder)
     build = ["board", str(folder), "--out", str(site)]
     site.mkdir()  # an empty folder is taken
-    assert CliRunner().invoke(cli, build).exit_code == 0
+    succeeded(*build)
     for name in ("pages/mine.html", "notes.txt"):
         (site / name).write_text("mine", encoding="utf-8")
     (page,) = (site / "pages").glob("several*")
     (folder / "several-1.zip").rename(folder / "other.zip")
-    assert CliRunner().invoke(cli, build).exit_code == 0
+    succeeded(*build)
     assert not page.exists() and (site / "notes.txt").exists()
     assert (site / "pages/mine.html").exists()
     page.write_text("mine", encoding="utf-8")
     (folder / "other.zip").rename(folder / "several-1.zip")
-    done = CliRunner().invoke(cli, build)
+    done = called(*build)
     assert "was not written by `repro board`" in str(done.exception) and page.read_text(encoding="utf-8") == "mine"
 
 
@@ -147,23 +143,23 @@ def test_a_build_that_was_interrupted_is_resumed(
     build = ["board", str(folder), "--out", str(site)]
     with monkeypatch.context() as patched:
         patched.setattr("repro.board.entry.without_copies", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert CliRunner().invoke(cli, build).exit_code != 0
+        assert called(*build).exit_code != 0
     assert len(list((site / "pages").iterdir())) == 1 and not (site / "index.html").exists()
-    assert CliRunner().invoke(cli, build).exit_code == 0
+    succeeded(*build)
 
 
 def test_a_list_of_files_that_leads_out_of_the_site_is_refused(records: Path, tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "mine.html").write_text("mine", encoding="utf-8")
     (tmp_path / "site/board.json").write_text('{"schema": 1, "files": ["pages/../../mine.html"]}', encoding="utf-8")
-    done = CliRunner().invoke(cli, ["board", str(records), "--out", str(tmp_path / "site")])
+    done = called("board", records, "--out", tmp_path / "site")
     assert isinstance(done.exception, UsageError) and (tmp_path / "mine.html").exists()
 
 
 def test_a_folder_without_records_is_refused_in_one_line(tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli, ["board", str(tmp_path)])
+    done = called("board", tmp_path)
     assert done.exit_code != 0 and "holds no bundle (.zip), run folder or published results" in str(done.exception)
-    assert CliRunner().invoke(cli, ["board", str(tmp_path / "none")]).exit_code == 2
+    assert called("board", tmp_path / "none").exit_code == 2
 
 
 def entry(place: str, day: str, seconds: float, **more: object) -> Entry:

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from click.testing import CliRunner
 
 from repro.board.read import read_entry
-from repro.cli.main import cli
 from repro.core.errors import ReproError
+from tests.in_process import called
 from tests.unit.board.test_board import built, row, tampered
 from tests.waiting import LONG_SECONDS
 
@@ -45,10 +44,10 @@ ABSURD = {
 def test_absurd_times_are_refused_in_one_line_by_every_verb(name: str, tmp_path: Path) -> None:
     bundle = rewritten(tmp_path / f"{name}.zip", *ABSURD[name])
     for words in (("report", str(bundle), "--out", str(tmp_path / "out")), ("compare", str(bundle))):
-        done = CliRunner().invoke(cli, words)
+        done = called(*words)
         assert isinstance(done.exception, ReproError), (words, done.exception)
         assert "\n" not in str(done.exception)
-    done = CliRunner().invoke(cli, ["verify", str(bundle)])
+    done = called("verify", bundle)
     assert done.exit_code == 3 or isinstance(done.exception, ReproError), done.exception
 
 

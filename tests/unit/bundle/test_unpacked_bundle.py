@@ -7,13 +7,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from repro.bundle.contents import make_bundle
 from repro.bundle.verify import verify
-from repro.cli.main import cli
 from repro.core.errors import UsageError
 from repro.record.folder import index
+from tests.in_process import called
 from tests.records import make_record
 
 
@@ -52,7 +51,7 @@ VERBS = [["compare", "{}", "--json"], ["audit", "{}", "--json"],
 
 
 def ended(place: Path, arguments: list[str], name: str) -> tuple[int, str]:
-    found = CliRunner().invoke(cli, [item.format(name, place=place) for item in arguments])
+    found = called(*[item.format(name, place=place) for item in arguments])
     return found.exit_code, found.output
 
 
@@ -94,7 +93,7 @@ def test_several_runs_of_which_one_is_a_bundle_become_one_report(place: Path, tm
 def test_a_comparison_names_the_bundle_and_not_the_place_where_it_was_unpacked(place: Path) -> None:
     bundle = str(place / "first.zip")
     assert json.loads(ended(place, ["compare", "{}", "--json"], bundle)[1])["runs"] == [bundle]
-    found = CliRunner().invoke(cli, ["compare", bundle, bundle])
+    found = called("compare", bundle, bundle)
     assert isinstance(found.exception, UsageError)
     assert str(found.exception).startswith(f"{bundle}: given twice")
 
@@ -102,10 +101,10 @@ def test_a_comparison_names_the_bundle_and_not_the_place_where_it_was_unpacked(p
 def test_a_file_that_is_no_bundle_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "x.zip").write_bytes(b"PK")
     for verb in ("compare", "report", "audit"):
-        found = CliRunner().invoke(cli, [verb, str(tmp_path / "x.zip")]).exception
+        found = called(verb, tmp_path / "x.zip").exception
         assert isinstance(found, UsageError) and "not a bundle" in str(found), verb
 
 
 def test_nulls_of_a_bundle_are_kept_in_a_file_that_is_named(place: Path) -> None:
     arguments = ["calibrate", str(place / "run-suite.yaml"), "--from", str(place / "first.zip")]
-    assert "name the file of the calibration with --to" in str(CliRunner().invoke(cli, arguments).exception)
+    assert "name the file of the calibration with --to" in str(called(*arguments).exception)

@@ -14,6 +14,7 @@ from repro.cli.workflows.run import refuse_same_data
 from repro.core.errors import UsageError
 from repro.core.files import write_json
 from repro.suite.planning.plan import Plan
+from tests.in_process import called
 from tests.plans import suite
 
 SUITE = suite("sample", "matrix: {engine: [ddp, single]}\n", seeds=6, engine=None)
@@ -80,13 +81,13 @@ def test_a_run_of_a_suite_that_states_its_seed_looks_for_an_earlier_one(
 ) -> None:
     earlier_run(tmp_path / "runs" / "sample-20260101-120000", planned(tmp_path, head="master_seed: 3\n"))
     monkeypatch.chdir(tmp_path)
-    ended = CliRunner().invoke(cli, ["run", "s.yaml", "--no-mlflow"])
+    ended = called("run", "s.yaml", "--no-mlflow")
     assert isinstance(ended.exception, UsageError)
     assert "would draw the same data again" in str(ended.exception)
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["sample-20260101-120000"]
 
 
 def test_a_resumed_run_keeps_its_master_seed(tmp_path: Path) -> None:
-    ended = CliRunner().invoke(cli, ["run", "--resume", str(tmp_path), "--master-seed", "3"])
+    ended = called("run", "--resume", tmp_path, "--master-seed", "3")
     assert ended.exit_code == 2
     assert "leave out SUITE, -o, --seeds, --master-seed and --out" in ended.output

@@ -5,17 +5,17 @@ from __future__ import annotations
 import sys
 
 import pytest
-from click.testing import CliRunner
 
-from repro.cli.main import ON_LINUX, cli, main
+from repro.cli.main import ON_LINUX, main
 from repro.core.errors import Exit, UsageError
+from tests.in_process import called, succeeded
 
 
 @pytest.mark.parametrize("name", ON_LINUX)
 def test_commands_that_start_trials_are_refused_on_macos(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(sys, "argv", ["repro", name])
-    done = CliRunner().invoke(cli, [name, "quickstart"])
+    done = called(name, "quickstart")
     assert isinstance(done.exception, UsageError) and "needs Linux" in str(done.exception)
     assert "repro report, compare" in str(done.exception)
 
@@ -23,9 +23,9 @@ def test_commands_that_start_trials_are_refused_on_macos(name: str, monkeypatch:
 def test_what_reads_records_is_not_refused_and_help_never_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(sys, "argv", ["repro", "show", "quickstart"])
-    assert CliRunner().invoke(cli, ["show", "quickstart"]).exit_code == 0
+    succeeded("show", "quickstart")
     monkeypatch.setattr(sys, "argv", ["repro", "run", "--help"])
-    assert CliRunner().invoke(cli, ["run", "--help"]).exit_code == 0
+    succeeded("run", "--help")
 
 
 def test_windows_gets_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

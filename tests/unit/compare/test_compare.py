@@ -172,7 +172,7 @@ def test_one_pair_has_no_ratio(tmp_path: Path, count: int) -> None:
     assert (found.verdict, found.ratio, found.interval, found.n) == ("inconclusive", None, None, count)
     assert found.speedup is None
     assert found.because == f"{count} of 6 planned pairs have run; no verdict before all have"
-    assert found.settles == "run the missing pairs"
+    assert found.settles == "run the missing pairs: repro run --resume RUN"
 
 
 def test_a_trial_that_missed_leaves_no_ratio(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from repro.cli.main import cli
 from repro.core.errors import UsageError
 from repro.record.folder.store import Record
 from repro.suite.model import Trial
+from tests.in_process import called
 from tests.records import SUITE, Course, default_course, make_record
 
 
@@ -40,7 +40,7 @@ def _nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def run(*arguments: Any) -> Result:
-    return CliRunner().invoke(cli, ["compare", *map(str, arguments)])
+    return called("compare", *arguments)
 
 
 def refused(*arguments: Any) -> str:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from markdown_it import MarkdownIt
 
-from repro.cli.main import cli
 from repro.core.errors import UsageError
 from repro.record.folder.store import Record
+from tests.in_process import called
 from tests.records import SUITE, make_record
 
 MOST_LINES = 40
@@ -29,7 +29,7 @@ def _nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def run(*arguments: Any) -> Result:
-    return CliRunner().invoke(cli, ["compare", *map(str, arguments)])
+    return called("compare", *arguments)
 
 
 def test_a_held_condition_is_in_the_headline_with_the_verdict_and_the_figures(record: Record, tmp_path: Path) -> None:

@@ -18,22 +18,10 @@ from repro.compare.runs.two_runs import Ran, versus_several
 from repro.core.machine import Machine
 from repro.record.result.results import Result
 from repro.suite.planning.plan import Plan
-from tests.plans import planned
+from tests.plans import planned, suite
 from tests.records import SUITE as TRAINING
 from tests.records import make_record, sample_environment
 
-SUITE = """\
-suite: contest
-seeds: {seeds}
-trial:
-  engine: {{kind: program, run: [python, train.py, "{{lr}}"]}}
-  parameters: {{lr: 1}}
-  evaluation: {{pattern: 'loss (?P<value>\\S+)', metric: loss, direction: {direction}}}
-  stop: {{target: 3.28, design: {design}}}
-matrix: {{parameters.lr: [1, 2]}}
-baseline: {{parameters.lr: 1}}
-primary: {{candidate: {{parameters.lr: 2}}, baseline: {{parameters.lr: 1}}}}
-"""
 CONTEST_OF_TRAINING = TRAINING.replace("max_epochs: 8}", "max_epochs: 8, design: contest}")
 GOOD = (3.2781, 3.2775, 3.2790, 3.2783, 3.2778, 3.2786)
 POOR = (3.2811, 3.2795, 3.2806, 3.2799, 3.2809, 3.2801)
@@ -42,7 +30,13 @@ TIMES = (1.001, 0.999, 1.0005, 1.0, 0.9995, 1.0002)
 
 def plan_of(folder: Path, seeds: int = 6, direction: str = "lower", design: str = "contest") -> Plan:
     (folder / "train.py").write_text("")
-    return planned(folder, SUITE.format(seeds=seeds, direction=direction, design=design), machine=Machine("cpu", 0, 8))
+    pair = "candidate: {parameters.lr: 2}, baseline: {parameters.lr: 1}"
+    return planned(folder, suite(
+        "contest", f"matrix: {{parameters.lr: [1, 2]}}\nbaseline: {{parameters.lr: 1}}\nprimary: {{{pair}}}\n",
+        seeds=seeds, workload=None, batch=None, optimizer=None, evaluate_every=None, parameters="{lr: 1}",
+        engine="{kind: program, run: [python, train.py, \"{lr}\"]}", stop=f"{{target: 3.28, design: {design}}}",
+        evaluation=f"{{pattern: 'loss (?P<value>\\S+)', metric: loss, direction: {direction}}}"),
+        machine=Machine("cpu", 0, 8))
 
 
 def ran(plan: Plan, baseline: Sequence[float | None] = GOOD, candidate: Sequence[float | None] = GOOD,

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from repro import stats
-from repro.cli.main import cli
 from repro.compare.design.power import power, spread_interval
 from repro.core.errors import UsageError
 from repro.record.folder.store import Record
 from repro.suite.model import Trial
 from tests import plans
+from tests.in_process import called, succeeded
 from tests.records import SUITE, Course, make_record
 
 SHIFTS = (0.00, 0.03, 0.01, 0.05, 0.02, 0.04)
@@ -132,14 +131,13 @@ def test_the_detectable_ratio_is_found_as_often_as_stated(tmp_path: Path, pilot:
 def test_the_command_prints_and_gives_json(tmp_path: Path, pilot: Record):
     (tmp_path / "s.yaml").write_text(SUITE)
     arguments = ["plan", str(tmp_path / "s.yaml"), "--seeds", "10", "--pilot", str(pilot.folder.root)]
-    shown = CliRunner().invoke(cli, arguments)
-    assert shown.exit_code == 0, shown.output
+    shown = succeeded(*arguments)
     assert "smallest detectable difference" in shown.output
     assert "5 % needs" in shown.output
     assert "these 10 pairs find a difference of 5 % with" in shown.output
-    data = json.loads(CliRunner().invoke(cli, [*arguments, "--json"]).output)
+    data = json.loads(called(*arguments, "--json").output)
     assert data["power"]["contrasts"][0]["primary"] is True
-    assert "power" not in json.loads(CliRunner().invoke(cli, [*arguments[:4], "--json"]).output)
+    assert "power" not in json.loads(called(*arguments[:4], "--json").output)
 
 
 @pytest.mark.parametrize("pairs", [6, 10, 17, 22, 34, 300])

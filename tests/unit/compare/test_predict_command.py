@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from repro.cli.main import cli
 from repro.core.errors import UsageError
 from repro.papers.predict.predict import predict
 from repro.record.folder.store import Record
+from tests.in_process import called
 from tests.records import SCALING, SUITE, WEIGHTS, default_course, make_record, scaling_course
 
 
@@ -23,7 +22,7 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
 
 
 def run(*arguments: str) -> Any:
-    return CliRunner().invoke(cli, ["predict", *arguments])
+    return called("predict", *arguments)
 
 
 def refused(*arguments: str) -> str:

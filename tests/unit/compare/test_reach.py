@@ -5,17 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from repro.compare.design.power import out_of_reach
-from repro.core.machine import Machine
-from repro.suite.file import read_suite
-from repro.suite.planning.plan import make_plan
+from tests.plans import plan_file
 from tests.records import SUITE
 
 
 def notes(tmp_path: Path, text: str) -> list[str]:
     path = tmp_path / "suite.yaml"
     path.write_text(text)
-    found = read_suite(str(path))
-    return out_of_reach(make_plan(found.suite, Machine("cpu", 0, 2), found.problem))
+    return out_of_reach(plan_file(path))
 
 
 def test_repeats_that_cannot_pass_holm_are_named_with_how_many_can(tmp_path: Path) -> None:

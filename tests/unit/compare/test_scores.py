@@ -12,15 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from repro.cli.main import cli
 from repro.core.errors import UsageError
 from repro.core.files import write_model
 from repro.core.random_streams import Streams
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.scores.runs import score_runs
 from repro.scores.scores import Scores, record_scores, scores
+from tests.in_process import called, refusal, succeeded
 from tests.made_scores import SCORES, scores_course
 from tests.records import SUITE, Course, make_record
 
@@ -209,11 +208,9 @@ def test_repeated_runs_of_one_experiment_are_merged(tmp_path: Path) -> None:
 
 def test_the_command_prints_what_it_computes(record: Record) -> None:
     root = str(record.folder.root)
-    ran = CliRunner().invoke(cli, ["scores", root, "--json"])
-    assert ran.exit_code == 0, ran.output
+    ran = succeeded("scores", root, "--json")
     assert json.loads(ran.stdout)["scores"] == json.loads(scores([record]).model_dump_json())
-    text = CliRunner().invoke(cli, ["scores", root]).stdout
+    text = called("scores", root).stdout
     assert "missed (2/6)" in text and "withheld: sgd (lr=0.05): it missed mnist1d" in text
     assert "measured on Sample CPU" in text and "caution: 3 workloads" in text
-    wrong = CliRunner().invoke(cli, ["scores", root, "--baseline", "optimizer=lion"])
-    assert isinstance(wrong.exception, UsageError) and "matches no contender" in str(wrong.exception)
+    assert "matches no contender" in refusal("scores", root, "--baseline", "optimizer=lion", kind=UsageError)

@@ -7,14 +7,16 @@ import json
 import logging
 import math
 import tracemalloc
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repro.core import door
-from repro.core.events import Event, EventLog, complete_lines, follow, parse_line, read_events
+from repro.core.events import Event, EventLog, EventType, complete_lines, follow, parse_line, read_events
 from repro.core.machine import Machine
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import make_plan
@@ -35,14 +37,27 @@ class Hand:
         return self.ns
 
 
+@dataclass
+class Stated:
+    """An event with any key, as `LogEvent` gives it to the log."""
+
+    key: str
+    value: Any = None
+    event_type: EventType = "POINT_IN_TIME"
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def body(self) -> tuple[Any, dict[str, Any]]:
+        return self.value, self.metadata
+
+
 def test_written_events_are_read(tmp_path: Path) -> None:
     hand = Hand()
     log = EventLog(tmp_path / "log", rank=3, now=hand, anchor_ms=1000.0)
-    log.emit("run_start", event_type="INTERVAL_START")
+    log.write(Stated("run_start", event_type="INTERVAL_START"))
     hand.ns += 1_500_000
-    log.emit("eval_accuracy", 0.5, samples_count=64)
-    log.emit("run_stop", event_type="INTERVAL_END", status="success")
-    log.emit("x_late", [1, None], at_ns=2_000_000_000)
+    log.write(Stated("eval_accuracy", 0.5, metadata={"samples_count": 64}))
+    log.write(Stated("run_stop", event_type="INTERVAL_END", metadata={"status": "success"}))
+    log.write(Stated("x_late", [1, None]), at_ns=2_000_000_000)
     log.close()
     events, offset = read_events(tmp_path / "log")
     assert offset == (tmp_path / "log").stat().st_size
@@ -57,7 +72,7 @@ def test_written_events_are_read(tmp_path: Path) -> None:
 
 def test_nothing_is_written_before_it_is_flushed(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "log")
-    log.emit("k")
+    log.write(Stated("k"))
     assert (tmp_path / "log").read_text() == ""
     log.flush()
     assert len(read_events(tmp_path / "log")[0]) == 1
@@ -66,7 +81,7 @@ def test_nothing_is_written_before_it_is_flushed(tmp_path: Path) -> None:
 
 def test_a_rank_without_a_log_writes_nothing(tmp_path: Path) -> None:
     log = EventLog(None, rank=1, now=Hand())
-    assert log.emit("k") == 2_000_000_000
+    assert log.write(Stated("k")) == 2_000_000_000
     log.flush()
     log.close()
     assert list(tmp_path.iterdir()) == []
@@ -75,7 +90,7 @@ def test_a_rank_without_a_log_writes_nothing(tmp_path: Path) -> None:
 def test_a_figure_that_json_has_not_is_refused(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "log")
     with pytest.raises(ValueError, match="not JSON compliant"):
-        log.emit("eval_accuracy", math.nan)
+        log.write(Stated("eval_accuracy", math.nan))
     log.close()
 
 
@@ -106,7 +121,9 @@ def test_a_last_line_without_its_end_is_left_for_later(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", [
     "", "hello", ":::MLLOG", ":::MLLOG {", ":::MLLOG []", ":::MLLOG 5", ":::MLLOG null", GOOD[:-10],
     GOOD.replace('"key": "k", ', ""), GOOD.replace("5.5", '"then"'), GOOD.replace("5.5", "null"),
-    GOOD.replace("5.5", "9" * 400), GOOD.replace("{}}", "[1]}"), GOOD.replace("{}}", '"x"}'),
+    GOOD.replace("5.5", "9" * 400), GOOD.replace("5.5", "NaN"), GOOD.replace("5.5", '"inf"'),
+    GOOD.replace("5.5", "1" + "0" * 5000), GOOD.replace('"POINT_IN_TIME"', "[]"),
+    GOOD.replace("{}}", "[1]}"), GOOD.replace("{}}", '"x"}'),
     ":::MLLOG " + "[" * 100_000,
 ])
 def test_damaged_lines_are_passed_over(tmp_path: Path, line: str) -> None:
@@ -224,7 +241,7 @@ def test_a_line_that_grows_while_it_is_read_waits_until_it_is_complete(
 ) -> None:
     path = tmp_path / "log"
     log = EventLog(path)
-    log.emit("first", 1)
+    log.write(Stated("first", 1))
     log.close()
     line = path.read_bytes()
     monkeypatch.setattr(door, "open_plain", lambda *_: Growing(line[:20], line[20:]))

@@ -10,10 +10,9 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from click.testing import CliRunner
 
-from repro.cli.main import cli
 from repro.launchers.nodes.hosts import PORT
+from tests.in_process import called, succeeded
 
 ROOT = Path(__file__).parents[3]
 MANIFEST = ROOT / "deploy" / "kubernetes.yaml"
@@ -58,12 +57,11 @@ def test_the_commands_of_the_manifest_exist(objects: dict[str, Any], tmp_path: P
     commands = [shlex.split(text)[1:] for text in re.findall(r"exec (repro [^;\n]+)", script)]
     assert [words[0] for words in commands] == ["agent", "run", "run"]
     first = commands[2]
-    planned = CliRunner().invoke(cli, ["plan", *first[1:first.index("--launcher")], "-o",
-                                       f"launcher={first[first.index('--launcher') + 1]}", "-o", "processes=4"])
-    assert planned.exit_code == 0, planned.output
+    succeeded("plan", *first[1:first.index("--launcher")], "-o", f"launcher={first[first.index('--launcher') + 1]}",
+              "-o", "processes=4")
     for words in commands:
         options = {word for word in words if word.startswith("--")}
-        helped = CliRunner().invoke(cli, [words[0], "--help"]).output
+        helped = called(words[0], "--help").output
         assert all(option in helped for option in options), words
 
 

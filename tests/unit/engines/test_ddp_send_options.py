@@ -15,29 +15,16 @@ from repro.optimizers.rules import Sgd
 from repro.seams.training import Job, TrainingParts
 from repro.suite.planning.plan import Plan
 from tests.commands import free_port
-from tests.plans import planned, setting
+from tests.plans import planned, setting, suite
 
-SUITE = """\
-suite: sending
-seeds: 6
-trial:
-  workload: {{kind: digits-mlp, hidden: 16}}
-  processes: 2
-  engine: {{kind: ddp, {engine}}}
-  batch: {{global: 64}}
-  optimizer: {{kind: sgd, lr: 0.02}}
-  stop: {{design: fixed_steps, steps: 10}}
-  device: cpu
-{more}
-"""
 FACTORS = "send: layerwise, sufficient_factors: planned"
 
 
 def plan(folder: Path, engine: str, more: str = "") -> Plan:
-    text = SUITE.format(engine=engine, more=more)
-    if "  processes: 1" in more:
-        text = text.replace("  processes: 2\n", "")
-    return planned(folder, text)
+    return planned(folder, suite(
+        "sending", more, seeds=6, workload="{kind: digits-mlp, hidden: 16}", engine=f"{{kind: ddp, {engine}}}",
+        optimizer="{kind: sgd, lr: 0.02}", stop="{design: fixed_steps, steps: 10}", evaluate_every=None,
+        processes=None if "  processes: 1" in more else 2))
 
 
 REFUSED = [

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from repro.cli.main import cli
 from tests.hostile_records import VERBS, Place, edit, make_run
+from tests.in_process import called
 
 STEERING = "\x1b[2K\x1b]0;title\x07\u202e\nrun: sound\x1b[1A"
 PRINTING = ("verify", "compare", "diff", "audit", "resume by force", "reproduce by force")
@@ -49,14 +48,14 @@ def test_what_a_record_says_cannot_steer_the_terminal(place: Place, verb: str, t
     shutil.copytree(place.root / "run", run)
     words = {"RUN": run, "GOOD": place.root / "good"}
     arguments = [str(words.get(item, item)).replace("OUT/", f"{tmp_path}/") for item in VERBS[verb]]
-    ended = CliRunner().invoke(cli, arguments)
+    ended = called(*arguments)
     text = ended.output + str(ended.exception or "")
     assert not [sign for sign in text if unicodedata.category(sign)[0] == "C" and sign not in "\n\t"]
     assert "\nrun: sound" not in text
 
 
 def test_the_texts_are_printed_at_all(place: Place) -> None:
-    ended = CliRunner().invoke(cli, ["diff", str(place.root / "good"), str(place.root / "run")])
+    ended = called("diff", place.root / "good", place.root / "run")
     assert "\\x1b[2K" in ended.output and "\\u202e" in ended.output
 
 

@@ -8,14 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from pydantic import ValidationError
 
-from repro.cli.main import cli
 from repro.compare.runs.runs import compare_runs
 from repro.core import orphans
 from repro.core.errors import SuiteError
-from repro.core.machine import Machine
 from repro.launchers import emulated
 from repro.launchers.emulated import Fabric
 from repro.launchers.netns.namespaces import node_of
@@ -23,8 +20,8 @@ from repro.launchers.netns.probe import Ability
 from repro.runner import doctor
 from repro.seams.plugin import Setting
 from repro.suite.choice import parse_choice
-from repro.suite.file import read_suite
-from repro.suite.planning.plan import make_plan
+from tests.in_process import called
+from tests.plans import plan_file
 from tests.records import SUITE, make_record
 
 
@@ -116,9 +113,8 @@ def test_a_kernel_without_support_is_reported(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_invalid_rate_is_located_in_the_suite() -> None:
-    source = read_suite("quickstart", ("launcher.kind=fabric", "launcher.rate=1gb"))
     with pytest.raises(SuiteError, match=r"launcher.rate.*'1gb' is not a rate"):
-        make_plan(source.suite, Machine("cpu", 0, 2), source.problem, True)
+        plan_file("quickstart", "launcher.kind=fabric", "launcher.rate=1gb")
 
 
 def test_labels_and_origin() -> None:
@@ -148,7 +144,7 @@ def test_doctor_fixes_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphans, "find", lambda: [7, 8])
     ended: list[int] = []
     monkeypatch.setattr(orphans, "end", lambda pids: ended.extend(pids) or [8])
-    done = CliRunner().invoke(cli, ["doctor", "--fix"])
+    done = called("doctor", "--fix")
     assert (done.exit_code, ended) == (0, [7, 8])
     assert "orphaned processes ended: 1" in done.output
     assert "processes of runs that have ended: 7, 8" in doctor._orphans().found

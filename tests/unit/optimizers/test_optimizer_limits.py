@@ -14,27 +14,20 @@ from repro.core.errors import SuiteError
 from repro.core.machine import Machine
 from repro.suite.planning.plan import Plan
 from tests.optimizer_cases import ENGINES, EVERYWHERE, OPTIMIZERS
-from tests.plans import planned
+from tests.plans import planned, suite
 
 MACHINE = Machine(device="cpu", device_count=0, cores=2)
-SUITE = """\
-suite: limits
-seeds: 5
-trial:
-  workload: {{kind: digits-mlp, hidden: 64}}
-  processes: 2
-  batch: {{global: 64}}
-  optimizer: {optimizer}
-  stop: {{metric: top1, target: 0.9, max_epochs: 2}}
-  evaluate_every: 720
-matrix:
-  engine: [{engines}]
-"""
 ALL = ", ".join(["ddp", "fsdp", *(f"{{kind: deepspeed, stage: {stage}}}" for stage in range(4))])
 
 
 def plan(folder: Path, optimizer: str, engines: str = ALL, more: str = "") -> Plan:
-    return planned(folder, SUITE.format(optimizer=optimizer, engines=engines) + more)
+    return planned(folder, written(optimizer, engines) + more)
+
+
+def written(optimizer: str, engines: str) -> str:
+    return suite("limits", f"matrix:\n  engine: [{engines}]\n", seeds=5, workload="{kind: digits-mlp, hidden: 64}",
+                 optimizer=optimizer, stop="{metric: top1, target: 0.9, max_epochs: 2}", evaluate_every=720,
+                 processes=2)
 
 
 def reasons(found: Plan) -> list[str]:
@@ -103,7 +96,7 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(
 
 
 def plan_of_both(folder: Path, name: str) -> Plan:
-    text = SUITE.format(optimizer="{kind: sgd, lr: 0.1}", engines="ddp").replace(
+    text = written("{kind: sgd, lr: 0.1}", "ddp").replace(
         "  optimizer: {kind: sgd, lr: 0.1}\n", "")
     return planned(folder,
         f"{text}  optimizer: [{{kind: sgd, lr: 0.1}}, {{kind: {name}, lr: 0.1}}]\n")

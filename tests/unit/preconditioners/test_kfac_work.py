@@ -9,34 +9,18 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from repro.cli.text.suite import plan_text  # noqa: E402
-from repro.core.machine import Machine  # noqa: E402
 from repro.core.random_streams import Streams  # noqa: E402
 from repro.papers.kfac.factors import find_layers  # noqa: E402
 from repro.papers.kfac.kfac import Kfac  # noqa: E402
 from repro.seams.training import Workload  # noqa: E402
 from repro.seams.workload import call_model  # noqa: E402
-from repro.suite.file import read_suite  # noqa: E402
-from repro.suite.planning.plan import Plan, estimate, make_plan  # noqa: E402
+from repro.suite.planning.plan import Plan, estimate  # noqa: E402
 from repro.workloads.digits import Digits, DigitsMlp  # noqa: E402
 from repro.workloads.gpt_synthetic import GptSynthetic  # noqa: E402
 from repro.workloads.mnist1d import Mnist1d  # noqa: E402
 from repro.workloads.text import Text  # noqa: E402
-
-MACHINE = Machine(device="cpu", device_count=0, cores=2)
-SUITE = """\
-suite: preconditioned
-seeds: 2
-trial:
-  workload: {workload}
-  engine: ddp
-  processes: 2
-  batch: 100
-  optimizer: {{kind: sgd, lr: 0.1}}
-  preconditioner: {preconditioner}
-  stop: {{metric: {metric}, target: 0.9, max_epochs: 20}}
-  evaluate_every: 2000
-  device: cpu
-"""
+from tests import plans  # noqa: E402
+from tests.plans import suite  # noqa: E402
 
 
 @pytest.mark.parametrize("workload", [
@@ -89,8 +73,9 @@ def test_operations_follow_from_layers_batch_and_periods() -> None:
 
 
 def planned(tmp_path: Path, preconditioner: str, workload: str = "mnist1d", metric: str = "top1") -> tuple[Plan, str]:
-    (tmp_path / "s.yaml").write_text(SUITE.format(preconditioner=preconditioner, workload=workload, metric=metric))
-    plan = make_plan(read_suite(str(tmp_path / "s.yaml")).suite, MACHINE)
+    plan = plans.planned(tmp_path, suite(
+        "preconditioned", seeds=2, workload=workload, batch=100, preconditioner=preconditioner, evaluate_every=2000,
+        stop=f"{{metric: {metric}, target: 0.9, max_epochs: 20}}", processes=2))
     return plan, plan_text(plan, estimate(plan))
 
 

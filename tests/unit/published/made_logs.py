@@ -9,6 +9,9 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
+from repro.published.importing import import_results
+from repro.published.store import Published, read_published
+
 START_MS = 1_700_000_000_000
 
 
@@ -107,6 +110,15 @@ def entry(root: Path, name: str = "fast", benchmark: str = "ImageNet", tsv: str 
                           "hardware": "8 chips", "timestamp": "2019-01-01", "misc": {"batchSize": 128}})
     (folder / f"{name}.json").write_text(default if description is None else description)
     return folder / f"{name}.tsv"
+
+
+def three_systems(root: Path) -> Published:
+    """An import of two systems with a score, one of them with a refused log, and of one with too few runs."""
+    repository(root / "in", logs((600, 612, 625, 590, 605)), system="slow")
+    repository(root / "in", logs((500, 505, 498, 510, 507), batch=4096) | {"result_4.txt": "cut"}, system="quick")
+    repository(root / "in", logs((400, 405, 398, 410)), system="few", round_name="training_v3.1")
+    import_results("mlperf", root / "in", root / "out")
+    return read_published(root / "out")
 
 
 def figures(page: str) -> dict[str, Any]:

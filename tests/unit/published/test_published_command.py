@@ -7,16 +7,16 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from repro.cli.main import cli
 from repro.core.errors import OutputError, UsageError, visible
 from repro.published.store import read_published
+from tests.in_process import called
 from tests.unit.published.made_logs import entry, log_lines, repository
 
 
 def invoke(*args: str | Path) -> Result:
-    return CliRunner().invoke(cli, ["import", *map(str, args)])
+    return called("import", *args)
 
 
 def fingerprint(root: Path) -> dict[str, str]:

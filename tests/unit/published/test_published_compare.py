@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from scipy.stats import ttest_ind
 
-from repro.cli.main import cli
 from repro.core.errors import UsageError
 from repro.published.comparison.compare import compare_published
 from repro.published.comparison.contrast import PublishedContrast
 from repro.published.importing import import_results
+from tests.in_process import called, succeeded
 from tests.unit.published.made_logs import entry, log_lines, logs, repository
 
 SLOW, FAST = (600, 612, 625, 590, 605), (500, 505, 498, 510, 507)
@@ -190,14 +189,14 @@ def test_a_run_and_published_results_never_share_a_ratio(tmp_path: Path) -> None
 
 def test_command_line_and_json(tmp_path: Path) -> None:
     folder = published(tmp_path, ("a\x1b[31m\u202e", logs(SLOW), "training_v4.0"), ("b", logs(FAST), "training_v4.0"))
-    shown = CliRunner().invoke(cli, ["compare", str(folder)])
-    assert shown.exit_code == 0 and "\x1b" not in shown.output and "\u202e" not in shown.output
-    done = CliRunner().invoke(cli, ["compare", str(folder), "--json", "--fail-if", "ratio.low < 5"])
+    shown = succeeded("compare", folder)
+    assert "\x1b" not in shown.output and "\u202e" not in shown.output
+    done = called("compare", folder, "--json", "--fail-if", "ratio.low < 5")
     data = json.loads(done.stdout)
     assert done.exit_code == 3 and data["exit_code"] == 3 and data["origin"] == "published"
     assert data["comparisons"][0]["score_ratio"] is not None and len(data["cells"][0]["minutes"]) == 5
 
 
 def test_candidate_is_for_published_results(tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli, ["compare", str(tmp_path), "--candidate", "system=b"])
+    done = called("compare", tmp_path, "--candidate", "system=b")
     assert isinstance(done.exception, UsageError)

@@ -9,30 +9,24 @@ import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from repro.reporters.paper.figures import rendered_figure
 from repro.reporters.published.charts import batch_ticks
 from repro.reporters.published.formats import published_figures, render_markdown
 from repro.reporters.published.view import render
 
-from repro.cli.main import cli
 from repro.published.brief import NO_BATCH, REFUSED_UP_TO, published_brief
 from repro.published.importing import import_results
 from repro.published.store import Published, read_published
 from repro.published.tables import published_tables
+from tests.in_process import succeeded
 from tests.records import make_record
-from tests.unit.published.made_logs import entry, log_lines, logs, repository
+from tests.unit.published.made_logs import entry, log_lines, repository, three_systems
 from tests.unit.reporters.tex import typeset
 
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
-    root = tmp_path_factory.mktemp("formats")
-    repository(root / "in", logs((600, 612, 625, 590, 605)), system="slow")
-    repository(root / "in", logs((500, 505, 498, 510, 507), batch=4096) | {"result_4.txt": "cut"}, system="quick")
-    repository(root / "in", logs((400, 405, 398, 410)), system="few", round_name="training_v3.1")
-    import_results("mlperf", root / "in", root / "out")
-    return read_published(root / "out")
+    return three_systems(tmp_path_factory.mktemp("formats"))
 
 
 def test_the_tables_hold_every_figure_of_the_import(published: Published) -> None:
@@ -57,9 +51,7 @@ def test_every_format_has_the_same_figures(published: Published, tmp_path: Path)
 
     places = {}
     for name in ("once", "again"):
-        ended = CliRunner().invoke(cli, ["report", str(published.folder), "--to", "markdown,csv,parquet,jsonl",
-                                         "--out", str(tmp_path / name)])
-        assert ended.exit_code == 0, ended.output
+        succeeded("report", published.folder, "--to", "markdown,csv,parquet,jsonl", "--out", tmp_path / name)
         places[name] = {path.name: path.read_bytes() for path in (tmp_path / name).rglob("*") if path.is_file()}
     assert places["once"] == places["again"]
     scores = [cell.score.minutes for cell in published.record.cells]
@@ -122,16 +114,13 @@ def test_numbers_too_large_for_a_column_keep_their_size(tmp_path: Path) -> None:
     text = "".join(log_lines()).replace('"epoch_num": 12', '"epoch_num": 1e18')
     repository(tmp_path / "in", {"result_0.txt": text})
     import_results("mlperf", tmp_path / "in", tmp_path / "out")
-    ended = CliRunner().invoke(cli, ["report", str(tmp_path / "out"), "--to", "parquet,csv,jsonl,markdown"])
-    assert ended.exit_code == 0, ended.exception
+    succeeded("report", tmp_path / "out", "--to", "parquet,csv,jsonl,markdown")
     assert all(math.isfinite(item.epochs_to_target or 0.0) for item in read_published(tmp_path / "out").results)
 
 
 def test_a_run_of_this_harness_is_in_a_separate_folder(published: Published, tmp_path: Path) -> None:
     record = make_record(tmp_path / "run", only=4)
-    ended = CliRunner().invoke(cli, ["report", str(published.folder), str(record.folder.root), "--to", "markdown,csv",
-                                     "--out", str(tmp_path / "out")])
-    assert ended.exit_code == 0, ended.exception
+    succeeded("report", published.folder, record.folder.root, "--to", "markdown,csv", "--out", tmp_path / "out")
     assert (tmp_path / "out/own-1/report.md").is_file() and (tmp_path / "out/own-1/csv/cells.csv").is_file()
     text = (tmp_path / "out/published.md").read_text()
     assert "own-1/report.md" in text
@@ -139,8 +128,7 @@ def test_a_run_of_this_harness_is_in_a_separate_folder(published: Published, tmp
 
 
 def test_latex_is_a_file_a_table_and_a_figure(published: Published, tmp_path: Path) -> None:
-    ended = CliRunner().invoke(cli, ["report", str(published.folder), "--to", "latex", "--out", str(tmp_path)])
-    assert ended.exit_code == 0, ended.output
+    succeeded("report", published.folder, "--to", "latex", "--out", tmp_path)
     document = (tmp_path / "published.tex").read_text()
     inputs = set(re.findall(r"\\input\{(.+?)\}", document))
     written = {str(path.relative_to(tmp_path).with_suffix("")) for path in tmp_path.glob("*/*.tex")}

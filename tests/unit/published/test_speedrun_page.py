@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from repro.reporters.published.view import render
 
 from repro.audit.audit import audit
-from repro.cli.main import cli
 from repro.core.errors import OutputError
 from repro.published.comparison.compare import compare_published
 from repro.published.importing import import_results
 from repro.published.speedrun.claims import judge_claims
 from repro.published.store import RECORD, RESULTS, Published, read_published
+from tests.in_process import called
 from tests.records import make_record
 from tests.unit.published.made_logs import figures, row
 from tests.unit.published.made_speedruns import LOSSES, TIMES, Box, arm, runs, scaled
@@ -29,7 +29,7 @@ BAD = (3.2784, 3.2901, 3.2777, 3.2890, 3.2794, 3.2783)
 
 
 def invoke(*args: str | Path) -> Result:
-    return CliRunner().invoke(cli, [*map(str, args)])
+    return called(*args)
 
 
 def make(root: Path) -> Path:

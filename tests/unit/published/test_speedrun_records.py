@@ -298,7 +298,7 @@ def test_the_same_folder_gives_the_same_claims_and_json(tmp_path: Path) -> None:
     first, second = imported(root), imported(root)
     assert judge_claims(first) == judge_claims(second)
     data = json.loads(json.dumps(import_json(first), allow_nan=False))
-    assert [item["time"]["verdict"] for item in data["arms"]] == ["no comparison", "faster"]
+    assert [item["times"][0]["verdict"] for item in data["arms"]] == ["no comparison", "faster"]
     assert data["not_given"] == [] and data["contest"]["alpha"] == 0.01
 
 

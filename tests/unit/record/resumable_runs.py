@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,25 +22,12 @@ from repro.seams.training import Batch
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import make_plan
 from repro.worker.checkpoints import CheckpointWriter
+from tests.plans import suite
 from tests.watcher import Silent
 
-SUITE = """\
-suite: invented
-seeds: 1
-on_failure: resume_from_checkpoint
-checkpoint_every: {period}
-{more}
-trial:
-  workload: digits
-  engine: {engine}
-  launcher: inline
-  batch: {{global: 64}}
-  optimizer: {{kind: sgd, lr: 0.1}}
-  stop: {{metric: top1, target: 0.9, max_epochs: 40}}
-  evaluate_every: 1437
-  device: cpu
-"""
 MACHINE = Machine(device="cpu", device_count=0, cores=2)
+Begin = Callable[..., Run]
+Failing = Callable[..., None]
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +40,10 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 def begin(tmp_path: Path) -> Callable[..., Run]:
     """A new run of the invented suite in a separate folder."""
     def make(name: str = "run", more: str = "", engine: str = "fake", period: str = "2") -> Run:
-        (tmp_path / "suite.yaml").write_text(SUITE.format(more=more, engine=engine, period=period))
+        head = f"on_failure: resume_from_checkpoint\ncheckpoint_every: {period}\n{more}\n"
+        (tmp_path / "suite.yaml").write_text(suite(
+            "invented", head=head, engine=engine, launcher="inline",
+            stop="{metric: top1, target: 0.9, max_epochs: 40}"))
         source = read_suite(str(tmp_path / "suite.yaml"), ())
         plan = make_plan(source.suite, MACHINE, source.problem)
         return Run(plan, prepare(plan, source.text, tmp_path / name), MACHINE, Silent())
@@ -94,3 +85,13 @@ def written(root: Path, step: int, **changes: Any) -> Checkpoints:
     writer.write_own(step, {"step": step}, changes.pop("log", LINE))
     writer.keep(step, 64 * step, 5_000_000_000, changes.pop("wall_ms", time.time() * 1e3))
     return writer.folder
+
+
+class Bomb:
+    """Runs code where it is unpickled without care."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.mark),)

@@ -20,24 +20,9 @@ from repro.seams.launching import LaunchResult, RankEnd
 from repro.suite.file import read_suite
 from repro.suite.model import Trial
 from repro.suite.planning.plan import Plan, make_plan
+from tests.plans import suite
 from tests.watcher import Silent
 
-SUITE = """\
-suite: invented
-seeds: 2
-{more}
-trial:
-  workload: digits
-  engine: fake
-  launcher: inline
-  batch: {{global: 64}}
-  optimizer: {{kind: sgd, lr: 0.1}}
-  stop: {{metric: top1, target: 0.9, max_epochs: 40}}
-  evaluate_every: 1437
-  device: cpu
-matrix:
-  engine: [{{kind: fake, step_seconds: 0.010}}, {{kind: fake, step_seconds: 0.014}}]
-"""
 MACHINE = Machine(device="cpu", device_count=0, cores=2)
 
 
@@ -71,6 +56,17 @@ class Scripted(Run):
         self.launchers = ScriptedLaunchers(list(script))
 
 
+Begin = Callable[..., Scripted]
+
+
+def invented(more: str = "") -> str:
+    """Two cells of the fake engine, two seeds."""
+    return suite("invented", """\
+matrix:
+  engine: [{kind: fake, step_seconds: 0.010}, {kind: fake, step_seconds: 0.014}]
+""", head=f"{more}\n", seeds=2, engine="fake", stop="{metric: top1, target: 0.9, max_epochs: 40}", launcher="inline")
+
+
 @pytest.fixture
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Scripted]:
     """A new run with this script."""
@@ -78,7 +74,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Scri
     monkeypatch.setattr(environment, "_git", lambda *_: None)  # a process each time
 
     def make(*script: str, more: str = "", **options: Any) -> Scripted:
-        (tmp_path / "suite.yaml").write_text(SUITE.format(more=more))
+        (tmp_path / "suite.yaml").write_text(invented(more))
         source = read_suite(str(tmp_path / "suite.yaml"), ())
         plan = make_plan(source.suite, MACHINE, source.problem)
         return Scripted(plan, prepare(plan, source.text, tmp_path / "run"), script, **options)
@@ -109,7 +105,7 @@ def results(folder: RunFolder) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def half(begin: Callable[..., Scripted]) -> Scripted:
+def half(begin: Begin) -> Scripted:
     """A run that was interrupted after one trial."""
     run = begin("", "interrupt")
     with pytest.raises(KeyboardInterrupt):

@@ -26,7 +26,7 @@ from repro.runner.context import Options
 from repro.runner.run import Run
 from repro.seams.training import Batch
 from repro.worker.checkpoints import find_problem
-from tests.unit.record.resumable_runs import MACHINE, begin, failing, ledger, quiet
+from tests.unit.record.resumable_runs import MACHINE, Begin, Failing, begin, failing, ledger, quiet
 from tests.watcher import Silent
 
 __all__ = ["begin", "failing", "quiet"]  # fixtures
@@ -39,9 +39,7 @@ def kept(run: Run) -> Checkpoints:
 # ---- what a failure leads to
 
 
-def test_a_resumed_trial_has_the_figures_of_an_undisturbed_one(
-    begin: Callable[..., Run], failing: Callable[..., None]
-) -> None:
+def test_a_resumed_trial_has_the_figures_of_an_undisturbed_one(begin: Begin, failing: Failing) -> None:
     whole = begin("whole").execute().results[0]
     failing(120)
     run = begin()
@@ -57,9 +55,7 @@ def test_a_resumed_trial_has_the_figures_of_an_undisturbed_one(
     assert "its last checkpoint" in record.incidents[0].text
 
 
-def test_the_report_and_the_tables_mark_it(
-    begin: Callable[..., Run], failing: Callable[..., None], tmp_path: Path
-) -> None:
+def test_the_report_and_the_tables_mark_it(begin: Begin, failing: Failing, tmp_path: Path) -> None:
     failing(120)
     record = begin().execute()
     (page,) = registry.load("reporter", "html")().write(record, tmp_path / "page")  # type: ignore[attr-defined]
@@ -73,7 +69,7 @@ def test_the_report_and_the_tables_mark_it(
     assert verify(record.folder.root).problems == []
 
 
-def test_a_killed_run_resumes_from_the_checkpoint_too(begin: Callable[..., Run]) -> None:
+def test_a_killed_run_resumes_from_the_checkpoint_too(begin: Begin) -> None:
     run, real = begin(), FakeSession.backward
 
     def backward(self: FakeSession, batches: Sequence[Batch]) -> float:
@@ -90,7 +86,7 @@ def test_a_killed_run_resumes_from_the_checkpoint_too(begin: Callable[..., Run])
     assert ledger(record) == [(1, "interrupted", ""), (2, "ok", "step_000000092 of attempt 1")]
 
 
-def test_no_more_starts_than_the_suite_allows(begin: Callable[..., Run], failing: Callable[..., None]) -> None:
+def test_no_more_starts_than_the_suite_allows(begin: Begin, failing: Failing) -> None:
     failing(120, 100, 99, 98)
     run = begin()
     assert [status for _, status, _ in ledger(run.execute())] == ["crashed"] * 3
@@ -100,7 +96,7 @@ def test_no_more_starts_than_the_suite_allows(begin: Callable[..., Run], failing
 
 
 def test_a_damaged_checkpoint_is_replaced_by_an_earlier_one_or_a_start_from_the_beginning(
-    begin: Callable[..., Run], failing: Callable[..., None]
+    begin: Begin, failing: Failing
 ) -> None:
     run = begin()
 
@@ -123,7 +119,7 @@ def test_a_damaged_checkpoint_is_replaced_by_an_earlier_one_or_a_start_from_the_
 
 
 def test_a_log_cut_before_a_checkpoint_copied_it_is_not_resumed(
-    begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    begin: Begin, failing: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else every later attempt would have the damage, and none could end well."""
     run, real = begin(), FakeSession.update
@@ -144,7 +140,7 @@ def test_a_log_cut_before_a_checkpoint_copied_it_is_not_resumed(
 
 
 def test_one_that_the_engine_refuses_is_fallen_back_from_and_is_no_failed_start(
-    begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    begin: Begin, failing: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = FakeSession.load
 
@@ -161,9 +157,7 @@ def test_one_that_the_engine_refuses_is_fallen_back_from_and_is_no_failed_start(
     assert record.attempts[1].reason == "checkpoint step_000000092: holds more than tensors"
 
 
-def test_a_checkpoint_incomplete_at_the_failure_is_ignored(
-    begin: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_incomplete_at_the_failure_is_ignored(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     real, calls = FakeSession.save, []
 
     def save(self: FakeSession, folder: Path) -> dict[str, Any]:
@@ -180,9 +174,7 @@ def test_a_checkpoint_incomplete_at_the_failure_is_ignored(
     assert not any(folder.exists() for folder in calls) and record.attempts[1].passed_over == ()
 
 
-def test_a_complete_file_with_other_content_is_refused(
-    begin: Callable[..., Run], failing: Callable[..., None]
-) -> None:
+def test_a_complete_file_with_other_content_is_refused(begin: Begin, failing: Failing) -> None:
     run = begin()
 
     def plant(_: int) -> None:
@@ -202,9 +194,7 @@ def test_a_complete_file_with_other_content_is_refused(
         "checkpoint step_000000092: holds something else than this trial wrote (KeyError: 'steps')"
 
 
-def test_too_little_disk_costs_the_checkpoint_and_not_the_trial(
-    begin: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_little_disk_costs_the_checkpoint_and_not_the_trial(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage("/")
     monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda _: usage._replace(free=1000))
     result = begin().execute().results[0]
@@ -240,7 +230,7 @@ def _not_written(monkeypatch: pytest.MonkeyPatch, part: str, fails: Callable[[],
 
 @pytest.mark.parametrize("part", ["engine", "own", "keep"])
 def test_one_that_cannot_be_written_costs_the_checkpoint_and_not_the_trial(
-    begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch, part: str
+    begin: Begin, failing: Failing, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     """Also in a resumed attempt: the checkpoint that it started from is unaffected."""
     run, seen = begin(more="attempts: 3"), [0]
@@ -278,7 +268,7 @@ def test_a_checkpoint_that_one_rank_could_not_write_is_kept_by_none(tmp_path: Pa
 
 
 def test_every_one_refused_is_gone_so_there_is_an_end_to_it(
-    begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    begin: Begin, failing: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(self: FakeSession, folder: Path, own: dict[str, Any]) -> None:
         raise CheckpointError(f"checkpoint {folder.name}: no")  # an engine that does not distinguish the two
@@ -292,9 +282,7 @@ def test_every_one_refused_is_gone_so_there_is_an_end_to_it(
     assert [status for _, status, _ in ledger(record)] == ["crashed"] * 3, "one that stays is no way round the limit"
 
 
-def test_a_log_that_is_not_text_is_not_resumed(
-    begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_is_not_text_is_not_resumed(begin: Begin, failing: Failing, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte inside a string leaves every line an event: only a strict decoder fails."""
     real = EventLog.text
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import pickle
 import shutil
 import time
@@ -26,7 +25,7 @@ from repro.seams.launching import LaunchRequest, LaunchResult
 from repro.suite.model import Trial
 from repro.suite.planning.plan import Plan, make_plan
 from repro.worker.gate.difference import Difference
-from tests.unit.record.resumable_runs import LINE, MACHINE, begin, failing, ledger, quiet, written
+from tests.unit.record.resumable_runs import LINE, MACHINE, Begin, Bomb, Failing, begin, failing, ledger, quiet, written
 from tests.watcher import Silent
 
 __all__ = ["begin", "failing", "quiet"]  # fixtures
@@ -37,7 +36,7 @@ __all__ = ["begin", "failing", "quiet"]  # fixtures
 
 @pytest.mark.parametrize(("spent", "left"), [(0.0, 3600.0), (3000.0, 600.0), (3599.99, 0.01)])
 def test_a_resumed_attempt_has_the_rest_of_the_limit(
-    begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch, spent: float, left: float
+    begin: Begin, failing: Failing, monkeypatch: pytest.MonkeyPatch, spent: float, left: float
 ) -> None:
     given, real = [], Inline.launch
 
@@ -52,9 +51,7 @@ def test_a_resumed_attempt_has_the_rest_of_the_limit(
     assert given == [3600.0, pytest.approx(left, rel=1e-6)]
 
 
-def test_the_machines_clock_gives_the_rest_of_the_limit(
-    begin: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_machines_clock_gives_the_rest_of_the_limit(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     from repro.engines.plain.session import TorchSession
 
@@ -79,7 +76,7 @@ def test_the_machines_clock_gives_the_rest_of_the_limit(
 
 
 def test_an_attempt_that_has_nothing_left_is_not_started(
-    begin: Callable[..., Run], failing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    begin: Begin, failing: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner_attempt, "spent_seconds", lambda _, point: 4000.0 if point else 0.0)
     failing(120)
@@ -161,12 +158,13 @@ def test_within_one_start_of_the_machine_the_monotonic_clock_runs_on(tmp_path: P
 
 
 def test_after_a_reboot_the_wall_clock_gives_the_lost_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began = time.monotonic()
     found = written(tmp_path, 1, wall_ms=(time.time() - 100) * 1e3)
     monkeypatch.setattr(checkpoint, "boot_id", lambda: "another")
     point = found.open("step_000000001", "trial", 2)
     assert point.clock == "wall"
     now = time.monotonic_ns() + point.shift_ns
-    assert (now - point.checkpoint.at_ns) / 1e9 == pytest.approx(100, abs=1)
+    assert 99.9 < (now - point.checkpoint.at_ns) / 1e9 < 100.1 + time.monotonic() - began
 
 
 def test_a_wall_clock_that_went_back_leaves_nothing_to_go_on_by(
@@ -174,21 +172,11 @@ def test_a_wall_clock_that_went_back_leaves_nothing_to_go_on_by(
 ) -> None:
     found = written(tmp_path, 1, wall_ms=(time.time() + 100) * 1e3)
     monkeypatch.setattr(checkpoint, "boot_id", lambda: "another")
-    with pytest.raises(CheckpointError, match=r"its wall clock is (99|100) s before the checkpoint"):
+    with pytest.raises(CheckpointError, match=r"its wall clock is (9\d|100) s before the checkpoint"):
         found.open("step_000000001", "trial", 2)
 
 
 # ---- hostile files
-
-
-class Bomb:
-    """Runs code where it is unpickled without care."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.mark),)
 
 
 def test_a_bomb_in_the_index_does_not_go_off(tmp_path: Path) -> None:
@@ -270,7 +258,7 @@ def test_failed_writes_of_deepspeed_are_reported_after_the_ranks_have_met(tmp_pa
 # ---- the suite
 
 
-def test_checkpoints_are_part_of_a_suites_measurement(begin: Callable[..., Run]) -> None:
+def test_checkpoints_are_part_of_a_suites_measurement(begin: Begin) -> None:
     plans: list[Plan] = [begin(f"run{number}", more=more).plan for number, more in enumerate(("", "attempts: 4"))]
     assert plans[0].digest == plans[1].digest
     other = plans[0].suite.model_copy(update={"checkpoint_every": 3})
@@ -282,7 +270,7 @@ def test_checkpoints_are_part_of_a_suites_measurement(begin: Callable[..., Run])
 
 
 @pytest.mark.parametrize("every", ["0", "1.5", "yes", "-1"])
-def test_a_wrong_period_is_refused(begin: Callable[..., Run], every: str) -> None:
+def test_a_wrong_period_is_refused(begin: Begin, every: str) -> None:
     with pytest.raises(SuiteError, match="checkpoint_every"):
         begin(period=every)
 
@@ -304,7 +292,7 @@ class Counting(Launchers):
 
 
 @pytest.mark.slow
-def test_a_gate_that_was_passed_is_not_run_again(begin: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gate_that_was_passed_is_not_run_again(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     first = begin(engine="single")
     matrix = first.plan.suite.model_copy(update={"matrix": {"engine": ["single", "ddp"]}})

@@ -24,33 +24,22 @@ from repro.record.folder.limits import (
     warnings,
 )
 from repro.record.folder.store import MAX_TRIALS
-from repro.suite.file import read_suite
-from repro.suite.planning.plan import Plan, make_plan
-from tests.plans import planned
+from repro.suite.planning.plan import Plan
+from tests.plans import planned, suite
 from tests.records import make_record
 
-SUITE = """\
-suite: large
-seeds: {seeds}
-trial:
-  workload: digits
-  engine: ddp
-  batch: {{global: 8}}
-  optimizer: {{kind: sgd, lr: 0.1}}
-  stop: {{metric: top1, target: 0.9, max_epochs: {epochs}, design: {design}}}
-  evaluate_every: {every}
-  device: cpu
-matrix:
-  processes: [1, 8]
-"""
 SAMPLES = 1437
 
 
 def plan(
     folder: Path, seeds: int = 2, epochs: float = 4, every: int = SAMPLES, design: str = "stop_at_target"
 ) -> Plan:
-    text = SUITE.format(seeds=seeds, epochs=epochs, every=every, design=design)
-    return planned(folder, text, machine=Machine("cpu", 0, 8))
+    return planned(folder, large(seeds, epochs, every, design), machine=Machine("cpu", 0, 8))
+
+
+def large(seeds: int = 2, epochs: float = 4, every: int = SAMPLES, design: str = "stop_at_target") -> str:
+    return suite("large", "matrix:\n  processes: [1, 8]\n", seeds=seeds, batch="{global: 8}", evaluate_every=every,
+                 stop=f"{{metric: top1, target: 0.9, max_epochs: {epochs}, design: {design}}}")
 
 
 def test_an_ordinary_plan_is_not_too_large(tmp_path: Path) -> None:
@@ -59,16 +48,15 @@ def test_an_ordinary_plan_is_not_too_large(tmp_path: Path) -> None:
 
 
 def test_a_cell_of_a_narrow_format_is_started_twice_by_the_parity_gate(tmp_path: Path) -> None:
-    text = SUITE.format(seeds=2, epochs=4, every=SAMPLES, design="stop_at_target").replace("[1, 8]", "[8]")
-    (tmp_path / "narrow.yaml").write_text(text.replace("  device", "  precision: bf16-autocast\n  device"))
-    narrow = make_plan(read_suite(str(tmp_path / "narrow.yaml"), ()).suite, Machine("cpu", 0, 8))
+    text = large().replace("[1, 8]", "[8]").replace("  device", "  precision: bf16-autocast\n  device")
+    narrow = planned(tmp_path, text, machine=Machine("cpu", 0, 8))
     assert files(narrow) == 2 * (4 + 8) + 2 * (2 + 16)
 
 
 def test_a_record_larger_than_one_run_is_not_reproduced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("repro.cli.workflows.reproduce.execute",
                         lambda *_, **__: pytest.fail("2,155,500 steps were started"))
-    text = SUITE.format(seeds=2, epochs=12_000, every=SAMPLES, design="fixed_budget")
+    text = large(epochs=12_000, design="fixed_budget")
     make_record(tmp_path / "source", text.replace("[1, 8]", "[1, 2]"), only=1)
     with pytest.raises(UsageError, match="is 2,155,500 steps; a record can show at most 2,000,000 of a trial"):
         reproduce(tmp_path / "source", None, tmp_path / "again", force=True)
@@ -112,7 +100,7 @@ def test_more_trials_or_files_than_a_record_can_be_are_refused(
     with pytest.raises(UsageError, match="4 trials would leave about 56 files, too many for one run"):
         run_suite(asked, "", tmp_path / "run", track=False)
     with pytest.raises(UsageError, match="trials would leave about"):
-        calibrate(asked, "", None, 6, 1, keep=False, to=None)
+        calibrate(asked, "", None, 6, 1, to=None)
     monkeypatch.setattr(limits, "MAX_TRIALS", 3)
     with pytest.raises(UsageError, match=r"4 trials are too many for one run \(3 at most\)"):
         run_suite(asked, "", tmp_path / "run", track=False)

@@ -61,17 +61,19 @@ def test_the_lock_is_gone_after_its_block_and_can_be_taken_again(tmp_path: Path)
         assert list(tmp_path.iterdir()) == []
 
 
-def test_an_owner_on_another_machine_cannot_be_asked(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_text(json.dumps({"pid": 1, "host": f"not-{socket.gethostname()}", "since_ms": 0}))
-    with pytest.raises(OutputError, match=r"locked by process 1 on not-.*no longer runs: --force"):
+@pytest.mark.parametrize(("since_ms", "said"), [(1_700_000_000_000, " since 2023-"), (10**30, "")])
+def test_an_owner_on_another_machine_cannot_be_asked(tmp_path: Path, since_ms: int, said: str) -> None:
+    (tmp_path / NAME).write_text(json.dumps({"pid": 1, "host": f"not-{socket.gethostname()}", "since_ms": since_ms}))
+    with pytest.raises(OutputError, match=r"locked by process 1 on not-.*no longer runs: --force") as caught:
         RunLock(tmp_path).acquire()
+    assert (said or " on not-") in str(caught.value) and ("since" in str(caught.value)) is bool(said)
     with RunLock(tmp_path).acquire(force=True) as lock:
         assert "process 1 on not-" in lock.stale
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null"])
-def test_an_empty_lock_is_stale(tmp_path: Path, text: str) -> None:
-    (tmp_path / NAME).write_text(text)
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b"[" * 4096, b'{"since_ms": 1e', b"\xff"])
+def test_an_empty_lock_is_stale(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / NAME).write_bytes(text)
     RunLock(tmp_path).acquire().release()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from repro.record.environment.plugin_code import PluginCode, plugin_code
 from repro.record.folder.resume import require_same
 from repro.record.folder.store import Record
 from repro.suite.planning.plan import Plan
+from tests.commands import git
 from tests.letters import installed, letters_record, write_package
 
 
@@ -87,9 +87,8 @@ def test_modules_next_to_a_single_module_count_if_it_imports_them(plan: Plan, tm
 def test_the_commit_of_a_checkout_is_recorded(plan: Plan, tmp_path: Path) -> None:
     write_package(tmp_path / "one")
     assert code_of(plan, tmp_path / "one").commit is None
-    git = ["git", "-C", str(tmp_path / "one"), "-c", "user.name=a", "-c", "user.email=a@example.org"]
     for arguments in (["init", "-q"], ["add", "letters"], ["commit", "-qm", "first"]):
-        subprocess.run([*git, *arguments], check=True)
+        git(tmp_path / "one", *arguments)
     clean = code_of(plan, tmp_path / "one")
     assert clean.commit and clean.dirty is False
     (tmp_path / "one/letters/parts.py").write_text("LAYERS = 4\n")
@@ -100,6 +99,7 @@ def test_the_commit_of_a_checkout_is_recorded(plan: Plan, tmp_path: Path) -> Non
 ALIASED = """
 from pydantic import BaseModel, Field
 from repro.workloads.synthetic import Synthetic
+from tests.commands import git
 
 class Inner(BaseModel):
     asked: str = Field("", alias="request")

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from repro.bundle.verify import verify
-from repro.cli.main import cli
+from tests.in_process import succeeded
 
 GALLERY = Path(__file__).parents[3] / "docs/gallery/records"
 RECORDS = ("settled", "scaling", "missed", "factorial", "resumed")
@@ -47,8 +46,7 @@ def test_its_page_has_the_same_bytes_whatever_sum_does(tmp_path: Path, monkeypat
         monkeypatch.setattr(builtins, "sum", added)
         out = tmp_path / added.__name__
         words = ["report", str(GALLERY / "scaling.zip"), "--out", str(out), "--to", "html,csv,latex"]
-        ended = CliRunner().invoke(cli, words)
-        assert ended.exit_code == 0, ended.output
+        succeeded(*words)
         pages.append({path.relative_to(out): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()})
     assert pages[0] == pages[1]
     assert len(pages[0]) > 3

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from jsonschema import Draft202012Validator
 
 from repro.bundle.source import unpack
-from repro.cli.main import cli
 from repro.record.record_schema import LOG, MODELS, record_schema
+from tests.in_process import called
 from tests.records import make_record
 
 ROOT = Path(__file__).parents[3]
@@ -84,5 +83,5 @@ def test_what_no_log_holds_is_refused(key: str, value: Any, metadata: dict[str, 
 def test_the_page_names_every_file(tmp_path: Path) -> None:
     page = (ROOT / "docs/record.md").read_text(encoding="utf-8")
     assert [name for name in MODELS if f"`{name}`" not in page] == []
-    shown = json.loads(CliRunner().invoke(cli, ["schema", "record"]).stdout)
+    shown = json.loads(called("schema", "record").stdout)
     assert shown == record_schema()

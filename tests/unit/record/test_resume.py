@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from repro.core.errors import OutputError, UsageError
+from repro.core.errors import UsageError
 from repro.core.files import read_model, write_model
 from repro.record.environment import differences, environment
 from repro.record.environment.environment import Environment
@@ -18,7 +18,7 @@ from repro.record.folder import resume
 from repro.record.folder.store import Record
 from repro.runner.run import exit_code
 from repro.suite.planning.plan import Plan
-from tests.unit.record.scripted_runs import MACHINE, Scripted, begin, go_on, half, ledger, results, texts
+from tests.unit.record.scripted_runs import MACHINE, Begin, Scripted, begin, go_on, half, ledger, results, texts
 
 __all__ = ["begin", "half"]  # fixtures
 
@@ -26,7 +26,7 @@ __all__ = ["begin", "half"]  # fixtures
 # ---- what a failure leads to
 
 
-def test_a_failure_is_kept_by_default(begin: Callable[..., Scripted]) -> None:
+def test_a_failure_is_kept_by_default(begin: Begin) -> None:
     record = begin("", "crash", "hang").execute()
     assert ledger(record) == [(1, "ok"), (1, "crashed"), (1, "hung"), (1, "ok")]
     reasons = [result.reason for result in record.results]
@@ -35,7 +35,7 @@ def test_a_failure_is_kept_by_default(begin: Callable[..., Scripted]) -> None:
     assert record.incidents == ()
 
 
-def test_a_failure_is_run_again_and_both_attempts_stand_in_the_ledger(begin: Callable[..., Scripted]) -> None:
+def test_a_failure_is_run_again_and_both_attempts_stand_in_the_ledger(begin: Begin) -> None:
     run = begin("", "crash", "hang", "", "hole", "", more="on_failure: rerun")
     record = run.execute()
     assert ledger(record) == [(1, "ok"), (1, "crashed"), (2, "hung"), (3, "ok"), (1, "crashed"), (2, "ok"), (1, "ok")]
@@ -46,7 +46,7 @@ def test_a_failure_is_run_again_and_both_attempts_stand_in_the_ledger(begin: Cal
     assert "lines of its log are damaged, though every rank ended well" in record.incidents[2].text
 
 
-def test_a_trial_is_not_run_again_for_ever(begin: Callable[..., Scripted]) -> None:
+def test_a_trial_is_not_run_again_for_ever(begin: Begin) -> None:
     record = begin(*["crash"] * 3, more="on_failure: rerun\nattempts: 2").execute()
     assert ledger(record) == [(1, "crashed"), (2, "crashed"), (1, "crashed"), (2, "ok"), (1, "ok"), (1, "ok")]
     again = go_on(begin_at(record))
@@ -58,7 +58,7 @@ def begin_at(record: Record) -> Scripted:
     return Scripted(record.plan, record.folder)
 
 
-def test_a_failure_can_end_the_run_and_the_rest_can_run_later(begin: Callable[..., Scripted]) -> None:
+def test_a_failure_can_end_the_run_and_the_rest_can_run_later(begin: Begin) -> None:
     run = begin("", "crash", more="on_failure: stop")
     record = run.execute()
     assert ledger(record) == [(1, "ok"), (1, "crashed")]
@@ -71,7 +71,7 @@ def test_a_failure_can_end_the_run_and_the_rest_can_run_later(begin: Callable[..
 # ---- missing trials run, present results are kept
 
 
-def test_exactly_the_missing_trials_run(begin: Callable[..., Scripted]) -> None:
+def test_exactly_the_missing_trials_run(begin: Begin) -> None:
     run = begin("", "", "interrupt")
     with pytest.raises(KeyboardInterrupt):
         run.execute()
@@ -85,7 +85,7 @@ def test_exactly_the_missing_trials_run(begin: Callable[..., Scripted]) -> None:
     assert go_on(run, "crash").attempts == record.attempts, "nothing was missing, nothing was launched"
 
 
-def test_a_resumed_run_has_the_figures_of_an_undisturbed_one(begin: Callable[..., Scripted], tmp_path: Path) -> None:
+def test_a_resumed_run_has_the_figures_of_an_undisturbed_one(begin: Begin, tmp_path: Path) -> None:
     whole = begin()
     expected = whole.execute()
     (tmp_path / "run").rename(tmp_path / "whole")
@@ -96,20 +96,17 @@ def test_a_resumed_run_has_the_figures_of_an_undisturbed_one(begin: Callable[...
     assert [item.model_copy(update={"attempt": 1}) for item in found.results] == list(expected.results)
 
 
-def test_incomplete_files_of_a_killed_writer_are_removed(begin: Callable[..., Scripted]) -> None:
-    run = begin("", "interrupt")
-    with pytest.raises(KeyboardInterrupt):
-        run.execute()
-    with run.folder.ledger.open("a") as stream:
+def test_incomplete_files_of_a_killed_writer_are_removed(half: Scripted) -> None:
+    with half.folder.ledger.open("a") as stream:
         stream.write('{"trial_id": "half a li')
-    aside = next(run.folder.trials.iterdir()) / ".result.json.tmp"
+    aside = next(half.folder.trials.iterdir()) / ".result.json.tmp"
     aside.write_text("{")
-    record = go_on(run)
+    record = go_on(half)
     assert ledger(record) == [(1, "ok"), (1, "interrupted"), (2, "ok"), (1, "ok"), (1, "ok")]
     assert not aside.exists()
 
 
-def test_a_number_that_a_log_has_is_not_given_again(begin: Callable[..., Scripted]) -> None:
+def test_a_number_that_a_log_has_is_not_given_again(begin: Begin) -> None:
     run = begin("interrupt")
     with pytest.raises(KeyboardInterrupt):
         run.execute()
@@ -230,11 +227,6 @@ def test_an_order_that_the_suite_does_not_give_is_refused(
     assert texts(resume.plan_differences(plan, MACHINE)) == [said]
     with pytest.raises(UsageError, match=r"cannot be resumed as the same run: plan\.json: order"):
         resume.require_same(half.folder.root, resume.plan_differences(plan, MACHINE), force=False)
-
-
-def test_an_order_of_no_cell_is_refused(half: Scripted) -> None:
-    with pytest.raises(OutputError, match=r"plan.json: order: names a trial twice, or one that is of no cell"):
-        altered_plan(half, lambda data: data["order"].append([7, 0]))
 
 
 def test_a_reproduction_of_some_trials_can_go_on(half: Scripted) -> None:

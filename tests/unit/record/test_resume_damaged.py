@@ -26,7 +26,7 @@ from repro.runner.context import Options
 from repro.runner.trials import Trials
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import Plan, make_plan
-from tests.unit.record.scripted_runs import MACHINE, Scripted, begin, cut, go_on, half, ledger, results, texts
+from tests.unit.record.scripted_runs import MACHINE, Begin, Scripted, begin, cut, go_on, half, ledger, results, texts
 
 __all__ = ["begin", "half"]  # fixtures
 
@@ -149,7 +149,7 @@ def test_a_result_without_a_recorded_end_is_counted(half: Scripted) -> None:
 
 @pytest.mark.parametrize("where", ["read_log", "write_model"])
 def test_ctrl_c_after_a_trial_has_ended_does_not_cost_its_result(
-    begin: Callable[..., Scripted], monkeypatch: pytest.MonkeyPatch, where: str
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     run = begin()
     real, calls = getattr(attempt, where), [0]
@@ -239,9 +239,7 @@ def test_a_run_that_is_refused_leaves_its_folder_as_it_is(half: Scripted) -> Non
     (lambda root, trial: (root / "trials" / "other").write_text(""), "trials/other was added since the run ended"),
     (lambda root, trial: append(trial / "rank0.log"), "{trial}/rank0.log was modified since the run ended"),
 ])
-def test_a_modified_record_gets_no_new_index(
-    half: Scripted, hand: Callable[[Path, Path], object], said: str
-) -> None:
+def test_a_modified_record_gets_no_new_index(half: Scripted, hand: Callable[[Path, Path], object], said: str) -> None:
     assert resume.require_unmodified(half.folder, half.plan, force=False) == []
     (name,) = results(half.folder)
     hand(half.folder.root, half.folder.trial(name))
@@ -274,7 +272,7 @@ def test_only_files_of_trials_that_run_again_are_not_refused(half: Scripted) -> 
         f"trials/{name}/result_2.txt was added since the run ended"]
 
 
-def test_a_failed_trial_whose_result_was_set_aside_by_a_killed_start(begin: Callable[..., Scripted]) -> None:
+def test_a_failed_trial_whose_result_was_set_aside_by_a_killed_start(begin: Begin) -> None:
     run = begin("", "crash")
     name = next(item.trial_id for item in run.execute().results if item.status == "crashed")
     cut(run.folder.result(name))
@@ -289,9 +287,7 @@ def test_files_that_were_being_written_are_not_refused(half: Scripted) -> None:
     assert resume.require_unmodified(half.folder, half.plan, force=False) == []
 
 
-def test_the_command_refuses_a_modified_complete_run(
-    begin: Callable[..., Scripted], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_refuses_a_modified_complete_run(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     run = begin()
     run.execute()
     monkeypatch.setattr(cli_run, "detect", lambda: MACHINE)
@@ -312,11 +308,13 @@ def append(path: Path) -> None:
 
 def test_a_damaged_result_is_reported_with_the_fix(half: Scripted) -> None:
     cut(next(half.folder.trials.glob("*/result.json")))
-    with pytest.raises(OutputError, match=r"result\.json: Invalid JSON.*`repro run --resume .*runs this trial again"):
+    said = r"result\.json: Invalid JSON.*`repro run --resume .*runs this trial again"
+    with pytest.raises(OutputError, match=said) as caught:
         read_record(half.folder.root)
+    assert "\n" not in str(caught.value)
 
 
-def test_hung_trials_damaged_logs_and_incidents_are_part_of_a_sound_record(begin: Callable[..., Scripted]) -> None:
+def test_hung_trials_damaged_logs_and_incidents_are_part_of_a_sound_record(begin: Begin) -> None:
     run = begin("hang", "hole", "crash", "")
     record = run.execute()
     assert ledger(record) == [(1, "hung"), (1, "crashed"), (1, "crashed"), (1, "ok")]
@@ -333,9 +331,7 @@ def test_hung_trials_damaged_logs_and_incidents_are_part_of_a_sound_record(begin
 # ---- preflight checks
 
 
-def test_strict_refuses_a_machine_that_is_not_fit(
-    begin: Callable[..., Scripted], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_strict_refuses_a_machine_that_is_not_fit(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     run = begin(strict=True)
     monkeypatch.setattr(preflight, "before", lambda *_: ["its load is 9 on 2 core(s)"])
     with pytest.raises(GuardError, match="--strict: this machine is not fit for the run: its load is 9"):
@@ -347,7 +343,7 @@ def test_strict_refuses_a_machine_that_is_not_fit(
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_clock_that_is_set_is_reported_and_strict_stops(begin: Callable[..., Scripted], strict: bool) -> None:
+def test_a_clock_that_is_set_is_reported_and_strict_stops(begin: Begin, strict: bool) -> None:
     run = begin(strict=strict)
     steps = iter([0.0, 0.0, 60.0, 60.0, 60.0])
     run.watch.wall = lambda: time.monotonic() + next(steps)

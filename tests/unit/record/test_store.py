@@ -158,14 +158,6 @@ def test_a_damaged_file_is_one_line(record: Record, name: str, content: bytes | 
     assert "\n" not in str(caught.value)
 
 
-def test_a_damaged_result_is_one_line(record: Record) -> None:
-    path = record.folder.result(record.results[0].trial_id)
-    path.write_text(path.read_text()[:100])
-    with pytest.raises(OutputError, match=r"result\.json: Invalid JSON") as caught:
-        read_record(record.folder.root)
-    assert "\n" not in str(caught.value)
-
-
 def test_a_cell_whose_plug_in_was_exchanged_is_one_line(record: Record) -> None:
     text = record.folder.plan.read_text().replace('"kind": "deepspeed"', '"kind": "megatron"')
     record.folder.plan.write_text(text)

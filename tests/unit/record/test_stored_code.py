@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from repro.record.environment.plugin_code import plugin_code
 from repro.record.folder.stored_code import allow_code_of_trial, keep_code
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import Plan, make_plan
+from tests.commands import git
 from tests.file_classes import write_suite
 from tests.hostile_records import invoke_words
 
@@ -66,7 +66,6 @@ def test_the_environment_names_file_hash_and_commit(tmp_path: Path) -> None:
     before = plugin_code(plan, tmp_path)[0]
     assert before.plugin == "engine paced.py:Paced" and before.text().startswith("a file, source sha256 ")
     assert before.files == 2 and before.commit is None
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
     for words in (["init", "-q"], ["add", "own"], ["commit", "-qm", "first"]):
-        subprocess.run([*git, *words], check=True)
+        git(tmp_path, *words)
     assert plugin_code(plan, tmp_path)[0].commit and plugin_code(plan, tmp_path)[0].dirty is False

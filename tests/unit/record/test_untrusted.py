@@ -15,16 +15,12 @@ import pytest
 from repro.bundle.verify import verify
 from repro.core import registry
 from repro.core.errors import LONGEST_MESSAGE, OutputError, ReproError, SuiteError
-from repro.core.events import Event, parse_line
 from repro.core.files import MAX_JSON_BYTES
-from repro.core.machine import Machine
 from repro.core.yaml_file import YamlFile
 from repro.record.folder import index
-from repro.record.folder.lock import _owner_text, _read
 from repro.record.folder.store import read_record
-from repro.suite.file import read_suite
 from repro.suite.planning.matrix import MAX_CELLS
-from repro.suite.planning.plan import make_plan
+from tests.plans import plan_file, planned
 from tests.records import SUITE, make_record
 
 SMALL = SUITE.replace("seeds: 6", "seeds: 2").replace("processes: [1, 2]", "processes: [2]")
@@ -82,19 +78,16 @@ def test_scalars_that_break_the_yaml_library_are_one_line(value: str, problem: s
 def test_a_matrix_without_end_is_refused_before_it_is_multiplied(tmp_path: Path) -> None:
     factors = "".join(f"  optimizer.x{number}: [{', '.join(map(str, range(100)))}]\n" for number in range(20))
     (tmp_path / "s.yaml").write_text(SMALL.replace("matrix:\n", f"matrix:\n{factors}"))
-    source = read_suite(str(tmp_path / "s.yaml"))
     with pytest.raises(SuiteError, match=rf"more than 2\^63 combinations; at most {MAX_CELLS} are allowed") as caught:
-        make_plan(source.suite, Machine("cpu", 0, 2), source.problem)
+        plan_file(tmp_path / "s.yaml")
     assert "s.yaml:" in str(caught.value)
 
 
 def test_exclusions_without_end_are_refused(tmp_path: Path) -> None:
     levels = ", ".join(str(0.001 * (number + 1)) for number in range(1000))
     excluded = "exclude:\n" + "  - {processes: 3}\n" * 600
-    (tmp_path / "s.yaml").write_text(SMALL.replace("matrix:\n", f"matrix:\n  optimizer.lr: [{levels}]\n") + excluded)
-    source = read_suite(str(tmp_path / "s.yaml"))
     with pytest.raises(SuiteError, match="600 exclusions of 2000 combinations"):
-        make_plan(source.suite, Machine("cpu", 0, 2), source.problem)
+        planned(tmp_path, SMALL.replace("matrix:\n", f"matrix:\n  optimizer.lr: [{levels}]\n") + excluded)
 
 
 @pytest.mark.parametrize("text", ["a\nb", "a\x1b[2Jb", "a\u202eb", "a\ud800b", "a\u2028b", "x" * 10_000])
@@ -212,34 +205,3 @@ def test_a_log_that_cannot_be_exported_is_reported(run: Path, tmp_path: Path, da
     paths = registry.load("reporter", "mllog")().write(record, tmp_path)
     assert len(paths) >= len(record.results)
     json.dumps(paths)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        '{"key": "a", "event_type": "POINT_IN_TIME", "time_ms": NaN}',
-        '{"key": "a", "event_type": "POINT_IN_TIME", "time_ms": "inf"}',
-        '{"key": "a", "event_type": [], "time_ms": 1}',
-        "[" * 100_000,
-        '{"key": "a", "event_type": "x", "time_ms": 1' + "0" * 5000 + "}",
-    ],
-)
-def test_lines_that_are_no_events(body: str) -> None:
-    assert parse_line(f":::MLLOG {body}") is None
-
-
-def test_an_event_is_one() -> None:
-    assert isinstance(parse_line(':::MLLOG {"key": "a", "event_type": "POINT_IN_TIME", "time_ms": 1}'), Event)
-
-
-@pytest.mark.parametrize("text", [b"[" * 4096, b'{"since_ms": 1e', b"\xff"])
-def test_an_empty_lock(tmp_path: Path, text: bytes) -> None:
-    (tmp_path / "lock").write_bytes(text)
-    handle = os.open(tmp_path / "lock", os.O_RDONLY)
-    assert _read(handle) == {}
-    os.close(handle)
-
-
-def test_a_lock_of_no_time() -> None:
-    assert "since" not in _owner_text({"since_ms": 10**30, "pid": 1})
-    assert "since" in _owner_text({"since_ms": 1_700_000_000_000, "pid": 1})

@@ -6,10 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from repro.reporters.tracking.run_view import cell_view
 
-from repro.cli.main import cli
 from repro.cli.text.suite import ended_text
 from repro.cli.workflows.report import reporter
 from repro.cli.workflows.run import _summarize
@@ -17,6 +15,7 @@ from repro.compare import compare
 from repro.core.errors import Exit
 from repro.record.folder.store import Record, read_record
 from repro.suite.model import Trial
+from tests.in_process import called
 from tests.records import SUITE, Course, make_record
 
 STOLEN = "the hypervisor gave 50 % of the processors' time to others while this trial ran"
@@ -54,7 +53,7 @@ def written(record: Record, kind: str, out: Path) -> str:
 def test_every_format_has_what_stands_beside_a_verdict(record: Record, kind: str, tmp_path: Path) -> None:
     if kind in ("text", "json"):
         arguments = ["compare", str(record.folder.root), *(["--json"] if kind == "json" else [])]
-        text = CliRunner().invoke(cli, arguments).output
+        text = called(*arguments).output
     else:
         text = written(record, kind, tmp_path / "out")
     plain = " ".join(text.replace("\\%", "%").replace("<wbr>", "").replace("\\_", "_").replace(
@@ -68,7 +67,7 @@ def test_every_format_has_what_stands_beside_a_verdict(record: Record, kind: str
 
 
 def test_main_effects_lead_where_no_primary_is_declared(record: Record, tmp_path: Path) -> None:
-    text = CliRunner().invoke(cli, ["compare", str(record.folder.root)]).output
+    text = called("compare", record.folder.root).output
     ended = ended_text(_summarize(record, Exit.DONE, [""], None))
     assert ("main effect" in ended or "over both levels" in ended) is bool(record.plan.suite.contrasts)
     assert STOLEN in ended
@@ -78,7 +77,7 @@ def test_main_effects_lead_where_no_primary_is_declared(record: Record, tmp_path
         return
     assert text.index("main effects, each level") < text.index("Candidate  ")
     assert page.index("Main effects, declared in advance") < page.index("contrasts of single cells, corrected")
-    effects = json.loads(CliRunner().invoke(cli, ["compare", str(record.folder.root), "--json"]).stdout)["effects"]
+    effects = json.loads(called("compare", record.folder.root, "--json").stdout)["effects"]
     assert [item["factor"] for item in effects] == ["engine", "processes"]
     assert f'data-compare="effects.0.pooled.ratio"><data value="{effects[0]["pooled"]["ratio"]}"' in page
 
@@ -93,7 +92,7 @@ def test_an_option_that_the_suite_varies_is_not_told_again(tmp_path: Path) -> No
         data["effective"] |= {"overlap": "on" if on else "off",
                               "bucket_bytes": "400000" if on else "400000,2000000000"}
         path.write_text(json.dumps(data))
-    out = CliRunner().invoke(cli, ["compare", str(tmp_path / "run"), "--json"]).stdout
+    out = called("compare", tmp_path / "run", "--json").stdout
     differs = json.loads(out)["comparisons"][0]["differs"]
     assert [(item["name"], item["candidate"], item["baseline"]) for item in differs] == [
         ("bucket size", "up to 2 GB", "400 kB")]

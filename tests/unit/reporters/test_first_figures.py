@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from repro.cli.main import cli
 from repro.compare.findings import findings
 from repro.record.folder.store import Record, read_record
 from repro.suite.model import Trial
+from tests.in_process import succeeded
+from tests.plans import suite
 from tests.records import SCALING, SUITE, Course, default_course, make_record, scaling_course
 
 question = importlib.import_module("repro.reporters.page.question")
@@ -55,7 +55,7 @@ def test_scaling_opens_with_time_and_bytes_beside_their_bounds(tmp_path: Path) -
 
 def test_scaling_is_drawn_next_to_main_effects_without_a_primary_contrast(tmp_path: Path) -> None:
     make_record(tmp_path / "run", SCALING + "contrasts: [comm]\n", scaling_course)
-    assert CliRunner().invoke(cli, ["report", str(tmp_path / "run")]).exit_code == 0
+    succeeded("report", tmp_path / "run")
     page = (tmp_path / "run/report/report.html").read_text()
     answer = page[page.index('id="verdicts"'):page.index("contrasts of single cells")]
     places = [answer.index(text) for text in ('class="headline effect"', "Step time, ms", 'aria-label="Main effects')]
@@ -125,7 +125,7 @@ def test_a_bound_of_one_point_is_not_promised(tmp_path: Path) -> None:
 def test_an_unfinished_run_is_told_to_run_the_missing_pairs(tmp_path: Path) -> None:
     primary = speedup.forest(findings(make_record(tmp_path / "run", SUITE, only=5))).primary
     assert primary.item.because.startswith("1 of 6 planned pairs have run")
-    assert primary.item.settles == "run the missing pairs"
+    assert primary.item.settles == "run the missing pairs: repro run --resume RUN"
 
 
 @pytest.mark.parametrize(("text", "lead"), [
@@ -137,24 +137,12 @@ def test_the_lead_is_the_first_sentence(text: str, lead: str) -> None:
 
 
 def test_a_contest_shows_the_mean_of_every_cell_and_the_target(tmp_path: Path) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text("""\
-suite: invented
-seeds: 3
-trial:
-  workload: digits
-  engine: fake
-  launcher: inline
-  batch: {global: 64}
-  optimizer: {kind: sgd, lr: 0.1}
-  stop: {metric: top1, target: 0.9, max_epochs: 3, design: contest}
-  evaluate_every: 1437
-  device: cpu
+    text = suite("invented", """\
 matrix: {engine: [{kind: fake, step_seconds: 0.010, spread: 0.1}, {kind: fake, step_seconds: 0.014, spread: 0.1}]}
 baseline: {engine: {step_seconds: 0.010}}
-""")
-    outcome = CliRunner().invoke(cli, ["run", str(suite), "--out", str(tmp_path / "run"), "--no-mlflow"])
-    assert outcome.exit_code == 0, outcome.output
+""", seeds=3, engine="fake", stop="{metric: top1, target: 0.9, max_epochs: 3, design: contest}", launcher="inline")
+    (tmp_path / "suite.yaml").write_text(text)
+    succeeded("run", tmp_path / "suite.yaml", "--out", tmp_path / "run", "--no-mlflow")
     record = read_record(tmp_path / "run")
     found = asked(record)
     (figure,) = found.sketches

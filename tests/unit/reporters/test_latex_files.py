@@ -8,13 +8,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from repro.cli.main import cli
 from repro.compare.findings import findings
 from repro.core import registry
 from repro.core.errors import UsageError
 from repro.record.folder.store import Record
+from tests.in_process import called, succeeded
 from tests.records import SUITE, make_record
 from tests.unit.reporters.tex import typeset
 
@@ -89,17 +88,14 @@ def test_a_number_that_is_not_known_prints_as_question_marks(tmp_path: Path) -> 
 
 
 def test_only_primary_leaves_out_the_rest_and_keeps_the_verdict(record: Record, out: Path, tmp_path: Path) -> None:
-    ended = CliRunner().invoke(cli, ["report", str(record.folder.root), "--to", "latex,markdown", "--only", "primary",
-                                     "--out", str(tmp_path)])
-    assert ended.exit_code == 0, ended.output
+    ended = succeeded("report", record.folder.root, "--to", "latex,markdown", "--only", "primary", "--out", tmp_path)
     assert "--only primary does not apply to markdown: it is written in full" in ended.output
     kept, everything = read_macros(tmp_path), read_macros(out)
     assert kept.items() <= everything.items() and len(kept) < len(everything)
     assert sum(name.startswith("reproMedian") for name in kept) == 2
     assert (tmp_path / "tables/comparisons.tex").read_text().count(r"\\") < (
         out / "tables/comparisons.tex").read_text().count(r"\\")
-    assert "--only" not in CliRunner().invoke(cli, ["report", str(record.folder.root), "--out", str(tmp_path / "x")]
-                                              ).output
+    assert "--only" not in called("report", record.folder.root, "--out", tmp_path / "x").output
 
 
 def test_only_primary_without_a_declared_contrast_is_refused(tmp_path: Path) -> None:

@@ -10,12 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from repro.cli.main import cli
 from repro.compare.findings import findings
 from repro.core import registry
 from repro.record.folder.store import Record
+from tests.in_process import called, succeeded
 from tests.made_scores import SCORES, scores_course
 from tests.records import SUITE, default_course, make_record
 from tests.unit.reporters.tex import typeset
@@ -120,9 +119,7 @@ def test_two_runs_stand_in_one_paper(record: Record, tmp_path: Path) -> None:
     """With a prefix no macro, label, picture or citation of one run is one of the other."""
     other = make_record(tmp_path / "other", SCORES, scores_course)
     for prefix, made in (("Small", record), ("Large", other)):
-        ended = CliRunner().invoke(cli, ["report", str(made.folder.root), "--to", "latex", "--prefix", prefix, "--out",
-                                         str(tmp_path / prefix)])
-        assert ended.exit_code == 0, ended.output
+        succeeded("report", made.folder.root, "--to", "latex", "--prefix", prefix, "--out", tmp_path / prefix)
     folders = [tmp_path / "Small", tmp_path / "Large"]
     first, second = ({*names(folder), *(str(path.relative_to(folder)) for path in folder.glob("figures/*")),
                       *(label for path in folder.rglob("*.tex") for label in labels_of(path)),
@@ -140,16 +137,14 @@ def test_two_runs_stand_in_one_paper(record: Record, tmp_path: Path) -> None:
 
 
 def test_a_prefix_has_letters_only(record: Record, tmp_path: Path) -> None:
-    ended = CliRunner().invoke(cli, ["report", str(record.folder.root), "--to", "latex", "--prefix", "run2", "--out",
-                                     str(tmp_path)])
+    ended = called("report", record.folder.root, "--to", "latex", "--prefix", "run2", "--out", tmp_path)
     assert ended.exit_code != 0 and "letters only" in str(ended.exception)
 
 
 def test_sections_of_several_runs_have_prefixes(record: Record, tmp_path: Path) -> None:
     other = make_record(tmp_path / "other", SUITE.replace("suite: sample", "suite: another"))
-    ended = CliRunner().invoke(cli, ["report", str(record.folder.root), str(other.folder.root), "--to", "latex",
-                                     "--only", "primary", "--out", str(tmp_path / "out")])
-    assert ended.exit_code == 0, ended.output
+    succeeded("report", record.folder.root, other.folder.root, "--to", "latex", "--only", "primary", "--out",
+              tmp_path / "out")
     one, two = (names(path.parent) for path in sorted((tmp_path / "out").rglob("numbers.tex")))
     assert "reproOneRatioPrimary" in one and "reproTwoRatioPrimary" in two and not one & two
     assert sum(name.startswith("reproOneMedian") for name in one) == 2

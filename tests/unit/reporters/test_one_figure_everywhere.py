@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from repro.cli.main import cli
 from repro.cli.workflows.run import _summarize
 from repro.core.errors import Exit
 from repro.suite.model import Trial
+from tests.in_process import succeeded
 from tests.records import SUITE, Course, make_record
 from tests.unit.reporters.parsed_page import render
 
@@ -32,8 +31,7 @@ def course(trial: Trial) -> Course:
 def test_run_page_and_compare_agree(tmp_path: Path, metric: str, horizon: float | None) -> None:
     text = SUITE.replace("seeds: 6", "seeds: 8") + f"  metric: {metric}\n"
     record = make_record(tmp_path / "run", text + (f"horizon: {horizon}\n" if horizon else ""), course)
-    compared = CliRunner().invoke(cli, ["compare", str(record.folder.root), "--json"])
-    assert compared.exit_code == 0, compared.output
+    compared = succeeded("compare", record.folder.root, "--json")
     cells: list[dict[str, Any]] = json.loads(compared.stdout)["cells"]
     ran = _summarize(record, Exit.DONE, [""], None).as_json()["cells"]
     assert ran == cells

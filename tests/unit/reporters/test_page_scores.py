@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from repro.cli.main import cli
 from repro.core import registry
 from repro.record.folder.store import Record
+from tests.in_process import succeeded
 from tests.made_scores import SCORES, scores_course
 from tests.made_tuned import make_tuned
 from tests.records import make_record
@@ -35,8 +34,7 @@ def text(ranked: Record, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def scores_json(record: Record) -> dict[str, Any]:
-    ran = CliRunner().invoke(cli, ["scores", str(record.folder.root), "--json"])
-    assert ran.exit_code == 0, ran.output
+    ran = succeeded("scores", record.folder.root, "--json")
     found: dict[str, Any] = json.loads(ran.stdout)["scores"]
     return found
 

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
-from repro.cli.main import cli
 from repro.core import registry
 from repro.core.events import Event
 from repro.record.folder.store import Record, read_record
+from tests.in_process import succeeded
 from tests.plans import suite
 from tests.records import Course, make_record
 
@@ -37,8 +36,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Record:
     """A run of the real command, its logs written by the real worker."""
     root = tmp_path_factory.mktemp("mllog")
     (root / "suite.yaml").write_text(SUITE)
-    ended = CliRunner().invoke(cli, ["run", str(root / "suite.yaml"), "--no-mlflow", "--out", str(root / "run")])
-    assert ended.exit_code == 0, ended.output
+    succeeded("run", root / "suite.yaml", "--no-mlflow", "--out", root / "run")
     return read_record(root / "run")
 
 
@@ -113,8 +111,7 @@ def test_a_system_description_with_a_field_missing_is_found(package: Path) -> No
 
 
 def test_the_package_can_be_imported_again(package: Path, ran: Record, tmp_path: Path) -> None:
-    ended = CliRunner().invoke(cli, ["import", "mlperf", str(package), "--out", str(tmp_path / "in"), "--json"])
-    assert ended.exit_code == 0, ended.output
+    succeeded("import", "mlperf", package, "--out", tmp_path / "in", "--json")
     lines = [json.loads(line) for line in (tmp_path / "in/results.jsonl").read_text().splitlines()]
     assert [line["status"] for line in lines] == ["ok"] * 4
     seconds = sorted(item.tta_wall for item in ran.results if item.tta_wall)

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from repro.reporters.page.several import answers
 from repro.reporters.page.speedup import forest
 
 from repro.bundle.verify import verify
-from repro.cli.main import cli
 from repro.compare import compare
 from repro.compare.findings import findings
 from repro.compare.runs.merge import LATER, sections
@@ -23,6 +21,7 @@ from repro.core.files import write_model
 from repro.record.folder import index
 from repro.record.folder.ledger import Incident, append_line
 from repro.record.folder.store import Record, read_record
+from tests.in_process import called, succeeded
 from tests.records import SUITE, Course, make_record
 
 
@@ -116,8 +115,8 @@ def test_one_run_merged_is_that_run(late: Record, tmp_path: Path) -> None:
     other = make_record(tmp_path / "other", SUITE.replace("lr: 0.1", "lr: 0.2"))
     first, second = sections([late.folder.root, other.folder.root], tmp_path / "out")
     for section, record in ((first, late), (second, other)):
-        assert compare(section.record.plan, section.record.results, started_ms=section.record.started_ms) == compare(
-            record.plan, record.results, started_ms=record.started_ms)
+        assert compare(section.record.plan, section.record.results, execution=section.record.execution) == compare(
+            record.plan, record.results, execution=record.execution)
         assert section.notes == () and section.record.plan == record.plan
     assert "digest" in second.why and first.why == ""
 
@@ -177,9 +176,7 @@ def test_a_link_is_not_followed(late: Record, tmp_path: Path) -> None:
 def test_the_command_writes_one_report_and_an_index(early: Record, late: Record, tmp_path: Path) -> None:
     texts = []
     for name in ("once", "again"):
-        ended = CliRunner().invoke(cli, ["report", str(early.folder.root), str(late.folder.root), "--to",
-                                         "html,markdown,csv", "--out", str(tmp_path / name)])
-        assert ended.exit_code == 0, ended.output
+        succeeded("report", early.folder.root, late.folder.root, "--to", "html,markdown,csv", "--out", tmp_path / name)
         texts.append(contents(tmp_path / name))
     assert texts[0] == texts[1]
     page = texts[0]["report/report.html"].decode()
@@ -201,7 +198,7 @@ def test_an_impossible_request_is_one_line(early: Record, late: Record, tmp_path
         ([runs[0], str(tmp_path), "--out", str(tmp_path / "out")], OutputError, "is not a run folder"),
         ([*runs, "--out", str(tmp_path / "out"), "--to", "markdwon"], UsageError, "did you mean 'markdown'"),
     ):
-        ended = CliRunner().invoke(cli, ["report", *arguments])
+        ended = called("report", *arguments)
         assert isinstance(ended.exception, kind) and text in str(ended.exception), ended.exception
     assert (tmp_path / "full/file").read_text() == "mine" and not (tmp_path / "out").exists()
 
@@ -210,8 +207,7 @@ def test_separate_runs_are_one_page_and_one_document(early: Record, late: Record
     """Each section states why it is separate, and has the verdicts of its own report."""
     other = make_record(tmp_path / "other", SUITE.replace("lr: 0.1", "lr: 0.2"), only=8)
     runs = [str(item.folder.root) for item in (early, other, late)]
-    ended = CliRunner().invoke(cli, ["report", *runs, "--to", "markdown", "--out", str(tmp_path / "out")])
-    assert ended.exit_code == 0, ended.output
+    ended = succeeded("report", *runs, "--to", "markdown", "--out", tmp_path / "out")
     assert ended.output.splitlines()[:2] == [str(tmp_path / "out/report.md"), str(tmp_path / "out/index.md")]
     document = (tmp_path / "out/report.md").read_text()
     found = sections([Path(run) for run in runs], tmp_path / "again")
@@ -224,7 +220,7 @@ def test_separate_runs_are_one_page_and_one_document(early: Record, late: Record
         assert "seeds 0 to 3 were run more than once" in text
     for section in found:
         own = section.record
-        for item in compare(own.plan, own.results, started_ms=own.started_ms):
+        for item in compare(own.plan, own.results, execution=own.execution):
             assert item.because in unescape(page)
         assert f'href="{section.name}/report/report.html"' in page
     assert "<script" not in page and "http" not in page.replace("http-equiv", "") and page.count("<img") >= 5
@@ -243,7 +239,7 @@ def test_the_page_opens_with_the_primary_contrast_of_each_section(tmp_path: Path
     axis, ends = answers(forests).axis, []
     assert axis is not None
     for drawn, section in zip(forests, found, strict=True):
-        compared = compare(section.record.plan, section.record.results, started_ms=section.record.started_ms)
+        compared = compare(section.record.plan, section.record.results, execution=section.record.execution)
         primary = next((row for row in compared if row.primary), None)
         assert (drawn.primary and drawn.primary.item) == primary
         if primary is not None:

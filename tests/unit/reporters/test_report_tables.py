@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from repro.cli.main import cli
 from repro.core import registry
 from repro.core.errors import SuiteError
 from repro.record.folder.store import Record, read_record
 from repro.tables.values import finite
+from tests.in_process import called, succeeded
 from tests.records import SUITE, Course, make_record
 
 DATA = ("csv", "parquet", "jsonl")
@@ -57,8 +56,7 @@ def record(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="module")
 def compared(record: Record) -> dict[str, Any]:
     """The output of `repro compare --json` for the same run."""
-    ended = CliRunner().invoke(cli, ["compare", str(record.folder.root), "--json"])
-    assert ended.exit_code == 0, ended.output
+    ended = succeeded("compare", record.folder.root, "--json")
     found: dict[str, Any] = json.loads(ended.stdout)
     return found
 
@@ -266,8 +264,7 @@ def test_a_suite_without_a_contrast_is_reported(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_one_line(record: Record, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for kind in QUICK:
-        ended = CliRunner().invoke(cli, ["report", str(record.folder.root), "--to", kind, "--out",
-                                         str(tmp_path / "file")])
+        ended = called("report", record.folder.root, "--to", kind, "--out", tmp_path / "file")
         assert type(ended.exception).__name__ == "OutputError", kind
 
 

@@ -14,7 +14,6 @@ from repro.compare.findings import findings
 from repro.core.files import write_json
 from repro.record.folder.store import Record, read_record
 from repro.suite.kinds.training_options import GateOptions
-from repro.suite.planning.plan import Plan
 from repro.worker.gate.parity import groups, skipped, why_not
 from tests.plans import planned
 from tests.records import SUITE, make_record
@@ -52,23 +51,19 @@ def test_an_audit_names_the_cells_that_the_gate_left_out_and_the_reason(record: 
     assert verdict == "fail" and "the parity gate left out" in text and REASON in text
 
 
-def plan_of(folder: Path, text: str) -> Plan:
-    return planned(folder, text)
-
-
 def test_only_the_cells_with_a_reason_are_left_out(tmp_path: Path) -> None:
-    whole = groups(plan_of(tmp_path, SUITE))
-    plan = plan_of(tmp_path, SUITE)
+    whole = groups(planned(tmp_path, SUITE))
+    plan = planned(tmp_path, SUITE)
     first = plan.cells[0]
     changed = first.choices.model_copy(update={"gate": GateOptions(skip=REASON)})
     plan = plan.model_copy(update={"cells": (first.with_choices(changed), *plan.cells[1:])})
-    assert groups(plan_of(tmp_path, ALL)) == []
+    assert groups(planned(tmp_path, ALL)) == []
     assert sum(len(group.candidates) for group in groups(plan)) == sum(len(group.candidates) for group in whole) - 1
     assert list(skipped(plan).values()) == [REASON]
 
 
 def test_the_gates_micro_batch_shrinks_the_gate_only(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, SUITE.replace("  device: cpu", "  device: cpu\n  gate: {micro: 8}"))
+    plan = planned(tmp_path, SUITE.replace("  device: cpu", "  device: cpu\n  gate: {micro: 8}"))
     for group in groups(plan):
         for trial in (group.reference, *group.candidates):
             assert trial.choices.micro_batch == 8
@@ -79,4 +74,4 @@ def test_the_gates_micro_batch_shrinks_the_gate_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["''", "'  '"])
 def test_a_reason_without_words_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(Exception, match=r"gate\.skip: .*needs a reason in words"):
-        plan_of(tmp_path, SUITE.replace("  device: cpu", f"  device: cpu\n  gate: {{skip: {text}}}"))
+        planned(tmp_path, SUITE.replace("  device: cpu", f"  device: cpu\n  gate: {{skip: {text}}}"))

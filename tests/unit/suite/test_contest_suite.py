@@ -13,6 +13,7 @@ from repro.core.machine import Machine
 from repro.suite.design import ANYTIME, UNTIL_SETTLED, ChosenDesign
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import Plan, make_plan
+from tests.plans import plan_file
 
 TRAINING = """\
 suite: contest
@@ -250,8 +251,7 @@ def test_where_a_cell_of_the_primary_cannot_run_every_cell_has_the_pairs_of_the_
     text = text.replace("  processes: [1, 2]", "  precision: [fp32, tf32]")
     Path("s.yaml").write_text(text.replace("{engine: deepspeed, processes: 2}", "{engine: ddp, precision: tf32}")
                               .replace("processes: 2", "precision: fp32"))
-    source = read_suite("./s.yaml")
-    here, there = (make_plan(source.suite, Machine(device, count, 2), source.problem)
+    here, there = (plan_file("./s.yaml", machine=Machine(device, count, 2))
                    for device, count in (("cpu", 0), ("cuda", 1)))
     assert here.digest == there.digest
     assert Counter(repeat for _, repeat in here.order) == dict.fromkeys(range(10), 2)

@@ -7,10 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from repro.bundle.verify import verify
-from repro.cli.main import cli
 from repro.compare.runs.merge import unlike
 from repro.compare.runs.two_runs import Ran, forced
 from repro.core.errors import UsageError
@@ -22,6 +20,7 @@ from repro.seams.training import Workload
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import Plan, expand_again, make_plan
 from repro.workloads.cifar10_form import Cifar10Form
+from tests.in_process import called
 from tests.made_data import cifar10_folder, prepared
 from tests.plans import planned
 from tests.records import SUITE, make_record, sample_environment
@@ -130,7 +129,7 @@ def test_runs_on_other_data_are_neither_merged_nor_compared(tmp_path: Path) -> N
 # ---- commands
 
 def _invoke(*arguments: str) -> tuple[int, str]:
-    ended = CliRunner().invoke(cli, arguments)
+    ended = called(*arguments)
     return ended.exit_code, ended.output + (str(ended.exception) if ended.exception else "")
 
 

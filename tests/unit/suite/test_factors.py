@@ -7,13 +7,8 @@ from pathlib import Path
 import pytest
 
 from repro.core.errors import SuiteError
-from repro.suite.planning.plan import Plan
-from tests import plans
+from tests.plans import planned
 from tests.records import SUITE
-
-
-def planned(tmp_path: Path, text: str, overrides: tuple[str, ...] = ()) -> Plan:
-    return plans.planned(tmp_path, text, *overrides)
 
 
 @pytest.mark.parametrize(("written", "said"), [
@@ -31,7 +26,7 @@ def test_a_contrast_that_is_no_factor_is_one_line_with_its_place(tmp_path: Path,
 
 
 def test_an_override_that_removes_a_factor_drops_its_main_effect_with_a_note(tmp_path: Path) -> None:
-    plan = planned(tmp_path, SUITE + "contrasts: [engine, processes]\n", ("engine=ddp",))
+    plan = planned(tmp_path, SUITE + "contrasts: [engine, processes]\n", "engine=ddp")
     assert plan.suite.contrasts == ("processes",)
     assert any("main effects of engine are dropped" in note for note in plan.notes)
 

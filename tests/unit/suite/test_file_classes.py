@@ -12,20 +12,16 @@ from repro.core.errors import ReproError, SuiteError
 from repro.core.machine import Machine
 from repro.suite.file import read_suite
 from repro.suite.planning.consent import carried_by, code_sha256, refuse_credentials, require_code
-from repro.suite.planning.plan import Plan, expand_again, make_plan
+from repro.suite.planning.plan import Plan, expand_again
 from repro.suite.schema import suite_schema
 from tests.file_classes import LOUD, SUITE, imports, write_suite
+from tests.plans import plan_file
 
 MACHINE = Machine("cpu", 0, 2)
 
 
-def plan_of(path: Path, *overrides: str) -> Plan:
-    source = read_suite(str(path), overrides)
-    return make_plan(source.suite, MACHINE, source.problem, bool(overrides))
-
-
 def test_a_plan_holds_the_short_name_and_the_hash_and_no_path(tmp_path: Path) -> None:
-    plan = plan_of(write_suite(tmp_path))
+    plan = plan_file(write_suite(tmp_path))
     assert [cell.label for cell in plan.cells] == ["step seconds 0.01", "step seconds 0.014"]
     engine = plan.cells[1].choices.engine
     assert (engine.kind, engine.label) == ("paced.py:Paced", "paced.py:Paced (step_seconds=0.014)")
@@ -35,8 +31,8 @@ def test_a_plan_holds_the_short_name_and_the_hash_and_no_path(tmp_path: Path) ->
 
 
 def test_other_code_is_another_cell_and_another_experiment(tmp_path: Path) -> None:
-    plans = [plan_of(write_suite(tmp_path / name, seconds)) for name, seconds in (("a", 1), ("b", 1), ("c", 2))]
-    plans[1:1] = [plan_of(write_suite(tmp_path / "a", 1))]
+    plans = [plan_file(write_suite(tmp_path / name, seconds)) for name, seconds in (("a", 1), ("b", 1), ("c", 2))]
+    plans[1:1] = [plan_file(write_suite(tmp_path / "a", 1))]
     ids = [[cell.cell_id for cell in plan.cells] for plan in plans]
     assert ids[0] == ids[1] and plans[0].digest == plans[1].digest
     assert not set(ids[0]) & set(ids[3]) and plans[0].digest != plans[3].digest, "only the module beside it differs"
@@ -46,7 +42,7 @@ def test_a_suite_is_read_without_importing_and_a_record_too(tmp_path: Path) -> N
     suite = write_suite(tmp_path)
     source = read_suite(str(suite))
     assert list(source.sources) == ["paced.py"] and imports(tmp_path) == 0
-    text = plan_of(suite).model_dump_json(by_alias=True)
+    text = plan_file(suite).model_dump_json(by_alias=True)
     assert imports(tmp_path) == 1
     stranger = text.replace(source.sources["paced.py"].sha256, "0" * 64)  # nobody allowed this source
     read = Plan.model_validate_json(stranger)
@@ -85,7 +81,7 @@ def test_every_mistake_is_one_line_with_file_line_and_field(engine: str, said: s
     (tmp_path / "own/broken.py").write_text("x = 1\ny\nclass X: pass\n")
     suite.write_text(SUITE.split("matrix:")[0].replace("own/paced.py:Paced", engine))
     with pytest.raises(ReproError, match=said) as caught:
-        plan_of(suite)
+        plan_file(suite)
     assert "\n" not in str(caught.value)
 
 
@@ -98,22 +94,22 @@ def test_two_files_of_one_name_are_refused_and_two_of_one_content_are_one(tmp_pa
     (tmp_path / "same/own/paced.py").write_text(LOUD.format(log=str(tmp_path / "imports.txt")))
     suite.write_text(text.replace("OTHER", "same"))
     with pytest.raises(SuiteError, match="requested twice"):
-        plan_of(suite)
+        plan_file(suite)
     suite.write_text(text.replace("OTHER", "other"))
     with pytest.raises(SuiteError, match=r"matrix\.engine\[1\]: .*are two different files of one name; rename one"):
-        plan_of(suite)
+        plan_file(suite)
 
 
 def test_an_override_is_relative_to_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     suite = write_suite(tmp_path)
     write_suite(tmp_path / "here", 0.5)
     monkeypatch.chdir(tmp_path / "here")
-    codes = {plan_of(suite, *item).cells[0].choices.engine.code for item in (
+    codes = {plan_file(suite, *item).cells[0].choices.engine.code for item in (
         ("engine=own/paced.py:Paced",), (f"engine={tmp_path}/here/own/paced.py:Paced",), ("engine.step_seconds=0.5",))}
     assert len(codes) == 2, "the last keeps the suite's own"
-    assert plan_of(suite, "engine.kind=fake").cells[0].choices.engine.code == ""
+    assert plan_file(suite, "engine.kind=fake").cells[0].choices.engine.code == ""
     with pytest.raises(SuiteError, match=r"-o engine\.kind=own/paced\.py:Paced: give a class from a file as engine="):
-        plan_of(suite, "engine.kind=own/paced.py:Paced")
+        plan_file(suite, "engine.kind=own/paced.py:Paced")
 
 
 def test_a_suite_in_a_record_imports_nothing(tmp_path: Path) -> None:
@@ -130,18 +126,18 @@ def test_source_with_a_credential_is_refused(tmp_path: Path) -> None:
     suite = write_suite(tmp_path)
     with (tmp_path / "own/pace.py").open("a") as file:
         file.write("# @see https://example.org/ and a@b\nTOKEN = 'hunter2-hunter2'\n")
-    plan = plan_of(suite)
+    plan = plan_file(suite)
     refuse_credentials(plan, {})
     with pytest.raises(ReproError, match=r"pace\.py:3: holds the value of your variable MY_TOKEN"):
         refuse_credentials(plan, {"MY_TOKEN": "hunter2-hunter2"})
     with (tmp_path / "own/pace.py").open("a") as file:
         file.write("URL = 'https://me:secret@example.org'\n")
     with pytest.raises(ReproError, match=r"pace\.py:4: holds a password in an address"):
-        refuse_credentials(plan_of(suite), {})
+        refuse_credentials(plan_file(suite), {})
 
 
 def test_consent_is_to_all_of_it_by_its_hash(tmp_path: Path) -> None:
-    cells = plan_of(write_suite(tmp_path)).cells
+    cells = plan_file(write_suite(tmp_path)).cells
     found = carried_by(cells)
     whole = code_sha256(found)
     assert [item.what for item in found] == ["engine paced.py:Paced"]

@@ -8,31 +8,20 @@ from typing import Any
 import pytest
 
 from repro.core.errors import SuiteError
-from repro.core.machine import Machine
-from repro.suite.file import read_suite
 from repro.suite.kinds.training import TrainingConfig
-from repro.suite.planning.plan import Plan, make_plan
-from tests.plans import planned
+from repro.suite.planning.plan import Plan
+from tests.plans import planned, suite
 
-SUITE = """\
-suite: steps
-seeds: 2
-trial:
-  workload: digits
-  engine: ddp
-  batch: {{global: 64}}
-  optimizer: {{kind: sgd, lr: 0.1}}
-  stop: {stop}
-  {more}
-matrix: {{processes: [1, 2]}}
-{rest}
-"""
 FIXED = "{design: fixed_steps, steps: 20, warmup: 3}"
 TARGET = "{metric: top1, target: 0.9, max_epochs: 2}"
 
 
 def plan(folder: Path, stop: str = FIXED, more: str = "", rest: str = "") -> Plan:
-    return planned(folder, SUITE.format(stop=stop, more=more, rest=rest))
+    return planned(folder, written(f"matrix: {{processes: [1, 2]}}\n{rest}\n", stop, more))
+
+
+def written(rest: str, stop: str = FIXED, more: str = "") -> str:
+    return suite("steps", f"  {more}\n{rest}", seeds=2, stop=stop, evaluate_every=None)
 
 
 def test_it_is_judged_by_the_training_throughput_unless_it_says_otherwise(tmp_path: Path) -> None:
@@ -78,14 +67,11 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path, stop: str, more: str, res
 
 
 def test_cells_with_and_without_a_target_are_not_compared(tmp_path: Path) -> None:
-    path = tmp_path / "suite.yaml"
     both = f"matrix: {{stop: [{FIXED}, {{metric: top1, target: 0.9, max_epochs: 2}}], evaluate_every: [null, 64]}}\n"
     exclude = ("exclude: [{stop: {design: fixed_steps}, evaluate_every: 64}, "
                "{stop: {metric: top1}, evaluate_every: null}]\n")
-    path.write_text(SUITE.format(stop=FIXED, more="", rest="").partition("matrix:")[0] + both + exclude)
-    found = read_suite(str(path))
     with pytest.raises(SuiteError, match="fixed_steps cannot be compared with designs that have a target"):
-        make_plan(found.suite, Machine("cpu", 0, 2), found.problem)
+        planned(tmp_path, written(both + exclude))
 
 
 def test_the_json_of_a_design_has_its_own_fields_only() -> None:

@@ -8,12 +8,10 @@ import pytest
 import yaml
 
 from repro.core.errors import SuiteError
-from repro.core.machine import Machine
 from repro.papers.measurement.config import MeasurementConfig
-from repro.suite.file import read_suite
-from repro.suite.planning.plan import Plan, estimate, make_plan
+from repro.suite.planning.plan import Plan, estimate
 from repro.suite.schema import suite_schema
-from tests.plans import planned
+from tests.plans import plan_file, planned
 
 SUITE = """\
 suite: sums
@@ -107,9 +105,8 @@ def test_a_training_has_no_time_of_an_operation(tmp_path: Path) -> None:
         "suite: steps\nseeds: 2\ntrial:\n  workload: digits\n  engine: ddp\n  batch: {global: 64}\n"
         "  optimizer: {kind: sgd, lr: 0.1}\n  stop: {design: fixed_steps, steps: 5}\nmatrix: {processes: [1, 2]}\n"
         "primary: {candidate: {processes: 2}, baseline: {processes: 1}, metric: operation_time}\n")
-    found = read_suite(str(tmp_path / "suite.yaml"))
     with pytest.raises(SuiteError, match="operation_time is a figure of trials of kind measurement"):
-        make_plan(found.suite, Machine("cpu", 0, 2), found.problem)
+        plan_file(tmp_path / "suite.yaml")
 
 
 def test_the_schema_knows_the_kind(tmp_path: Path) -> None:

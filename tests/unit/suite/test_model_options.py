@@ -20,26 +20,15 @@ from repro.suite.kinds.training import TrainingConfig
 from repro.suite.kinds.training_options import Constant, Cosine, Polynomial, Scaling, Schedule, Step
 from repro.suite.planning.plan import Plan
 from repro.workloads.digits import DigitsMlp
-from tests.plans import planned
+from tests.plans import planned, suite
 
-SUITE = """\
-suite: options
-seeds: 5
-trial:
-  workload: digits
-  engine: ddp
-  processes: 2
-  batch: 64
-  optimizer: {{kind: adamw, lr: 0.01}}
-  stop: {{metric: top1, target: 0.9, max_epochs: 1}}
-  evaluate_every: 720
-{more}
-"""
 HERE = Machine("cpu", 0, 2)
 
 
 def plan(folder: Path, more: str, machine: Machine = HERE) -> Plan:
-    return planned(folder, SUITE.format(more=more), machine=machine)
+    return planned(folder, suite(
+        "options", more, seeds=5, batch=64, optimizer="{kind: adamw, lr: 0.01}", evaluate_every=720, processes=2,
+        stop="{metric: top1, target: 0.9, max_epochs: 1}", device=None), machine=machine)
 
 
 def test_levels_have_words_and_defaults_change_no_cell(tmp_path: Path) -> None:

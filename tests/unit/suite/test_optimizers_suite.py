@@ -89,26 +89,14 @@ def test_bad_options_get_one_line(tmp_path: Path, change: tuple[str, str], words
     assert words in error and "own.yaml:" in error and "Traceback" not in error + said
 
 
-LOCAL_SUITE = """\
-suite: rare
-seeds: 5
-trial:
-  workload: digits-mlp
-  engine: {engine}
-  processes: {processes}
-  batch: 64
-  optimizer: {optimizer}
-  stop: {{metric: top1, target: 0.9, max_epochs: 1}}
-  evaluate_every: 720
-{more}
-"""
 HERE = Machine("cpu", 0, 4)
 SGD = "{kind: sgd, lr: 0.1}"
 
 
 def plan(folder: Path, engine: str, more: str = "", processes: int = 2, optimizer: str = SGD) -> Plan:
-    text = LOCAL_SUITE.format(engine=engine, more=more, processes=processes, optimizer=optimizer)
-    return planned(folder, text, machine=HERE)
+    return planned(folder, suite(
+        "rare", f"{more}\n", seeds=5, workload="digits-mlp", engine=engine, batch=64, optimizer=optimizer,
+        stop="{metric: top1, target: 0.9, max_epochs: 1}", evaluate_every=720, processes=processes), machine=HERE)
 
 
 @pytest.mark.parametrize(("engine", "more", "reason"), [

@@ -18,6 +18,7 @@ from repro.suite.file import read_suite
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Suite
 from repro.suite.planning.plan import FIXED, Drawn, Plan, execution_order, make_plan
+from tests.plans import planned
 
 CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 CPU, GPUS = Machine("cpu", 0, 2), Machine("cuda", 2, 8)
@@ -277,9 +278,7 @@ def test_a_primary_that_several_cells_agree_with_is_refused(tmp_path: Path) -> N
 def test_a_primary_made_ambiguous_by_an_override_becomes_a_note(tmp_path: Path) -> None:
     text = TEXT.replace("baseline:", "primary:\n  candidate: {engine: deepspeed, processes: 1}\n"
                                      "  baseline: {engine: ddp, processes: 1}\nbaseline:")
-    (tmp_path / "s.yaml").write_text(text)
-    source = read_suite(str(tmp_path / "s.yaml"), ["batch.global=64,128"])
-    found = make_plan(source.suite, CPU, source.problem, overridden=True)
+    found = planned(tmp_path, text, "batch.global=64,128", machine=CPU)
     assert found.suite.primary is None
     assert any("matches 2 cells" in note for note in found.notes)
 
@@ -296,7 +295,7 @@ SUITE = Suite(suite="sample", seeds=SEEDS, trial={})
 def slots(seed: int) -> np.ndarray:
     """(repeat, cell) -> the place of its trial in the run."""
     found = np.empty((SEEDS, CELLS))
-    for place, (cell, repeat) in enumerate(execution_order(SUITE, CELLS, seed)):
+    for place, (cell, repeat) in enumerate(execution_order(SUITE.seeds, CELLS, seed)):
         found[repeat, cell] = place
     return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from repro.record.environment.plugin_code import PROGRAM, PluginCode, plugin_cod
 from repro.suite.file import read_suite
 from repro.suite.kinds.program import ProgramConfig
 from repro.suite.planning.plan import Plan, expand_again, make_plan
+from tests.commands import git
 
 HERE = Machine("cpu", 0, 2)
 SUITE = """\
@@ -71,16 +71,12 @@ def test_a_suite_can_pin_the_files(tmp_path: Path) -> None:
 
 
 def test_two_commits_of_one_folder_are_two_cells(tmp_path: Path) -> None:
-    def git(*arguments: str) -> None:
-        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        subprocess.run(["git", "-C", str(tmp_path), *who, *arguments], check=True, capture_output=True)
-
-    git("init", "-q")
+    git(tmp_path, "init", "-q")
     for number in (1, 2):
         (tmp_path / "train.py").write_text(f"print('loss {number}')\n")
-        git("add", "train.py")
-        git("commit", "-qm", f"version {number}")
-        git("tag", f"v{number}")
+        git(tmp_path, "add", "train.py")
+        git(tmp_path, "commit", "-qm", f"version {number}")
+        git(tmp_path, "tag", f"v{number}")
     plan = planned(tmp_path, SUITE + "matrix: {engine.commit: [v1, v2]}\n")
     assert [cell.label for cell in plan.cells] == ["commit=v1", "commit=v2"]
     hashes = [cell.choices.engine.sha256 for cell in plan.cells if isinstance(cell.choices, ProgramConfig)]
@@ -139,28 +135,14 @@ def test_a_command_without_a_seed_is_said_so(tmp_path: Path) -> None:
     assert any("takes no {seed}" in note for note in notes)
 
 
-IDENTITY_HERE = Machine("cpu", 0, 2)
 TRAIN = b"print('loss 1')\n"
-IDENTITY_SUITE = """\
-suite: mine
-seeds: 2
-trial:
-  engine: {kind: program, run: [python, train.py, --seed, "{seed}"]}
-  evaluation: {pattern: 'loss (?P<value>\\S+)', metric: loss, direction: lower}
-  stop: {target: 1.5}
-"""
+IDENTITY_SUITE = SUITE.replace('--lr, "{lr}", ', "").replace("  parameters: {lr: 0.1}\n", "")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "train.py").write_bytes(TRAIN)
     return tmp_path
-
-
-def git(folder: Path, *arguments: str) -> str:
-    who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-    done = subprocess.run(["git", "-C", str(folder), *who, *arguments], check=True, capture_output=True, text=True)
-    return done.stdout.strip()
 
 
 def commit(folder: Path) -> str:
@@ -172,9 +154,7 @@ def commit(folder: Path) -> str:
 
 
 def code_of(folder: Path, text: str = IDENTITY_SUITE) -> tuple[PluginCode, ...]:
-    (folder / "suite.yaml").write_text(text)
-    found = read_suite(str(folder / "suite.yaml"))
-    return plugin_code(make_plan(found.suite, IDENTITY_HERE, found.problem, folder=found.folder), folder)
+    return plugin_code(planned(folder, text), folder)
 
 
 def test_outside_of_a_checkout_its_files_stand_for_it(folder: Path) -> None:
@@ -210,10 +190,8 @@ def test_show_prints_the_command(folder: Path) -> None:
 
 
 def test_a_script_outside_of_the_folder_is_said_so(folder: Path) -> None:
-    (folder / "suite.yaml").write_text(IDENTITY_SUITE.replace("train.py", "../other.py"))
-    found = read_suite(str(folder / "suite.yaml"))
-    plan = make_plan(found.suite, IDENTITY_HERE, found.problem, folder=found.folder)
-    notes = plan.cells[0].choices.notes(IDENTITY_HERE)
+    plan = planned(folder, IDENTITY_SUITE.replace("train.py", "../other.py"))
+    notes = plan.cells[0].choices.notes(HERE)
     assert any("../other.py lies outside engine.folder, so its changes are not seen" in note for note in notes), notes
 
 

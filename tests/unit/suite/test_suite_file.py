@@ -14,6 +14,7 @@ from repro.core.machine import Machine
 from repro.suite.choice import parse_choice
 from repro.suite.file import bundled, read_suite
 from repro.suite.planning.plan import Plan, make_plan, over_time_limits
+from tests.plans import plan_file
 
 TEXT = """\
 suite: sample
@@ -46,8 +47,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planner:
     def make(old: str = "", new: str = "", *overrides: str) -> Plan:
         assert old in TEXT
         Path("s.yaml").write_text(TEXT.replace(old, new, 1))
-        source = read_suite("./s.yaml", overrides)
-        return make_plan(source.suite, Machine("cpu", 0, 2), source.problem, bool(overrides))
+        return plan_file("./s.yaml", *overrides)
 
     return make
 
@@ -294,11 +294,6 @@ def test_a_wrong_override_is_named(plan: Planner, override: str, field: str, rig
     assert text.startswith(f"-o {override}: {field}")
     assert right in text
     assert "\n" not in text
-
-
-def test_mistakes_of_the_file_are_still_reported_for_the_file(plan: Planner) -> None:
-    with pytest.raises(SuiteError, match=r"^\./s\.yaml:8: trial\.stop\.metric"):
-        plan("metric: top1", "metric: top5", "optimizer.lr=0.2")
 
 
 @pytest.mark.parametrize(("old", "new", "line", "field"), [

@@ -10,25 +10,14 @@ from repro.core.errors import SuiteError
 from repro.core.machine import Machine
 from repro.papers.tensor3d import formula
 from repro.papers.tensor3d.layout import Dimension, Grid, Share, grid_of, shares
-from repro.suite.file import read_suite
-from repro.suite.planning.plan import Plan, make_plan
-from tests.plans import planned
-
-SUITE = """\
-suite: layers
-seeds: 2
-trial:
-  kind: measurement
-  measurement: {{kind: tensor-layer, {options}}}
-  processes: {processes}
-  stop: {{repeats: 2}}
-  device: cpu
-matrix: {{comm: [ring, tree]}}
-"""
+from repro.suite.planning.plan import Plan
+from tests.plans import measurement_suite, plan_file, planned
 
 
 def plan(folder: Path, options: str, processes: int) -> Plan:
-    return planned(folder, SUITE.format(options=options, processes=processes), machine=Machine("cpu", 0, 8))
+    return planned(folder, measurement_suite(
+        "layers", f"{{kind: tensor-layer, {options}}}", "matrix: {comm: [ring, tree]}\n", 2, processes=processes,
+        stop="{repeats: 2}"), machine=Machine("cpu", 0, 8))
 
 
 @pytest.mark.parametrize(("options", "processes", "message"), [
@@ -49,8 +38,7 @@ def test_what_does_not_fit_is_one_line_at_plan_time(tmp_path: Path, options: str
 
 
 def test_the_suite_skips_what_makes_no_grid_and_plans_the_rest() -> None:
-    found = read_suite("tensor3d")
-    made = make_plan(found.suite, Machine("cpu", 0, 2), found.problem)
+    made = plan_file("tensor3d")
     assert len(made.cells) + len([item for item in made.skipped if "not a " not in item.reason]) == 5
     assert [item.reason.partition(": ")[2].partition(",")[0] for item in made.skipped if "not a " in item.reason] == [
         "8 processes are not a square", "4 processes are not a cube"]

@@ -22,6 +22,7 @@ from repro.suite.planning.matrix import tried_cells
 from repro.suite.planning.plan import Drawn, make_plan
 from repro.suite.tune import Axis, Search, Settings, draw_settings, grid_values, space_size
 from tests.made_tuned import TUNED
+from tests.plans import plan_file
 
 TEXT = """\
 suite: sample
@@ -257,9 +258,8 @@ def test_a_frozen_suite_is_not_scored_on_the_seeds_that_it_was_tuned_with() -> N
         read_suite("./tuned.yaml", (), None, {"master_seed": found.tuning.master_seed})
     assert suite.settings[0].where == {"optimizer": "sgd"}
     Path("tuned.yaml").write_text(text.replace("    optimizer: sgd\n", "    optimizer: lamb\n", 1))
-    source = read_suite("./tuned.yaml")
     with pytest.raises(SuiteError, match=r"tuned.yaml:\d+: "):
-        make_plan(source.suite, Machine("cpu", 0, 2), source.problem)
+        plan_file("./tuned.yaml")
 
 
 def test_a_suite_to_be_tuned_is_no_suite_for_other_commands() -> None:

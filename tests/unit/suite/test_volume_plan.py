@@ -9,27 +9,15 @@ from types import SimpleNamespace
 import pytest
 
 from repro.core.errors import SuiteError
-from repro.core.machine import Machine
 from repro.runner.preflight import absent_data
-from repro.suite.file import read_suite
-from repro.suite.planning.plan import Plan, make_plan
-from tests.plans import planned
+from repro.suite.planning.plan import Plan
+from tests.plans import measurement_suite, plan_file, planned
 from tests.redis_server import needs_redis, redis_server
-
-SUITE = """\
-suite: volumes
-seeds: 2
-trial:
-  kind: measurement
-  measurement: {{kind: volume-inference, {options}}}
-  stop: {{repeats: 1}}
-  device: cpu
-matrix: {{processes: [1, 2]}}
-"""
 
 
 def plan(folder: Path, options: str) -> Plan:
-    return planned(folder, SUITE.format(options=options))
+    return planned(folder, measurement_suite(
+        "volumes", f"{{kind: volume-inference, {options}}}", "matrix: {processes: [1, 2]}\n", 2, stop="{repeats: 1}"))
 
 
 @pytest.mark.parametrize(("options", "message"), [
@@ -76,8 +64,7 @@ def test_a_sleep_makes_the_figures_emulated(tmp_path: Path) -> None:
 
 
 def test_the_suite_varies_overlap_and_workers_one_at_a_time() -> None:
-    found = read_suite("chunkflow")
-    made = make_plan(found.suite, Machine("cpu", 0, 2), found.problem)
+    made = plan_file("chunkflow")
     assert [cell.label for cell in made.cells] == [
         "reference", "overlap 0", "overlap 4", "overlap 12", "1 process", "2 processes"]
     assert made.suite.metric == "operation_throughput"

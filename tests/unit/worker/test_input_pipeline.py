@@ -13,6 +13,7 @@ import pytest
 
 from repro.core.errors import TrialError
 from repro.core.events import EventLog
+from repro.record.log.schema import InitStart
 from repro.worker.clock import CudaTimer
 from repro.worker.input.pipeline import Copier, Item, Reading, Receiver, Wanted, WorkerInput, describe_end
 from repro.worker.steps import read_losses
@@ -195,11 +196,11 @@ def test_the_end_of_a_worker_in_words() -> None:
 
 def test_a_log_that_is_left_to_the_parent_is_not_written(tmp_path: Any) -> None:
     log = EventLog(tmp_path / "log.txt")
-    log.emit("before")
+    log.write(InitStart())
     log.flush()
-    log.emit("kept back")
+    log.write(InitStart())
     log.leave_to_parent()
-    log.emit("after")
+    log.write(InitStart())
     log.flush()
     log.close()
     assert (tmp_path / "log.txt").read_text().count("\n") == 1

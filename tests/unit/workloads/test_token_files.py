@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from pydantic import ValidationError
 
-from repro.cli.main import cli
 from repro.core.errors import TrialError, UsageError
 from repro.core.random_streams import Streams
 from repro.suite.choice import parse_choice
@@ -34,6 +32,7 @@ from repro.workloads.tokens.tokenizers import (
     read_ranks,
     tokenised,
 )
+from tests.in_process import called
 
 SMALL: dict[str, Any] = {"size": "small", "layers": 1, "width": 16, "heads": 2, "context": 16, "eval_tokens": 64}
 WORDS = "The harbour was quiet, and nobody on the quay said a word.\n"
@@ -141,7 +140,7 @@ def test_a_folder_that_is_not_as_it_should_be_is_one_line(
     folder: Path, mistake: Callable[[Path], Any], words: str
 ) -> None:
     mistake(folder)
-    ended = CliRunner().invoke(cli, ["data", "prepare", "gpt", "--from", str(folder)])
+    ended = called("data", "prepare", "gpt", "--from", folder)
     assert isinstance(ended.exception, UsageError), ended.output
     assert words in str(ended.exception)
     assert str(folder) in str(ended.exception)
