@@ -23,6 +23,7 @@ TITLES = {
     "clock": "Clock", "lost": "Result lost", "rerun": "Started again", "stopped": "Stopped", "budget": "Budget spent",
     "calibration": "Calibration", "checkpoint": "Checkpoint skipped", "throttled": "Throttled", "energy": "Energy",
     "edited": "Plug-in edited", "nodes": "Nodes", "waited": "Waited",
+    "asked": "Asked before",
 }
 """Kind of an incident -> its title."""
 CONSEQUENCES = {
