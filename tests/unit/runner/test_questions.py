@@ -119,3 +119,12 @@ def test_a_state_that_cannot_be_used_fails_no_run(
 
 def test_tests_keep_no_questions_of_the_user() -> None:
     assert not questions_file().is_relative_to(Path.home())
+
+
+def test_a_pilot_of_the_same_data_with_another_target_is_refused(tmp_path: Path, state: Path) -> None:
+    pilot = ran(tmp_path, 1)
+    for seed, target, problem in ((1, 0.85, "another target"), (2, 0.9, ""), (1, 0.9, "")):
+        planned(tmp_path, 1, target=target)
+        ended = CliRunner().invoke(cli, ["plan", str(tmp_path / "one-1.yaml"), "--master-seed", str(seed), "--pilot",
+                                         str(pilot.folder.root)])
+        assert (problem in str(ended.exception)) if problem else (ended.exception is None), ended.output
