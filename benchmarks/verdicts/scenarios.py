@@ -11,8 +11,10 @@ from typing import get_args
 import numpy as np
 
 from benchmarks.verdicts.contests import contests
+from benchmarks.verdicts.exchange import exchange
 from benchmarks.verdicts.experiment import Experiment, Miss, simulated
 from benchmarks.verdicts.followed import advised_scenarios
+from benchmarks.verdicts.reproductions import reproductions
 from benchmarks.verdicts.scenario import (
     DIFFERENT,
     OPEN,
@@ -53,7 +55,7 @@ def two_runs(name: str, design: Experiment, shift: float, same_seeds: bool) -> S
 
 
 def several_runs(name: str, design: Experiment, apart: float, runs: int = 5) -> Scenario:
-    """Return the scenario of the same cells run several times in turns; `apart` is the spread of the runs' speeds."""
+    """Return the scenario of the same cells run several times, ABBA; `apart` is the spread of the runs' speeds."""
 
     def judge(generator: np.random.Generator, checked: bool) -> Judged:
         every = []
@@ -62,7 +64,9 @@ def several_runs(name: str, design: Experiment, apart: float, runs: int = 5) -> 
             run = simulated(replace(design, shift=shift), generator, f"{number}-")
             every.append(Ran(f"run {number}", run.plan, run.results,
                              _here().model_copy(update={"started_ms": number})))
-        words = {item.verdict for item in versus_several(every[::2], every[1::2])}
+        before, after = ([run for place, run in enumerate(every) if (place % 4 in (0, 3)) is first]
+                         for first in (True, False))
+        words = {item.verdict for item in versus_several(before, after)}
         return Judged(min(words & DIFFERENT, default="same" if "same" in words else OPEN))
 
     return Scenario(name, "equal", judge, wrong=DIFFERENT)
@@ -214,4 +218,4 @@ def _repeated() -> Iterator[Scenario]:
 
 SCENARIOS: tuple[Scenario, ...] = (
     *_equal_or_not(), *_drift(), *_grids(), *_cramped(), *_missed(), *_others(), *sequential_scenarios(),
-    *advised_scenarios(), *contests(), *_repeated())
+    *advised_scenarios(), *contests(), *_repeated(), *exchange(), *reproductions())

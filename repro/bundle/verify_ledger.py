@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from repro.bundle.verify_files import Problem, Verification, without_place
 from repro.compare.design.sequential import TakenLook, looks_taken, stages
 from repro.core.errors import OutputError
+from repro.record.folder.execution import Execution
 from repro.record.folder.ledger import Attempt, Incident, Look, end_of, latest, read_lines
 from repro.record.folder.resume import may_run_again
 from repro.record.folder.store import RunFolder
@@ -123,7 +124,7 @@ def check_looks(
     """Check the looks of a record; return them."""
     try:
         lines = read_lines(folder.looks, Look)
-        again = any(item.kind in RERUN for item in read_lines(folder.incidents, Incident))
+        incidents = read_lines(folder.incidents, Incident)
     except (OutputError, OSError, RecursionError) as error:
         found.add(LOOKS, without_place(LOOKS, folder.root, error), "schema")
         return ()
@@ -135,12 +136,10 @@ def check_looks(
     for _ in looks:
         found.count("looks derived again")
     found.extend(_undeclared(plan, lines))
-    if not again:
+    if not any(item.kind in RERUN for item in incidents):
         found.extend(_replaced(lines, looks))
-    starts = {(item.trial_id, item.attempt): item.started_ms for item in attempts}
-    started = {item.trial_id: starts[item.trial_id, item.attempt] for item in results
-               if (item.trial_id, item.attempt) in starts}
-    found.extend(_differences(plan, results, started, looks))
+    resumed = tuple(item.at_ms for item in incidents if item.kind == "resumed")
+    found.extend(_differences(plan, results, Execution(attempts, resumed), looks))
     return looks
 
 
@@ -165,10 +164,10 @@ def _replaced(lines: Sequence[Look], looks: Sequence[Look]) -> Iterator[Problem]
 
 
 def _differences(
-    plan: Plan, results: Sequence[Result], started: Mapping[str, float], looks: Sequence[Look]
+    plan: Plan, results: Sequence[Result], execution: Execution, looks: Sequence[Look]
 ) -> Iterator[Problem]:
     """Compare the looks with those that the results give."""
-    derived = {taken.stage.number: taken for taken in looks_taken(plan, results, started)}
+    derived = {taken.stage.number: taken for taken in looks_taken(plan, results, execution)}
     for look in looks:
         taken = derived.get(look.number)
         if taken is None:

@@ -17,6 +17,7 @@ from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.evidence.read_back import ReadBack
 from repro.compare.figures import Comparison
 from repro.compare.verdict.verdict import judged
+from repro.record.folder.execution import Execution
 from repro.record.result.results import Result
 from repro.suite.metrics import METRICS
 from repro.suite.model import MARGIN, Metric
@@ -38,7 +39,7 @@ def without_collector() -> Iterator[None]:
 @without_collector()
 def compare(
     plan: Plan, results: Sequence[Result], metric: Metric | None = None, baseline: Mapping[str, Any] | None = None,
-    started_ms: Mapping[str, float] | None = None, *, one_family: bool = False, pilot: bool = False,
+    execution: Execution | None = None, *, one_family: bool = False, pilot: bool = False,
 ) -> list[Comparison]:
     """Compare the declared contrast first, then every other cell with its baseline and, if processes vary, with one
     process of the same kind.
@@ -49,7 +50,7 @@ def compare(
     Args:
         metric: None: the declared contrast's, else the wall clock.
         baseline: factors that select the cells to compare against; None: the suite's.
-        started_ms: trial id -> its start, for finding drift; None: in the order of the plan.
+        execution: the starts of all trials, for blocks and drift; None: in the order of the plan.
         one_family: Holm over all contrasts, the declared one too: together they err in 5 %.
         pilot: the spread of the times is asked, whatever the qualities of a contest.
     """
@@ -59,15 +60,15 @@ def compare(
     chosen = metric or suite.metric
     index = CellIndex(plan.cells)
     first, contrasts = contrast_pairs(index, suite, baseline)
-    standing, spec = Standing(plan, results, started_ms), METRICS[chosen]
-    trials, doubts = by_cell(standing.used), drift.doubts(plan, standing.used, started_ms)
+    standing, spec = Standing(plan, results, execution), METRICS[chosen]
+    trials, doubts = by_cell(standing.used), drift.doubts(plan, standing.used, execution)
     found = judged([
         examine(index.cells[one], index.cells[other], trials[one], trials[other], ComparisonRequest(
             metric=chosen, primary=(one, other) == first and chosen == suite.metric and not one_family,
             planned=plan.design.common, margin=suite.margin, horizon=suite.horizon,
-            refusals=(*doubts.refusals(one, other), *(standing.waits if pilot else standing.refusals(one, spec))),
+            refusals=(*doubts.refusals(one, other, spec), *(standing.waits if pilot else standing.refusals(one, spec))),
             cautions=(*doubts.cautions(one, other), *(() if pilot else standing.cautions(one, other, spec))),
-            slots=doubts.slots(one, other),
+            slots=doubts.slots(one, other), apart=doubts.apart(one, other), carry=doubts.carry(one, other),
         ))
         for one, other in contrasts
     ])

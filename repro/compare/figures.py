@@ -112,6 +112,35 @@ class Estimate(Frozen):
     """All pairs have this value, so that it has no interval."""
 
 
+class CarryOver(Worded):
+    """What the trial before a trial does to its time, as the pairs of two cells show it.
+
+    The verdict is not adjusted for it: adjusting only where it looks clear would err in far more than 5 %.
+    """
+
+    kind: Literal["carry_over"] = "carry_over"
+    after_baseline: Estimate
+    """Time of a trial right after one of the baseline / right after one of the candidate."""
+    contained: float
+    """The factor by which the ratio of the comparison contains it."""
+    ratio: Estimate
+    """The ratio with a term for it in the model: free of it, and much less certain."""
+
+    @property
+    def clear(self) -> bool:
+        """Its interval excludes 1."""
+        found = self.after_baseline.interval
+        return found is not None and not found.low <= 1 <= found.high
+
+    def _words(self) -> str:
+        found, free = self.after_baseline, self.ratio
+        assert found.interval is not None and free.interval is not None, "made with both"
+        return (f"carry-over: a trial took {found.value:.3f} x as long right after the baseline as right after the "
+                f"candidate (95 % interval {found.interval.low:.3f} to {found.interval.high:.3f}), so the ratio is "
+                f"about {self.contained:.3f} x what the cells alone give; with a term for it the ratio is "
+                f"{free.value:.3f} ({free.interval.low:.3f} to {free.interval.high:.3f})")
+
+
 class Pair(Frozen):
     """Two trials with one seed, in the metric's own unit."""
 
@@ -273,6 +302,11 @@ class Comparison(Frozen):
     cautions: tuple[str, ...] = ()
     repeated: tuple[Repeated, ...] = ()
     """The cells of the two that have fewer trainings than trials; also among the cautions."""
+    carry_over: CarryOver | None = None
+    """What the trial before a trial does to its time; also among the cautions if it is clear. None: no clock is in the
+    metric, or the order cannot show it."""
+    left_out: tuple[int, ...] = ()
+    """Repeats whose two trials did not run in one block, which no figure with a clock counts."""
     adjusted: Adjusted | None = None
     """Adjustment of ratio, interval and p on a machine that drifted; the pairs are as measured."""
     differs: tuple[Difference, ...] = ()

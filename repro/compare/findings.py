@@ -45,7 +45,7 @@ class Findings:
     @cached_property
     def comparisons(self) -> tuple[Comparison, ...]:
         """Every verdict, the declared contrast first."""
-        return tuple(compare(self.record.plan, self.record.results, started_ms=self.record.started_ms))
+        return tuple(compare(self.record.plan, self.record.results, execution=self.record.execution))
 
     @property
     def primary(self) -> Comparison | None:
@@ -55,7 +55,7 @@ class Findings:
     @cached_property
     def effects(self) -> tuple[MainEffect, ...]:
         """The main effects that the suite asks for."""
-        return tuple(main_effects(self.record.plan, self.record.results, started_ms=self.record.started_ms))
+        return tuple(main_effects(self.record.plan, self.record.results, execution=self.record.execution))
 
     @cached_property
     def claims(self) -> tuple[Claim, ...]:

@@ -67,7 +67,7 @@ class Looks:
     def _take(self, stage: Stage) -> TakenLook | None:
         """Judge the primary contrast, write the look down and show it."""
         record = read_record(self.context.folder.root)
-        taken = take_look(record.plan, record.results, stage, record.started_ms)
+        taken = take_look(record.plan, record.results, stage, record.execution)
         if taken is None:
             return None
         line = taken.line().model_copy(update={"at_ms": float(round(time.time() * 1e3))})

@@ -65,8 +65,9 @@ def test_another_metric_and_all_comparisons(record: Record, tmp_path: Path) -> N
 
 
 def test_several_runs_against_several(record: Record, tmp_path: Path) -> None:
-    runs = [make_record(tmp_path / f"run {number}", f"{SUITE}master_seed: {number}\n") for number in range(4)]
-    named = ["\n".join(str(run.folder.root) for run in part) for part in (runs[:2], runs[2:])]
+    runs = [make_record(tmp_path / f"run {number}", f"{SUITE}master_seed: {number}\n", started_ms=1000 * number)
+            for number in range(4)]
+    named = ["\n".join(str(run.folder.root) for run in part) for part in ((runs[0], runs[3]), runs[1:3])]
     ran = Ran(tmp_path, run=named[0], against=named[1], fail_if="")
     assert ran.code == 0, ran.done.stderr
     assert ran.summary.startswith("### sample: ")

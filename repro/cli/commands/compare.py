@@ -41,7 +41,7 @@ def compare(
     Of two runs, the cells of the second are compared with the same cells of the first.
 
     Times of two runs get no verdict: a machine that is 1 % slower in one of them looks like a difference. Several runs
-    of each, made in turns, do: name those of the baseline with --against.
+    of each, made in turns (ABBA ABBA), do: name those of the baseline with --against.
 
     RUN may be a bundle, or a folder of published results. A ratio never mixes runs and published results.
 

@@ -35,7 +35,7 @@ from repro.core.errors import visible
 @click.option("--resume", type=PlaceParam(path_type=Path), metavar="RUN", help="Resume an interrupted run: run the "
               "missing trials of its own plan.")
 @click.option("--rerun-failed", "again", is_flag=True, help="With --resume: also rerun trials that crashed or hung, "
-              "each as a new attempt.")
+              "each as a new attempt; their pairs then count for metrics without a clock only.")
 @click.option("--force", is_flag=True, help="With --resume: resume even if the machine, code or plan have changed; the "
               "report says so.")
 @click.option("--budget", type=DurationParam(), metavar="TIME", help="For a sequential run: end at the last look "

@@ -171,7 +171,7 @@ def schema(what: str) -> None:
 @suite_argument
 @override_option
 @click.option("--from", "stored", type=PlaceParam(path_type=Path), metavar="RUN|BUNDLE",
-              help="Use a stored run instead of running anything: the repeats of each cell are split into two sides.")
+              help="Use the twins of a stored calibration, such as an interrupted one, instead of running anything.")
 @click.option("--cell", metavar="KEY=VALUE[,...]", help="Cells to run against themselves.  [default: the baseline of "
               "the primary contrast; with --from every cell]")
 @click.option("--pairs", type=click.IntRange(min=1), help="Pairs of each comparison, at least 6.  "
@@ -185,9 +185,10 @@ def calibrate(
     suite: str, overrides: tuple[str, ...], stored: Path | None, cell: str | None, pairs: int | None, nulls: int,
     to: Path | None, as_json: bool,
 ) -> None:
-    """Measure the false-positive rate of SUITE.
+    """Measure the false-positive rate of SUITE, and look for a bias of the harness.
 
-    Compares cells with themselves and counts how often the verdict is a difference.
+    Runs cells twice and compares them with themselves. Exit code 3 if too many verdicts are a difference, or one of the
+    two is favoured.
 
     \b
     Example: repro calibrate quickstart --nulls 5
@@ -197,9 +198,13 @@ def calibrate(
 
     source = read_source(suite, overrides)
     plan, wanted = expand(source, overrides), read_pattern(cell, "--cell") if cell is not None else None
-    found = calibration.replay(stored, plan, wanted, pairs, to) if stored is not None else \
-        calibration.calibrate(plan, source.text, wanted, pairs, nulls, to)
+    if stored is not None:
+        found = calibration.replay(stored, plan, wanted, pairs, to)
+    else:
+        click.echo(calibration.reach(plan, wanted, pairs, nulls), err=True)
+        found = calibration.calibrate(plan, source.text, wanted, pairs, nulls, to)
     answer(as_json, found.as_json(), found.text)
+    sys.exit(found.exit_code)
 
 
 @click.command()

@@ -130,7 +130,7 @@ def calibration_text(found: Calibration | None) -> str:
     """Return the measured false-positive rate of these verdicts, or that it is unknown."""
     if found is None:
         return "not calibrated: the false-positive rate of these verdicts was not measured on this machine"
-    return f"calibrated: {found.sentence()}"
+    return f"{found.word}: {found.sentence()}"
 
 
 def _details(item: Comparison) -> list[str]:

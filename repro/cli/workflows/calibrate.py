@@ -1,4 +1,4 @@
-"""Calibration of a suite: run cells against themselves, or split the repeats of a stored run."""
+"""Calibration of a suite: run cells against themselves, or use the twins of a stored run."""
 
 from __future__ import annotations
 
@@ -12,9 +12,19 @@ from repro.bundle.source import is_bundle, open_record
 from repro.cli.workflows.run import execute
 from repro.compare import factors_of
 from repro.compare.cells import CellIndex, primary_pair
-from repro.compare.design.calibration import FILE, Calibration, add, calibrated, nulls_of, place_for, twin_plan
+from repro.compare.design.calibration import (
+    FILE,
+    Calibration,
+    add,
+    calibration,
+    machine_of,
+    nulls_of,
+    place_for,
+    twin_plan,
+)
+from repro.compare.design.twins import ASSUMED, smallest_found
 from repro.core import pattern
-from repro.core.errors import UsageError
+from repro.core.errors import Exit, UsageError
 from repro.core.machine import detect
 from repro.record.folder import limits
 from repro.record.folder.store import Record, read_record
@@ -37,16 +47,22 @@ class Calibrated:
     left_out: tuple[str, ...]
     """Cells that gave no null, with the reason."""
 
+    @property
+    def exit_code(self) -> Exit:
+        return Exit.NOT_REPRODUCED if self.calibration.failures else Exit.DONE
+
     def as_json(self) -> dict[str, Any]:
         return {"calibration": self.calibration.model_dump(mode="json", by_alias=True), "added": self.added,
+                "failures": list(self.calibration.failures), "unfound": self.calibration.unfound,
                 "path": str(self.path), "run": str(self.run), "left_out": list(self.left_out)}
 
     def text(self) -> str:
-        lines = [f"{item.label}: {item.how}, {item.n} a side, {item.metric}: {item.verdict}"
+        lines = [f"{item.label}: {item.n} pairs, {item.metric}: {item.verdict}"
                  + (f", ratio {item.ratio:.4f}" if item.ratio is not None else "")
                  + (f", p = {item.p:.3g}" if item.p is not None else "") for item in self.calibration.nulls]
         lines += [f"no null: {text}" for text in self.left_out]
-        lines += ["", self.calibration.sentence(), f"machine: {self.calibration.machine}", f"file:    {self.path}",
+        lines += ["", f"{self.calibration.word}: {self.calibration.sentence()}", self.calibration.unfound,
+                  f"machine: {self.calibration.machine}", f"file:    {self.path}",
                   f"run:     {self.run}"]
         return "\n".join(lines)
 
@@ -66,6 +82,19 @@ def choose_cells(plan: Plan, wanted: dict[str, Any] | None) -> list[Cell]:
         known = "; ".join(cell.label for cell in plan.cells[:8])
         raise UsageError(f"--cell {shown}: matches no cell; cells: {known}")
     return found
+
+
+def reach(plan: Plan, wanted: dict[str, Any] | None, pairs: int | None, nulls: int) -> str:
+    """Say before anything runs what a calibration can find.
+
+    Raises:
+        UsageError: no cell matches.
+    """
+    count = nulls * len(choose_cells(plan, wanted))
+    total = count * _pairs(plan, pairs)
+    found = smallest_found(count, total, ASSUMED)
+    return (f"{count} comparison{'s' if count > 1 else ''} of twins, {total} pairs, find with 80 % probability {found} "
+            f"(ratios of pairs that vary by {100 * ASSUMED:g} %; in proportion for others); --nulls makes it finer")
 
 
 def calibrate(
@@ -93,7 +122,7 @@ def calibrate(
 
 
 def replay(run: Path, plan: Plan, wanted: dict[str, Any] | None, pairs: int | None, to: Path | None) -> Calibrated:
-    """Take nulls from a stored record: from its twins if it has any, else from the repeats of every cell, split in two.
+    """Take nulls from the twins of a stored calibration.
 
     Raises:
         UsageError: the record is of another suite, or no cell gives a null.
@@ -122,5 +151,6 @@ def _store(record: Record, cells: Sequence[Cell], suite: Suite, pairs: int, to: 
     nulls, problems = nulls_of(record, cells, suite.metric, pairs)
     if not nulls:
         raise UsageError(f"{run}: gives no comparison of a cell with itself: {problems[0]}")
-    found = add(to, calibrated(record, suite, record.plan.digest, nulls))
+    found = add(to, calibration(suite.suite, record.plan.digest, record.plan.method, machine_of(record.environment),
+                                nulls))
     return Calibrated(found, len(nulls), to, run, tuple(problems))

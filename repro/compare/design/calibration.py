@@ -1,46 +1,42 @@
 """A/A calibration: how often a comparison of a cell with itself reports a difference, although there is none.
 
-A null is one comparison, by the same code as any other, whose two sides are trials of one cell. Every reported
-difference on a null is wrong; their share, with Wilson's interval, is the harness's false-positive rate on a machine.
+A null is one comparison, by the same code as any other, of a cell with its twin: the same cell, run again with the same
+seeds, interleaved. Every reported difference on a null is wrong; their share, with Wilson's interval, is the harness's
+false-positive rate on a machine. A calibration fails if they are too many, or if the twins differ over all pairs
+(`repro.compare.design.twins`). Repeats of one cell dealt to two sides at random would hold their level on any machine,
+and so are no null.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import zlib
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field
 
 from repro import stats
 from repro.compare import Comparison, Pair, Verdict, contrast
+from repro.compare.design.twins import ASSUMED, BIAS_LEVEL, Bias, bias, fewest_wrong, smallest_found
 from repro.compare.evidence.evidence import NO_SPREAD
 from repro.compare.figures import Bounds
 from repro.core.errors import ReproError, UsageError
 from repro.core.files import read_model, write_model
 from repro.core.frozen import FORMAT, Formatted, Frozen
-from repro.core.random_streams import Streams
 from repro.record.environment.environment import Environment
 from repro.record.folder.store import Record
-from repro.record.result.results import Result
 from repro.suite.metrics import METRICS
-from repro.suite.model import Metric, Suite
+from repro.suite.model import Metric
 from repro.suite.planning.cell import Cell
 from repro.suite.planning.plan import Plan, planned_order
 
 DIFFERENT: tuple[Verdict, ...] = ("faster", "slower", "higher", "lower")
 LEAST_PAIRS = 6
 """Fewer pairs can never be significant: as nulls they would only make the rate look low."""
-LEAST_HALVES = 5
-"""Trials per side that the unpaired comparison needs."""
+TWINS = "twins"
 FILE = "calibration.json"
-
-How = Literal["twins", "drawn pairs", "halves"]
-"""twins: one cell run twice with the same seeds, interleaved. drawn pairs, halves: one cell's repeats, assigned to two
-sides at random."""
 
 
 class Null(Frozen):
@@ -51,7 +47,8 @@ class Null(Frozen):
     cell_id: str
     label: str
     metric: Metric
-    how: How
+    how: str = TWINS
+    """Older files hold other kinds, which do not count."""
     n: int
     """Trials per side."""
     ratio: float | None
@@ -64,10 +61,10 @@ class Null(Frozen):
         return self.verdict in DIFFERENT
 
     @property
-    def is_identical(self) -> bool:
-        """Both sides have the same figure in every pair: no harness could have found a difference."""
-        return bool(self.pairs) and all(math.isclose(pair.candidate, pair.baseline, rel_tol=NO_SPREAD)
-                                        for pair in self.pairs)
+    def is_void(self) -> bool:
+        """It cannot find a fault: no twins, or both have the same figure in every pair."""
+        return self.how != TWINS or (bool(self.pairs) and all(
+            math.isclose(pair.candidate, pair.baseline, rel_tol=NO_SPREAD) for pair in self.pairs))
 
 
 class Calibration(Formatted):
@@ -83,12 +80,43 @@ class Calibration(Formatted):
     rate: Bounds
     """Wilson interval of the false-positive rate."""
 
+    @cached_property
+    def bias(self) -> Bias | None:
+        """The second twins against the first; None: no pairs, or no spread."""
+        return bias([pair for item in self.nulls for pair in item.pairs])
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Faults of the harness on this machine; a harness without one has an entry in at most 5 % of calibrations."""
+        fewest, found = fewest_wrong(self.n), []
+        if fewest is not None and self.false_positives >= fewest:
+            found.append("more wrong verdicts than the promised 5 % give (exact binomial)")
+        if self.bias is not None and self.bias.p <= BIAS_LEVEL:
+            found.append("one of two equal cells is favoured")
+        return tuple(found)
+
+    @property
+    def word(self) -> str:
+        """`calibrated`, or that the calibration failed."""
+        return "calibration failed" if self.failures else "calibrated"
+
+    @property
+    def unfound(self) -> str:
+        """Say what these nulls could have found; less than that, they could not."""
+        pairs = sum(len(item.pairs) for item in self.nulls)
+        return (f"{smallest_found(self.n, pairs, self.bias.spread if self.bias else ASSUMED)} are found with 80 % "
+                "probability; less than that, or what acts on both twins alike, this could not have found")
+
     def sentence(self) -> str:
         """`1 of 24 comparisons of a cell with itself gave a difference: 4.2 % (95 % interval 0.7 % to 20.2 %)`."""
         low, high, share = (f"{value:.1%}".replace("%", " %")
                             for value in (self.rate.low, self.rate.high, self.false_positives / self.n))
-        return (f"{self.false_positives} of {self.n} comparisons of a cell with itself gave a difference: {share} "
+        rate = (f"{self.false_positives} of {self.n} comparisons of a cell with itself gave a difference: {share} "
                 f"({self.rate.level:.0%} interval {low} to {high})").replace("95% i", "95 % i")
+        twins = () if self.bias is None else (
+            f"second twin / first: {self.bias.ratio:.4f} ({100 * self.bias.interval.level:.0f} % interval "
+            f"{self.bias.interval.low:.4f} to {self.bias.interval.high:.4f}, p = {self.bias.p:.2g})",)
+        return "; ".join((rate, *twins, *self.failures))
 
 
 def machine_of(environment: Environment) -> str:
@@ -103,7 +131,7 @@ def calibration(suite: str, digest: str, method: str, machine: str, nulls: Itera
     Raises:
         UsageError: there is none.
     """
-    kept = tuple(sorted((item for item in nulls if not item.is_identical),
+    kept = tuple(sorted((item for item in nulls if not item.is_void),
                         key=lambda item: (item.source, item.cell_id)))
     if not kept:
         raise UsageError("no comparison of a cell with itself, so there is no rate")
@@ -142,11 +170,7 @@ def twin_plan(plan: Plan, cells: Sequence[Cell], pairs: int, nulls: int) -> Plan
 
 
 def nulls_of(record: Record, cells: Sequence[Cell], metric: Metric, pairs: int) -> tuple[list[Null], list[str]]:
-    """Return (the nulls of a record, why some cells gave none).
-
-    Twins are compared in groups of `pairs` seeds. The repeats of a cell without a twin are assigned to two sides once,
-    at random: a second assignment of the same trials would not be a new null. 12 repeats make pairs, 10 make halves.
-    """
+    """Return (the nulls of a record, why some cells gave none): twins are compared in groups of `pairs` seeds."""
     found: list[Null] = []
     problems: list[str] = []
     groups: dict[str, list[Cell]] = {}
@@ -155,7 +179,7 @@ def nulls_of(record: Record, cells: Sequence[Cell], metric: Metric, pairs: int) 
     source = f"{record.plan.digest[:16]}@{record.environment.started_ms:.0f}"
     for group in groups.values():
         made = _twins(record, group[0], group[1], metric, pairs, source) if len(group) > 1 else \
-            [_dealt(record, group[0], metric, source)]
+            ["it was run without a twin; `repro calibrate SUITE` runs both"]
         for item in made:
             if isinstance(item, str):
                 problems.append(f"{group[0].label}: {item}")
@@ -173,37 +197,19 @@ def _twins(record: Record, one: Cell, other: Cell, metric: Metric, pairs: int, s
         return [f"{len(shared)} seeds ran on both sides; a null requires {max(pairs, LEAST_PAIRS)}"]
     return [
         _null(one, contrast(other, one, [theirs[repeat] for repeat in group], [ours[repeat] for repeat in group],
-                            metric, primary=True), "twins", f"{source}#{group[0]}-{group[-1]}")
+                            metric, primary=True), f"{source}#{group[0]}-{group[-1]}")
         for group in groups
     ]
 
 
-def _dealt(record: Record, cell: Cell, metric: Metric, source: str) -> Null | str:
-    results = record.of_cell(cell.cell_id)
-    half = len(results) // 2
-    if half < LEAST_HALVES:
-        return f"{len(results)} repeats; splitting them into two sides requires at least {2 * LEAST_HALVES}"
-    generator = Streams(record.plan.master_seed, 0).generator("calibration", zlib.crc32(cell.cell_id.encode()))
-    dealt = [results[index] for index in generator.permutation(len(results))[:2 * half]]
-    paired = half >= LEAST_PAIRS
-    ours, theirs = _renumbered(dealt[:half]), _renumbered(dealt[half:])
-    found = contrast(cell, cell, ours, theirs, metric, primary=True, paired=paired)
-    return _null(cell, found, "drawn pairs" if paired else "halves", source)
-
-
-def _renumbered(results: Sequence[Result]) -> list[Result]:
-    """Return trials with the seeds of the other side: any two trials of one cell differ by chance only."""
-    return [item.model_copy(update={"repeat": number, "hashes": {}}) for number, item in enumerate(results)]
-
-
-def _null(cell: Cell, found: Comparison, how: How, source: str) -> Null | str:
+def _null(cell: Cell, found: Comparison, source: str) -> Null | str:
     if found.p is None:
         return f"no verdict was possible: {found.because}"
     made = Null(
-        source=source, cell_id=cell.cell_id, label=cell.plain_label, metric=found.metric, how=how,
+        source=source, cell_id=cell.cell_id, label=cell.plain_label, metric=found.metric,
         n=found.n, ratio=found.ratio, p=found.p, verdict=found.verdict, pairs=found.pairs,
     )
-    return made if not made.is_identical else (
+    return made if not made.is_void else (
         f"both sides have exactly the same {METRICS[made.metric].noun} in all {made.n} pairs: figures without chance "
         "cannot show how often chance looks like a difference")
 
@@ -274,13 +280,6 @@ def _fitting(path: Path, record: Record) -> Calibration | None:
         return None
     found = read_model(path, Calibration)
     fits = (found.suite_digest == record.plan.digest and found.machine == machine_of(record.environment))
-    if not fits or all(item.is_identical for item in found.nulls):
+    if not fits or all(item.is_void for item in found.nulls):
         return None
-    if not any(item.is_identical for item in found.nulls):
-        return found
     return calibration(found.suite, found.suite_digest, found.method, found.machine, found.nulls)
-
-
-def calibrated(record: Record, suite: Suite, digest: str, nulls: Sequence[Null]) -> Calibration:
-    """Return the nulls of one record as a calibration."""
-    return calibration(suite.suite, digest, record.plan.method, machine_of(record.environment), nulls)

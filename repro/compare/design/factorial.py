@@ -29,6 +29,7 @@ from repro.compare.evidence.repeated import repeated_in
 from repro.compare.figures import Repeated, bounds
 from repro.compare.verdict.family import ALPHA
 from repro.compare.verdict.verdict import judged
+from repro.record.folder.execution import Execution
 from repro.record.result.remarks import joined
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
@@ -114,14 +115,14 @@ class _Pair:
 
 def main_effects(
     plan: Plan, results: Sequence[Result], metric: Metric | None = None, baseline: Mapping[str, Any] | None = None,
-    started_ms: Mapping[str, float] | None = None,
+    execution: Execution | None = None,
 ) -> list[MainEffect]:
     """Return the main effects that the suite asks for; none for a calibration, whose cells come twice.
 
     Args:
         metric: None: the declared contrast's, else the wall clock.
         baseline: factors that select the levels to compare against; None: the suite's.
-        started_ms: trial id -> its start, for finding drift; None: in the order of the plan.
+        execution: the starts of all trials, for blocks and drift; None: in the order of the plan.
     """
     suite = plan.suite
     if not suite.contrasts or plan.has_twins:
@@ -129,8 +130,8 @@ def main_effects(
     factors = Factors(plan.cells, suite)
     wanted = suite.baseline if baseline is None else baseline
     matches = [match for name in suite.contrasts for match in factors.matches(name, wanted)]
-    standing = Standing(plan, results, started_ms)
-    doubts = drift.doubts(plan, standing.used, started_ms)
+    standing = Standing(plan, results, execution)
+    doubts = drift.doubts(plan, standing.used, execution)
     trials = by_cell(standing.used)
     asked = ComparisonRequest(metric=metric or suite.metric, planned=plan.design.common, margin=suite.margin,
                               horizon=suite.horizon, refusals=standing.waits)
@@ -168,8 +169,9 @@ def _measure(
              for key, cells in match.cells.items()}
     pairs = {key: pair for key, pair in every.items() if not pair.failed}
     names = tuple((one.cell_id, other.cell_id) for one, other in (pair.cells for pair in pairs.values()))
-    asked = replace(asked, refusals=(*asked.refusals, *_first(doubts.refusals(*name) for name in names)),
-                    cautions=_first(doubts.cautions(*name) for name in names), slots=_slots(names, doubts))
+    asked = replace(asked, refusals=(*asked.refusals, *_first(doubts.refusals(*name, asked.scale) for name in names)),
+                    cautions=_first(doubts.cautions(*name) for name in names), slots=_slots(names, doubts),
+                    apart=frozenset().union(*(doubts.apart(*name) for name in names)))
     designs = {design_of(cell) for pair in pairs.values() for cell in pair.cells}
     design = designs.pop() if len(designs) == 1 else None
     sides = [pool([side.results for side in found]) for found in (

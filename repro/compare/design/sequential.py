@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from repro.compare.cells import CellIndex, primary_pair
@@ -11,9 +11,11 @@ from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.evidence.stage import Stage
 from repro.compare.figures import DECIDED, Advice, Comparison, LookPlace, TimeSplit
 from repro.compare.verdict.verdict import judged
+from repro.record.folder.execution import Execution
 from repro.record.folder.ledger import Decision, Look
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
+from repro.suite.metrics import METRICS
 from repro.suite.planning.plan import Plan
 from repro.suite.sequential import SequentialDesign
 
@@ -69,11 +71,11 @@ def stages(plan: Plan) -> list[Stage]:
 
 
 def looks_taken(
-    plan: Plan, results: Sequence[Result], started_ms: Mapping[str, float] | None = None
+    plan: Plan, results: Sequence[Result], execution: Execution | None = None
 ) -> Iterator[TakenLook]:
     """Yield every look that the results allow, up to the one that ends the run."""
     for stage in stages(plan):
-        found = take_look(plan, results, stage, started_ms)
+        found = take_look(plan, results, stage, execution)
         if found is None:
             return
         yield found
@@ -82,7 +84,7 @@ def looks_taken(
 
 
 def take_look(
-    plan: Plan, results: Sequence[Result], stage: Stage, started_ms: Mapping[str, float] | None = None
+    plan: Plan, results: Sequence[Result], stage: Stage, execution: Execution | None = None
 ) -> TakenLook | None:
     """Judge the primary contrast with the pairs of one look; None: some of them have not run.
 
@@ -95,11 +97,11 @@ def take_look(
     sides = [[item for item in known if item.cell_id == name] for name in pair]
     if any({item.repeat for item in side} != set(range(stage.n)) for side in sides):
         return None
-    doubts = drift.doubts(plan, known, started_ms)
+    doubts = drift.doubts(plan, known, execution)
     found = judged([examine(index.cells[pair[0]], index.cells[pair[1]], sides[0], sides[1], ComparisonRequest(
         metric=plan.suite.metric, primary=True, planned=stage.n, margin=plan.suite.margin, horizon=plan.suite.horizon,
-        refusals=doubts.refusals(*pair), cautions=doubts.cautions(*pair), slots=doubts.slots(*pair),
-        stage=stage,
+        refusals=doubts.refusals(*pair, METRICS[plan.suite.metric]), cautions=doubts.cautions(*pair),
+        slots=doubts.slots(*pair), apart=doubts.apart(*pair), carry=doubts.carry(*pair), stage=stage,
     ))])[0]
     return TakenLook(stage, found, _decision(found, stage, [item for side in sides for item in side]))
 
@@ -113,7 +115,7 @@ def _decision(found: Comparison, stage: Stage, trials: Sequence[Result]) -> Deci
 
 
 def last_look(
-    plan: Plan, results: Sequence[Result], started_ms: Mapping[str, float] | None
+    plan: Plan, results: Sequence[Result], execution: Execution | None
 ) -> TakenLook | None:
     """Return the last look that was taken, or the first that ends the run.
 
@@ -121,11 +123,11 @@ def last_look(
     too: of its hundreds of looks those before an open one need not be taken again.
     """
     if not plan.design.anytime:
-        taken = list(looks_taken(plan, results, started_ms))
+        taken = list(looks_taken(plan, results, execution))
         return taken[-1] if taken else None
     found: TakenLook | None = None
     for stage in reversed(stages(plan)):
-        earlier = take_look(plan, results, stage, started_ms)
+        earlier = take_look(plan, results, stage, execution)
         if found is not None and (earlier is None or earlier.decision != "settled"):
             return found
         found = earlier if earlier is not None else found

@@ -1,4 +1,4 @@
-"""Doubts about how a run was made: a machine that drifts, an order that was not kept.
+"""Doubts about how a run was made: a machine that drifts, blocks that were not kept.
 
 Cells take turns in blocks of one seed, in an order drawn for each run, so a machine that slows down slows no cell more
 than another on average. The test compares seconds per sample with the order of execution. Seeds are drawn
@@ -15,33 +15,31 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Literal
 
 import numpy as np
 
 from repro import stats
+from repro.compare.evidence.blocks import Blocks, blocks_of
+from repro.compare.evidence.carry_over import Carry
+from repro.record.folder.execution import Execution
 from repro.record.result.results import Result, figure
 from repro.stats.interval import from_log
-from repro.suite.metrics import DEFAULT, METRICS
+from repro.suite.metrics import DEFAULT, METRICS, MetricSpec
 from repro.suite.planning.plan import Plan
 
-Severity = Literal["warn", "refuse"]
 ALPHA = 0.05
 LEAST = 5
 """Fewest trials that can show a trend (four have 4! orders: p is 2/24 at least)."""
 FLAT = 1e-9
 """Range of log times below which all differences are rounding."""
-TOLERATED = 0.2
-"""Share of a cell's trials that may run outside their block (reruns) with its pairs still interleaved."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caution:
-    """A fact that a reader of a verdict must know, or that forbids the verdict."""
+    """A fact that a reader of a verdict must know."""
 
     cell_id: str | None
     """None: the whole run."""
-    severity: Severity
     text: str
 
 
@@ -79,47 +77,29 @@ class _Placed:
     log_seconds: float
 
 
-def doubts(plan: Plan, results: Sequence[Result], started_ms: Mapping[str, float] | None = None) -> Doubts:
+def doubts(plan: Plan, results: Sequence[Result], execution: Execution | None = None) -> Doubts:
     """Return the doubts that the order of execution raises, with the drift of the run.
 
-    1. A cell with more than half of its trials outside their blocks has no verdict: a change of the machine between it
-       and the others would look like a difference, which no test within a cell could detect.
-    2. A cell with more than `TOLERATED` outside has none if its times follow the order (Holm over all cells).
-    3. A run, or a cell, whose times follow the order although blocks were kept gets a warning; for the trend
-       of a run the ratios of its pairs are adjusted.
+    A run, or a cell, whose times follow the order of execution gets a warning; for the trend of a run the ratios of its
+    pairs are adjusted. Only repeats whose trials all ran in one block show that trend.
 
     Args:
-        started_ms: trial id -> its start, from the ledger; without it, or if starts are equal, the order of the plan
-            counts, which the runner follows.
+        execution: the starts of all trials, from the ledger; without them the order of the plan counts, which the
+            runner follows.
     """
-    by_cell = _in_order(plan, results, started_ms or {})
-    apart = _apart(by_cell)
-    whole = _run_drift(plan, by_cell, apart)
-    return Doubts(_cautions(plan, by_cell, apart, whole), whole)
+    blocks = blocks_of(plan, results, execution)
+    by_cell = _in_order(blocks.order)
+    whole = _run_drift(by_cell, blocks.broken)
+    return Doubts(_cautions(plan, by_cell, whole), blocks, whole)
 
 
-def _cautions(
-    plan: Plan, by_cell: Mapping[str, Sequence[_Placed]], apart: Mapping[str, float], whole: Drift | None
-) -> list[Caution]:
-    labels = {cell.cell_id: cell.label for cell in plan.cells}
-    found = [
-        Caution(cell, "refuse", f"{labels[cell]}: {_percent(share, 0)} of its trials ran at a different time from "
-                                "the others of their seed, so a change of the machine looks the same as a difference")
-        for cell, share in apart.items() if share > 0.5
-    ]
+def _cautions(plan: Plan, by_cell: Mapping[str, Sequence[_Placed]], whole: Drift | None) -> list[Caution]:
     if whole is not None:
-        return [*found, Caution(None, "warn", f"the machine drifted during the run: {whole.words}; ratios of times are "
-                                "adjusted for the places of their trials in the order of execution")]
-    for cell, trend in _cell_trends(by_cell).items():
-        if apart.get(cell, 0.0) > 0.5:
-            continue
-        if apart.get(cell, 0.0) > TOLERATED:
-            text = (f"{labels[cell]}: {trend}, and {_percent(apart[cell], 0)} of its trials ran at a different time "
-                    "from the others of their seed, so pairs do not share the drift")
-            found.append(Caution(cell, "refuse", text))
-        else:
-            found.append(Caution(cell, "warn", f"{labels[cell]}: {trend}; a ratio is an average over this change"))
-    return found
+        return [Caution(None, f"the machine drifted during the run: {whole.words}; ratios of times are "
+                              "adjusted for the places of their trials in the order of execution")]
+    labels = {cell.cell_id: cell.label for cell in plan.cells}
+    return [Caution(cell, f"{labels[cell]}: {trend}; a ratio is an average over this change")
+            for cell, trend in _cell_trends(by_cell).items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +107,26 @@ class Doubts:
     """The cautions of a run, looked up for pairs of cells."""
 
     found: Sequence[Caution]
+    blocks: Blocks
     drift: Drift | None = None
 
-    def refusals(self, candidate: str, baseline: str) -> tuple[str, ...]:
-        """Return why these two cells get no verdict."""
-        return self._texts((None, candidate, baseline), "refuse")
+    def refusals(self, candidate: str, baseline: str, spec: MetricSpec) -> tuple[str, ...]:
+        """Return why these two cells get no verdict by this metric."""
+        text = self.blocks.selected(candidate, baseline) if spec.clocked else ""
+        return (text,) if text else ()
 
     def cautions(self, candidate: str, baseline: str) -> tuple[str, ...]:
         """Return the cautions about their verdict."""
-        return self._texts((None, candidate, baseline), "warn")
+        return tuple(dict.fromkeys(item.text for cell_id in (None, candidate, baseline) for item in self.found
+                                   if item.cell_id == cell_id))
+
+    def apart(self, candidate: str, baseline: str) -> frozenset[int]:
+        """Return the repeats whose two trials did not run in one block."""
+        return self.blocks.apart(candidate, baseline)
+
+    def carry(self, candidate: str, baseline: str) -> Carry:
+        """Return what the start before each trial of two cells could do to their ratios."""
+        return Carry.of(candidate, baseline, self.blocks.before)
 
     def slots(self, candidate: str, baseline: str) -> Slots | None:
         """Return how far apart the trials of each pair of two cells ran, if the machine drifted."""
@@ -144,10 +135,6 @@ class Doubts:
         ours, theirs = self.drift.places.get(candidate, {}), self.drift.places.get(baseline, {})
         return Slots(self.drift.per_place, {repeat: ours[repeat] - theirs[repeat] for repeat in ours
                                             if repeat in theirs})
-
-    def _texts(self, cells: tuple[str | None, ...], severity: Severity) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(item.text for cell_id in cells for item in self.found
-                                   if (item.cell_id, item.severity) == (cell_id, severity)))
 
 
 def _percent(share: float, digits: int) -> str:
@@ -163,47 +150,27 @@ def seconds_per_sample(result: Result) -> float | None:
     return value if value is not None and math.isfinite(value) and value > 0 else None
 
 
-def _in_order(plan: Plan, results: Sequence[Result], started_ms: Mapping[str, float]) -> dict[str, list[_Placed]]:
+def _in_order(results: Sequence[Result]) -> dict[str, list[_Placed]]:
     """Return cell -> its trials with a time, in order of execution; places count the trials of the whole run."""
-    planned = {(plan.cells[index].cell_id, repeat): place for place, (index, repeat) in enumerate(plan.order)}
-    known = [item for item in results if (item.cell_id, item.repeat) in planned]
-    complete = all(item.trial_id in started_ms for item in known)
-    known.sort(key=lambda item: (started_ms[item.trial_id] if complete else 0.0, planned[item.cell_id, item.repeat]))
     found: dict[str, list[_Placed]] = {}
-    for place, item in enumerate(known):
+    for place, item in enumerate(results):
         seconds = seconds_per_sample(item)
         if seconds is not None:
             found.setdefault(item.cell_id, []).append(_Placed(place, item.repeat, math.log(seconds)))
     return found
 
 
-def _apart(by_cell: Mapping[str, Sequence[_Placed]]) -> dict[str, float]:
-    """Return cell -> share of its trials that ran further from the middle of their seed's block than a block is long.
-
-    Only cells with such a trial are in it; an empty result means that blocks were kept throughout.
-    """
-    places: dict[int, list[int]] = {}
-    for ran in (ran for trials in by_cell.values() for ran in trials):
-        places.setdefault(ran.repeat, []).append(ran.place)
-    middles = {repeat: median(found) for repeat, found in places.items()}
-    shares = {
-        cell: sum(abs(ran.place - middles[ran.repeat]) > max(1, len(by_cell) - 1) for ran in trials) / len(trials)
-        for cell, trials in by_cell.items()
-    }
-    return {cell: share for cell, share in shares.items() if share > 0}
-
-
-def _run_drift(plan: Plan, by_cell: Mapping[str, Sequence[_Placed]], apart: Mapping[str, float]) -> Drift | None:
-    """Return the drift of all cells: each block's mean residual (log time less the cell's mean) against its order."""
+def _run_drift(by_cell: Mapping[str, Sequence[_Placed]], broken: frozenset[int]) -> Drift | None:
+    """Return the drift of all cells: each whole block's mean residual (log time less the cell's mean) against its
+    order."""
     from scipy.stats import theilslopes
 
-    if any(share > TOLERATED for share in apart.values()):
-        return None
     residuals: dict[int, list[float]] = {}
     places: dict[int, list[int]] = {}
     for trials in by_cell.values():
-        level = fmean(ran.log_seconds for ran in trials)
-        for ran in trials:
+        kept = [ran for ran in trials if ran.repeat not in broken]
+        level = fmean(ran.log_seconds for ran in kept) if kept else 0.0
+        for ran in kept:
             residuals.setdefault(ran.repeat, []).append(ran.log_seconds - level)
             places.setdefault(ran.repeat, []).append(ran.place)
     middles = {repeat: median(found) for repeat, found in places.items()}

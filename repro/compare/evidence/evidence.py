@@ -11,13 +11,14 @@ import numpy as np
 
 from repro import stats
 from repro.compare.cells import ComparedCell, design_of
+from repro.compare.evidence.carry_over import Carry
 from repro.compare.evidence.drift import Slots
 from repro.compare.evidence.grid import Grid, grid_of
 from repro.compare.evidence.missed import Missed, missed
 from repro.compare.evidence.pairing import CellTrials, Observed, cell_trials, mismatch, pairs_of
 from repro.compare.evidence.repeated import one_of_each, repeated_in
 from repro.compare.evidence.stage import Stage, missed_p, stage_figures
-from repro.compare.figures import Adjusted, Advice, Estimate, Pair, Repeated, TimeSplit, bounds
+from repro.compare.figures import Adjusted, Advice, CarryOver, Estimate, Pair, Repeated, TimeSplit, bounds
 from repro.record.result.status import meaning
 from repro.suite.design import FULL_BUDGET, JUDGES
 from repro.suite.metrics import METRICS, MetricSpec
@@ -25,6 +26,7 @@ from repro.suite.model import MARGIN, Metric
 
 NO_SPREAD = 1e-12
 """Standard deviation of log ratios below which it is only rounding."""
+NO_CARRY = Carry()
 _MISSING = Advice(kind="missing_pairs")
 
 
@@ -47,6 +49,10 @@ class ComparisonRequest:
     withhold: bool = True
     """Without a verdict, give no figures either; False for published results, whose rules show them."""
     cautions: tuple[str, ...] = ()
+    apart: frozenset[int] = frozenset()
+    """Repeats whose two trials did not run in one block: no figure with a clock counts them."""
+    carry: Carry = NO_CARRY
+    """How much of a carry-over is in each pair."""
     stage: Stage | None = None
     """The look at which a sequential design judges it; None: a fixed number of pairs."""
 
@@ -84,6 +90,9 @@ class Evidence:
     missed: Missed | None = None
     grid: Grid | None = None
     """For a metric known at evaluations only: what the evaluation grids leave open."""
+    left_out: tuple[int, ...] = ()
+    """Repeats that are left out because their two trials did not run in one block."""
+    carry_over: CarryOver | None = None
     repeated: tuple[Repeated, ...] = ()
     """Which of the two cells have fewer trainings than trials."""
 
@@ -178,15 +187,43 @@ def examine(
         return replace(base, refusal=f"{unlike.text}, so they are not a pair",
                        welch=None if unlike.hash_name == "data" or ours.without or theirs.without
                        else _unpaired_figure(stats.welch_ratio, ours, theirs))
+    return _with_carry_over(_paired(_in_blocks(base)))
+
+
+def _in_blocks(base: Evidence) -> Evidence:
+    """Return it with its pairs; of a metric with a clock without those whose two trials did not run in one block.
+
+    A failed trial stays, and forbids the ratio until it has run again.
+    """
+    ours, theirs = base.ours, base.theirs
+    apart = base.asked.apart if base.asked.scale.clocked else frozenset()
+    left_out = tuple(sorted(repeat for repeat in apart & ours.results.keys() & theirs.results.keys()
+                            if all(meaning(side.results[repeat].status).counts for side in (ours, theirs))))
+    if left_out:
+        ours, theirs = (side.only(side.results.keys() - set(left_out)) for side in (ours, theirs))
+        text = (f"{len(left_out)} of {base.ours.n} pairs left out (repeat {', '.join(map(str, left_out[:8]))}"
+                f"{', ...' if len(left_out) > 8 else ''}): their two trials did not run in one block, but with other "
+                "trials or a pause of the run between them, so a change of the machine would look like a difference")
+        base = replace(base, asked=replace(base.asked, cautions=(*base.asked.cautions, text)))
     pairs = pairs_of(ours, theirs)
-    return _paired(replace(base, pairs=pairs, n=len(pairs), floor=stats.sign_flip_floor(max(1, len(pairs)))))
+    return replace(base, ours=ours, theirs=theirs, pairs=pairs, n=len(pairs), left_out=left_out,
+                   floor=stats.sign_flip_floor(max(1, len(pairs))))
+
+
+def _with_carry_over(base: Evidence) -> Evidence:
+    """Return it with the estimate of the carry-over, and with a caution if that is clear."""
+    if base.refusal or base.ratio is None or not base.asked.scale.clocked:
+        return base
+    found = base.asked.carry.estimate(base.judged_pairs, base.asked.scale.drift_sign)
+    cautions = (*base.asked.cautions, found.words) if found is not None and found.clear else base.asked.cautions
+    return replace(base, carry_over=found, asked=replace(base.asked, cautions=cautions))
 
 
 def _paired(base: Evidence) -> Evidence:
     asked = base.asked
     if lost := _lost(base):
         return lost
-    have = len(base.ours.results.keys() & base.theirs.results.keys())
+    have = len(base.ours.results.keys() & base.theirs.results.keys()) + len(base.left_out)
     early = "" if asked.planned is None or have >= asked.planned else (
         f"{have} of {asked.planned} planned pairs have run; no verdict before all have")
     base = _of_trainings(base)
@@ -196,7 +233,8 @@ def _paired(base: Evidence) -> Evidence:
         found = _with_missed(base)
         return replace(found, refusal=early) if early and not found.refusal else found
     if base.n < 2:
-        text = f"{base.n} pair{'s' if base.n != 1 else ''} with one seed; an interval needs two, significance six"
+        where = "in one block" if base.left_out else "with one seed"
+        text = f"{base.n} pair{'s' if base.n != 1 else ''} {where}; an interval needs two, significance six"
         return replace(base, refusal=early or text, advice=_MISSING if early else Advice(kind="more_pairs", n=6))
     found = _ratios(base)
     return replace(found, refusal=early or _outside(base), advice=_MISSING if early else None)

@@ -152,8 +152,8 @@ def _check_metric(metric: Metric, records: Sequence[Record]) -> None:
 
 def _one(record: Record, metric: Metric | None, baseline: str | None, one_family: bool) -> Compared:
     pattern = read_pattern(baseline) if baseline is not None else None
-    found = compare(record.plan, record.results, metric, pattern, record.started_ms, one_family=one_family)
-    effects = main_effects(record.plan, record.results, metric, pattern, record.started_ms)
+    found = compare(record.plan, record.results, metric, pattern, record.execution, one_family=one_family)
+    effects = main_effects(record.plan, record.results, metric, pattern, record.execution)
     return replace(_compared([record], found, metric), effects=tuple(effects),
                    convergence=tuple(check(record.plan, record.results)))
 

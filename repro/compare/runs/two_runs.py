@@ -23,7 +23,8 @@ from repro.suite.planning.plan import Plan
 
 SEPARATE = "each run has its own state of the machine"
 TWO_RUNS = ("two separate runs are not pairs: a machine 1 % slower in one of them looks like a difference; put both "
-            "cells into one suite, whose trials take turns, or give five runs of each, made in turns, with --against")
+            "cells into one suite, whose trials take turns, or give five runs of each, made in turns (ABBA), with "
+            "--against")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +137,9 @@ def _cautions(first: Ran, second: Ran) -> tuple[str, ...]:
 
 UNIT = ("each figure is the geometric mean of one run's trials: the run is the unit, because its trials share the "
         "state of the machine")
+ABBA = "make them in couples, one run of each side, whose order changes from couple to couple: ABBA ABBA ..."
 NOT_IN_TURNS = ("the runs of the two sides were not made in turns, so a change of the machine meanwhile looks like a "
-                "difference; make them alternately, one of each side after the other")
+                f"difference; {ABBA}")
 
 
 def versus_several(
@@ -147,13 +149,16 @@ def versus_several(
 
     Trials of one run share the state of the machine, so they are no independent sample of what runs differ by. Each run
     gives one figure a cell, the geometric mean of its trials. Welch's test on their logs compares the two sets of runs.
-    It holds only if a change of the machine over time meets both sides alike, that is if the runs were made in turns.
-    If most runs of one side came first, such a change looks like a difference, and there is no verdict.
+    It holds only if a change of the machine over time, and whatever makes the second of two runs slower, meets both
+    sides alike: see `require_turns`.
 
     Raises:
-        UsageError: the suite digests or the methods differ without `force`, or a cell is not in every run.
+        UsageError: the suite digests or the methods differ without `force`, a cell is not in every run, or a clock is
+            in the metric and the order of the runs gives one side an advantage.
     """
     every = [*before, *after]
+    if METRICS[metric or after[0].plan.suite.metric].clocked:
+        require_turns(before, after)
     cautions = dict.fromkeys((UNIT, *(text for other in every[1:] for text in forced(every[0], other, force))))
     plan = after[0].plan
     chosen = metric or plan.suite.metric
@@ -161,7 +166,6 @@ def versus_several(
                                                 for run in every)]
     if not cells:
         raise UsageError("the runs have no cell in common")
-    doubts = (NOT_IN_TURNS,) if METRICS[chosen].clocked and not in_turns(before, after) else ()
     words = ["1 run" if len(side) == 1 else f"{len(side)} runs" for side in (before, after)]
     claimed = [(run.name, Standing(run.plan, run.results)) for run in after]
     return judged([
@@ -171,7 +175,7 @@ def versus_several(
             _means(after, cell, METRICS[chosen]), _means(before, cell, METRICS[chosen]),
             ComparisonRequest(
                 metric=chosen, margin=plan.suite.margin, paired=False, withhold=False, cautions=tuple(cautions),
-                refusals=(*doubts, *_lacking(every, cell, METRICS[chosen]),
+                refusals=(*_lacking(every, cell, METRICS[chosen]),
                           *(f"{name}: {text}" for name, standing in claimed
                             for text in standing.unclaimed(cell.cell_id, METRICS[chosen])))),
         )
@@ -179,23 +183,30 @@ def versus_several(
     ])
 
 
-def in_turns(before: Sequence[Ran], after: Sequence[Ran]) -> bool:
-    """Return True if the runs alternate in time; False if a start is unknown.
+def require_turns(before: Sequence[Ran], after: Sequence[Ran]) -> None:
+    """Require that the order of the runs in time favours no side.
 
-    After every run, each side has made its share of the runs so far, to within less than one run. With equal numbers
-    that is one run of each side in every two, in either order: ABABAB or ABBABA, not AABB.
+    The runs are couples of one run of each side, and each side is equally often the first of its couple, or once more
+    if the number of couples is odd: ABBA BAAB. Then a steady change of the machine, and whatever makes the second run
+    of two slower (heat, a cache, a full disk), is the same for both sides; it only widens the interval.
+
+    Raises:
+        UsageError: the order is another one, or a start is unknown.
     """
-    known = [(run.environment.started_ms, number) for number, side in enumerate((before, after)) for run in side
-             if run.environment is not None]
-    total = len(before) + len(after)
-    if len(known) < total:
-        return False
-    later, made = len(after), 0
-    for place, (_, number) in enumerate(sorted(known), 1):
-        made += number
-        if abs(made * total - place * later) >= total:
-            return False
-    return True
+    order = turns(before, after)
+    couples = [order[place:place + 2] for place in range(0, len(order), 2)]
+    if not order or any(len(set(couple)) < 2 for couple in couples):
+        raise UsageError(f"{NOT_IN_TURNS}{f' (they were made {order})' if order else ''}")
+    if abs(couples.count("AB") - couples.count("BA")) > 1:
+        raise UsageError(f"the runs alternate {order}: whatever makes the second run of two slower looks like a "
+                         "difference; make them ABBA")
+
+
+def turns(before: Sequence[Ran], after: Sequence[Ran]) -> str:
+    """Return the order in which the runs were made, A for one of `before`; "" if a start is unknown."""
+    known = [(run.environment.started_ms, name) for name, side in zip("AB", (before, after), strict=True)
+             for run in side if run.environment is not None]
+    return "".join(name for _, name in sorted(known)) if len(known) == len(before) + len(after) else ""
 
 
 def _lacking(runs: Sequence[Ran], cell: Cell, spec: MetricSpec) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from repro.core.files import read_bounded, read_model
 from repro.core.frozen import Frozen
 from repro.record.environment.differences import DifferenceKind, Nodes
 from repro.record.environment.environment import Environment
+from repro.record.folder.execution import Execution
 from repro.record.folder.ledger import (
     Attempt,
     Incident,
@@ -170,11 +171,9 @@ class Record:
         return next(cell for cell in self.plan.cells if cell.cell_id == cell_id)
 
     @property
-    def started_ms(self) -> dict[str, float]:
-        """Trial id -> the start of the attempt that its result is of, if the ledger has it."""
-        starts = {(item.trial_id, item.attempt): item.started_ms for item in self.attempts}
-        return {item.trial_id: starts[item.trial_id, item.attempt] for item in self.results
-                if (item.trial_id, item.attempt) in starts}
+    def execution(self) -> Execution:
+        """All starts of trials, and where the run was resumed."""
+        return Execution(self.attempts, tuple(item.at_ms for item in self.incidents if item.kind == "resumed"))
 
     def due(self) -> list[Trial]:
         """Return the planned trials that this record has or lacks: those after the end of a sequential run are neither.

@@ -1,18 +1,21 @@
-"""A/A calibration: nulls from twins and from stored repeats, the rate, and where it is kept."""
+"""A/A calibration: nulls from twins, their rate and their bias, what they can find, and where they are kept."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import Result as Outcome
+from scipy.stats import binom
 
 from repro import stats
 from repro.cli.workflows import calibrate
 from repro.compare import Pair
-from repro.compare.design import calibration
+from repro.compare.design import calibration, twins
 from repro.compare.design.calibration import (
     Calibration,
     Null,
@@ -30,9 +33,9 @@ from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.suite.model import METHOD, Trial
 from repro.suite.planning.plan import Plan
-from tests.in_process import called, succeeded
+from tests.in_process import called
 from tests.plans import planned
-from tests.records import SUITE, Course, make_record, sample_environment
+from tests.records import SUITE, Course, make_record, sample_environment, write_record
 
 MACHINE = Machine("cpu", 0, 2)
 ONE = "ddp-p1-b64"
@@ -105,38 +108,6 @@ def test_unsuitable_calibrations_are_refused(tmp_path: Path, pairs: int, nulls: 
         twin_plan(plan, [plan.cells[0]], pairs, nulls)
 
 
-def test_twelve_repeats_make_pairs_ten_make_halves_nine_make_nothing(tmp_path: Path):
-    for seeds, how, n in ((12, "drawn pairs", 6), (10, "halves", 5)):
-        record = record_of(tmp_path, seeds)
-        nulls, problems = nulls_of(record, record.plan.cells, "tta_wall", 6)
-        assert [(item.how, item.n) for item in nulls] == [(how, n)] * 4
-        assert problems == []
-    record = record_of(tmp_path, 9)
-    nulls, problems = nulls_of(record, record.plan.cells, "tta_wall", 6)
-    assert nulls == []
-    assert problems[0].endswith("9 repeats; splitting them into two sides requires at least 10")
-
-
-def test_a_deal_uses_every_trial_once_and_is_always_the_same(tmp_path: Path):
-    record = record_of(tmp_path, 12)
-    first, _ = nulls_of(record, record.plan.cells, "tta_wall", 6)
-    again, _ = nulls_of(record, record.plan.cells, "tta_wall", 6)
-    assert first == again
-    for item in first:
-        dealt = sorted(value for pair in item.pairs for value in (pair.candidate, pair.baseline))
-        assert dealt == sorted(result.tta_wall for result in record.of_cell(item.cell_id))
-
-
-def test_cells_that_crashed_give_no_null_and_say_why(tmp_path: Path):
-    def course(trial: Trial) -> Course:
-        return Course(crash=trial.choices.processes == 2, step_seconds=0.01 * (1 + 0.01 * (trial.repeat * 7 % 5)))
-
-    record = make_record(tmp_path / "run", SUITE.replace("seeds: 6", "seeds: 12"), course)
-    nulls, problems = nulls_of(record, record.plan.cells, "tta_wall", 6)
-    assert len(nulls) == len(problems) == 2
-    assert all("no verdict was possible" in text and "crashed" in text for text in problems)
-
-
 def twin_record(folder: Path, pairs: int, nulls: int, seed: int, slow: float = 1.0) -> Record:
     """A twin run by formula; `slow`: how much longer one of the two takes."""
     base = record_of(folder, 6)
@@ -156,7 +127,7 @@ def test_twins_are_compared_in_groups_of_seeds(tmp_path: Path):
     nulls, problems = nulls_of(record, record.plan.cells, "tta_wall", 6)
     assert problems == []
     assert [item.source.partition("#")[2] for item in nulls] == ["0-5", "6-11", "12-17"]
-    assert {(item.how, item.n, item.cell_id) for item in nulls} == {("twins", 6, record.plan.cells[0].cell_id)}
+    assert {(item.n, item.cell_id) for item in nulls} == {(6, record.plan.cells[0].cell_id)}
     assert not nulls[0].label.endswith("]")
 
 
@@ -254,19 +225,111 @@ def test_a_calibration_of_another_machine_does_not_apply(tmp_path: Path):
     assert machine_of(sample_environment()) == "Sample CPU, 2 cores, cpu"
 
 
-def test_replaying_a_run_from_the_command_line(tmp_path: Path):
-    record = record_of(tmp_path, 12)
-    suite = tmp_path / "run12-suite.yaml"
-    arguments = ["calibrate", str(suite), "--from", str(record.folder.root)]
-    found = succeeded(*arguments, "--json")
+def session(root: Path, favoured: float = 1.0, nulls: int = 3, crash: bool = False) -> Record:
+    """A calibration on disk; the harness makes the second twin take `favoured` as long."""
+    plan = plan_of(root.parent)
+    twins = twin_plan(plan, [plan.cells[0]], 6, nulls)
+    course = noisy(20151102, 0.01)
+
+    def planted(trial: Trial) -> Course:
+        found = course(trial)
+        second = trial.cell_id == twins.cells[1].cell_id
+        return dataclasses.replace(found, step_seconds=found.step_seconds * (favoured if second else 1), crash=crash)
+
+    root.mkdir()
+    return write_record(root, twins, SUITE, planted)
+
+
+def calibrated(root: Path, *arguments: str) -> Outcome:
+    suite = root.parent / "suite.yaml"
+    suite.write_text(SUITE)
+    return called("calibrate", suite, "--from", root, "--pairs", "6", *arguments)
+
+
+def test_twins_of_a_stored_session_from_the_command_line(tmp_path: Path):
+    root = session(tmp_path / "run").folder.root
+    found = calibrated(root, "--json")
+    assert found.exit_code == 0, found.output
     data = json.loads(found.output)
-    assert (data["added"], data["calibration"]["n"]) == (4, 4)
-    assert (record.folder.root / "calibration.json").is_file()
-    again = called(*arguments)
-    assert "of 4 comparisons of a cell with itself" in again.output  # the same source is not counted again
-    compared = called("compare", record.folder.root)
+    assert (data["added"], data["calibration"]["n"], data["failures"]) == (3, 3, [])
+    again = calibrated(root)
+    assert "of 3 comparisons of a cell with itself" in again.output  # the same source is not counted again
+    assert "this could not have found" in again.output
+    compared = called("compare", root)
     assert "not calibrated" not in compared.output
-    assert "of 4 comparisons of a cell with itself" in compared.output
+    assert "of 3 comparisons of a cell with itself" in compared.output
+
+
+@pytest.mark.parametrize("favoured", [0.97, 1.03])
+def test_a_harness_that_favours_one_twin_fails(tmp_path: Path, favoured: float):
+    found = calibrated(session(tmp_path / "run", favoured).folder.root)
+    assert found.exit_code == 3
+    assert "calibration failed: " in found.output and "one of two equal cells is favoured" in found.output
+    ratio = float(re.search(r"second twin / first: ([0-9.]+)", found.output)[1])  # type: ignore[index]
+    assert ratio == pytest.approx(favoured, abs=0.01)
+
+
+def test_repeats_of_cells_without_twins_are_no_nulls(tmp_path: Path):
+    """Dealt to two sides at random they would hold their level on any machine, whatever its bias."""
+    record = record_of(tmp_path, 12)
+    nulls, problems = nulls_of(record, record.plan.cells, "tta_wall", 6)
+    assert (nulls, len(problems)) == ([], 4)
+    found = called("calibrate", tmp_path / "run12-suite.yaml", "--from", record.folder.root)
+    assert isinstance(found.exception, UsageError) and "it was run without a twin" in str(found.exception)
+
+
+def test_a_kept_calibration_of_another_kind_is_none(tmp_path: Path):
+    record = record_of(tmp_path, 6)
+    path = record.folder.root / "calibration.json"
+    old = made(["inconclusive", "faster"], record.plan.digest, machine_of(record.environment))
+    dealt = [item.model_copy(update={"how": how}) for item, how in zip(old.nulls, ("drawn pairs", "halves"),
+                                                                       strict=True)]
+    write_model(path, old.model_copy(update={"nulls": tuple(dealt)}))
+    assert calibration_of(record) is None
+    compared = called("compare", record.folder.root)
+    assert compared.exit_code == 0 and "not calibrated" in compared.output
+
+
+def test_twins_that_crashed_give_no_null_and_say_why(tmp_path: Path):
+    record = session(tmp_path / "run", nulls=1, crash=True)
+    nulls, problems = nulls_of(record, record.plan.cells, "tta_wall", 6)
+    assert nulls == [] and "no verdict was possible" in problems[0] and "crashed" in problems[0]
+
+
+@pytest.mark.parametrize("nulls", [2, 5, 20, 100])
+def test_the_rate_that_is_found_is_the_exact_binomials(nulls: int):
+    fewest, rate = twins.fewest_wrong(nulls), twins.detectable_rate(nulls)
+    assert fewest is not None and rate is not None
+    assert binom.sf(fewest - 1, nulls, 0.05) <= 0.01 < binom.sf(fewest - 2, nulls, 0.05)
+    assert binom.sf(fewest - 1, nulls, rate) == pytest.approx(0.8, abs=1e-9)
+
+
+def test_too_few_comparisons_are_said_to_find_nothing():
+    assert twins.detectable_rate(1) is None
+    assert twins.smallest_found(1, 0, 0.01) == "no rate of wrong verdicts, no bias between twins"
+
+
+def test_the_stated_bias_is_found_in_eighty_per_cent_and_none_in_at_most_four():
+    """2,000 calibrations of 24 pairs each."""
+    generator = np.random.default_rng(20151102)
+    ratio = float(re.search(r"from ([0-9.]+) %$", twins.smallest_found(4, 24, 0.02))[1])  # type: ignore[index]
+    found = {}
+    for truth in (1.0, 1 + ratio / 100):
+        logs = generator.normal(np.log(truth), 0.02, (2000, 24))
+        verdicts = [twins.bias([Pair(repeat=at, candidate=float(np.exp(x)), baseline=1.0)
+                                for at, x in enumerate(row)]) for row in logs]
+        found[truth] = np.mean([item is not None and item.p <= twins.BIAS_LEVEL for item in verdicts])
+    print(found)
+    equal, biased = found.values()
+    assert 0.025 < equal < 0.055 and biased == pytest.approx(0.8, abs=0.035)
+
+
+def test_what_can_be_found_is_said_before_anything_runs(tmp_path: Path):
+    plan = plan_of(tmp_path)
+    assert calibrate.reach(plan, None, 6, 5) == (
+        "5 comparisons of twins, 30 pairs, find with 80 % probability a rate of wrong verdicts from 67 %, a bias "
+        "between twins from 0.55 % (ratios of pairs that vary by 1 %; in proportion for others); --nulls makes it "
+        "finer")
 
 
 def test_a_run_of_another_suite_is_refused(tmp_path: Path):

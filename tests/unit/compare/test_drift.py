@@ -12,9 +12,10 @@ import pytest
 from repro.compare import Comparison, compare
 from repro.compare.evidence.drift import Caution, doubts, seconds_per_sample
 from repro.core.machine import Machine
+from repro.record.folder.execution import Execution
+from repro.record.folder.ledger import Attempt
 from repro.record.result.results import Result
-from repro.suite.file import read_suite
-from repro.suite.planning.plan import Plan, make_plan
+from repro.suite.planning.plan import Plan
 from tests.plans import planned
 from tests.records import SUITE
 
@@ -44,7 +45,14 @@ def made(plan: Plan, seconds: Callable[[int, str, int], float]) -> list[Result]:
 
 
 def cautions(plan: Plan, results: list[Result], started_ms: dict[str, float] | None = None) -> Sequence[Caution]:
-    return doubts(plan, results, started_ms).found
+    return doubts(plan, results, started(results, started_ms) if started_ms else None).found
+
+
+def started(results: Sequence[Result], started_ms: dict[str, float]) -> Execution:
+    """One start of each trial at these times."""
+    return Execution([Attempt(trial_id=item.trial_id, cell_id=item.cell_id, repeat=item.repeat, attempt=item.attempt,
+                              started_ms=started_ms[item.trial_id], seconds=1, status=item.status)
+                      for item in results])
 
 
 def noise(seed: int, size: float = 0.01) -> Callable[[], float]:
@@ -65,7 +73,7 @@ def test_a_steady_machine_gives_no_caution(plan: Plan):
 def test_a_machine_that_slows_down_is_a_warning_for_the_whole_run(plan: Plan):
     draw = noise(2)
     found = cautions(plan, made(plan, lambda place, cell, repeat: 0.001 * (1 + 0.005 * place) * draw()))
-    assert [(item.cell_id, item.severity) for item in found] == [(None, "warn")]
+    assert [item.cell_id for item in found] == [None]
     assert "later trials took longer, the second half" in found[0].text
     assert "ratios of times are adjusted for the places of their trials" in found[0].text
 
@@ -87,47 +95,30 @@ def test_drift_of_one_cell_alone_is_a_warning_about_that_cell(plan: Plan):
     cell = plan.cells[0].cell_id
     draw = noise(5, 0.05)
     results = made(plan, lambda place, name, repeat: 0.001 * (1.002**repeat if name == cell else draw()))
-    found = cautions(plan, results)
-    assert [(item.cell_id, item.severity) for item in found] == [(cell, "warn")]
+    assert [item.cell_id for item in cautions(plan, results)] == [cell]
 
 
 def test_a_cell_that_ran_after_all_others_is_refused_without_any_drift(plan: Plan):
     draw = noise(1)
     cell = plan.cells[2].cell_id
     results = made(plan, lambda place, name, repeat: 0.001 * draw())
-    found = cautions(plan, results, moved(plan, results, cell, 1000.0))
-    assert [(item.cell_id, item.severity) for item in found] == [(cell, "refuse")]
-    assert "looks the same as a difference" in found[0].text
+    late = started(results, moved(plan, results, cell, 1000.0))
+    found = {item.candidate: item for item in compare(plan, results, execution=late) if item.baseline != cell}
+    assert (found[cell].verdict, found[cell].refused, found[cell].n) == ("inconclusive", True, 0)
+    assert "0 pairs in one block" in found[cell].because
+    assert all(item.left_out == () for name, item in found.items() if name != cell)
 
 
-def test_two_cells_run_one_after_the_other_are_both_refused(tmp_path: Path):
-    text = SUITE.replace("  processes: [1, 2]\n", "").replace(", processes: 2", "").replace("seeds: 6", "seeds: 8")
-    (tmp_path / "s.yaml").write_text(text)
-    plan = make_plan(read_suite(str(tmp_path / "s.yaml")).suite, Machine("cpu", 0, 8))
-    results = made(plan, lambda place, name, repeat: 0.001)
-    found = cautions(plan, results, moved(plan, results, plan.cells[1].cell_id, 1000.0))
-    assert {item.cell_id for item in found if item.severity == "refuse"} == {cell.cell_id for cell in plan.cells}
-
-
-def test_drift_in_a_cell_with_a_third_of_its_trials_rerun_later_is_refused(plan: Plan):
+def test_blocks_that_were_not_kept_show_no_drift(plan: Plan):
+    """One trial of four repeats ran on a slower machine a day later."""
+    draw = noise(2)
     cell = plan.cells[1].cell_id
-    draw = noise(8, 0.001)
-    results = made(plan, lambda place, name, repeat: 0.001 * (1.02**((repeat + 6) % 9) if name == cell else draw()))
-    late = {item.trial_id for item in results if item.cell_id == cell and item.repeat in (0, 1, 2)}
-    started = {item.trial_id: place + (500.0 if item.trial_id in late else 0.0) for place, item in enumerate(results)}
-    times = sorted((started[item.trial_id], seconds_per_sample(item)) for item in results if item.cell_id == cell)
-    assert [value for _, value in times][:6] == sorted(value for _, value in times[:6])
-    found = cautions(plan, results, started)
-    assert [(item.cell_id, item.severity) for item in found] == [(cell, "refuse")]
-    assert "30 % of its trials ran at a different time" in found[0].text
-
-
-def test_one_rerun_is_tolerated(plan: Plan):
-    draw = noise(9)
-    results = made(plan, lambda place, name, repeat: 0.001 * draw())
-    first = results[0].trial_id
-    started = {item.trial_id: place + (500.0 if item.trial_id == first else 0.0) for place, item in enumerate(results)}
-    assert cautions(plan, results, started) == []
+    results = made(plan, lambda place, name, repeat: 0.001 * draw() * (1.5 if name == cell and repeat < 4 else 1.0))
+    starts = {item.trial_id: place + (500.0 if item.cell_id == cell and item.repeat < 4 else 0.0)
+              for place, item in enumerate(results)}
+    found = doubts(plan, results, started(results, starts))
+    assert found.blocks.broken == frozenset(range(4))
+    assert found.drift is None
 
 
 def test_equal_start_times_fall_back_to_the_order_of_the_plan(plan: Plan):
@@ -176,17 +167,6 @@ def test_seconds_per_sample_prefers_training_and_needs_a_clock():
     assert seconds_per_sample(base.model_copy(update={"status": "missed"})) is None
     assert seconds_per_sample(base.model_copy(update={"samples_per_second": float("nan")})) is None
     assert seconds_per_sample(base.model_copy(update={"tta_wall": -1.0})) is None
-
-
-def test_a_refusal_removes_the_verdict(plan: Plan, monkeypatch: pytest.MonkeyPatch):
-    draw = noise(1)
-    results = made(plan, lambda place, cell, repeat: 0.001 * draw() * (1.2 if "deepspeed" in cell else 1.0))
-    assert compare(plan, results)[0].verdict == "slower"
-    refusal = Caution(plan.cells[3].cell_id, "refuse", "the order was not kept")
-    monkeypatch.setattr("repro.compare.evidence.drift._cautions", lambda *_: [refusal])
-    found = compare(plan, results)
-    assert found[0].verdict == "inconclusive"
-    assert found[0].because == "the order was not kept"
 
 
 def test_a_warning_is_shown_next_to_the_verdict(plan: Plan):

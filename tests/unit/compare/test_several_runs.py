@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from repro.compare.runs.two_runs import Ran, in_turns, versus_several
+from repro.compare.runs.two_runs import Ran, require_turns, turns, versus_several
 from repro.core.errors import UsageError
 from repro.core.machine import Machine
 from repro.record.result.results import Bracket, Result
@@ -42,11 +42,12 @@ def run(plan: Plan, name: str, started_ms: int, scale: float, rng: np.random.Gen
 
 
 def sides(plan: Plan, seed: int, ratio: float = 1.0, count: int = 5) -> tuple[list[Ran], list[Ran]]:
-    """Runs in turns, each with its own state of the machine, 2 % apart."""
+    """Runs in the order ABBA ABBA AB, each with its own state of the machine, 2 % apart."""
     rng = np.random.default_rng(seed)
-    made = [run(plan, f"r{k}", 1000 * k, 10 * float(rng.lognormal(0, 0.02)) * (ratio if k % 2 else 1.0), rng)
+    made = [run(plan, f"r{k}", 1000 * k, 10 * float(rng.lognormal(0, 0.02)) * (ratio if k % 4 in (1, 2) else 1.0), rng)
             for k in range(2 * count)]
-    return made[::2], made[1::2]
+    before, after = ([made[k] for k in range(2 * count) if (k % 4 in (0, 3)) is first] for first in (True, False))
+    return before, after
 
 
 def test_a_machine_in_another_state_each_run_is_no_difference(plan: Plan) -> None:
@@ -73,27 +74,62 @@ def test_every_metric_of_a_run_is_the_mean_of_its_trials(plan: Plan) -> None:
     assert found.ratio == pytest.approx(float(np.exp(mine - theirs)), rel=1e-9)
 
 
-def test_runs_that_were_not_made_in_turns_get_no_verdict(plan: Plan) -> None:
-    before, after = sides(plan, 1, 1.5)
-    assert in_turns(before, after) and in_turns(after, before)
-    ordered = sorted([*before, *after], key=lambda item: item.environment.started_ms if item.environment else 0)
-    assert not in_turns(ordered[:5], ordered[5:]) and not in_turns(ordered[5:], ordered[:5])
-    found = versus_several(ordered[:5], ordered[5:])[0]
-    assert (found.verdict, found.refused) == ("inconclusive", True)
-    assert found.because.startswith("the runs of the two sides were not made in turns")
-    assert found.ratio is not None
-    assert not in_turns([Ran("a", plan, ())], after)
-
-
-@pytest.mark.parametrize(("order", "fair"), [
-    ("ABABABABAB", True), ("ABBABAABAB", True), ("BAABABBABA", True), ("ABBABBABB", True), ("BABABABABAB", True),
-    ("AAAABABBBB", False), ("AABBAABBAB", False), ("BAAAAABBBB", False), ("AAABBBBBBA", False), ("ABBBBBABA", False),
-])
-def test_runs_must_alternate_not_only_overlap(plan: Plan, order: str, fair: bool) -> None:
+def in_order(plan: Plan, order: str) -> tuple[list[Ran], list[Ran]]:
     made = [(side, Ran(f"{side}{place}", plan, (), sample_environment(1000 + place)))
             for place, side in enumerate(order)]
     before, after = ([run for side, run in made if side == wanted] for wanted in "AB")
-    assert in_turns(before, after) is in_turns(after, before) is fair
+    return before, after
+
+
+def test_runs_that_were_not_made_in_turns_are_refused(plan: Plan) -> None:
+    before, after = in_order(plan, "AAAAABBBBB")
+    with pytest.raises(UsageError, match="were not made in turns"):
+        versus_several(before, after)
+    with pytest.raises(UsageError, match="were not made in turns"):
+        require_turns([Ran("a", plan, ())], after[:1])
+    assert versus_several(*unordered(plan), "samples")[0].verdict  # without a clock the order does not matter
+
+
+def unordered(plan: Plan) -> tuple[list[Ran], list[Ran]]:
+    before, after = sides(plan, 1)
+    return [*before[:4], after[0]], [before[4], *after[1:]]
+
+
+@pytest.mark.parametrize(("order", "fair"), [
+    ("ABBAABBA", True), ("ABBABAAB", True), ("BAABABBABA", True), ("ABABBABA", True), ("ABBAABBAAB", True),
+    ("AB", True), ("BA", True),
+    ("ABABABABAB", False), ("BABABABABA", False), ("ABABABBA", False), ("ABABABABBA", False),
+    ("AAAABABBBB", False), ("AABBAABBAB", False), ("BAAAAABBBB", False), ("AAABBBBBBA", False), ("ABBABBABB", False),
+])
+def test_each_side_must_come_first_equally_often(plan: Plan, order: str, fair: bool) -> None:
+    before, after = in_order(plan, order)
+    assert turns(before, after) == order
+    for one, other in ((before, after), (after, before)):
+        if fair:
+            require_turns(one, other)
+            continue
+        with pytest.raises(UsageError, match="ABBA") as refused:
+            require_turns(one, other)
+        assert "\n" not in str(refused.value)
+
+
+def test_runs_that_alternate_are_refused_before_any_figure(plan: Plan) -> None:
+    with pytest.raises(UsageError) as refused:
+        versus_several(*in_order(plan, "ABABABABAB"))
+    assert str(refused.value) == ("the runs alternate ABABABABAB: whatever makes the second run of two slower looks "
+                                  "like a difference; make them ABBA")
+
+
+def test_a_second_run_that_is_always_slower_is_no_difference(plan: Plan) -> None:
+    """2 % slower, six runs a side, each 0.4 % apart."""
+    wrong = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        made = [run(plan, f"r{k}", k, 10 * (1.02 if k % 2 else 1.0) * float(rng.lognormal(0, 0.004)), rng)
+                for k in range(12)]
+        before, after = ([made[k] for k in range(12) if (k % 4 in (0, 3)) is first] for first in (True, False))
+        wrong += versus_several(before, after)[0].verdict in ("faster", "slower")
+    assert wrong <= 4
 
 
 def test_a_machine_that_drifts_over_runs_that_only_overlap_is_no_difference(plan: Plan) -> None:
@@ -101,6 +137,9 @@ def test_a_machine_that_drifts_over_runs_that_only_overlap_is_no_difference(plan
     rng = np.random.default_rng(3)
     made = [run(plan, f"r{place}", 1000 * place, 10 * 1.01 ** place, rng) for place in range(10)]
     before, after = [made[place] for place in (0, 1, 2, 3, 5)], [made[place] for place in (4, 6, 7, 8, 9)]
+    with pytest.raises(UsageError):
+        versus_several(before, after)
+    before, after = ([made[k] for k in range(8) if (k % 4 in (0, 3)) is first] for first in (True, False))
     assert versus_several(before, after)[0].verdict == "inconclusive"
 
 

@@ -59,6 +59,14 @@ class Scripted(Run):
 Begin = Callable[..., Scripted]
 
 
+def invented(more: str = "") -> str:
+    """Two cells of the fake engine, two seeds."""
+    return suite("invented", """\
+matrix:
+  engine: [{kind: fake, step_seconds: 0.010}, {kind: fake, step_seconds: 0.014}]
+""", head=f"{more}\n", seeds=2, engine="fake", stop="{metric: top1, target: 0.9, max_epochs: 40}", launcher="inline")
+
+
 @pytest.fixture
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Scripted]:
     """A new run with this script."""
@@ -66,11 +74,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Scri
     monkeypatch.setattr(environment, "_git", lambda *_: None)  # a process each time
 
     def make(*script: str, more: str = "", **options: Any) -> Scripted:
-        (tmp_path / "suite.yaml").write_text(suite("invented", """\
-matrix:
-  engine: [{kind: fake, step_seconds: 0.010}, {kind: fake, step_seconds: 0.014}]
-""", head=f"{more}\n", seeds=2, engine="fake", stop="{metric: top1, target: 0.9, max_epochs: 40}",
-            launcher="inline"))
+        (tmp_path / "suite.yaml").write_text(invented(more))
         source = read_suite(str(tmp_path / "suite.yaml"), ())
         plan = make_plan(source.suite, MACHINE, source.problem)
         return Scripted(plan, prepare(plan, source.text, tmp_path / "run"), script, **options)

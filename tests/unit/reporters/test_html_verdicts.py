@@ -53,7 +53,7 @@ def part(html: str, start: str, end: str = "</section>") -> str:
 
 def test_every_comparison_has_its_reasons_in_the_order_of_compare(missed: Record, tmp_path: Path) -> None:
     html = render(missed, tmp_path)
-    found = compare(missed.plan, missed.results, started_ms=missed.started_ms)
+    found = compare(missed.plan, missed.results, execution=missed.execution)
     words = part(html, '<section class="verdict"')
     places = [words.index(f"Because: {item.because}") for item in found]
     assert len(found) == 4 and places == sorted(places)
@@ -104,7 +104,7 @@ def test_failing_rules_are_counted_at_the_top_and_first_in_their_section(
 
 def test_a_ratio_of_times_is_drawn_with_factors_that_multiply_to_it(missed: Record) -> None:
     forest = speedup.forest(findings(missed))
-    items = compare(missed.plan, missed.results, started_ms=missed.started_ms)
+    items = compare(missed.plan, missed.results, execution=missed.execution)
     taken = [row for row in forest.rows if row.ratio and row.factors]
     assert taken
     for row in taken:
@@ -118,7 +118,7 @@ def test_a_ratio_of_times_is_drawn_with_factors_that_multiply_to_it(missed: Reco
 
 def test_if_trials_missed_the_restricted_mean_replaces_the_ratio(missed: Record) -> None:
     primary = speedup.forest(findings(missed)).primary
-    item = compare(missed.plan, missed.results, started_ms=missed.started_ms)[0]
+    item = compare(missed.plan, missed.results, execution=missed.execution)[0]
     assert primary.ratio is None and item.restricted is not None
     (factor,) = primary.factors
     assert factor.ratio.value == item.restricted.ratio

@@ -115,8 +115,8 @@ def test_one_run_merged_is_that_run(late: Record, tmp_path: Path) -> None:
     other = make_record(tmp_path / "other", SUITE.replace("lr: 0.1", "lr: 0.2"))
     first, second = sections([late.folder.root, other.folder.root], tmp_path / "out")
     for section, record in ((first, late), (second, other)):
-        assert compare(section.record.plan, section.record.results, started_ms=section.record.started_ms) == compare(
-            record.plan, record.results, started_ms=record.started_ms)
+        assert compare(section.record.plan, section.record.results, execution=section.record.execution) == compare(
+            record.plan, record.results, execution=record.execution)
         assert section.notes == () and section.record.plan == record.plan
     assert "digest" in second.why and first.why == ""
 
@@ -220,7 +220,7 @@ def test_separate_runs_are_one_page_and_one_document(early: Record, late: Record
         assert "seeds 0 to 3 were run more than once" in text
     for section in found:
         own = section.record
-        for item in compare(own.plan, own.results, started_ms=own.started_ms):
+        for item in compare(own.plan, own.results, execution=own.execution):
             assert item.because in unescape(page)
         assert f'href="{section.name}/report/report.html"' in page
     assert "<script" not in page and "http" not in page.replace("http-equiv", "") and page.count("<img") >= 5
@@ -239,7 +239,7 @@ def test_the_page_opens_with_the_primary_contrast_of_each_section(tmp_path: Path
     axis, ends = answers(forests).axis, []
     assert axis is not None
     for drawn, section in zip(forests, found, strict=True):
-        compared = compare(section.record.plan, section.record.results, started_ms=section.record.started_ms)
+        compared = compare(section.record.plan, section.record.results, execution=section.record.execution)
         primary = next((row for row in compared if row.primary), None)
         assert (drawn.primary and drawn.primary.item) == primary
         if primary is not None:

@@ -16,7 +16,7 @@ from repro.bundle.verify_files import Verification
 from repro.bundle.verify_ledger import check_looks
 from repro.cli.workflows.progress import look_line
 from repro.cli.workflows.report import reporter
-from repro.cli.workflows.reproduce import choose_trials, reduce_plan
+from repro.cli.workflows.reproduce import Wanted, choose_trials, reduce_plan
 from repro.compare import compare
 from repro.compare.design.sequential import stages
 from repro.core.files import read_model
@@ -93,7 +93,7 @@ def test_a_settled_run_stops_and_misses_nothing(settled: Record) -> None:
     assert [(look.n, look.decision, look.verdict) for look in settled.looks] == [(7, "settled", "slower")]
     assert len(settled.results) == 21 < len(settled.plan.order)
     assert (settled.missing(), settled.planned) == ([], 21)
-    found = compare(settled.plan, settled.results, started_ms=settled.started_ms)
+    found = compare(settled.plan, settled.results, execution=settled.execution)
     assert found[0].because.startswith("settled at look 1 of 3 at 7 pairs (a p of at most 0.0318 is needed)")
     assert found[0].look is not None and found[0].look.next_n is None
     assert found[0].interval is not None and found[0].interval.level == pytest.approx(1 - 0.0318, abs=1e-4)
@@ -113,10 +113,10 @@ def test_page_and_terminal_show_the_looks(settled: Record, tmp_path: Path) -> No
 
 def test_a_reproduction_of_a_settled_run_is_complete(settled: Record, tmp_path: Path) -> None:
     for trials, have in ((None, 7), ("3", 3)):
-        plan = reduce_plan(settled.plan, choose_trials(settled, trials), detect(), 5)
+        plan = reduce_plan(settled.plan, choose_trials(settled, trials, Wanted(undecided=True))[0], detect(), 5)
         record, _ = execute(prepare(plan, "", tmp_path / f"{have}"), plan)
         assert (record.missing(), plan.design.common) == ([], have)
-        for found in compare(plan, record.results, started_ms=record.started_ms):
+        for found in compare(plan, record.results, execution=record.execution):
             assert (found.verdict, found.refused, found.n, found.settles) == ("inconclusive", True, have, "")
             assert found.because.startswith("the reproduction of a sequential run has the pairs that its source ran; ")
         page = Path(reporter("html").write(record, tmp_path / f"page{have}")[0]).read_text()
@@ -131,7 +131,7 @@ def test_resuming_a_settled_run_runs_nothing(settled: Record) -> None:
 def test_an_open_run_takes_all_looks_and_only_the_primary_goes_on(open_run: Record) -> None:
     assert [(look.n, look.decision) for look in open_run.looks] == [(7, "continues"), (9, "continues"), (11, "last")]
     assert sorted(labels(open_run).values()) == [7, 11, 11]
-    first, family = compare(open_run.plan, open_run.results, started_ms=open_run.started_ms)
+    first, family = compare(open_run.plan, open_run.results, execution=open_run.execution)
     assert first.because.startswith("look 3 of 3 at 11 pairs, the last: ")
     assert first.settles.startswith("report it as undecided. Its looks are used up")
     assert (family.n, family.verdict) == (7, "slower")  # judged once, by the pairs of the first look

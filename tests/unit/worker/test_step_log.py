@@ -129,10 +129,10 @@ def test_a_trial_with_that_many_steps_between_evaluations_keeps_them(tmp_path: P
     from repro.runner.run import Run, prepare
     from repro.suite.file import read_suite
     from repro.suite.planning.plan import make_plan
-    from tests.unit.record.scripted_runs import SUITE
+    from tests.unit.record.scripted_runs import invented
     from tests.watcher import Silent
 
-    text = SUITE.format(more="").replace("global: 64", "global: 1").replace("1437", "400000").replace(
+    text = invented().replace("global: 64", "global: 1").replace("1437", "400000").replace(
         "seeds: 2", "seeds: 1").replace("max_epochs: 40", "max_epochs: 280")
     (tmp_path / "suite.yaml").write_text(text)
     source = read_suite(str(tmp_path / "suite.yaml"), ())

@@ -1,0 +1,117 @@
+"""Blocks as they ran: which pairs kept theirs, what ran before each trial, and whether one cell failed more often.
+
+The two trials of a pair share the state of the machine only if they ran next to each other, in an order that was drawn.
+A trial that runs again later (`--rerun-failed`, a resumed run) meets another machine, and it is always the later one
+of its pair. So such pairs are left out of every figure that a clock is in.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from repro.record.folder.execution import Execution
+from repro.record.folder.ledger import Attempt
+from repro.record.result.results import Result
+from repro.record.result.status import STARTED, meaning
+from repro.suite.planning.plan import Plan
+
+ALPHA = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The blocks of a run: unbroken rows of starts of one repeat.
+
+    No other repeat started between them, and the run was not resumed between them.
+    """
+
+    order: Sequence[Result]
+    """The results, in order of execution."""
+    numbers: Mapping[str, Mapping[int, int]]
+    """Cell -> repeat -> number of the block that the trial of the result ran in."""
+    before: Mapping[str, Mapping[int, str]]
+    """Cell -> repeat -> cell of the start before it; without the first start, and the first after a pause."""
+    failed: Mapping[str, int] = field(default_factory=dict)
+    """Cell -> trials of which a start crashed, hung or vanished."""
+    again: frozenset[str] = frozenset()
+    """Cells with a failed trial that ran again."""
+
+    def apart(self, candidate: str, baseline: str) -> frozenset[int]:
+        """Return the repeats whose two trials did not run in one block."""
+        ours, theirs = self.numbers.get(candidate, {}), self.numbers.get(baseline, {})
+        return frozenset(repeat for repeat, number in ours.items() if theirs.get(repeat, number) != number)
+
+    @property
+    def broken(self) -> frozenset[int]:
+        """The repeats whose trials did not all run in one block."""
+        found = Counter(repeat for repeat, _ in {(repeat, number) for numbers in self.numbers.values()
+                                                 for repeat, number in numbers.items()})
+        return frozenset(repeat for repeat, count in found.items() if count > 1)
+
+    def selected(self, candidate: str, baseline: str) -> str:
+        """Return that one cell failed more often and failed trials ran again, so that failing may have selected the
+        times; "" if that is not shown (Fisher's exact test)."""
+        from scipy.stats import fisher_exact
+
+        if not self.again & {candidate, baseline}:
+            return ""
+        failed = [self.failed.get(name, 0) for name in (candidate, baseline)]
+        trials = [len(self.numbers.get(name, {})) for name in (candidate, baseline)]
+        table = np.array([failed, [n - count for n, count in zip(trials, failed, strict=True)]])
+        p = float(fisher_exact(table).pvalue)
+        if p > ALPHA:
+            return ""
+        return (f"{failed[0]} of {trials[0]} trials of the candidate failed and {failed[1]} of {trials[1]} of the "
+                f"baseline (Fisher's exact p = {p:.2g}), and failed trials ran again: which times are left may depend "
+                "on what made the others fail")
+
+
+def blocks_of(plan: Plan, results: Sequence[Result], execution: Execution | None = None) -> Blocks:
+    """Return the blocks in which the trials of these results ran, by the starts of all trials.
+
+    Starts at the same moment are in the order of the plan; so is everything without the start of some result.
+    """
+    places = {(plan.cells[index].cell_id, repeat): place for place, (index, repeat) in enumerate(plan.order)}
+    known = [item for item in results if (item.cell_id, item.repeat) in places]
+    starts = _starts(known, execution or Execution(), places)
+    numbers: dict[str, dict[int, int]] = {}
+    before: dict[str, dict[int, str]] = {}
+    counted = {(item.trial_id, item.attempt): item for item in known}
+    number, last, order = 0, None, list[Result]()
+    pauses = sorted(execution.resumed_ms) if execution else []
+    for start in starts:
+        paused = last is not None and any(last.started_ms < moment <= start.started_ms for moment in pauses)
+        number += last is not None and (paused or last.repeat != start.repeat)
+        if (result := counted.get((start.trial_id, start.attempt))) is not None:
+            order.append(result)
+            numbers.setdefault(start.cell_id, {})[start.repeat] = number
+            if last is not None and not paused:
+                before.setdefault(start.cell_id, {})[start.repeat] = last.cell_id
+        last = start
+    return Blocks(order, numbers, before, *_failures(known, starts))
+
+
+def _starts(
+    results: Sequence[Result], execution: Execution, places: Mapping[tuple[str, int], int]
+) -> list[Attempt]:
+    """Return all starts in order of execution, made up from the plan if the ledger lacks that of a result."""
+    listed = {(item.trial_id, item.attempt) for item in execution.attempts}
+    if all((item.trial_id, item.attempt) in listed for item in results):
+        found = [item for item in execution.attempts if (item.cell_id, item.repeat) in places]
+    else:
+        found = [Attempt(trial_id=item.trial_id, cell_id=item.cell_id, repeat=item.repeat, attempt=item.attempt,
+                         started_ms=0, seconds=0, status=item.status) for item in results]
+    return sorted(found, key=lambda item: (item.started_ms, places[item.cell_id, item.repeat], item.attempt))
+
+
+def _failures(results: Sequence[Result], starts: Sequence[Attempt]) -> tuple[dict[str, int], frozenset[str]]:
+    """Return cell -> trials of which a start failed, and the cells in which one ran again."""
+    final = {item.trial_id: item.attempt for item in results}
+    failed = {item.trial_id: item.cell_id for item in starts if item.attempt <= final.get(item.trial_id, 0)
+              and (meaning(item.status).reruns or (item.status == STARTED and item.attempt < final[item.trial_id]))}
+    again = {item.cell_id for item in starts if item.trial_id in failed and item.attempt < final[item.trial_id]}
+    return dict(Counter(failed.values())), frozenset(again)

@@ -1,0 +1,154 @@
+"""Blocks as they ran: pairs that did not keep theirs are left out of every figure that a clock is in."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from repro.compare import Comparison, compare
+from repro.compare.design.factorial import main_effects
+from repro.compare.evidence.blocks import blocks_of
+from repro.core.machine import Machine
+from repro.record.folder.execution import Execution
+from repro.record.folder.ledger import Attempt
+from repro.record.folder.store import Record
+from repro.record.result.results import Result
+from repro.suite.planning.plan import Plan
+from tests.plans import planned
+from tests.records import SUITE, make_record
+
+SEEDS = 20
+TWO = SUITE.replace("  processes: [1, 2]\n", "").replace(", processes: 2", "").replace("seeds: 6", f"seeds: {SEEDS}")
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    return planned(tmp_path, TWO, machine=Machine("cpu", 0, 8))
+
+
+def cells_of(plan: Plan) -> tuple[str, str]:
+    """The candidate and the baseline of the primary contrast."""
+    ours = next(cell.cell_id for cell in plan.cells if cell.choices.engine.kind == "deepspeed")
+    return ours, next(cell.cell_id for cell in plan.cells if cell.cell_id != ours)
+
+
+def started(item: Result, at: float, attempt: int = 1, status: str = "ok") -> Attempt:
+    return Attempt(trial_id=item.trial_id, cell_id=item.cell_id, repeat=item.repeat, attempt=attempt,
+                   started_ms=at, seconds=1, status=status)
+
+
+def ran(plan: Plan, late: Collection[tuple[str, int]], slower: float, seed: int, ratio: float = 1.0
+        ) -> tuple[list[Result], Execution]:
+    """Results with a spread of 1 %; the late trials crashed and ran again a day later, on a slower machine."""
+    draw, ours = np.random.default_rng(seed), cells_of(plan)[0]
+    results, starts = list[Result](), list[Attempt]()
+    for place, trial in enumerate(plan.trials()):
+        again = (trial.cell_id, trial.repeat) in late
+        seconds = 10 * float(draw.lognormal(0, 0.01)) * (1 + slower if again else 1.0) * (
+            ratio if trial.cell_id == ours else 1.0)
+        item = Result(trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=2 if again else 1,
+                      status="ok", tta_wall=seconds, samples_per_second=1 / seconds, samples_to_target=1000 + place,
+                      hashes={"init_weights": f"w{trial.repeat}", "data_order": f"o{trial.repeat}", "data": "d"})
+        results.append(item)
+        starts.append(started(item, place, status="crashed" if again else "ok"))
+        if again:
+            starts.append(started(item, 10_000 + place, 2))
+    return results, Execution(starts, (9_999,) if late else ())
+
+
+def primary(plan: Plan, results: Sequence[Result], execution: Execution) -> Comparison:
+    return next(item for item in compare(plan, results, execution=execution) if item.primary)
+
+
+def test_trials_that_ran_again_next_day_on_a_slower_machine_are_no_difference(plan: Plan) -> None:
+    """4 of 20 candidates, 5 % slower: 28 % wrong while such pairs counted."""
+    late = {(cells_of(plan)[0], repeat) for repeat in (3, 7, 11, 15)}
+    found = [primary(plan, *ran(plan, late, 0.05, seed)) for seed in range(40)]
+    assert sum(item.verdict in ("faster", "slower") for item in found) <= 5
+    assert {(item.n, item.left_out) for item in found} == {(16, (3, 7, 11, 15))}
+    assert all(any("4 of 20 pairs left out (repeat 3, 7, 11, 15)" in text for text in item.cautions) for item in found)
+    assert primary(plan, *ran(plan, late, 0.05, 1, ratio=1.05)).verdict == "slower"
+
+
+def test_metrics_without_a_clock_keep_all_pairs(plan: Plan) -> None:
+    results, execution = ran(plan, {(cells_of(plan)[0], repeat) for repeat in range(10)}, 0.05, 1)
+    found = compare(plan, results, "samples", execution=execution)[0]
+    assert (found.n, found.left_out, found.refused) == (20, (), False)
+
+
+def test_a_trial_that_is_run_again_at_once_stays_in_its_block(plan: Plan) -> None:
+    results, execution = ran(plan, (), 0.0, 1)
+    first = results[6]
+    again = [started(first, 6, status="crashed"), started(first, 6.5, 2)]
+    starts = [item for item in execution.attempts if item.trial_id != first.trial_id]
+    results[6] = first.model_copy(update={"attempt": 2})
+    found = primary(plan, results, Execution([*starts, *again]))
+    assert (found.n, found.left_out) == (20, ())
+
+
+@pytest.mark.parametrize(("moment", "left_out"), [(5.5, ()), (6.5, (3,)), (7.5, ())])
+def test_a_pair_with_a_pause_of_the_run_between_its_trials_is_left_out(
+    plan: Plan, moment: float, left_out: tuple[int, ...]
+) -> None:
+    results, execution = ran(plan, (), 0.0, 1)
+    assert primary(plan, results, replace(execution, resumed_ms=(moment,))).left_out == left_out
+
+
+def test_only_the_pairs_of_the_trial_that_ran_again_are_left_out(tmp_path: Path) -> None:
+    plan = planned(tmp_path, SUITE, machine=Machine("cpu", 0, 8))
+    late = plan.cells[0].cell_id
+    results, execution = ran(plan, {(late, 2)}, 0.05, 1)
+    blocks = blocks_of(plan, results, execution)
+    assert blocks.broken == {2}
+    others = [cell.cell_id for cell in plan.cells[1:]]
+    assert all(blocks.apart(late, other) == {2} for other in others) and blocks.apart(others[0], others[1]) == set()
+
+
+def test_a_main_effect_leaves_out_the_same_repeats(tmp_path: Path) -> None:
+    plan = planned(tmp_path, f"{SUITE}contrasts: [engine]\n", machine=Machine("cpu", 0, 8))
+    results, execution = ran(plan, {(plan.cells[0].cell_id, 2)}, 0.05, 1)
+    found = main_effects(plan, results, execution=execution)[0].pooled
+    assert (found.n, found.left_out) == (5, (2,))
+
+
+def test_too_few_pairs_in_their_blocks_are_no_verdict(plan: Plan) -> None:
+    ours, theirs = cells_of(plan)
+    late = {(ours if repeat % 2 else theirs, repeat) for repeat in range(1, 20)}
+    found = primary(plan, *ran(plan, late, 0.05, 1, ratio=2.0))
+    assert (found.verdict, found.n) == ("inconclusive", 1)
+    assert found.because.startswith("1 pair in one block")
+
+
+def test_a_failed_trial_still_forbids_the_ratio(plan: Plan) -> None:
+    results, execution = ran(plan, {(cells_of(plan)[0], 3)}, 0.0, 1)
+    crashed = [item.model_copy(update={"status": "crashed", "tta_wall": None}) if item.attempt == 2 else item
+               for item in results]
+    found = primary(plan, crashed, execution)
+    assert found.refused and "crashed in 1 of 20 trials" in found.because
+
+
+@pytest.mark.parametrize(("count", "withheld"), [(4, False), (5, True)])
+def test_one_cell_that_failed_more_often_gets_no_verdict_on_times(plan: Plan, count: int, withheld: bool) -> None:
+    """Fisher's exact p of 4 of 20 against none is 0.106, of 5 of 20 0.0471."""
+    ours = cells_of(plan)[0]
+    results, execution = ran(plan, {(ours, repeat) for repeat in range(count)}, 0.0, 1, ratio=1.5)
+    found = primary(plan, results, execution)
+    assert (found.verdict, found.refused) == (("inconclusive", True) if withheld else ("slower", False))
+    said = f"{count} of 20 trials of the candidate failed and 0 of 20 of the baseline (Fisher's exact p = 0.047)"
+    assert (said in found.because) is withheld
+    assert not compare(plan, results, "samples", execution=execution)[0].refused
+
+
+def test_failures_in_both_cells_alike_keep_the_verdict(plan: Plan) -> None:
+    late = {(name, repeat) for name in cells_of(plan) for repeat in range(6)}
+    found = primary(plan, *ran(plan, late, 0.0, 1, ratio=1.5))
+    assert found.verdict == "slower"
+
+
+def test_a_record_without_pauses_keeps_all_pairs(tmp_path: Path) -> None:
+    record: Record = make_record(tmp_path / "r", SUITE)
+    assert {item.left_out for item in compare(record.plan, record.results, execution=record.execution)} == {()}
