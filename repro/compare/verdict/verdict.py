@@ -126,7 +126,7 @@ def _out_of_reach(item: Evidence, share: FamilyShare) -> Decision:
     alone = item.floor > ALPHA
     needed = 6 if alone and share.family == 1 else stats.pairs_to_survive(share.family, ALPHA)
     # Where the primary contrast of the run was tested, a new run would test it again.
-    advice = Advice(kind="own_seeds" if item.repeated else "more_pairs" if alone else "declare_pairs", n=needed)
+    advice = Advice(kind=_out_of_reach_kind(item, share, alone), n=needed)
     if not alone:
         text = f"{item.n} pairs cannot be significant after Holm over the {share.family} contrasts shown; {needed} can"
         return "exploratory", text, advice
@@ -135,6 +135,14 @@ def _out_of_reach(item: Evidence, share: FamilyShare) -> Decision:
         return "inconclusive", f"{text}; 6 can", advice
     together = f"{share.family} contrasts together need {needed}" if share.family > 1 else f"{needed} can"
     return "exploratory", f"{text}; {together}", advice
+
+
+def _out_of_reach_kind(item: Evidence, share: FamilyShare, alone: bool) -> AdviceKind:
+    if item.repeated:
+        return "own_seeds"
+    if alone and item.equivalence is not None and can_be_same(item.n, share.family):
+        return _open_kind(item, share)  # five pairs show no difference, but sameness was tested
+    return "more_pairs" if alone else "declare_pairs"
 
 
 def _of_missed(item: Evidence, missed: Missed, share: FamilyShare) -> Decision:
