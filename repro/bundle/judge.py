@@ -175,8 +175,8 @@ def _claim(
     else:
         share = 0.0 if _same_trainings(before, after) else max(_grid_share(before), _grid_share(after))
         answer, because = _answer(found, before, after, claim, share, is_exact=not moved.error)
-    cautions = tuple(text for side in (before, after) if side.evidence
-                     for text in (*side.evidence.asked.cautions, *describe_resumed_trials(side.evidence),
+    cautions = tuple(f"{where}: {text}" for where, side in (("the record", before), ("the new run", after))
+                     if side.evidence for text in (*side.evidence.asked.cautions, *describe_resumed_trials(side.evidence),
                                   *(item.words for item in side.evidence.repeated[:1])))
     return ClaimAnswer(claim, answer, because, before.mean, after.mean, found, cautions)
 
