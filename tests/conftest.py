@@ -12,3 +12,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Tests run side by side, so their runs would wait for each other; test_timing_lock.py switches the lock on again.
 os.environ.setdefault("REPRO_TIMING_LOCK", "off")
+
+# No test writes to the user's state, or depends on what earlier ones asked: no folder can be made below a device.
+os.environ["XDG_STATE_HOME"] = os.devnull

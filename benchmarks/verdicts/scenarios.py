@@ -14,6 +14,7 @@ from benchmarks.verdicts.contests import contests
 from benchmarks.verdicts.exchange import exchange
 from benchmarks.verdicts.experiment import Experiment, Miss, simulated
 from benchmarks.verdicts.followed import advised_scenarios
+from benchmarks.verdicts.reproductions import reproductions
 from benchmarks.verdicts.scenario import (
     DIFFERENT,
     OPEN,
@@ -26,6 +27,7 @@ from benchmarks.verdicts.scenario import (
     wrongly_same,
 )
 from benchmarks.verdicts.sequential_runs import sequential_scenarios
+from benchmarks.verdicts.units import units
 from repro import stats
 from repro.compare import compare
 from repro.compare.runs.two_runs import Ran, versus, versus_several
@@ -217,4 +219,5 @@ def _repeated() -> Iterator[Scenario]:
 
 SCENARIOS: tuple[Scenario, ...] = (
     *_equal_or_not(), *_drift(), *_grids(), *_cramped(), *_missed(), *_others(), *sequential_scenarios(),
-    *advised_scenarios(), *contests(), *_repeated(), *exchange())
+    *advised_scenarios(), *contests(), *_repeated(), *exchange(), *reproductions(),
+    *units())

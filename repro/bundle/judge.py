@@ -1,4 +1,4 @@
-"""Judgement of a second execution: reproduced bit for bit if the suite promises that, else within the margin.
+"""Judgement of a second execution: bit for bit if the suite promises that, else the claims within the margin.
 
 In the words of ACM's Artifact Review and Badging v1.1 this is *results reproduced*: the same experiment, run with the
 first team's artifacts, gives the same results within a tolerance stated beforehand. (The same team on the same machine
@@ -7,31 +7,28 @@ is *repeatability*; with other artifacts it would be *replicability*, which runn
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+import numpy as np
+
+from repro.bundle.claim import Claimed, Found, Terms, claims_of, is_bitwise, measured, shift_between
 from repro.bundle.difference import ExecutionDifference, between_executions
-from repro.compare import Comparison
-from repro.compare.cells import Named
-from repro.compare.evidence.evidence import NO_SPREAD, ComparisonRequest, Evidence, examine
-from repro.compare.evidence.pairing import Observed, cell_trials, mismatch
-from repro.compare.verdict.sentences import describe_resumed_trials, grids_alone, too_coarse
-from repro.compare.verdict.verdict import judged
+from repro.compare.evidence.pairing import Observed, cell_trials
+from repro.compare.verdict.sentences import describe_resumed_trials
 from repro.core.errors import visible
 from repro.record.folder.store import Record
-from repro.record.result.results import Result
 from repro.record.result.status import meaning
+from repro.stats.interval import from_log
+from repro.stats.replication import ALPHA, LEAST_PAIRS, Change, MeanLog, change
 from repro.suite.metrics import METRICS
-from repro.suite.model import Metric, Suite
-from repro.suite.planning.cell import Cell
+from repro.suite.model import Metric
 
 Answer = Literal["reproduced", "not reproduced", "inconclusive"]
-LEAST_EXACT = 5
-"""Fewest pairs with one identical ratio that count as "same" without a test: 0.5^5 is below 5 %."""
-SAME_LEVEL, DIFFERENT_LEVEL = 0.90, 0.95
-"""Of the intervals of the crossings: two one-sided tests at 5 % each, and one two-sided test at 5 %."""
+EQUAL = 1e-9
+"""Relative change of figures without a spread below which it is rounding."""
 ALL_HASHES = ("data", "init_weights", "weights_step_1", "weights_step_10", "data_order", "augmentation",
               "final_weights")
 """In the order in which a trial records them: the first different one shows where the two executions diverge."""
@@ -39,55 +36,83 @@ ALL_HASHES = ("data", "init_weights", "weights_step_1", "weights_step_10", "data
 
 @dataclass(frozen=True, slots=True)
 class CellAnswer:
-    """The answer for one cell that was executed twice."""
+    """The answer for one cell whose every bit the suite promises."""
 
     cell_id: str
     label: str
     answer: Answer
-    how: Literal["bitwise", "equivalence"]
     because: str
     trials: int
     equal_weights: int
-    """Number of trials that ended with identical weights, whether promised or not."""
-    comparison: Comparison | None
-    """The times of the second execution against those of the first; not judged in bitwise cells."""
-    resumed: tuple[str, ...] = ()
-    """Cautions about resumed trials and repeated trainings; `because` covers the others of the comparison."""
+    """Trials that ended with identical weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimAnswer:
+    """The answer for one claim of the record."""
+
+    claim: Claimed
+    answer: Answer
+    because: str
+    record: MeanLog | None
+    again: MeanLog | None
+    change: Change | None
+    """The claim of the second execution over that of the record; None: one of them has no figure."""
+    cautions: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        found = self.change
+        return {
+            "candidate": self.claim.candidate, "baseline": self.claim.baseline, "label": self.claim.label,
+            "metric": self.claim.metric, "answer": self.answer, "because": self.because,
+            "record": _figure(self.record), "again": _figure(self.again),
+            "change": None if found is None else {
+                "ratio": found.ratio, "low": found.interval.low, "high": found.interval.high,
+                "within_low": found.within.low, "within_high": found.within.high},
+            "cautions": list(self.cautions),
+        }
+
+
+def _figure(mean: MeanLog | None) -> dict[str, Any] | None:
+    return None if mean is None else {"value": from_log(mean.value), "error_log": mean.error, "n": mean.figures}
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The absolute figure of a cell in both executions: context, which is not judged."""
+
+    label: str
+    metric: Metric
+    ratio: float
+    """Geometric mean of the second execution over that of the record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """The answer for all cells together, and the differences between the executions."""
+    """The answer for all claims and cells together, and the differences between the executions."""
 
     answer: Answer
+    claims: tuple[ClaimAnswer, ...]
     cells: tuple[CellAnswer, ...]
+    levels: tuple[Level, ...]
     differences: tuple[ExecutionDifference, ...]
-    metric: Metric
-    margin: float
+    terms: Terms
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "schema": 1, "answer": self.answer, "terms": "ACM Artifact Review and Badging v1.1: results reproduced",
-            "metric": self.metric, "margin": self.margin,
-            "cells": [{
-                "cell": item.cell_id, "label": item.label, "answer": item.answer, "how": item.how,
-                "because": item.because, "trials": item.trials, "equal_weights": item.equal_weights,
-                "comparison": item.comparison.model_dump(mode="json", by_alias=True) if item.comparison else None,
-            } for item in self.cells],
+            "schema": 2, "answer": self.answer, "terms": "ACM Artifact Review and Badging v1.1: results reproduced",
+            "declared": asdict(self.terms), "claims": [item.as_json() for item in self.claims],
+            "cells": [asdict(item) for item in self.cells], "levels": [asdict(item) for item in self.levels],
             "differences": [asdict(item) for item in self.differences],
         }
 
     def text(self) -> str:
-        lines = []
-        for item in self.cells:
-            lines.append(visible(f"{item.label}: {item.answer} ({item.how}): {item.because}"))
-            if item.how == "equivalence" and METRICS[self.metric].of == "operations":
-                pass  # a measurement ends with no weights
-            elif item.how == "equivalence":
-                lines.append(f"  {item.equal_weights} of {item.trials} trials end with identical weights")
-            elif item.comparison and item.comparison.ratio is not None:
-                lines.append(f"  also measured, not judged: {item.comparison.metric} is {item.comparison.ratio:.3f} x")
-            lines += [f"  caution: {text}" for text in item.resumed]
+        lines = [visible(f"{item.claim.label}: {item.answer}: {item.because}") for item in self.claims]
+        lines += [visible(f"{item.label}: {item.answer} (bitwise): {item.because}") for item in self.cells]
+        lines += [f"  caution: {text}" for text in dict.fromkeys(
+            text for item in self.claims for text in item.cautions)]
+        lines += [visible(f"  not judged: {METRICS[item.metric].noun} of {item.label} is {item.ratio:.3f} x the "
+                          "record's") for item in self.levels]
         if self.differences:
             lines.append("differences between the two executions"
                          + (":" if self.answer == "reproduced" else ", which could explain the answer:"))
@@ -98,62 +123,158 @@ class Reproduction:
 
     def _criterion(self) -> str:
         """Return the criterion that the second execution had to meet."""
-        words = {"bitwise": "weights and evaluations bit for bit",
-                "equivalence": f"{self.metric} within a margin of {100 * self.margin:g}%"}
-        return "; ".join(words[how] for how in dict.fromkeys(item.how for item in self.cells))
+        parts = ["weights and evaluations bit for bit"] if self.cells else []
+        if self.claims:
+            what = "the ratio" if self.claims[0].claim.baseline else METRICS[self.claims[0].claim.metric].noun
+            parts.append(f"{what} within a margin of {100 * self.terms.margin:g} %{_interaction(self.terms)}")
+        return "; ".join(parts)
 
 
-def judge(first: Record, second: Record, chosen: Sequence[tuple[str, int]]) -> Reproduction:
+def _interaction(terms: Terms) -> str:
+    return "" if not terms.interaction else (
+        f", an interaction of session and cell of {100 * terms.interaction:g} % declared")
+
+
+def judge(first: Record, second: Record, chosen: Sequence[tuple[str, int]], terms: Terms) -> Reproduction:
     """Judge the second record against the first.
 
     Args:
-        chosen: (cell id, repeat) of the trials to run again, decided before they ran.
+        chosen: (cell id, repeat) of the trials of the second execution, decided before they ran.
+        terms: declared before they ran.
+
+    Raises:
+        UsageError: as `claims_of`.
     """
-    suite = first.plan.suite
-    metric = suite.metric
-    cells = [cell for cell in first.plan.cells if any(cell.cell_id == name for name, _ in chosen)]
-    first_side, second_side = ({cell.cell_id: [item for item in record.of_cell(cell.cell_id)
-                                               if (cell.cell_id, item.repeat) in set(chosen)] for cell in cells}
-                               for record in (first, second))
-    planned = Counter(name for name, _ in chosen)
-    examined = [
-        examine(Named(cell.cell_id, f"{cell.label} [again]", cell.choices),
-                Named(cell.cell_id, cell.label, cell.choices), again, before,
-                _request(suite, metric, before, again, planned[cell.cell_id]))
-        for cell in cells for before, again in [(first_side[cell.cell_id], second_side[cell.cell_id])]
-    ]
-    answers = tuple(_cell(cell, evidence, found, planned[cell.cell_id])
-                    for cell, evidence, found in zip(cells, examined, judged(examined), strict=True))
-    return Reproduction(_together(answers), answers, tuple(between_executions(first, second)), metric, suite.margin)
+    kept: dict[str, set[int]] = {}
+    for cell_id, repeat in chosen:
+        kept.setdefault(cell_id, set()).add(repeat)
+    cells = tuple(_cell(first, second, cell_id, repeats) for cell_id, repeats in kept.items()
+                  if is_bitwise(first.plan, cell_id))
+    found = claims_of(first.plan, tuple(kept))
+    claims = tuple(_claim(first, second, claim, kept, terms, len(found)) for claim in found)
+    return Reproduction(_together([*(item.answer for item in claims), *(item.answer for item in cells)]), claims, cells,
+                        tuple(_levels(first, second, kept)), tuple(between_executions(first, second)), terms)
 
 
-def _request(
-    suite: Suite, metric: Metric, first: Sequence[Result], second: Sequence[Result], planned: int,
-) -> ComparisonRequest:
-    missing = tuple(f"{len(found)} of {planned} chosen trials {where} have a result"
-                    for where, found in (("of the record", first), ("of the second execution", second))
-                    if len(found) < planned)
-    return ComparisonRequest(metric=metric, margin=suite.margin, horizon=suite.horizon, refusals=missing,
-                             paired=not _unpaired(first, second, metric))
+def _claim(
+    first: Record, second: Record, claim: Claimed, kept: Mapping[str, set[int]], terms: Terms, tests: int,
+) -> ClaimAnswer:
+    before, after = measured(first, claim), measured(second, claim, kept)
+    missing = [f"{sum(item.repeat in kept[cell] for item in second.of_cell(cell))} of {len(kept[cell])} trials of "
+               f"{second.cell(cell).label} have a result" for cell in claim.cells
+               if not kept[cell] <= {item.repeat for item in second.of_cell(cell)}]
+    moved = None if missing else shift_between(before, after)
+    found = None if moved is None else change(moved, terms.margin, terms.interaction, tests)
+    if moved is None or found is None:
+        answer, because = _without_figure(before, after, missing)
+    else:
+        share = 0.0 if _same_trainings(before, after) else max(_grid_share(before), _grid_share(after))
+        answer, because = _answer(found, before, after, claim, share, is_exact=not moved.error)
+    cautions = tuple(text for side in (before, after) if side.evidence
+                     for text in (*side.evidence.asked.cautions, *describe_resumed_trials(side.evidence),
+                                  *(item.words for item in side.evidence.repeated[:1])))
+    return ClaimAnswer(claim, answer, because, before.mean, after.mean, found, cautions)
 
 
-def _unpaired(first: Sequence[Result], second: Sequence[Result], metric: Metric) -> bool:
-    """Return whether hashes that contradict the plan, or a trial without a counterpart, rule out pairing by seed."""
-    one, other = cell_trials("", first, METRICS[metric]), cell_trials("", second, METRICS[metric])
-    return one.results.keys() != other.results.keys() or mismatch(one, other) is not None
+def _without_figure(before: Found, after: Found, missing: Sequence[str]) -> tuple[Answer, str]:
+    """Return the answer where an execution gives no figure: only misses are an answer, if the record has none."""
+    if missing:
+        return "inconclusive", "; ".join(missing)
+    if before.mean is None:
+        return "inconclusive", f"in the record {before.why}"
+    lost = after.evidence is not None and any(
+        not meaning(status).counts for side in (after.evidence.ours, after.evidence.theirs) for status in side.without)
+    if lost or after.evidence is None or not _missed_more(before, after):
+        return "inconclusive", f"in the second execution {after.why}"
+    return "not reproduced", f"in the second execution {after.why}; in the record all trials reached it " \
+                             "(Fisher's exact test)"
 
 
-def _cell(cell: Cell, evidence: Evidence, compared: Comparison, planned: int) -> CellAnswer:
-    again = evidence.ours.results
-    pairs = [(item, again[repeat]) for repeat, item in evidence.theirs.results.items() if repeat in again]
+def _missed_more(before: Found, after: Found) -> bool:
+    """Return whether a cell of the second execution misses its target more often than the record's, which never does:
+    Fisher's exact test of each of the two cells at half of 5 %."""
+    from scipy.stats import fisher_exact
+
+    assert before.evidence is not None and after.evidence is not None
+    sides = ((before.evidence.ours, after.evidence.ours), (before.evidence.theirs, after.evidence.theirs))
+    tables = [np.array([[0, one.n], [sum(other.without.values()), len(other.values)]]) for one, other in sides]
+    return any(float(fisher_exact(table).pvalue) <= ALPHA / len(tables) for table in tables)
+
+
+def _answer(found: Change, before: Found, after: Found, claim: Claimed, share: float, *, is_exact: bool
+            ) -> tuple[Answer, str]:
+    """Return the answer and its reason.
+
+    Args:
+        share: how far evaluations are apart at the target, relative.
+        is_exact: the figures have no spread, as simulated times have none.
+
+    The error of "reproduced" at a change of the margin is at most 5 %, and so is that of any "not reproduced" without a
+    change. All claims must be reproduced, so that answer needs no correction for their number; the other one has it.
+    """
+    assert before.mean is not None and after.mean is not None
+    ratio = "ratio" if claim.baseline else METRICS[claim.metric].noun
+    figures = (f"{ratio} {from_log(after.mean.value):.4g} ({after.n} {claim.unit}) against "
+               f"{from_log(before.mean.value):.4g} ({before.n} {claim.unit}): a change of {found.ratio:.3f} x")
+    if is_exact:
+        return _exact(found, figures, min(before.n, after.n))
+    figures = f"{figures} ({found.interval.low:.3f} to {found.interval.high:.3f}, margin {100 * found.margin:g} %)"
+    if found.is_beyond:
+        return "not reproduced", f"{figures}; the interval excludes 1 and the change exceeds the margin"
+    if not found.is_within:
+        return "inconclusive", f"{figures}; neither within the margin nor certainly changed beyond it"
+    if min(before.n, after.n) < LEAST_PAIRS:
+        return "inconclusive", f"{figures}; at least {LEAST_PAIRS} {claim.unit} are required"
+    if share > found.margin:
+        return "inconclusive", (f"{figures}; evaluations are {100 * share:.0f} % apart at the target, too far to "
+                                "resolve this margin")
+    return "reproduced", f"{figures}; the 90 % interval {found.within.low:.3f} to {found.within.high:.3f} is inside"
+
+
+def _exact(found: Change, figures: str, least: int) -> tuple[Answer, str]:
+    """Judge figures without a spread, as simulated times are: they are equal, or they are not."""
+    if abs(found.ratio - 1) >= EQUAL:
+        return "not reproduced", f"{figures} in every one"
+    return ("reproduced", f"{figures}: equal") if least >= LEAST_PAIRS else (
+        "inconclusive", f"{figures}: equal; at least {LEAST_PAIRS} are required")
+
+
+def _same_trainings(before: Found, after: Found) -> bool:
+    """Return whether the trials of all seeds that both executions have ended with equal weights: they crossed the
+    target at the same samples, wherever that is between two evaluations."""
+    if before.evidence is None or after.evidence is None:
+        return False
+    shared = [(side.results[repeat].hashes, other.results[repeat].hashes)
+              for side, other in ((before.evidence.ours, after.evidence.ours),
+                                  (before.evidence.theirs, after.evidence.theirs))
+              for repeat in side.results.keys() & other.results.keys()]
+    return bool(shared) and all(
+        one.get("final_weights") == other.get("final_weights") is not None for one, other in shared)
+
+
+def _grid_share(item: Found) -> float:
+    """Return how far evaluations are apart at the target, relative; 0 for figures that no evaluation limits."""
+    grid = item.evidence.grid if item.evidence is not None else None
+    return grid.share if grid is not None and grid.share is not None and math.isfinite(grid.share) else 0.0
+
+
+def _levels(first: Record, second: Record, kept: Mapping[str, set[int]]) -> Iterator[Level]:
+    metric = first.plan.suite.metric
+    for cell_id in kept:
+        sides = [cell_trials("", record.of_cell(cell_id), METRICS[metric]).values for record in (first, second)]
+        logs = [np.log([value for value in side.values() if value > 0]) for side in sides]
+        if all(len(found) for found in logs):
+            yield Level(first.cell(cell_id).label, metric, from_log(float(logs[1].mean() - logs[0].mean())))
+
+
+def _cell(first: Record, second: Record, cell_id: str, repeats: set[int]) -> CellAnswer:
+    before, after = ({item.repeat: item for item in record.of_cell(cell_id) if item.repeat in repeats}
+                     for record in (first, second))
+    pairs = [(item, after[repeat]) for repeat, item in before.items() if repeat in after]
     equal = sum(one.hashes.get("final_weights") == other.hashes.get("final_weights") is not None
                 for one, other in pairs)
-    real = cell.choices.origin != "simulated"  # a simulated engine has no weights
-    bitwise = cell.choices.repeatability == "bitwise" and real
-    answer, because = _bitwise(pairs, planned) if bitwise else _equivalent(evidence, compared)
-    return CellAnswer(cell.cell_id, cell.label, answer, "bitwise" if bitwise else "equivalence", because, len(pairs),
-                      equal if real else 0, compared,
-                      (*describe_resumed_trials(evidence), *(item.words for item in evidence.repeated[:1])))
+    answer, because = _bitwise(pairs, len(repeats & before.keys()))
+    return CellAnswer(cell_id, first.cell(cell_id).label, answer, because, len(pairs), equal)
 
 
 def _bitwise(pairs: Sequence[tuple[Observed, Observed]], planned: int) -> tuple[Answer, str]:
@@ -185,73 +306,8 @@ def _first_difference(one: Observed, other: Observed) -> str:
     return ""
 
 
-def _equivalent(item: Evidence, found: Comparison) -> tuple[Answer, str]:
-    """Two one-sided tests inside the margin; not reproduced only if the whole interval lies outside of it.
-
-    Every cell must pass, so "reproduced" needs no correction for their number (an intersection-union test); a cell
-    that differs must do so by a verdict, which carries Holm's. As in a comparison, "reproduced" must hold for every
-    position of the crossings between two evaluations, and between unlike evaluation grids so must "not reproduced".
-    """
-    edge = 1 + (found.equivalence.margin if found.equivalence else 0.0)
-    if found.verdict == "inconclusive" and found.ratio is None:  # a reason against any verdict
-        return "inconclusive", found.because
-    if (exact := _exact(item, found)) is not None:
-        return exact
-    if found.ratio is not None and found.interval is not None and found.equivalence is not None:
-        low, high = found.interval.low, found.interval.high
-        figures = f"{found.metric} is {found.ratio:.3f} x the record's ({low:.3f} to {high:.3f}, " \
-                  f"margin {1 / edge:.3f} to {edge:.3f}, {found.n} {'pairs' if found.paired else 'a side'})"
-        if found.equivalence.equivalent and found.n >= LEAST_EXACT:
-            if not item.is_fine(SAME_LEVEL):
-                return "inconclusive", f"{figures}; {too_coarse(item)}"
-            return "reproduced", f"{figures}; two one-sided tests, p = {found.equivalence.p:.2g}"
-        if (low > edge or high < 1 / edge) and not _lies_outside(item, edge):
-            return "inconclusive", f"{figures}: {grids_alone(item)}"
-        if found.verdict not in ("inconclusive", "exploratory", "same") and (low > edge or high < 1 / edge):
-            return "not reproduced", f"{figures}: the whole interval lies outside the margin"
-        return "inconclusive", f"{figures}: {_undecided(found)}"
-    if found.verdict not in ("inconclusive", "exploratory", "same"):
-        return "not reproduced", f"the second execution is {found.verdict}: {found.because}"
-    return "inconclusive", found.because
-
-
-def _lies_outside(item: Evidence, edge: float) -> bool:
-    """Return False if evaluation grids that differ leave it open that the crossings are inside the margin."""
-    found = item.corrected(DIFFERENT_LEVEL)
-    return found is not None and (found.low > edge or found.high < 1 / edge)
-
-
-def _exact(item: Evidence, found: Comparison) -> tuple[Answer, str] | None:
-    """Judge pairs that all have one ratio, as simulated times do; None if the ratios vary.
-
-    Equal simulated figures are one computation, on any grid. Equal measured ones, such as counts of samples, may hide
-    different crossings between two evaluations.
-    """
-    ratios = [pair.candidate / pair.baseline for pair in found.pairs if pair.baseline]
-    if len(ratios) < 2 or found.interval is not None or found.ratio is None:
-        return None
-    if max(abs(ratio - 1) for ratio in ratios) < NO_SPREAD:
-        text = f"{found.metric} equals the record's in all {len(ratios)} pairs"
-        if item.baseline.choices.origin != "simulated" and not item.is_fine(SAME_LEVEL):
-            return "inconclusive", f"{text}; {too_coarse(item)}"
-        return ("reproduced", text) if len(ratios) >= LEAST_EXACT else (
-            "inconclusive", f"{text}; at least {LEAST_EXACT} pairs are required")
-    if found.verdict in ("inconclusive", "exploratory", "same"):
-        return None
-    return "not reproduced", f"{found.metric} is {found.ratio:.4f} x the record's in every pair"
-
-
-def _undecided(found: Comparison) -> str:
-    if found.n < LEAST_EXACT:
-        return f"{found.n} trials are too few; at least {LEAST_EXACT} are required, more make the interval narrower"
-    if found.verdict in ("faster", "slower", "higher", "lower"):
-        return f"the second execution is {found.verdict}, but not certainly by more than the margin"
-    return "neither certainly inside nor certainly outside the margin; run more trials"
-
-
-def _together(cells: Sequence[CellAnswer]) -> Answer:
-    """Return "not reproduced" if one cell is not; "reproduced" only if all cells are."""
-    answers = {item.answer for item in cells}
+def _together(answers: Collection[Answer]) -> Answer:
+    """Return "not reproduced" if one is not; "reproduced" only if all are."""
     if "not reproduced" in answers:
         return "not reproduced"
-    return "reproduced" if answers == {"reproduced"} else "inconclusive"
+    return "reproduced" if set(answers) == {"reproduced"} else "inconclusive"

@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from repro.compare.runs.asked import asked_before
 from repro.core.errors import Exit, OutputError, ReproError, interrupter
 from repro.core.files import write_json, write_model, write_text
 from repro.core.machine import Machine
@@ -84,6 +85,8 @@ def record_start(context: RunContext, findings: Findings, preflight: Preflight) 
         folder.append_incident("lock", f"the lock of {findings.stale_lock}, which no longer runs, was replaced")
     if not folder.environment.is_file():
         write_model(folder.environment, preflight.environment)
+        if asked := asked_before(context.plan):
+            context.warn("asked", asked)
     for item in (*findings.differences, *preflight.differences):
         folder.append_incident("difference", item.text, difference=item.kind)
     for text in preflight.warnings:

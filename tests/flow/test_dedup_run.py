@@ -40,4 +40,4 @@ def test_it_resumes_compares_and_reproduces(tmp_path: Path) -> None:
     assert command(tmp_path, "compare", "run", "--fail-if", "ratio.low > 1.1")[0] == 2, "no contrast to judge"
     code, said, error = command(tmp_path, "reproduce", "run", "--out", "again", "--json")
     assert code == 0, error
-    assert {item["how"] for item in json.loads(said)["cells"]} == {"bitwise"}
+    assert json.loads(said)["cells"] and not json.loads(said)["claims"]

@@ -166,7 +166,7 @@ def test_run_verify_bundle_reproduce(small: Path) -> None:
     code, out, error = command(small, "bundle", "run", "-o", "run.zip")
     assert code == 0, out + error
     assert command(small, "verify", "run.zip")[0] == 0
-    code, out, error = command(small, "reproduce", "run.zip", "--out", "again")
+    code, out, error = command(small, "reproduce", "run.zip", "--even-if-undecided", "--out", "again")
     assert code == 0 and "reproduced" in out, out + error
     assert "no recorded difference in code, libraries, hardware, settings or data" in out
     assert command(small, "verify", "again")[0] == 0
@@ -225,7 +225,7 @@ def test_ctrl_c_ends_the_trial_and_a_second_one_ends_at_once(small: Path, twice:
 @pytest.mark.slow
 def test_ctrl_c_during_a_reproduction_is_130_and_leaves_nothing(small: Path) -> None:
     assert command(small, "run", "suite.yaml", "--no-mlflow", "--out", "run", "--seeds", "1")[0] == 0
-    process = start(small, "reproduce", "run", "--out", "again")
+    process = start(small, "reproduce", "run", "--even-if-undecided", "--out", "again")
     until(lambda: len(faults.ranks_of(process.pid)) == 2, process)
     ranks = faults.ranks_of(process.pid).values()
     process.send_signal(signal.SIGINT)

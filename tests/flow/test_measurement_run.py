@@ -80,7 +80,8 @@ def test_its_bundle_is_verified_and_reproduced_without_the_file(folder: Path, tm
     code, _, error = command(tmp_path, "reproduce", "mine.zip", "--out", "again")
     assert code == 2 and "measurement allreduce.py:AllReduce (code/" in error, error
     consent = re.findall("--allow-code ([0-9a-f]{64})", error)[0]
-    _, said, error = command(tmp_path, "reproduce", "mine.zip", "--allow-code", consent, "--out", "again")
+    _, said, error = command(tmp_path, "reproduce", "mine.zip", "--even-if-undecided", "--allow-code", consent,
+                             "--out", "again")
     assert "again" in said, (said, error)
     assert command(tmp_path, "verify", "again")[0] == 0
 

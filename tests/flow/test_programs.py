@@ -117,7 +117,8 @@ def test_it_is_run_again_only_with_consent_and_from_the_source_in_the_record(fin
     assert refused.code == 2 and "python train.py" in refused.error and "Traceback" not in refused.error
     allowed = refused.error.split("--allow-code ")[1].split()[0]
     assert "is the hash of other code" in command(tmp_path, "reproduce", "mine.zip", "--allow-code", "0" * 64).error
-    again = command(tmp_path, "reproduce", "mine.zip", "--trials", "2", "--allow-code", allowed, "--out", "again")
+    again = command(tmp_path, "reproduce", "mine.zip", "--trials", "2", "--even-if-undecided", "--allow-code",
+                    allowed, "--out", "again")
     assert again.code in (0, 3), again.out + again.error
     assert {item.status for item in read_record(tmp_path / "again").results} == {"ok"}
     assert "sound" in command(tmp_path, "verify", "again").out

@@ -83,7 +83,9 @@ def test_another_machine_is_named_and_too_few_trials_are_inconclusive(fake: Path
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: sample-library\nVersion: 9.9.9\n")
     there = {"OMP_NUM_THREADS": "7", "PYTHONPATH": f"{ROOT}{os.pathsep}{fake / 'site'}"}
-    code, out, _ = command(fake, "reproduce", "one", "--trials", "2", "--out", "there", "--json", **there)
+    assert command(fake, "reproduce", "one", "--trials", "2", "--out", "there", **there).code == 2
+    code, out, _ = command(fake, "reproduce", "one", "--trials", "2", "--even-if-undecided", "--out", "there",
+                           "--json", **there)
     told = {f"{item['area']}: {item['name']}: {item['second']}" for item in json.loads(out)["differences"]}
     assert (code, json.loads(out)["answer"]) == (3, "inconclusive"), "and that is no success"
     expected = {"settings: OMP_NUM_THREADS: 7", "libraries: sample-library: 9.9.9"}

@@ -11,7 +11,7 @@ import pytest
 
 from repro.record.folder.store import Record, read_record
 from tests.commands import command, environment
-from tests.flow.test_nodes import SUITE
+from tests.flow.test_nodes import written
 from tests.slurm_cluster import needs_slurm, slurm
 
 pytestmark = [pytest.mark.slow, needs_slurm]
@@ -27,7 +27,7 @@ class Site:
     def submit(self, name: str, epochs: int, seeds: int, *options: str) -> str:
         """Submit a suite and return the job's number."""
         (self.folder / f"{name}.yaml").write_text(
-            SUITE.format(seeds=seeds, epochs=epochs, launcher=LAUNCHER, engines="[ddp]"))
+            written(seeds, epochs, LAUNCHER))
         code, said, error = command(self.folder, "run", f"{name}.yaml", "--no-mlflow", "--out", name, "--",
                                     "--partition=tests", *options, **self.variables)
         assert code == 0, error
@@ -122,7 +122,7 @@ def test_a_time_limit_interrupts_the_run_before_it_kills_it(site: Site) -> None:
     (("--launcher", "local", "--", "--nodes=3"), "only launcher slurm outside a job takes options after --"),
 ])
 def test_what_is_refused_is_one_line(site: Site, arguments: tuple[str, ...], words: str) -> None:
-    (site.folder / "bad.yaml").write_text(SUITE.format(seeds=1, epochs=1, launcher=LAUNCHER, engines="[ddp]"))
+    (site.folder / "bad.yaml").write_text(written(1, 1, LAUNCHER))
     code, _, error = command(site.folder, "run", "bad.yaml", "--no-mlflow", "--out", "bad", *arguments,
                              **site.variables)
     assert code == 2 and words in error
@@ -130,7 +130,7 @@ def test_what_is_refused_is_one_line(site: Site, arguments: tuple[str, ...], wor
 
 
 def test_a_job_with_too_few_nodes_says_so(site: Site) -> None:
-    (site.folder / "few.yaml").write_text(SUITE.format(seeds=1, epochs=1, launcher=LAUNCHER, engines="[ddp]"))
+    (site.folder / "few.yaml").write_text(written(1, 1, LAUNCHER))
     code, _, error = command(site.folder, "run", "few.yaml", "--no-mlflow", "--out", "few", SLURM_JOB_ID="1",
                              SLURM_JOB_NODELIST="alpha", **site.variables)
     assert code == 2

@@ -187,7 +187,7 @@ def test_a_run_of_the_same_declared_seed_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("of", [pytest.param("reproduce", marks=pytest.mark.slow), "report"])
 def test_commands_on_the_scored_record_go_on_working(folder: Path, tmp_path: Path, of: str) -> None:
-    where = ("reproduce", str(folder / "one"), "--out", "again") if of == "reproduce" else \
+    where = ("reproduce", str(folder / "one"), "--even-if-undecided", "--out", "again") if of == "reproduce" else \
         ("report", str(folder / "one"), "--to", "csv,markdown", "--out", "again")
     code, _, error = command(tmp_path, *where)
     assert code in (0, 3), error

@@ -24,7 +24,7 @@ from repro.bundle.source import open_record
 from repro.bundle.verify import verify
 from repro.cli.text.suite import cell_lines, comparison_sentence, plan_text, suite_text
 from repro.cli.workflows.report import reporter
-from repro.cli.workflows.reproduce import choose_trials, reduce_plan
+from repro.cli.workflows.reproduce import Wanted, choose_trials, reduce_plan
 from repro.cli.workflows.tuning import plan_phases
 from repro.compare.design.calibration import calibration_of
 from repro.compare.runs.merge import sections
@@ -260,7 +260,7 @@ def _read(data: bytes, folder: Path) -> None:
             lambda: trials_to_run(record, True),
             lambda: plan_differences(record.plan, MACHINE),
             lambda: [record.next_attempt(trial.trial_id) for trial in record.plan.trials()],
-            lambda: reduce_plan(record.plan, choose_trials(record, "1"), MACHINE, 0),
+            lambda: reduce_plan(record.plan, choose_trials(record, "1", Wanted(undecided=True))[0], MACHINE, 0),
         ]
         for call in calls:
             _tolerant(call)
@@ -309,7 +309,7 @@ def _bundle(data: bytes, folder: Path) -> None:
     with open_record(path) as root:
         assert all(item.resolve().is_relative_to(root.resolve()) for item in root.rglob("*"))
         record = read_record(root)
-        _tolerant(lambda: reduce_plan(record.plan, choose_trials(record, "1"), MACHINE, 0))
+        _tolerant(lambda: reduce_plan(record.plan, choose_trials(record, "1", Wanted(undecided=True))[0], MACHINE, 0))
 
 
 FILES = in_file(ENDINGS)

@@ -22,7 +22,7 @@ from repro.record.result.status import meaning
 
 RECORDS = Path(__file__).parents[2] / "docs" / "gallery" / "records"
 OTHER_WORDS = "Lorem ipsum: crashed, missed 0.5 %"
-SENTENCES = {"because", "cautions"}
+SENTENCES = {"because", "cautions", "settles"}
 
 
 def decided(path: Path) -> dict[str, Any]:

@@ -80,8 +80,14 @@ def diff(first: Path, second: Path, as_json: bool) -> None:
 
 @click.command()
 @click.argument("source", metavar="BUNDLE|RUN", type=PlaceParam(path_type=Path))
-@click.option("--trials", metavar="N|ID[,ID...]", help="The first N seeds of every cell, or the trials with these ids."
-              "  [default: all trials that have a result]")
+@click.option("--trials", metavar="N|ID[,ID...]", help="N new pairs, or the trials with these ids.  [default: as many "
+              "pairs as the margin needs]")
+@click.option("--margin", type=click.FloatRange(0, 100, min_open=True), metavar="M", help="Change of the ratio that "
+              "counts as the same, 0.1 for 10 %.  [default: the suite's]")
+@click.option("--interaction", type=click.FloatRange(0, 1), default=0.0, metavar="S", help="Standard deviation by "
+              "which the true ratio may differ between sessions or machines, 0.02 for 2 %; it widens both answers.")
+@click.option("--even-if-undecided", "undecided", is_flag=True, help="Run although the record cannot support the "
+              "answer \"reproduced\" on these terms.")
 @click.option("--out", type=PlaceParam(path_type=Path), help="Run folder to create.  "
               "[default: runs/SUITE-reproduce-DATE-TIME]")
 @click.option("--resume", type=PlaceParam(path_type=Path), metavar="RUN", help="Resume an interrupted reproduction of "
@@ -92,21 +98,24 @@ def diff(first: Path, second: Path, as_json: bool) -> None:
 @allow_code_option
 @json_option
 def reproduce(
-    source: Path, trials: str | None, out: Path | None, resume: Path | None, force: bool, allowed: tuple[str, ...],
-    code: str | None, as_json: bool,
+    source: Path, trials: str | None, margin: float | None, interaction: float, undecided: bool, out: Path | None,
+    resume: Path | None, force: bool, allowed: tuple[str, ...], code: str | None, as_json: bool,
 ) -> None:
-    """Run a record again and judge the result.
+    """Run a record again and judge its claim.
 
-    The answer is reproduced, not reproduced or inconclusive. Trials are judged bit for bit if the suite says
-    `determinism: bitwise`, else by the time to the target within the suite's margin. Exit code 0 if reproduced, else 3.
+    The answer is reproduced, not reproduced or inconclusive. The claim is the ratio of the declared contrast: its
+    change from the record to the new run, within a margin. Cells of a suite with `determinism: bitwise` are judged bit
+    for bit. Before anything runs the command says which answers are within reach. Exit code 0 if reproduced, else 3.
 
     \b
-    Example: repro reproduce quickstart.zip --trials 6
+    Example: repro reproduce quickstart.zip --margin 0.2
     """
+    from repro.cli.workflows.reproduce import Wanted
     from repro.cli.workflows.reproduce import reproduce as reproduce_record
 
-    if resume is not None and (trials or out):
-        raise click.UsageError("--resume RUN keeps the folder and the trials of RUN; leave out --trials and --out")
-    found = reproduce_record(source, trials, out, force, resume, allowed, code)
+    if resume is not None and (trials or out or margin or interaction or undecided):
+        raise click.UsageError("--resume RUN keeps the folder, the trials and the terms of RUN; leave out --trials, "
+                               "--margin, --interaction, --even-if-undecided and --out")
+    found = reproduce_record(source, trials, out, force, resume, allowed, code, Wanted(margin, interaction, undecided))
     answer(as_json, found.as_json(), found.text)
     sys.exit(found.exit_code)

@@ -35,7 +35,7 @@ from repro.core.errors import visible
 @click.option("--resume", type=PlaceParam(path_type=Path), metavar="RUN", help="Resume an interrupted run: run the "
               "missing trials of its own plan.")
 @click.option("--rerun-failed", "again", is_flag=True, help="With --resume: also rerun trials that crashed or hung, "
-              "each as a new attempt.")
+              "each as a new attempt; their pairs then count for metrics without a clock only.")
 @click.option("--force", is_flag=True, help="With --resume: resume even if the machine, code or plan have changed; the "
               "report says so.")
 @click.option("--budget", type=DurationParam(), metavar="TIME", help="For a sequential run: end at the last look "
@@ -68,7 +68,8 @@ def run(
              repro run engines --launcher '{kind: slurm, nodes: 4}' -- --partition gpu
     """
     from repro.cli.text.suite import ended_text
-    from repro.cli.workflows.run import refuse_same_data, resume_suite, run_phases, run_suite, submitted
+    from repro.cli.workflows.run import resume_suite, run_phases, run_suite, submitted
+    from repro.cli.workflows.seen_data import refuse_same_data
     from repro.runner.context import Options
 
     overrides = (*overrides, *([f"launcher={launcher}"] if launcher else []))
@@ -90,8 +91,8 @@ def run(
         source = read_source(suite, overrides, **design)
         stated = source.suite.master_seed is not None and ("master_seed",) not in source.overrides
         plan, phases = planned(source, overrides)
-        if stated:
-            refuse_same_data(phases.tuning if phases else plan, Path("runs"))
+        if source.suite.master_seed is not None:
+            refuse_same_data(phases.tuning if phases else plan, Path("runs"), stated)
         flags = [flag for flag, given in (("--no-mlflow", not track), ("--strict", strict), ("--energy", energy))
                  if given]
         if job := submitted(plan, scheduler, sys.argv[1:], out, flags):

@@ -22,7 +22,7 @@ from repro.cli.options import (
 )
 from repro.cli.terminal import say, stdout
 from repro.core import registry
-from repro.core.errors import Exit, ReproError
+from repro.core.errors import Exit, ReproError, UsageError
 from repro.suite.file import bundled, read_suite
 
 KINDS = {
@@ -107,11 +107,14 @@ def plan(
     """
     from repro.bundle.source import open_record
     from repro.cli.text.suite import drawn_by_run, plan_text
+    from repro.cli.workflows.seen_data import seen_data, seen_words
     from repro.compare.design.power import out_of_reach, power
+    from repro.compare.runs.asked import asked_before
     from repro.record.folder import limits
     from repro.record.folder.store import read_record
     from repro.runner.preflight import absent_data
     from repro.suite.planning.plan import estimate, over_time_limits
+    from repro.suite.planning.question import seen_by
 
     source = read_source(suite, overrides, **design)
     found, phases = planned(source, overrides)
@@ -119,11 +122,20 @@ def plan(
     shown = None
     if pilot is not None:
         with open_record(pilot) as root:
-            shown = power(found, read_record(root)).model_copy(update={"pilot": str(pilot)})
+            record = read_record(root)
+            seen = seen_by(found, record.plan.model_dump(mode="json", by_alias=True))
+            if seen == "other target":
+                raise UsageError(seen_words(found, str(pilot), seen, stated=True))
+            shown = power(found, record).model_copy(update={"pilot": str(pilot)})
     warnings = [f"this plan cannot be run: {why}"] if (why := limits.too_large(found)) else limits.warnings(found)
     warnings += over_time_limits(found)
     if phases is not None and (why := limits.too_large(phases.tuning)):
         warnings.append(f"this plan cannot be run: {why}")
+    if source.suite.master_seed is not None and (
+            why := seen_data(found, Path("runs"), ("master_seed",) not in source.overrides)):
+        warnings.append(f"this plan cannot be run: {why}")
+    if asked := asked_before(found):
+        warnings.append(f"this would be the {asked}")
     absent = absent_data(found)
     warnings += [f"this plan cannot be run here: {text}" for text in absent]
     for text in warnings:

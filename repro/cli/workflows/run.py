@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,8 +23,8 @@ from repro.cli.workflows.tuning import (
 )
 from repro.compare.design.calibration import keep_calibration
 from repro.compare.findings import Findings, findings
-from repro.core.errors import Exit, OutputError, UsageError
-from repro.core.files import read_bounded
+from repro.compare.runs.asked import keep_answers
+from repro.core.errors import Exit, UsageError
 from repro.core.machine import detect
 from repro.launchers.slurm import Slurm, in_job, submit
 from repro.record.folder import limits
@@ -306,10 +305,12 @@ def _summarize(record: Record, code: Exit, paths: list[str], tracking: TrackingE
     trials: dict[str, int] = {}
     for result in record.results:
         trials[result.status] = trials.get(result.status, 0) + 1
+    found = findings(record)
+    keep_answers(record, found.comparisons)
     return Ended(
         exit_code=code, next_step=_next_step(record, code), folder=record.folder.root,
         report=paths[0], tracking=tracking, trials=trials,
-        found=findings(record), tuning=read_tuning(record.folder.root),
+        found=found, tuning=read_tuning(record.folder.root),
     )
 
 
@@ -329,37 +330,6 @@ def execute(plan: Plan, folder: RunFolder, kept: str, next_step: str, force: boo
     with TerminalWatcher() as watcher, open_session(folder, watcher, messages, force) as session:
         session.accept(plan, (), force)
         return session.execute(Run(plan, folder, detect(), watcher, Options(force=force))).completed()
-
-
-LATEST = 200
-"""Runs that are looked at, the latest first: a suite that states its master seed repeats its last run."""
-
-
-def refuse_same_data(plan: Plan, runs: Path) -> None:
-    """Refuse a plan whose experiment has a run with the same master seed in the folder `runs`; the plan of a tuning is
-    compared with tunings.
-
-    Raises:
-        UsageError: there is one; says which, and how to draw new data.
-    """
-    below = f"{TUNING}/" if plan.kind == "tuning" else ""
-    earlier = sorted((path for path in runs.glob("*") if (path / f"{below}plan.json").is_file()),
-                     key=lambda path: path.name[-15:], reverse=True)[:LATEST]
-    if same := next((path for path in earlier if _has_data_of(path / f"{below}plan.json", plan)), None):
-        raise UsageError(
-            f"{same}: is a run of {plan.suite.suite!r} with master seed {plan.master_seed}, which the suite states: a "
-            f"run now would draw the same data again; for new data: --master-seed with another number, or no "
-            f"master_seed in the suite; to repeat it on purpose: --master-seed {plan.master_seed}")
-
-
-def _has_data_of(path: Path, plan: Plan) -> bool:
-    """Return whether a stored plan draws the same random numbers for the same experiment."""
-    try:
-        found = json.loads(read_bounded(path))
-        return (found["kind"], found["digest"], found["suite"]["master_seed"]) == (
-            plan.kind, plan.digest, plan.master_seed)
-    except (OutputError, ValueError, LookupError, TypeError, RecursionError):
-        return False  # no plan, or a damaged one, which `repro verify` reports
 
 
 def submitted(

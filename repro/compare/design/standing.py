@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 
-from repro.compare.cells import ComparedCell, by_cell, factors_of
+from repro.compare.cells import CellIndex, ComparedCell, by_cell, factors_of, primary_pair
 from repro.compare.design.sequential import WAITS, TakenLook, before_looks, last_look, placed, rerun_refusals
 from repro.compare.evidence.repeated import repeated_in
 from repro.compare.figures import Claim, ClaimVerdict, Comparison, bounds
@@ -132,6 +132,14 @@ class Standing:
         if not self.plan.design.looks:
             return self.results
         return tuple(item for item in self.results if item.repeat < self.plan.design.common)
+
+    def judged_repeats(self, cells: Collection[str]) -> int:
+        """Return how many repeats the verdict on these cells is on: of a sequential run those of its last look for the
+        primary contrast, those of its first for others."""
+        primary = primary_pair(CellIndex(self.plan.cells), self.plan.suite.primary) if self._last else None
+        if self._last is not None and primary is not None and set(cells) == set(primary):
+            return self._last.stage.n
+        return self.plan.design.common
 
     @property
     def waits(self) -> tuple[str, ...]:

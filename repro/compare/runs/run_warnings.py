@@ -23,10 +23,11 @@ TITLES = {
     "clock": "Clock", "lost": "Result lost", "rerun": "Started again", "stopped": "Stopped", "budget": "Budget spent",
     "calibration": "Calibration", "checkpoint": "Checkpoint skipped", "throttled": "Throttled", "energy": "Energy",
     "edited": "Plug-in edited", "nodes": "Nodes", "waited": "Waited",
+    "asked": "Asked before",
 }
 """Kind of an incident -> its title."""
 CONSEQUENCES = {
-    "resumed": "the seed that was running at the pause has trials from before and after it",
+    "resumed": "a pair with the pause between its trials counts for no metric with a clock",
     "difference": "trials before and after it are compared as if it had no effect",
     "lock": "no figure is affected", "waited": "no figure is affected",
     "clock": "durations come from the monotonic clock and are correct; dates may be wrong",

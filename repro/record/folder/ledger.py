@@ -58,7 +58,7 @@ class Attempt(Frozen):
 
 IncidentKind = Literal["resumed", "difference", "lock", "lost", "machine", "clock", "throttled", "energy", "rerun",
                        "stopped", "budget", "calibration", "checkpoint", "edited",
-                       "nodes", "waited"]
+                       "nodes", "waited", "asked"]
 
 
 class Incident(Frozen):

@@ -279,10 +279,12 @@ def suite_digest(suite: Suite, cells: Sequence[Cell]) -> str:
 def planned_order(plan: Plan) -> Iterator[tuple[int, int]]:
     """Yield the order that the seed of a plan gives to its trials.
 
-    A reproduction has chosen ones only; after the first look of a sequential design only two cells go on.
+    A reproduction has chosen ones only, also repeats beyond those of the suite. After the first look of a sequential
+    design only two cells go on.
     """
     chosen = set(plan.order)
-    for index, repeat in execution_order(plan.suite, len(plan.cells), plan.order_seed):
+    blocks = 1 + max((repeat for _, repeat in chosen), default=0) if plan.kind == "reproduction" else plan.suite.seeds
+    for index, repeat in execution_order(blocks, len(plan.cells), plan.order_seed):
         if (index, repeat) in chosen if plan.kind == "reproduction" else repeat < plan.design.repeats_of(index):
             yield index, repeat
 
@@ -304,13 +306,14 @@ def wrong_order(plan: Plan, again: Plan | None = None) -> str:
     return f"order is not the one that its order_seed {plan.order_seed} gives: it differs from trial {place} on"
 
 
-def execution_order(suite: Suite, cells: int, seed: int) -> Iterator[tuple[int, int]]:
+def execution_order(repeats: int, cells: int, seed: int) -> Iterator[tuple[int, int]]:
     """Yield blocks of one seed over all cells, each shuffled on its own: no drift of the machine favours a cell.
 
     Args:
+        repeats: number of blocks.
         seed: drawn for the run (`Plan.order_seed`). Fewer repeats give the beginning of the same order.
     """
-    for repeat in range(suite.seeds):
+    for repeat in range(repeats):
         generator = Streams(seed, repeat).generator("execution-order")
         yield from ((int(index), repeat) for index in generator.permutation(np.arange(cells)))
 

@@ -14,7 +14,7 @@ import pytest
 
 from repro.bundle.contents import write_bundle
 from repro.bundle.verify import verify
-from repro.cli.workflows.reproduce import choose_trials, reduce_plan
+from repro.cli.workflows.reproduce import Wanted, choose_trials, reduce_plan
 from repro.core.errors import OutputError, UsageError
 from repro.core.files import read_model, write_json
 from repro.core.machine import Machine
@@ -95,7 +95,7 @@ def test_names_and_facts_are_those_of_the_package(record: Record, place: Path) -
 
 def test_a_run_is_refused_in_one_line(record: Record) -> None:
     with pytest.raises(UsageError, match=r"workload 'letters' is not installed here .*letters 1\.0"):
-        reduce_plan(record.plan, choose_trials(record, "1"), Machine("cpu", 0, 2), 1)
+        reduce_plan(record.plan, choose_trials(record, "1", Wanted(undecided=True))[0], Machine("cpu", 0, 2), 1)
     with pytest.raises(UsageError, match="can be read, verified and compared, but not run"):
         preflight.check(record.plan, Machine("cpu", 0, 2), record.folder, Options())
     with pytest.raises(UsageError, match="is not installed here"):

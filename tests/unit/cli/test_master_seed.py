@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from repro.cli.main import cli
-from repro.cli.workflows.run import refuse_same_data
+from repro.cli.workflows.seen_data import refuse_same_data
 from repro.core.errors import UsageError
 from repro.core.files import write_json
 from repro.suite.planning.plan import Plan
@@ -26,7 +26,7 @@ def planned(folder: Path, *arguments: str, head: str = "") -> dict[str, Any]:
     assert ended.exit_code == 0, ended.output
     found: dict[str, Any] = json.loads(ended.stdout)
     del found["cost"], found["out_of_reach"], found["absent_data"]
-    stated = head or "--master-seed" in arguments or "-o" in arguments
+    stated = head or any("master" in text for text in arguments)
     assert found.pop("drawn_again_by_run") == (["order_seed"] if stated else ["master_seed", "order_seed"])
     return found
 
@@ -74,6 +74,35 @@ def test_the_same_data_again_are_refused_with_the_way_to_new_ones(tmp_path: Path
                   planned(tmp_path, "-o", "batch.global=32", head="master_seed: 3\n")):
         refuse_same_data(Plan.model_validate(other), runs)
     refuse_same_data(now, tmp_path / "missing")
+
+
+OTHER_TARGET = ("-o", "stop.target=0.5", "-o", "evaluate_every=128")
+
+
+@pytest.mark.parametrize("stated", [True, False])
+def test_a_target_that_is_edited_after_its_data_were_seen_is_refused(tmp_path: Path, stated: bool) -> None:
+    runs = tmp_path / "runs"
+    earlier_run(runs / "sample-20260101-120000", planned(tmp_path, head="master_seed: 3\n"))
+    now = planned(tmp_path, *OTHER_TARGET, head="master_seed: 3\n")
+    with pytest.raises(UsageError, match=r"sample-20260101-120000: is a run of the same cells of 'sample' with master "
+                                         r"seed 3 and another target: .*leave out master_seed and --master-seed, so "
+                                         r"that the run draws new data$") as caught:
+        refuse_same_data(Plan.model_validate(now), runs, stated)
+    assert "\n" not in str(caught.value)
+    refuse_same_data(Plan.model_validate(planned(tmp_path, *OTHER_TARGET)), runs, stated)  # new data
+    same = Plan.model_validate(planned(tmp_path, "--seeds", "8", head="master_seed: 3\n"))
+    refuse_same_data(same, runs, stated=False)  # on purpose
+    with pytest.raises(UsageError, match="would draw the same data again"):
+        refuse_same_data(same, runs)
+
+
+def test_plan_says_that_its_data_were_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    earlier_run(tmp_path / "runs" / "sample-20260101-120000", planned(tmp_path, head="master_seed: 3\n"))
+    monkeypatch.chdir(tmp_path)
+    for arguments, words in (([], "would draw the same data again"), (OTHER_TARGET, "and another target")):
+        ended = CliRunner().invoke(cli, ["plan", "s.yaml", *arguments], catch_exceptions=False)
+        assert "warning: this plan cannot be run: runs/sample-20260101-120000: is a run" in ended.stderr
+        assert words in ended.stderr
 
 
 def test_a_run_of_a_suite_that_states_its_seed_looks_for_an_earlier_one(

@@ -217,6 +217,10 @@ def test_a_resume_that_is_refused_leaves_every_file_as_it_was(
     assert contents(tmp_path / "run") == before
 
 
+ANY = reproduce.Wanted(undecided=True)
+"""Terms of a reproduction with fewer pairs than an answer needs."""
+
+
 def test_an_interrupted_reproduction_is_not_judged_and_keeps_completed_trials(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -225,7 +229,7 @@ def test_an_interrupted_reproduction_is_not_judged_and_keeps_completed_trials(
         after(here, Launchers, "launch", 2, signal.SIGTERM)
         before = signal.getsignal(signal.SIGTERM)
         with pytest.raises(Interrupted):
-            reproduce.reproduce(tmp_path / "run", None, tmp_path / "again")
+            reproduce.reproduce(tmp_path / "run", None, tmp_path / "again", wanted=ANY)
     assert signal.getsignal(signal.SIGTERM) == before
     said = " ".join(capsys.readouterr().err.split())
     assert "interrupted by SIGTERM; nothing is judged; completed trials are kept; resume with: " in said
@@ -249,7 +253,7 @@ def test_only_a_reproduction_of_the_same_record_is_resumed(
     assert begin().exit_code == 0
     (tmp_path / "run").rename(tmp_path / "other")
     assert begin().exit_code == 0
-    reproduce.reproduce(tmp_path / "run", None, tmp_path / "again")
+    reproduce.reproduce(tmp_path / "run", None, tmp_path / "again", wanted=ANY)
     before = contents(tmp_path / "again")
     make_bundle(tmp_path / "again", tmp_path / "again.zip", "CC0-1.0")
     for source in ("other", "again", "again.zip"):
@@ -269,7 +273,7 @@ def test_a_reproduction_ended_while_it_is_sealed_has_its_index(
     with monkeypatch.context() as here:
         after(here, index, "file_sha256", listed + 2, signal.SIGTERM)
         with pytest.raises(Interrupted):
-            reproduce.reproduce(tmp_path / "run", "1", tmp_path / "again")
+            reproduce.reproduce(tmp_path / "run", "1", tmp_path / "again", wanted=ANY)
     assert "nothing is judged" in capsys.readouterr().err
     assert verify(tmp_path / "again").sound and (tmp_path / "again" / index.NAME).is_file()
     other = resume.plan_differences(read_record(tmp_path / "again").plan, MACHINE)
@@ -283,7 +287,7 @@ def test_a_reproduction_resumed_elsewhere_lists_the_differences(
     with monkeypatch.context() as here:
         after(here, Launchers, "launch", 2)
         with pytest.raises(Interrupted):
-            reproduce.reproduce(tmp_path / "run", None, tmp_path / "again")
+            reproduce.reproduce(tmp_path / "run", None, tmp_path / "again", wanted=ANY)
     monkeypatch.setenv("OMP_NUM_THREADS", "77")
     with pytest.raises(UsageError, match="setting OMP_NUM_THREADS"):
         reproduce.reproduce(tmp_path / "run", None, None, resume=tmp_path / "again")

@@ -16,7 +16,7 @@ from repro.bundle.verify_files import Verification
 from repro.bundle.verify_ledger import check_looks
 from repro.cli.workflows.progress import look_line
 from repro.cli.workflows.report import reporter
-from repro.cli.workflows.reproduce import choose_trials, reduce_plan
+from repro.cli.workflows.reproduce import Wanted, choose_trials, reduce_plan
 from repro.compare import compare
 from repro.compare.design.sequential import stages
 from repro.core.files import read_model
@@ -113,7 +113,7 @@ def test_page_and_terminal_show_the_looks(settled: Record, tmp_path: Path) -> No
 
 def test_a_reproduction_of_a_settled_run_is_complete(settled: Record, tmp_path: Path) -> None:
     for trials, have in ((None, 7), ("3", 3)):
-        plan = reduce_plan(settled.plan, choose_trials(settled, trials), detect(), 5)
+        plan = reduce_plan(settled.plan, choose_trials(settled, trials, Wanted(undecided=True))[0], detect(), 5)
         record, _ = execute(prepare(plan, "", tmp_path / f"{have}"), plan)
         assert (record.missing(), plan.design.common) == ([], have)
         for found in compare(plan, record.results, execution=record.execution):

@@ -295,7 +295,7 @@ SUITE = Suite(suite="sample", seeds=SEEDS, trial={})
 def slots(seed: int) -> np.ndarray:
     """(repeat, cell) -> the place of its trial in the run."""
     found = np.empty((SEEDS, CELLS))
-    for place, (cell, repeat) in enumerate(execution_order(SUITE, CELLS, seed)):
+    for place, (cell, repeat) in enumerate(execution_order(SUITE.seeds, CELLS, seed)):
         found[repeat, cell] = place
     return found
 

@@ -1,0 +1,132 @@
+"""Reproductions: a record and a second execution of its claim, with an answer for what is true of the change.
+
+The times come from numpy alone: a level of the session, an interaction of session and cell, and noise of each trial.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.verdicts.scenario import Judged, Scenario
+from repro.stats.replication import (
+    POWER,
+    MeanLog,
+    change,
+    mean_log,
+    paired_shift,
+    pairs_for_margin,
+    replication_power,
+    shift,
+    supported_margin,
+)
+
+EDGE = math.inf
+"""A change of just the margin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """The truth of a record and of its second execution."""
+
+    pairs: int
+    spread: float
+    """Standard deviation of the log time of a trial."""
+    apart: float = 0.03
+    """Standard deviation of the log speed of sessions."""
+    interaction: float = 0.0
+    declared: float = 0.0
+    margin: float | None = None
+    """None: the smallest that the record supports with as many new pairs."""
+    seeds: float = 0.0
+    """Standard deviation of what a seed does to the log ratio, in both executions."""
+    change: float = 0.0
+    """True change of the log ratio; `EDGE`: of the margin."""
+
+
+def executed(design: Execution, generator: np.random.Generator, own_seeds: np.ndarray, true: float) -> list[float]:
+    """Return the log ratios of the pairs of one session."""
+    pairs = len(own_seeds)
+    level, own = generator.normal(0, design.apart), generator.normal(0, design.interaction)
+    candidate, baseline = generator.normal(level, design.spread, (2, pairs))
+    return list(candidate - baseline + true + own + own_seeds)
+
+
+def answer(design: Execution, generator: np.random.Generator) -> str:
+    """Return the answer to one reproduction whose record supports the margin, as is announced before it runs."""
+    while True:
+        luck = generator.normal(0, design.seeds, MOST_TIMES * design.pairs)
+        first = executed(design, generator, luck[:design.pairs], 0.3)
+        before = mean_log(first)
+        pairs, margin = _announced(design, before)
+        if replication_power(before, pairs, margin, design.declared) >= POWER:
+            break
+    true = math.log1p(margin) * generator.choice((-1, 1)) if design.change == EDGE else design.change
+    second = executed(design, generator, luck[:pairs], 0.3 + true)
+    moved = paired_shift(first, second) if pairs == design.pairs else shift(before, mean_log(second))
+    found = change(moved, margin, design.declared)
+    if found.is_beyond:
+        return "not reproduced"
+    return "reproduced" if found.is_within else "inconclusive"
+
+
+MOST_TIMES = 4
+"""Pairs of a second execution, as a multiple of the record's."""
+
+
+def _announced(design: Execution, before: MeanLog) -> tuple[int, float]:
+    """Return the new pairs and the margin."""
+    if design.margin is None:
+        return design.pairs, supported_margin(before, design.pairs, design.declared)
+    needed = pairs_for_margin(before, design.margin, design.declared)
+    return max(design.pairs, needed or 0) if (needed or 0) <= MOST_TIMES * design.pairs else design.pairs, design.margin
+
+
+def reproductions() -> Iterator[Scenario]:
+    """Yield equal ratios, changes of the margin and large ones, with and without an interaction."""
+    for pairs, spread in ((7, 0.1), (10, 0.01), (10, 0.05), (20, 0.1)):
+        name = f"reproduce, {pairs} pairs, CV {spread:.0%}"
+        equal = Execution(pairs, spread)
+        yield _equal(name, equal)
+        yield _edge(f"{name}, at the margin", Execution(pairs, spread, change=EDGE))
+    yield _equal("reproduce, margin 5%, CV 2%", Execution(10, 0.02, margin=0.05))
+    yield _edge("reproduce, margin 5%, CV 2%, at the margin", Execution(10, 0.02, margin=0.05, change=EDGE))
+    yield _equal("reproduce, spread of seeds 15%", Execution(7, 0.02, seeds=0.15))
+    yield _edge("reproduce, spread of seeds 15%, at the margin", Execution(7, 0.02, seeds=0.15, change=EDGE))
+    yield _equal("reproduce, margin 10%, more pairs than the record", Execution(10, 0.05, margin=0.1))
+    yield _edge("reproduce, margin 10%, more pairs, at the margin", Execution(10, 0.05, margin=0.1, change=EDGE))
+    yield _changed("reproduce, slowed by 30%, CV 5%", Execution(10, 0.05, change=math.log(1.3)))
+    for own in (0.01, 0.03):
+        yield _equal(f"reproduce, interaction {own:.0%} declared", Execution(10, 0.05, interaction=own, declared=own))
+        yield _edge(f"reproduce, interaction {own:.0%} declared, at the margin",
+                    Execution(10, 0.05, interaction=own, declared=own, change=EDGE))
+        yield _shown(f"reproduce, interaction {own:.0%} undeclared", Execution(10, 0.02, interaction=own))
+
+
+def _judge(name: str, truth: str, design: Execution, **promised: object) -> Scenario:
+    def judge(generator: np.random.Generator, checked: bool) -> Judged:
+        return Judged(answer(design, generator))
+
+    return Scenario(name, truth, judge, **promised)  # type: ignore[arg-type]
+
+
+def _equal(name: str, design: Execution) -> Scenario:
+    return _judge(name, "equal", design, wrong=frozenset({"not reproduced"}), right=frozenset({"reproduced"}),
+                  least=POWER)
+
+
+def _edge(name: str, design: Execution) -> Scenario:
+    return _judge(name, "margin", design, wrong=frozenset({"reproduced"}))
+
+
+def _changed(name: str, design: Execution) -> Scenario:
+    return _judge(name, "ratio 1.3", design, wrong=frozenset({"reproduced"}), right=frozenset({"not reproduced"}),
+                  least=POWER)
+
+
+def _shown(name: str, design: Execution) -> Scenario:
+    """An interaction that nobody declared: its rate is shown, and not promised."""
+    return _judge(name, "equal", design, right=frozenset({"reproduced"}))
