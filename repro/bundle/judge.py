@@ -176,9 +176,14 @@ def _claim(
         share = 0.0 if _same_trainings(before, after) else max(_grid_share(before), _grid_share(after))
         answer, because = _answer(found, before, after, claim, share, is_exact=not moved.error)
     cautions = tuple(f"{where}: {text}" for where, side in (("the record", before), ("the new run", after))
-                     if side.evidence for text in (*side.evidence.asked.cautions, *describe_resumed_trials(side.evidence),
-                                  *(item.words for item in side.evidence.repeated[:1])))
+                     for text in _cautions(side))
     return ClaimAnswer(claim, answer, because, before.mean, after.mean, found, cautions)
+
+
+def _cautions(item: Found) -> tuple[str, ...]:
+    found = item.evidence
+    return () if found is None else (*found.asked.cautions, *describe_resumed_trials(found),
+                                     *(repeated.words for repeated in found.repeated[:1]))
 
 
 def _without_figure(before: Found, after: Found, missing: Sequence[str]) -> tuple[Answer, str]:
