@@ -27,6 +27,7 @@ from benchmarks.verdicts.scenario import (
     wrongly_same,
 )
 from benchmarks.verdicts.sequential_runs import sequential_scenarios
+from benchmarks.verdicts.units import units
 from repro import stats
 from repro.compare import compare
 from repro.compare.runs.two_runs import Ran, versus, versus_several
@@ -218,4 +219,5 @@ def _repeated() -> Iterator[Scenario]:
 
 SCENARIOS: tuple[Scenario, ...] = (
     *_equal_or_not(), *_drift(), *_grids(), *_cramped(), *_missed(), *_others(), *sequential_scenarios(),
-    *advised_scenarios(), *contests(), *_repeated(), *exchange(), *reproductions())
+    *advised_scenarios(), *contests(), *_repeated(), *exchange(), *reproductions(),
+    *units())

@@ -78,6 +78,13 @@ def side_figures(item: Comparison) -> tuple[SideFigure, ...]:
         found.append(SideFigure("p", "p", p, note="not corrected" if item.primary else "before correction"))
     if (p := number(item.p_adjusted)) is not None:
         found.append(SideFigure("p after Holm", "p_adjusted", p, note=f"over {plural(item.family, 'contrast')}"))
+    if item.unbiased is not None:
+        found.append(_estimate("Median-unbiased ratio, corrected for the stop", "unbiased", item.unbiased.value,
+                               item.unbiased.interval))
+    if item.levels is not None:
+        found.append(SideFigure("Ratio of arithmetic means", "levels.mean_ratio", ratios([item.levels.mean_ratio])[0]))
+        found += [SideFigure(f"P90 of the {side}", f"levels.{side}_p90", value) for side in ("candidate", "baseline")
+                  if (value := in_unit(getattr(item.levels, f"{side}_p90"), METRICS[item.metric])) is not None]
     if item.welch is not None and item.paired:
         found.append(_estimate("Ratio without pairing (Welch on logs)", "welch", item.welch.value,
                                item.welch.interval))
@@ -93,7 +100,8 @@ def side_figures(item: Comparison) -> tuple[SideFigure, ...]:
 
 def _estimate(name: str, path: str, value: float, interval: Bounds | None) -> SideFigure:
     values: Sequence[float] = [value, *((interval.low, interval.high) if interval else ())]
-    texts = ratios(values) if path == "welch" else [shown for x in values if (shown := number(x, 2)) is not None]
+    texts = ratios(values) if path in ("welch", "unbiased") else [
+        shown for x in values if (shown := number(x, 2)) is not None]
     return SideFigure(name, f"{path}.value", texts[0], (texts[1], texts[2]) if interval else None)
 
 
@@ -285,7 +293,7 @@ def sentence(row: Ratio) -> str:
     facts = f"({plural(row.item.n, 'pair')}{ends}; {origin})"
     if row.ratio is None and row.spec.to_target and row.item.n and not row.item.refused:
         return (f"{candidate} reached {row.goal} in {row.reached[0]}, {baseline} in {row.reached[1]}{clock} {facts}. "
-                f"The ratio of their {row.amount}s is unknown: {row.item.verdict}.")
+                f"The ratio of their {row.amount}s is unknown: {row.item.spoken}.")
     if row.ratio is None:
         what = f"result for {candidate} against" if row.item.refused else f"ratio of {candidate} to"
         return f"No {what} {baseline}{goal}{clock} {facts}: {row.item.verdict}."
@@ -293,7 +301,7 @@ def sentence(row: Ratio) -> str:
         return (f"Undecided between {candidate} and {baseline}{goal}{clock}: ratio {row.ratio} {facts}, "
                 f"{row.item.verdict}.")
     return (f"{candidate} {row.spec.says[0]} {row.ratio} times {row.spec.says[1]} {baseline}{goal}{clock} {facts}: "
-            f"{row.item.verdict}{f' within {row.margin}' if row.item.verdict == 'same' else ''}.")
+            f"{row.item.verdict}{f' within {row.margin}' if row.item.verdict == 'same' else ''}{row.item.qualifier}.")
 
 
 def latex(row: Ratio) -> str:

@@ -178,5 +178,5 @@ def _verdict(item: Comparison, contrast: str, size: str, cautions: Sequence[str]
     also = f" It {plain(item.also)}." if item.also else ""
     ending = f" Next: {plain(item.settles)}." if item.settles else ""
     told = "".join(f" Caution: {plain(text)}." for text in (*cautions, *item.cautions))
-    return VerdictText(verdict=item.verdict, contrast=f"{contrast}, {scale.noun})",
+    return VerdictText(verdict=item.spoken, contrast=f"{contrast}, {scale.noun})",
                        why=f"{estimate}{size}; {plain(item.because)}.{also}{ending}{told}")

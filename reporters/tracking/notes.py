@@ -108,10 +108,10 @@ def _verdict(item: Comparison) -> str:
     """Return a verdict as `slower, 1.45 x the time of ddp (95 % interval 1.07 to 1.97), 10 pairs`."""
     pairs = plural(item.n, "pair") if item.paired else f"{item.n} a side, not paired"
     if item.ratio is None:
-        return f"{item.verdict} against {_text(item.baseline_label)}, {pairs}"
+        return f"{item.spoken} against {_text(item.baseline_label)}, {pairs}"
     ends = item.interval
     limits = f" ({item.coverage} interval {rounded(ends.low)} to {rounded(ends.high)})" if ends else ""
-    return f"{item.verdict}, {rounded(item.ratio)} x {METRICS[item.metric].times} of {_text(item.baseline_label)}" \
+    return f"{item.spoken}, {rounded(item.ratio)} x {METRICS[item.metric].times} of {_text(item.baseline_label)}" \
            f"{limits}, {pairs}"
 
 

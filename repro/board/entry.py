@@ -35,6 +35,8 @@ class Answer(Frozen):
     low: float | None
     high: float | None
     because: str
+    qualifier: str = ""
+    """Words after the verdict, without which it would say too much."""
     scope: str = ""
     """Combinations over which a main effect is averaged; "" for a contrast of cells."""
 

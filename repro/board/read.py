@@ -116,7 +116,7 @@ def _answer(found: Comparison) -> Answer:
     return Answer(
         candidate=found.candidate_label, baseline=found.baseline_label, says=METRICS[found.metric].says,
         verdict=found.verdict, ratio=found.ratio, low=found.interval.low if found.interval else None,
-        high=found.interval.high if found.interval else None, because=found.because)
+        high=found.interval.high if found.interval else None, because=found.because, qualifier=found.qualifier)
 
 
 def _of_published(found: Published, place: str) -> Entry:

@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 from repro.core import pattern
 from repro.core.errors import SuiteError
-from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.suite.choice import Choice
 from repro.suite.model import Contrast, Suite
 from repro.suite.planning.cell import Cell
 from repro.suite.planning.matrix import levels_of_cells
+from repro.suite.planning.plan import Plan
 from repro.suite.recorded import reading
 
 
@@ -241,13 +241,13 @@ def _level_of(cell: Cell, data: Mapping[str, Any], factor: str, fields: Iterable
     return Level(hashable(value), cell.choices.phrase(factor, shown))
 
 
-def tuned_levels(record: Record) -> Mapping[str, Mapping[str, Any]]:
+def tuned_levels(plan: Plan) -> Mapping[str, Mapping[str, Any]]:
     """Return cell id -> factor -> level of a suite with settings of its own; none of any other, or if it cannot be
     expanded here."""
-    if not record.plan.suite.settings:
+    if not plan.suite.settings:
         return {}
     try:
-        with reading(record.plan.plugins):
-            return levels_of_cells(record.plan.suite, record.plan.device)
+        with reading(plan.plugins):
+            return levels_of_cells(plan.suite, plan.device)
     except SuiteError:
         return {}

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from repro.compare.cells import CellIndex, ComparedCell, by_cell, contrast_pairs
+from repro.compare.design.chosen import Chosen
 from repro.compare.design.standing import Standing
 from repro.compare.evidence import drift
 from repro.compare.evidence.evidence import ComparisonRequest, examine
@@ -72,8 +73,9 @@ def compare(
         ))
         for one, other in contrasts
     ])
-    read_back = ReadBack(plan, results)
-    return [item.model_copy(update={"differs": read_back.differences(item.candidate, item.baseline)})
+    read_back, chosen_settings = ReadBack(plan, results), Chosen(plan)
+    return [chosen_settings.qualified(item).model_copy(update={
+                "differs": read_back.differences(item.candidate, item.baseline)})
             for item in map(standing.placed, found)]
 
 

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 from pydantic import Field, computed_field
 
 from repro import stats
+from repro.compare.qualifiers import Failures, Levels, OneSearch
 from repro.core.frozen import Frozen
 from repro.record.result.remarks import Worded
 from repro.suite.design import claim_text
@@ -313,6 +314,13 @@ class Comparison(Frozen):
     """Further differences, read back: part of the comparison, next to the factors that were varied."""
     look: LookPlace | None = None
     """Of a sequential design: the look at which it was judged last."""
+    unbiased: Estimate | None = None
+    """Of a sequential design that ended at a look: the median-unbiased ratio, corrected for the stop."""
+    failures: Failures | None = None
+    """None: every trial reached its target."""
+    levels: Levels | None = None
+    one_search: OneSearch | None = None
+    """The settings of the two come from one search each; also among the cautions."""
     refused: bool = False
     """There is no result, for the reason in `because`: no condition passes, and no figure is given but the pairs (of
     published results those that docs/published.md names)."""
@@ -322,6 +330,19 @@ class Comparison(Frozen):
     def settles(self) -> str:
         """The advice in words; "" if there is none."""
         return self.advice.words if self.advice else ""
+
+    @property
+    def qualifier(self) -> str:
+        """The words after the verdict, without which it would say too much; "" if it needs none."""
+        if self.verdict not in DECIDED:
+            return ""
+        settings = " with these settings" if self.one_search else ""
+        return settings + (self.failures.of(self.verdict) if self.failures else "")
+
+    @property
+    def spoken(self) -> str:
+        """The verdict as it is said: `faster when it succeeds; failures 3 of 20 against 0 of 20`."""
+        return self.verdict + self.qualifier
 
     @property
     def goes_on(self) -> bool:

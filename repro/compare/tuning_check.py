@@ -195,7 +195,7 @@ def _key(levels: Mapping[str, Any]) -> str:
 
 def _covers(record: Record) -> bool:
     """Return whether every scored cell has a tuned setting, as far as it can be told here."""
-    levels = tuned_levels(record)
+    levels = tuned_levels(record.plan)
     return all(any(_has(levels[cell.cell_id], item.where) for item in record.plan.suite.settings)
                for cell in record.plan.cells if cell.cell_id in levels)
 
@@ -207,7 +207,7 @@ def _has(levels: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 def tuned_by(record: Record) -> dict[str, TunedContender]:
     """Return cell id -> its contender in the tuning below the record; none if the tuning is not there."""
     found = read_tuning(record.folder.root) if record.plan.suite.tuned else None
-    levels = tuned_levels(record) if found else {}
+    levels = tuned_levels(record.plan) if found else {}
     return {cell_id: item for item in (found.contenders if found else ())
             for cell_id, of_cell in levels.items() if _has(of_cell, item.levels)}
 

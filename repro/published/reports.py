@@ -69,7 +69,7 @@ def print_published(found: PublishedCompared) -> None:
     print_table(_ratios(found.contrasts), console, numbered=True)
     for number, item in enumerate(found.contrasts, 1):
         settles = f"; {item.comparison.settles}" if item.comparison.settles else ""
-        console.lines(f"{number}. {item.comparison.verdict}: {item.comparison.because}{settles}")
+        console.lines(f"{number}. {item.comparison.spoken}: {item.comparison.because}{settles}")
         if item.score_because and item.score_because not in item.comparison.because:
             console.lines(f"   no ratio of scores: {item.score_because}")
     compared = [item.comparison for item in found.contrasts]

@@ -57,7 +57,8 @@ def field_of(records: Sequence[Record], by: Sequence[str] = ()) -> Field:
     """
     chosen = tuple(by) or default_factors(records)
     _check_factors(records, chosen)
-    names = _Names(records, chosen, {key: value for record in records for key, value in tuned_levels(record).items()})
+    names = _Names(records, chosen, {
+        key: value for record in records for key, value in tuned_levels(record.plan).items()})
     found: dict[tuple[str, str], Entry] = {}
     for record in records:
         for cell in record.plan.cells:

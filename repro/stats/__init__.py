@@ -13,6 +13,7 @@ from repro.stats.exact_tests import (
     pairs_to_survive,
     probability_less,
     sign_flip,
+    sign_flip_any,
     sign_flip_floor,
 )
 from repro.stats.grid_effect import bracket_bias, bracket_welch, range_interval
@@ -36,6 +37,7 @@ from repro.stats.profile import (
 from repro.stats.ratio import (
     Equivalence,
     QualityClaim,
+    equivalent_pairs,
     log_ratios,
     paired_p,
     paired_ratio,

@@ -13,6 +13,8 @@ from repro.stats.sample import FLAT, at_least, check_level, finite
 
 EXACT_PAIRS = 20
 """Pairs up to which all 2^n flips are counted."""
+GRID = 2**14
+"""Steps of the grid on which the magnitudes of more pairs are rounded, from 0 to their sum."""
 
 
 def sign_flip_floor(pairs: int) -> float:
@@ -41,6 +43,28 @@ def sign_flip(logs: Sequence[float], limit: int = EXACT_PAIRS) -> float:
     above = len(second) - np.searchsorted(second, edge - first, side="left")
     below = np.searchsorted(second, -edge - first, side="right")
     return float(above.sum() + below.sum()) / 2.0 ** len(magnitudes)
+
+
+def sign_flip_any(logs: Sequence[float]) -> float:
+    """Return the two-sided sign-flip p of any number of pairs: exact up to 20; beyond that exact for the magnitudes
+    rounded to a grid, whose sums are counted by convolution. Nothing is drawn.
+
+    Raises:
+        ValueError: as `sign_flip`, except for more pairs.
+    """
+    values = finite(logs, "logs of ratios")
+    total = float(np.abs(values).sum())
+    if len(values) <= EXACT_PAIRS:
+        return sign_flip(logs)
+    if total == 0:
+        return 1.0
+    steps = np.rint(values / total * max(GRID, 16 * len(values))).astype(int)
+    middle, edge = int(np.abs(steps).sum()), abs(int(steps.sum()))
+    chances = np.zeros(2 * middle + 1)
+    chances[middle] = 1.0
+    for step in np.abs(steps).tolist():  # no sum is beyond the ends, so nothing rolls over them
+        chances = (np.roll(chances, step) + np.roll(chances, -step)) / 2
+    return min(1.0, 2 * float(chances[middle + edge:].sum()))
 
 
 def _signed_sums(magnitudes: np.ndarray) -> np.ndarray:

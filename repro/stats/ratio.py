@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
+from repro.stats.exact_tests import sign_flip_any
 from repro.stats.interval import Interval, from_log, t_quantile
 from repro.stats.sample import at_least, check_level, deviation, finite, margin_edge, mean, positive, spread
 
@@ -129,6 +130,19 @@ def tost(logs: Sequence[float], margin: float, alpha: float = 0.05) -> Equivalen
     values = finite(logs, "logs of ratios")
     error = spread(values, "an equivalence test") / math.sqrt(len(values))
     return _outcome(mean(values), error, len(values) - 1, margin, alpha)
+
+
+def equivalent_pairs(logs: Sequence[float], margin: float, alpha: float = 0.05) -> Equivalence:
+    """Test the equivalence of pairs by two one-sided t tests and by the sign-flip test of each side, all of which must
+    reject. p is the largest of them. The t tests assume normal logs, sign flips only a symmetric distribution.
+
+    Raises:
+        ValueError: as `tost`.
+    """
+    found, edge = tost(logs, margin, alpha), margin_edge(margin)
+    sides = [sign_flip_any([value + shift for value in logs]) / 2 for shift in (edge, -edge)]
+    p = max(found.p, *sides)
+    return replace(found, p=p, equivalent=found.equivalent and p <= alpha)
 
 
 def tost_welch(

@@ -17,6 +17,9 @@ from typing import Literal
 
 import numpy as np
 
+from repro.stats.interval import t_quantile
+from repro.stats.sample import finite, mean, spread
+
 Spending = Literal["power", "obrien-fleming", "pocock"]
 ALPHA = 0.05
 MOST_LOOKS = 50
@@ -126,6 +129,83 @@ def exit_probabilities(
     return found
 
 
+def stagewise_p(
+    information: Sequence[float], bounds: Sequence[float], statistic: float, effect: float = 0.0
+) -> float:
+    """Return the probability of a result at least as high as the one seen, in the stagewise order: above all others are
+    exits at earlier looks beyond the upper bound, below all others those beyond the lower one (Fairbanks & Madsen
+    1982). It rises with the effect.
+
+    Args:
+        information: number of pairs at each look, up to the one that ended the run.
+        bounds: of the standardized statistic, at the looks before that.
+        statistic: standardized, at the last of them.
+        effect: as in `exit_probabilities`.
+    """
+    process, found = _Process(two_sided=True, effect=effect), 0.0
+    for amount, bound in zip(information, bounds, strict=False):
+        process.advance(amount)
+        found += process.above(bound)
+        process.stay(bound)
+    process.advance(information[-1])
+    return found + process.above(statistic)
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedMean:
+    """The mean of the pairs of a run that stopped at a look, corrected for the stop."""
+
+    value: float
+    """Median-unbiased: over all stops of the design, half of such estimates are above the true mean."""
+    low: float
+    high: float
+    freedom: int
+    level: float
+
+    @property
+    def error(self) -> float:
+        """Standard error of a mean that would have an interval of this width."""
+        return (self.high - self.low) / 2 / t_quantile(0.5 + self.level / 2, self.freedom)
+
+
+def median_unbiased(
+    logs: Sequence[float], looks: Sequence[int], nominal: Sequence[float], level: float = 0.95
+) -> StoppedMean:
+    """Return the median-unbiased mean with its interval, by the stagewise order.
+
+    The true means at which a result at least as high has probability 1/2, and those of the two ends (Emerson & Fleming
+    1990). At the first look it is the plain mean with its t interval. The order is that of normal statistics whose
+    spread is known; the sample's takes its place, and Student's quantiles those of bounds and ends. A stop for sameness
+    counts as the end of the run at its look.
+
+    Args:
+        logs: log ratios of the pairs up to the look that ended the run.
+        looks: pairs at each look up to that one.
+        nominal: two-sided level of a difference at each of them.
+
+    Raises:
+        ValueError: the looks do not end at the number of logs, or the logs do not spread.
+    """
+    from scipy.optimize import brentq
+
+    values = finite(logs, "logs of ratios")
+    if len(values) != looks[-1] or len(nominal) != len(looks):
+        raise ValueError(f"needs the {looks[-1]} pairs of the last look and a level for each look, not {len(values)} "
+                         f"pairs and {len(nominal)} levels")
+    scale, freedom = spread(values, "an estimate after a stop"), len(values) - 1
+    statistic = mean(values) / scale * math.sqrt(len(values))
+    bounds = [t_quantile(1 - share / 2, n - 1) for share, n in zip(nominal[:-1], looks, strict=False)]
+    reach = max([abs(statistic) / math.sqrt(looks[-1]), *(bound / math.sqrt(looks[0]) for bound in bounds)])
+    far = reach + 2 * _FAR / math.sqrt(looks[0])
+
+    def effect(probability: float) -> float:
+        return scale * float(brentq(
+            lambda at: stagewise_p(looks, bounds, statistic, at) - probability, -far, far, xtol=1e-8))
+
+    tail = _tail(t_quantile(0.5 + level / 2, freedom))
+    return StoppedMean(effect(0.5), effect(tail), effect(1 - tail), freedom, level)
+
+
 class _Process:
     """The density of a sum of normal pairs on the paths that stayed between all bounds so far."""
 
@@ -140,12 +220,19 @@ class _Process:
 
     def exit(self, bound: float) -> float:
         """Return the probability to be beyond a standardized bound at this look for the first time."""
+        if not self._two_sided:
+            return self.above(bound)
+        return float(self._mass @ (self._beyond(bound, 1) + self._beyond(bound, -1))) if bound >= 0 else \
+            float(self._mass.sum())
 
-        centre, root, edge = self._sums + self._effect * self._step, math.sqrt(self._step), bound * math.sqrt(self._now)
-        beyond = _tails((edge - centre) / root)
-        if self._two_sided:
-            beyond = beyond + _tails((edge + centre) / root) if bound >= 0 else np.ones_like(centre)
-        return float(self._mass @ beyond)
+    def above(self, bound: float) -> float:
+        """Return the probability to be above a standardized bound at this look."""
+        return float(self._mass @ self._beyond(bound, 1))
+
+    def _beyond(self, bound: float, side: int) -> np.ndarray:
+        centre = self._sums + self._effect * self._step
+        found = _tails((bound * math.sqrt(self._now) - side * centre) / math.sqrt(self._step))
+        return np.asarray(found)
 
     def bound_of(self, error: float) -> float:
         """Return the bound beyond which the probability at this look is `error`: it falls as the bound rises."""
@@ -180,9 +267,14 @@ def _tail(z: float) -> float:
 _tails = np.vectorize(_tail, otypes=[float])
 
 
+@lru_cache(maxsize=1)
+def _legendre() -> tuple[np.ndarray, np.ndarray]:
+    return np.polynomial.legendre.leggauss(12)
+
+
 def _quadrature(low: float, high: float, width: float) -> tuple[np.ndarray, np.ndarray]:
     """Return Gauss-Legendre nodes and weights, 12 for each panel that is no wider than the kernel."""
-    points, weights = np.polynomial.legendre.leggauss(12)
+    points, weights = _legendre()
     panels = max(4, math.ceil((high - low) / width))
     edges = np.linspace(low, high, panels + 1)
     half = (edges[1:] - edges[:-1]) / 2

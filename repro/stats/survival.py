@@ -55,14 +55,15 @@ def log_rank(
 ) -> tuple[float, float]:
     """Return (chi-square statistic, p) of the log-rank test that both curves are equal (Mantel 1966; Peto & Peto 1972).
 
-    The statistic is the textbook's, but p does not come from its chi-square distribution, which rejects too often at
-    small n (docs/method.md). Up to 30 runs p is exact: the share of all assignments of the runs to the two cells whose
-    |observed - expected| is at least the one seen. Beyond that it is the normal approximation of this share, with the
-    variance over all assignments. Both require that the two cells were watched alike.
+    The statistic is scipy's, and so is p beyond 30 runs. Up to 30 runs p is exact, because that of the chi-square
+    distribution rejects too often there (docs/method.md): the share of all assignments of the runs to the two cells
+    whose |observed - expected| is at least the one seen. Both require that the two cells were watched alike.
 
     Raises:
         ValueError: as `runs`, or no run reached the target.
     """
+    from scipy.stats import CensoredData, logrank
+
     (first, hits_a), (second, hits_b) = runs(times_a, reached_a), runs(times_b, reached_b)
     times, hits = np.concatenate([first, second]), np.concatenate([hits_a, hits_b])
     if not np.any(hits):
@@ -70,21 +71,13 @@ def log_rank(
     scores = _log_rank_scores(times, hits)
     if np.max(np.abs(scores - np.mean(scores))) < 1e-12:
         return 0.0, 1.0  # all at one time: every assignment of the runs is equal
-    statistic = _mantel(times, hits, first, hits_a)
-    if statistic is None:
+    one, other = (CensoredData(side[mark], right=side[~mark]) for side, mark in ((first, hits_a), (second, hits_b)))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = logrank(one, other)
+    if not math.isfinite(found.statistic):
         return 0.0, 1.0  # one cell was never watched when a run of the other reached: no variance, no evidence
-    return statistic, _dealt(scores, len(first)) if len(times) <= EXACT_RUNS else _dealt_normal(scores, len(first))
-
-
-def _mantel(times: np.ndarray, hits: np.ndarray, first: np.ndarray, hits_a: np.ndarray) -> float | None:
-    """Return (observed - expected)^2 over its hypergeometric variance, of the first cell; None without a variance."""
-    when, together = np.unique(times[hits], return_counts=True)
-    risk, risk_a = (len(side) - np.searchsorted(np.sort(side), when, side="left") for side in (times, first))
-    expected = float(np.sum(together * risk_a / risk))
-    several = risk > 1  # the last run at risk has no variance
-    parts = together * risk_a * (risk - risk_a) * (risk - together)
-    variance = float(np.sum(parts[several] / (risk[several] ** 2 * (risk[several] - 1))))
-    return (int(np.sum(hits_a)) - expected) ** 2 / variance if variance > 0 else None
+    p = _dealt(scores, len(first)) if len(times) <= EXACT_RUNS else float(found.pvalue)
+    return float(found.statistic)**2, p
 
 
 def _log_rank_scores(times: np.ndarray, hits: np.ndarray) -> np.ndarray:
@@ -112,13 +105,6 @@ def _dealt(scores: np.ndarray, count: int) -> float:
             extreme += int(np.sum(len(rest) - np.searchsorted(rest, reach - sums, side="left")))
             extreme += int(np.sum(np.searchsorted(rest, -reach - sums, side="right")))
     return extreme / math.comb(len(scores), count)
-
-
-def _dealt_normal(scores: np.ndarray, count: int) -> float:
-    """Approximate `_dealt` for many runs: a sum drawn without replacement, of mean 0."""
-    total = len(scores)
-    variance = count * (total - count) / (total * (total - 1)) * float(np.sum((scores - np.mean(scores)) ** 2))
-    return math.erfc(abs(float(scores[:count].sum())) / math.sqrt(2 * variance))
 
 
 def _subset_sums(scores: np.ndarray) -> list[np.ndarray]:

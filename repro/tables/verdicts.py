@@ -38,8 +38,8 @@ def comparison_rows(found: Iterable[Comparison], origins: Mapping[str, str]) -> 
             "baseline_cell": plain(item.baseline_label), "origin": pair_origin(item, origins),
             "metric": item.metric, "primary": item.primary, "paired": item.paired, "n": item.n, "ratio": item.ratio,
             **bounds("ratio", item.interval), "speedup": item.speedup, "verdict": item.verdict,
-            "refused": item.refused, "because": plain(item.because), "p": item.p, "p_adjusted": item.p_adjusted,
-            "family": item.family, **estimate("welch", item.welch),
+            "qualifier": item.qualifier.strip(), "refused": item.refused, "because": plain(item.because), "p": item.p,
+            "p_adjusted": item.p_adjusted, "family": item.family, **estimate("welch", item.welch),
             **estimate("split_samples", item.split.samples if item.split else None),
             **estimate("split_throughput", item.split.throughput if item.split else None),
             "split_words": item.split.words if item.split else None,
@@ -49,7 +49,11 @@ def comparison_rows(found: Iterable[Comparison], origins: Mapping[str, str]) -> 
             **estimate("probability_less", item.probability_less),
             "equivalence_margin": same.margin if same else None, "equivalence_p": same.p if same else None,
             "equivalence_p_adjusted": same.p_adjusted if same else None,
-            "equivalent": same.equivalent if same else None, "settles": plain(item.settles),
+            "equivalent": same.equivalent if same else None, **estimate("unbiased", item.unbiased),
+            "mean_ratio": item.levels.mean_ratio if item.levels else None,
+            "candidate_p90": item.levels.candidate_p90 if item.levels else None,
+            "baseline_p90": item.levels.baseline_p90 if item.levels else None,
+            "failures": item.failures.words if item.failures else None, "settles": plain(item.settles),
             "differs": plain(item.also), "cautions": plain("; ".join(item.cautions)),
         }
 
@@ -95,7 +99,8 @@ def judged_columns(head: str, key: str, digits: int) -> tuple[Column, ...]:
         return "no result" if row["refused"] and row["ratio"] is None else rounded(as_number(row["ratio"]), digits)
 
     return (Column("Ratio", ratio), ends("Interval", "ratio", digits), count(head, key), Column("p", judged),
-            figure(ALONE, "p", digits - 1), words("Verdict", "verdict"))
+            figure(ALONE, "p", digits - 1),
+            Column("Verdict", lambda row: f"{row['verdict']} {row['qualifier']}".strip(), False))
 
 
 def factor_table(found: Sequence[Comparison], origins: Mapping[str, str]) -> TextTable:
@@ -127,7 +132,8 @@ def effect_rows(found: Sequence[MainEffect], origin: str) -> Iterator[Row]:
         yield _effect(item, origin) | {
             "combinations": item.combinations, "incomplete": item.incomplete, "failed": item.failed,
             "seeds": pooled.n, "ratio": pooled.ratio, **bounds("ratio", pooled.interval),
-            "speedup": pooled.speedup, "verdict": pooled.verdict, "refused": pooled.refused,
+            "speedup": pooled.speedup, "verdict": pooled.verdict,
+            "qualifier": pooled.qualifier.strip(), "refused": pooled.refused,
             "because": plain(pooled.because), "p": pooled.p, "p_adjusted": pooled.p_adjusted,
             "family": pooled.family, "settles": plain(pooled.settles),
             "depends_on": plain(", ".join(dict.fromkeys(other.factor for other in item.flagged))),

@@ -29,7 +29,7 @@ def claims(facts: Facts) -> Judged:
     if not found:
         return "fail", "the declared contrast is not among those shown"
     return "pass", f"declared beforehand: {found[0].candidate_label} against {found[0].baseline_label}, by " \
-                   f"{found[0].metric}; answered: {found[0].verdict}"
+                   f"{found[0].metric}; answered: {found[0].spoken}"
 
 
 def setting(facts: Facts) -> Judged:

@@ -87,7 +87,7 @@ def print_effects(found: Sequence[MainEffect], origin: str, console: Console) ->
     print_table(effect_table(found, origin, DIGITS), console, numbered=True)
     for number, item in enumerate(found, 1):
         settles = f"; {item.pooled.settles}" if item.pooled.settles else ""
-        first, *details = [f"{number}. {item.pooled.verdict}: {item.pooled.because}{settles}",
+        first, *details = [f"{number}. {item.pooled.spoken}: {item.pooled.because}{settles}",
                            *([item.scope] if item.incomplete or item.failed else []),
                            *([item.pooled.also] if item.pooled.also else []),
                            *(f"caution: it {other.words}" for other in item.flagged)]
@@ -100,11 +100,11 @@ def comparison_sentence(found: Comparison) -> str:
     versus = f"{found.candidate_label} against {found.baseline_label} ({found.metric})"
     settles = f"; {found.settles}" if found.settles else ""
     if found.ratio is None:
-        return f"{versus}: {found.verdict}; {found.because}{settles}"
+        return f"{versus}: {found.spoken}; {found.because}{settles}"
     counted = f"{found.n} pairs" if found.paired else f"{found.n} trials or more a side, not paired"
     ends = found.interval
     limits = f"{found.coverage} interval {ends.low:.3f} to {ends.high:.3f}, " if ends else ""
-    return (f"{versus}: {found.verdict}, {found.ratio:.3f} x {METRICS[found.metric].times} ({limits}{counted}); "
+    return (f"{versus}: {found.spoken}, {found.ratio:.3f} x {METRICS[found.metric].times} ({limits}{counted}); "
             f"{found.because}{settles}")
 
 
@@ -114,15 +114,15 @@ def effect_lines(item: MainEffect) -> Iterator[str]:
     size = "" if pooled.ratio is None else f"{pooled.ratio:.3f} x {METRICS[pooled.metric].times} "
     limits = f"(95 % interval {pooled.interval.low:.3f} to {pooled.interval.high:.3f}, {pooled.n} seeds) " \
         if pooled.interval else ""
-    yield f"{item.level} against {item.reference} ({pooled.metric}): {pooled.verdict}, {size}{limits}{item.scope}" \
-        if size else f"{item.level} against {item.reference} ({pooled.metric}): {pooled.verdict}; {pooled.because}"
+    yield f"{item.level} against {item.reference} ({pooled.metric}): {pooled.spoken}, {size}{limits}{item.scope}" \
+        if size else f"{item.level} against {item.reference} ({pooled.metric}): {pooled.spoken}; {pooled.because}"
     yield from (f"caution: it {other.words}" for other in item.flagged)
 
 
 def _reasons(found: Sequence[Comparison]) -> Iterator[str]:
     for number, item in enumerate(found, 1):
         settles = f"; {item.settles}" if item.settles else ""
-        yield f"{number}. {item.verdict}: {item.because}{settles}"
+        yield f"{number}. {item.spoken}: {item.because}{settles}"
         yield from (f"   {detail}" for detail in _details(item))
 
 
@@ -136,6 +136,10 @@ def calibration_text(found: Calibration | None) -> str:
 def _details(item: Comparison) -> list[str]:
     """Return the figures that accompany a ratio: its two factors, the unpaired ratio, P(less), equivalence."""
     found = [item.also] if item.also else []
+    if item.unbiased is not None and item.unbiased.interval is not None:
+        low, high = item.unbiased.interval.low, item.unbiased.interval.high
+        found.append(f"median-unbiased, corrected for the stop: {item.unbiased.value:.3f}, {low:.3f} to {high:.3f}")
+    found += _levels(item)
     if item.split is not None:
         found.append(f"= samples to the target x {item.split.samples.value:.3f} / samples a second x "
                      f"{item.split.throughput.value:.3f}")
@@ -152,6 +156,14 @@ def _details(item: Comparison) -> list[str]:
         test = item.equivalence
         found.append(f"same within {test.margin:.2g}: p = {test.p if test.p_adjusted is None else test.p_adjusted:.3g}")
     return found
+
+
+def _levels(item: Comparison) -> list[str]:
+    if item.levels is None:
+        return []
+    ours, theirs, unit = item.levels.candidate_p90, item.levels.baseline_p90, METRICS[item.metric].unit
+    p90 = "" if ours is None or theirs is None else f"; P90 {ours:.4g} {unit} against {theirs:.4g} {unit}"
+    return [f"ratio of arithmetic means: {item.levels.mean_ratio:.3f}{p90}"]
 
 
 def _convergences(rows: Sequence[Convergence], short: bool) -> list[str]:
@@ -253,7 +265,7 @@ def comment(found: Compared, conditions: Sequence[str] = ()) -> str:
 def _headline(found: Compared, conditions: Sequence[str]) -> str:
     if conditions:
         return f"{'failed' if found.failures else 'passed'} (fail if {', '.join(conditions)})"
-    words = [item.verdict for item in found.comparisons if item.primary] or [item.verdict for item in found.comparisons]
+    words = [item.spoken for item in found.comparisons if item.primary] or [item.spoken for item in found.comparisons]
     return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words)) if len(words) > 1 else words[0]
 
 

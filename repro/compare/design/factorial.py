@@ -18,6 +18,7 @@ import numpy as np
 
 from repro import stats
 from repro.compare.cells import Combination, Factors, Level, Match, Named, by_cell, design_of
+from repro.compare.design.chosen import Chosen
 from repro.compare.design.effect import Interaction, MainEffect
 from repro.compare.design.pooled import pool
 from repro.compare.design.standing import Standing
@@ -138,11 +139,11 @@ def main_effects(
     measured = [_measure(match, trials, asked, doubts) for match in matches]
     verdicts = judged([item.evidence for item in measured])
     found = interactions([(item.match, item.effects) for item in measured], factors, wanted)
-    read_back = ReadBack(plan, results)
+    read_back, chosen = ReadBack(plan, results), Chosen(plan)
     return [
         MainEffect(factor=item.match.factor, level=item.match.candidate.label, reference=item.match.baseline.label,
                    combinations=len(item.pairs), incomplete=item.match.incomplete, failed=item.failed,
-                   pooled=verdict.model_copy(update={"differs": tuple(dict.fromkeys(
+                   pooled=chosen.qualified(verdict, item.pairs).model_copy(update={"differs": tuple(dict.fromkeys(
                        found for pair in item.pairs for found in read_back.differences(*pair)))}),
                    interactions=differences)
         for item, verdict, differences in zip(measured, verdicts, found, strict=True)

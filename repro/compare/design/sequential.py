@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,12 +10,14 @@ from repro.compare.cells import CellIndex, primary_pair
 from repro.compare.evidence import drift
 from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.evidence.stage import Stage
-from repro.compare.figures import DECIDED, Advice, Comparison, LookPlace, TimeSplit
+from repro.compare.figures import DECIDED, Advice, Bounds, Comparison, Estimate, LookPlace, TimeSplit
 from repro.compare.verdict.verdict import judged
 from repro.record.folder.execution import Execution
-from repro.record.folder.ledger import Decision, Look
+from repro.record.folder.ledger import ENDS, Decision, Look
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
+from repro.stats.sample import or_none
+from repro.stats.sequential import StoppedMean, median_unbiased
 from repro.suite.metrics import METRICS
 from repro.suite.planning.plan import Plan
 from repro.suite.sequential import SequentialDesign
@@ -153,7 +156,32 @@ def placed(plan: Plan, last: TakenLook) -> Comparison:
     place = LookPlace(number=stage.number, of=stage.of, n=stage.n, nominal=stage.difference,
                       same_nominal=stage.same, anytime=stage.anytime, next_n=following)
     because, advice = _words(last, following)
-    return last.found.model_copy(update={"look": place, "because": because, "advice": advice} | _without_naive(last))
+    mean = after_stop(plan, last)
+    unbiased = mean and Estimate(value=math.exp(mean.value), interval=Bounds(
+        low=math.exp(mean.low), high=math.exp(mean.high), level=mean.level))
+    return last.found.model_copy(update={
+        "look": place, "because": because, "advice": advice, "unbiased": unbiased,
+        "cautions": (*last.found.cautions, *_stopped(last))} | _without_naive(last))
+
+
+def after_stop(plan: Plan, last: TakenLook) -> StoppedMean | None:
+    """Return the mean log ratio of a run that ended at a look, corrected for the stop; None: it goes on or failed, it
+    has no ratio or no spread, or its looks are open-ended."""
+    if last.decision not in ENDS or last.stage.anytime or last.found.ratio is None:
+        return None
+    taken = [stage for stage in stages(plan) if stage.number <= last.stage.number]
+    logs = [math.log(ratio) for ratio in last.found.judged_ratios]
+    return or_none(lambda: median_unbiased(logs, [stage.n for stage in taken], [stage.difference for stage in taken]))
+
+
+def _stopped(last: TakenLook) -> tuple[str, ...]:
+    """Return the caution on an estimate that its stop exaggerates, and that cannot be corrected, or not alone."""
+    if last.decision != "settled" or last.found.verdict == "same" or last.found.ratio is None:
+        return ()
+    if last.stage.anytime:
+        return ("the run ended when it was settled: after such a stop the ratio is on average too far from 1",)
+    return ("settled at its first look: runs that end there show a ratio that is on average too far from 1; the "
+            "median-unbiased one is right over all stops, not for these",) if last.stage.number == 1 else ()
 
 
 def _without_naive(last: TakenLook) -> dict[str, object]:

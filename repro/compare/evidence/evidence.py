@@ -19,6 +19,8 @@ from repro.compare.evidence.pairing import CellTrials, Observed, cell_trials, mi
 from repro.compare.evidence.repeated import one_of_each, repeated_in
 from repro.compare.evidence.stage import Stage, missed_p, stage_figures
 from repro.compare.figures import Adjusted, Advice, CarryOver, Estimate, Pair, Repeated, TimeSplit, bounds
+from repro.compare.qualifiers import Failures, Levels
+from repro.core.numbers import plain_sum
 from repro.record.result.status import meaning
 from repro.suite.design import FULL_BUDGET, JUDGES
 from repro.suite.metrics import METRICS, MetricSpec
@@ -26,6 +28,7 @@ from repro.suite.model import MARGIN, Metric
 
 NO_SPREAD = 1e-12
 """Standard deviation of log ratios below which it is only rounding."""
+FEWEST_FOR_P90 = 20
 NO_CARRY = Carry()
 _MISSING = Advice(kind="missing_pairs")
 
@@ -133,6 +136,23 @@ class Evidence:
         apart = [slots.apart.get(pair.repeat, 0) for pair in self.pairs]
         return Adjusted(per_place=math.expm1(slots.per_place), places=sum(apart) / len(apart),
                         unadjusted=stats.paired_ratio(*_sides(self.pairs))[0], shifts=self._shifts(slots))
+
+    @property
+    def failures(self) -> Failures | None:
+        """The trials of each cell whose end tells that they did not reach their target; None without any."""
+        ours, theirs = ([meaning(item.status) for item in side.results.values()] for side in (self.ours, self.theirs))
+        failed = [sum(end.counts and not end.reached for end in ends) for ends in (ours, theirs)]
+        return Failures(candidate=failed[0], candidate_trials=len(ours), baseline=failed[1],
+                        baseline_trials=len(theirs)) if any(failed) else None
+
+    @property
+    def levels(self) -> Levels | None:
+        """Means and, from 20 pairs on, P90 of both cells; None without a ratio of pairs."""
+        if self.ratio is None or not self.pairs:
+            return None
+        above, below = _sides(self.judged_pairs)
+        p90 = [float(np.quantile(side, 0.9)) for side in _sides(self.pairs)] if self.n >= FEWEST_FOR_P90 else [None] * 2
+        return Levels(mean_ratio=plain_sum(above) / plain_sum(below), candidate_p90=p90[0], baseline_p90=p90[1])
 
     @property
     def smallest(self) -> int:
@@ -298,7 +318,7 @@ def _ratios(base: Evidence) -> Evidence:
     ratio, interval = stats.paired_ratio(above, below)
     exact = base.n <= stats.EXACT_PAIRS
     p = p_without_spread(logs) if steady else stats.sign_flip(logs) if exact else stats.paired_p(above, below)
-    test = None if steady else stats.or_none(lambda: stats.tost(logs, base.asked.margin))
+    test = None if steady else stats.or_none(lambda: stats.equivalent_pairs(logs, base.asked.margin))
     if base.asked.stage is not None and (not steady or base.asked.stage.anytime):
         interval, p, at_look = stage_figures(above, below, base.asked.margin, base.asked.stage)
         test = None if steady else at_look

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from repro import stats
 from repro.compare.evidence.pairing import CellTrials, observe
@@ -44,19 +44,8 @@ def stage_figures(
     return (
         stats.paired_ratio(candidate, baseline, 1 - stage.difference)[1],
         stats.sign_flip(logs) if exact else stats.paired_p(candidate, baseline),
-        stats.or_none(lambda: _same(logs, margin, stage.same, exact)),
+        stats.or_none(lambda: stats.equivalent_pairs(logs, margin, stage.same)),
     )
-
-
-def _same(logs: Sequence[float], margin: float, level: float, exact: bool) -> stats.Equivalence:
-    """Two one-sided t tests; up to 20 pairs the exact test of each side must agree."""
-    found = stats.tost(logs, margin, level)
-    if not exact:
-        return found
-    edge = math.log1p(margin)
-    sides = [stats.sign_flip([value + shift for value in logs]) / 2 for shift in (edge, -edge)]
-    p = max(found.p, *sides)
-    return replace(found, p=p, equivalent=found.equivalent and p <= level)
 
 
 def missed_p(ours: CellTrials, theirs: CellTrials, scale: MetricSpec) -> float:

@@ -37,6 +37,7 @@ FIGURES: dict[str, Callable[[Comparison], float | None]] = {
     "ratio.low": _low, "ratio.high": _high, "low": _low, "high": _high,
     "speedup.low": lambda item: _speedup(item, True), "speedup.high": lambda item: _speedup(item, False),
     "n": lambda item: float(item.n),
+    "failures": lambda item: float(item.failures.candidate) if item.failures else 0.0,
 }
 POINTS = ("ratio", "speedup", "probability_less", "p")
 """Estimates without their error: in 57 of 100 comparisons of equal cells (3 contrasts, 6 pairs, CV 10 %) one of the
@@ -95,7 +96,11 @@ class VerdictCondition:
             raise UsageError(f"--fail-if {self.text!r}: can never hold for {versus}: {found.n} pairs and "
                              f"{found.family} contrasts cannot show it; give the suite more seeds")
         holds = found.verdict in (DIFFERENT if self.word == "different" else (self.word,))
-        return "" if holds is self.wanted else f"{versus}: {found.verdict} (--fail-if {self.text}); {found.because}"
+        # `not-faster` asks for a whole verdict, not for one that holds only where the candidate succeeds.
+        partly = found.failures is not None and bool(found.failures.of(found.verdict))
+        if holds is self.wanted and not (holds and partly):
+            return ""
+        return f"{versus}: {found.spoken} (--fail-if {self.text}); {found.because}"
 
 
 Condition = FigureCondition | VerdictCondition

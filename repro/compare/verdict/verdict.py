@@ -9,7 +9,7 @@ from dataclasses import replace
 from repro import stats
 from repro.compare.evidence.evidence import Evidence
 from repro.compare.evidence.missed import Missed
-from repro.compare.figures import Advice, AdviceKind, Comparison, GridFacts, MarginTest, Verdict, bounds
+from repro.compare.figures import Advice, AdviceKind, Comparison, GridFacts, MarginTest, Restricted, Verdict, bounds
 from repro.compare.verdict import sentences
 from repro.compare.verdict.family import ALPHA, FamilyShare, can_be_same, shares_of
 from repro.suite.design import JUDGES, LEAST_REPEATS
@@ -42,7 +42,8 @@ def _comparison(item: Evidence, share: FamilyShare) -> Comparison:
         log_rank_p=item.missed.log_rank_p if item.missed else None, probability_less=item.probability_less,
         equivalence=_margin_test(item, share.equivalence_p if adjusted else None), advice=advice,
         cautions=(*item.asked.cautions, *sentences.cautions(item)), refused=bool(item.refusal),
-        repeated=item.repeated, carry_over=item.carry_over, left_out=item.left_out,
+        repeated=item.repeated, carry_over=item.carry_over, left_out=item.left_out, failures=item.failures,
+        levels=item.levels,
         adjusted=item.adjusted, corrected=bounds(item.corrected(1 - share.level)),
         reachable=share.floor <= ALPHA, grid=_grid_facts(item),
     )
@@ -108,7 +109,7 @@ def _is_excluded(item: Evidence, share: FamilyShare) -> bool:
 
 
 def _is_same(item: Evidence, share: FamilyShare) -> bool:
-    """Two one-sided t tests inside the margin, at an n at which a test without assumptions could show it too."""
+    """Two one-sided t tests and, of pairs, sign-flip tests inside the margin, at an n at which these can show it."""
     if item.equivalence is None or share.equivalence_p is None or item.smallest < LEAST_REPEATS:
         return False
     edge, inside = math.log1p(item.asked.margin), item.equivalence.interval
@@ -163,12 +164,29 @@ def _of_missed(item: Evidence, missed: Missed, share: FamilyShare) -> Decision:
 
 
 def _missed_doubt(item: Evidence, missed: Missed) -> str:
-    """Return why the order of the pairs is no verdict, however clear it is."""
+    """Return why the order of the pairs is no verdict, however clear it is.
+
+    The cell that is first more often is called quicker although it fails more often only if its mean time, misses
+    included, is certainly the smaller one, and no exact test finds that it fails more often.
+    """
     if item.grid is not None and item.grid.unlike:
         return f"{item.grid.unlike}, and this alone can decide which is first"
-    mean = missed.restricted
+    mean, failures, ahead = missed.restricted, item.failures, missed.first > missed.second
+    if failures is not None and failures.more == ("candidate" if ahead else "baseline"):
+        start = f"the {failures.more} is first more often, but fails more often ({failures.words}"
+        if failures.p <= ALPHA:
+            return f"{start}, exact p = {failures.p:.3g})"
+        if not _less(mean, ahead):
+            return f"{start}), and the mean time, misses included, does not show that it costs less"
     if mean is None or mean.interval is None or (not mean.interval.low > 1 and not mean.interval.high < 1):
         return ""
-    if (mean.ratio < 1) == (missed.first > missed.second):
+    if (mean.ratio < 1) == ahead:
         return ""
     return "the mean time, misses included, is clearly on the other side: one is first more often, but misses more"
+
+
+def _less(mean: Restricted | None, candidate: bool) -> bool:
+    """Return whether the restricted mean of the candidate, or of the baseline, is certainly the smaller one."""
+    if mean is None or mean.interval is None:
+        return False
+    return mean.interval.high < 1 if candidate else mean.interval.low > 1

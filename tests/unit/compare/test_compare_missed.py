@@ -60,9 +60,10 @@ def drawn(ratio: float, rng: np.random.Generator, n: int = 20) -> Comparison:
     return against(*sides)
 
 
-@pytest.mark.parametrize(("ratio", "least", "most"), [(1.3, 48, 60), (1.1, 16, 40), (1.0, 0, 8)])
+@pytest.mark.parametrize(("ratio", "least", "most"), [(1.3, 40, 60), (1.1, 16, 40), (1.0, 0, 8)])
 def test_a_tenth_of_runs_missed_hides_no_difference(ratio: float, least: int, most: int) -> None:
-    """Of 60; an unpaired interval of mean times, which let 2 of 60 pass at 1.1, decides nothing."""
+    """Of 60; an unpaired interval of mean times, which let 2 of 60 pass at 1.1, decides only where the quicker cell
+    happened to fail more often: without this condition all 60 are found at 1.3."""
     rng = np.random.default_rng(51)
     found = [drawn(ratio, rng).verdict for _ in range(60)]
     assert least <= sum(verdict in ("slower", "faster") for verdict in found) <= most
@@ -76,7 +77,8 @@ def test_a_mean_time_clearly_on_the_other_side_leaves_it_open() -> None:
     found = against(ours, trials(BASELINE, [10.0 + k / 1000 for k in range(24)]))
     assert found.p is not None and found.p < 0.01
     assert found.verdict == "inconclusive"
-    assert found.because.endswith("clearly on the other side: one is first more often, but misses more")
+    assert found.failures is not None and found.failures.words == "failures 4 of 24 against 0 of 24"
+    assert "the candidate is first more often, but fails more often (failures 4 of 24" in found.because
 
 
 def test_unlike_grids_decide_no_order() -> None:

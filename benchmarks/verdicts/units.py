@@ -1,0 +1,84 @@
+"""The unit of a verdict: rare stalls, failures beside a gain, and the estimate after an early stop."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from benchmarks.verdicts.experiment import Experiment, SimulatedRun, places_of, simulated
+from benchmarks.verdicts.scenario import SHOWN, Judged, Scenario
+from benchmarks.verdicts.sequential_runs import DESIGNS
+from repro.compare import Comparison, compare
+
+STALL = 3.0
+STALLED = 0.1
+"""Share of the candidate's trials that take three times as long: a geometric ratio of 3^0.1 = 1.116."""
+SEEN = 29
+"""Pairs from which on a run holds no stall in at most 5 %."""
+
+
+def units() -> Iterator[Scenario]:
+    """Yield the three groups of scenarios."""
+    for pairs in (7, 10, 20, SEEN, 40):
+        yield _stalls(pairs)
+    for spread in (0.01, 0.05, 0.1):
+        yield _failing(spread)
+    for name in ("power 2", "power 2, early"):
+        for design in (Experiment(1, ratio=1.05, spread=0.05), Experiment(1, ratio=1.1, spread=0.1)):
+            for corrected in (False, True):
+                yield _stopped(name, design, corrected)
+
+
+def _primary(run: SimulatedRun) -> Comparison:
+    return next(item for item in compare(run.plan, run.results) if item.primary)
+
+
+def _stalls(pairs: int) -> Scenario:
+    """Return equal cells of which one stalls now and then; `same` is wrong, and allowed only where none may be seen."""
+    design = Experiment(pairs, spread=0.01, within="speed")
+    candidate, _ = places_of(design.cells)
+
+    def judge(generator: np.random.Generator, checked: bool) -> Judged:
+        run = simulated(design, generator)
+        pace = run.seconds_per_sample.copy()
+        pace[candidate] *= np.where(generator.random(pairs) < STALLED, STALL, 1.0)
+        return Judged(_primary(replace(run, seconds_per_sample=pace)).verdict)
+
+    none_seen = (1 - STALLED) ** pairs
+    return Scenario(f"stalls of 10 % x 3, {pairs} pairs", f"ratio {STALL ** STALLED:.3f}", judge,
+                    wrong=frozenset({"same"}), rate=max(0.05, none_seen))
+
+
+def _failing(spread: float) -> Scenario:
+    """Return a candidate that is 5 % faster and diverges in 15 %; `faster` without further words is wrong."""
+    design = Experiment(20, ratio=0.95, spread=spread)
+    candidate, _ = places_of(design.cells)
+
+    def judge(generator: np.random.Generator, checked: bool) -> Judged:
+        run = simulated(design, generator)
+        reached = run.reached.copy()
+        reached[candidate] &= generator.random(design.pairs) >= 0.15
+        failing = replace(run, design=replace(design, missed=0.15, missed_by="diverged"), reached=reached)
+        found = _primary(failing)
+        return Judged(f"{found.verdict} when it succeeds" if found.qualifier else found.verdict)
+
+    return Scenario(f"5 % faster, 15 % diverged, CV {spread:.0%}", "fails more", judge, wrong=frozenset({"faster"}))
+
+
+def _stopped(name: str, design: Experiment, corrected: bool) -> Scenario:
+    """Return runs that end at a look; a median-unbiased estimate is above the true ratio in half of them."""
+    looks = DESIGNS[name]
+    run_of = replace(design, pairs=looks["looks"][-1], sequential=json.dumps(looks))
+
+    def judge(generator: np.random.Generator, checked: bool) -> Judged:
+        found = _primary(simulated(run_of, generator))
+        value = found.unbiased.value if corrected and found.unbiased else found.ratio
+        assert value is not None, "every trial has its time"
+        return Judged("above" if value > design.ratio else "below")
+
+    what = "median-unbiased" if corrected else "plain ratio"
+    return Scenario(f"stopped, {name}, CV {design.spread:.0%}, {what}", f"ratio {design.ratio:g}", judge,
+                    right=frozenset({"above"}), least=0.5 if corrected else SHOWN, most=0.5 if corrected else None)
