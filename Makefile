@@ -101,6 +101,9 @@ test-gpu: $(VENV)/.test-installed
 	  || { echo "torch sees no GPU here, so nothing would be tested"; exit 1; }
 	$(BIN)/python -m pytest -m gpu tests/gpu
 
+# Made runs are no questions of the user.
+chaos fuzz: export XDG_STATE_HOME = /dev/null
+
 # 200 faults over seeded plans: local, emulated network, real training bit for bit (run again from the start, and resumed
 # from checkpoints), tracking server, full disk. `make flow` has a slice of 11. As an ordinary user the disk is left out.
 chaos: $(VENV)/.test-installed

@@ -17,6 +17,7 @@ import numpy as np
 from repro.bundle.claim import Claimed, Found, Terms, claims_of, is_bitwise, measured, shift_between
 from repro.bundle.difference import ExecutionDifference, between_executions
 from repro.compare.evidence.pairing import Observed, cell_trials
+from repro.compare.runs.run_warnings import run_warnings
 from repro.compare.verdict.sentences import describe_resumed_trials
 from repro.core.errors import visible
 from repro.record.folder.store import Record
@@ -97,13 +98,15 @@ class Reproduction:
     levels: tuple[Level, ...]
     differences: tuple[ExecutionDifference, ...]
     terms: Terms
+    warnings: tuple[str, ...] = ()
+    """What a reader must know of the second execution."""
 
     def as_json(self) -> dict[str, Any]:
         return {
             "schema": 2, "answer": self.answer, "terms": "ACM Artifact Review and Badging v1.1: results reproduced",
             "declared": asdict(self.terms), "claims": [item.as_json() for item in self.claims],
             "cells": [asdict(item) for item in self.cells], "levels": [asdict(item) for item in self.levels],
-            "differences": [asdict(item) for item in self.differences],
+            "differences": [asdict(item) for item in self.differences], "warnings": list(self.warnings),
         }
 
     def text(self) -> str:
@@ -113,6 +116,7 @@ class Reproduction:
             text for item in self.claims for text in item.cautions)]
         lines += [visible(f"  not judged: {METRICS[item.metric].noun} of {item.label} is {item.ratio:.3f} x the "
                           "record's") for item in self.levels]
+        lines += [visible(f"  warning: {text}") for text in self.warnings]
         if self.differences:
             lines.append("differences between the two executions"
                          + (":" if self.answer == "reproduced" else ", which could explain the answer:"))
@@ -153,7 +157,8 @@ def judge(first: Record, second: Record, chosen: Sequence[tuple[str, int]], term
     found = claims_of(first.plan, tuple(kept))
     claims = tuple(_claim(first, second, claim, kept, terms, len(found)) for claim in found)
     return Reproduction(_together([*(item.answer for item in claims), *(item.answer for item in cells)]), claims, cells,
-                        tuple(_levels(first, second, kept)), tuple(between_executions(first, second)), terms)
+                        tuple(_levels(first, second, kept)), tuple(between_executions(first, second)), terms,
+                        tuple(item.line for item in run_warnings(second)))
 
 
 def _claim(
@@ -170,10 +175,15 @@ def _claim(
     else:
         share = 0.0 if _same_trainings(before, after) else max(_grid_share(before), _grid_share(after))
         answer, because = _answer(found, before, after, claim, share, is_exact=not moved.error)
-    cautions = tuple(text for side in (before, after) if side.evidence
-                     for text in (*side.evidence.asked.cautions, *describe_resumed_trials(side.evidence),
-                                  *(item.words for item in side.evidence.repeated[:1])))
+    cautions = tuple(f"{where}: {text}" for where, side in (("the record", before), ("the new run", after))
+                     for text in _cautions(side))
     return ClaimAnswer(claim, answer, because, before.mean, after.mean, found, cautions)
+
+
+def _cautions(item: Found) -> tuple[str, ...]:
+    found = item.evidence
+    return () if found is None else (*found.asked.cautions, *describe_resumed_trials(found),
+                                     *(repeated.words for repeated in found.repeated[:1]))
 
 
 def _without_figure(before: Found, after: Found, missing: Sequence[str]) -> tuple[Answer, str]:

@@ -262,8 +262,10 @@ def test_twins_of_a_stored_session_from_the_command_line(tmp_path: Path):
 
 @pytest.mark.parametrize("favoured", [0.97, 1.03])
 def test_a_harness_that_favours_one_twin_fails(tmp_path: Path, favoured: float):
-    found = calibrated(session(tmp_path / "run", favoured).folder.root)
+    root = session(tmp_path / "run", favoured).folder.root
+    found = calibrated(root)
     assert found.exit_code == 3
+    assert "calibration failed: " in called("compare", root).output
     assert "calibration failed: " in found.output and "one of two equal cells is favoured" in found.output
     ratio = float(re.search(r"second twin / first: ([0-9.]+)", found.output)[1])  # type: ignore[index]
     assert ratio == pytest.approx(favoured, abs=0.01)
