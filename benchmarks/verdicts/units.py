@@ -16,6 +16,8 @@ from repro.compare import Comparison, compare
 STALL = 3.0
 STALLED = 0.1
 """Share of the candidate's trials that take three times as long: a geometric ratio of 3^0.1 = 1.116."""
+NEAR = 0.005
+"""Half a point: a median within it of the true ratio has at most half of the estimates further away on either side."""
 SEEN = 29
 """Pairs from which on a run holds no stall in at most 5 %."""
 
@@ -69,7 +71,7 @@ def _failing(spread: float) -> Scenario:
 
 
 def _stopped(name: str, design: Experiment, corrected: bool) -> Scenario:
-    """Return runs that end at a look; a median-unbiased estimate is above the true ratio in half of them."""
+    """Return runs that end at a look; the median of the corrected ratios is within half a point of the true one."""
     looks = DESIGNS[name]
     run_of = replace(design, pairs=looks["looks"][-1], sequential=json.dumps(looks))
 
@@ -77,8 +79,10 @@ def _stopped(name: str, design: Experiment, corrected: bool) -> Scenario:
         found = _primary(simulated(run_of, generator))
         value = found.unbiased.value if corrected and found.unbiased else found.ratio
         assert value is not None, "every trial has its time"
-        return Judged("above" if value > design.ratio else "below")
+        apart = value - design.ratio
+        return Judged("near" if abs(apart) <= NEAR else "above" if apart > 0 else "below")
 
     what = "median-unbiased" if corrected else "plain ratio"
     return Scenario(f"stopped, {name}, CV {design.spread:.0%}, {what}", f"ratio {design.ratio:g}", judge,
-                    right=frozenset({"above"}), least=0.5 if corrected else SHOWN, most=0.5 if corrected else None)
+                    wrong=frozenset({"below"}), right=frozenset({"above"}), rate=0.5,
+                    least=SHOWN, most=0.5 if corrected else None)
