@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from benchmarks.verdicts.scenario import Judged, Scenario
-from benchmarks.verdicts.screen import paired_p
+from repro import stats
 from repro.bundle.claim import Found, shift_between
 from repro.stats.replication import (
     POWER,
@@ -84,7 +84,8 @@ def recorded(design: Execution, generator: np.random.Generator, luck: np.ndarray
         return _found(executed(design, generator, luck[:design.pairs], design.true))
     levels = look_levels(LOOKS, "power", 1.0)
     logs = executed(design, generator, luck[:LOOKS[-1]], design.true)
-    end = next((level for level in levels if paired_p(np.array(logs[:level.n])) <= level.difference), levels[-1])
+    end = next((level for level in levels
+                if stats.paired_p(np.exp(logs[:level.n]).tolist(), [1.0] * level.n) <= level.difference), levels[-1])
     taken = [level for level in levels if level.n <= end.n]
     mean = median_unbiased(logs[:end.n], [level.n for level in taken], [level.difference for level in taken])
     return Found(MeanLog(mean.value, mean.error, mean.freedom), dict(enumerate(logs[:end.n])))
