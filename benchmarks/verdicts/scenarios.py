@@ -198,8 +198,9 @@ def _missed() -> Iterator[Scenario]:
             for by in MISSES:
                 yield single_run(f"missed {share:.0%} by {by}, {pairs} pairs",
                                  Experiment(pairs, missed=share, missed_by=by))
-    yield single_run("missed 10%, 20 pairs, different", Experiment(20, missed=0.1, ratio=1.1), least=0.35)
-    yield single_run("missed 10%, 20 pairs, very different", Experiment(20, missed=0.1, ratio=1.3), least=0.8)
+    yield single_run("missed 10%, 20 pairs, different", Experiment(20, missed=0.1, ratio=1.1), least=0.25)
+    # Where the quicker cell happens to fail more often, the mean must show the gain too.
+    yield single_run("missed 10%, 20 pairs, very different", Experiment(20, missed=0.1, ratio=1.3), least=0.5)
 
 
 def _repeated() -> Iterator[Scenario]:
