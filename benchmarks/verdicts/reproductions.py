@@ -6,23 +6,24 @@ The times come from numpy alone: a level of the session, an interaction of sessi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from benchmarks.verdicts.scenario import Judged, Scenario
+from repro import stats
+from repro.bundle.claim import Found, shift_between
 from repro.stats.replication import (
     POWER,
     MeanLog,
     change,
     mean_log,
-    paired_shift,
     pairs_for_margin,
     replication_power,
-    shift,
     supported_margin,
 )
+from repro.stats.sequential import look_levels, median_unbiased
 
 EDGE = math.inf
 """A change of just the margin."""
@@ -43,6 +44,10 @@ class Execution:
     """None: the smallest that the record supports with as many new pairs."""
     seeds: float = 0.0
     """Standard deviation of what a seed does to the log ratio, in both executions."""
+    true: float = 0.3
+    """True log ratio of the record."""
+    sequential: bool = False
+    """The record ended at a look."""
     change: float = 0.0
     """True change of the log ratio; `EDGE`: of the margin."""
 
@@ -58,31 +63,51 @@ def executed(design: Execution, generator: np.random.Generator, own_seeds: np.nd
 def answer(design: Execution, generator: np.random.Generator) -> str:
     """Return the answer to one reproduction whose record supports the margin, as is announced before it runs."""
     while True:
-        luck = generator.normal(0, design.seeds, MOST_TIMES * design.pairs)
-        first = executed(design, generator, luck[:design.pairs], 0.3)
-        before = mean_log(first)
-        pairs, margin = _announced(design, before)
-        if replication_power(before, pairs, margin, design.declared) >= POWER:
+        luck = generator.normal(0, design.seeds, MOST_TIMES * MOST_LOOKED)
+        first = recorded(design, generator, luck)
+        assert first.mean is not None
+        pairs, margin = _announced(design, first.mean, len(first.logs))
+        if replication_power(first.mean, pairs, margin, design.declared) >= POWER:
             break
     true = math.log1p(margin) * generator.choice((-1, 1)) if design.change == EDGE else design.change
-    second = executed(design, generator, luck[:pairs], 0.3 + true)
-    moved = paired_shift(first, second) if pairs == design.pairs else shift(before, mean_log(second))
+    moved = shift_between(first, _found(executed(design, generator, luck[:pairs], design.true + true)))
+    assert moved is not None
     found = change(moved, margin, design.declared)
     if found.is_beyond:
         return "not reproduced"
     return "reproduced" if found.is_within else "inconclusive"
 
 
+def recorded(design: Execution, generator: np.random.Generator, luck: np.ndarray) -> Found:
+    """Return a record: of a fixed number of pairs, or of a sequential design that ended at a look."""
+    if not design.sequential:
+        return _found(executed(design, generator, luck[:design.pairs], design.true))
+    levels = look_levels(LOOKS, "power", 1.0)
+    logs = executed(design, generator, luck[:LOOKS[-1]], design.true)
+    end = next((level for level in levels
+                if stats.paired_p(np.exp(logs[:level.n]).tolist(), [1.0] * level.n) <= level.difference), levels[-1])
+    taken = [level for level in levels if level.n <= end.n]
+    mean = median_unbiased(logs[:end.n], [level.n for level in taken], [level.difference for level in taken])
+    return Found(MeanLog(mean.value, mean.error, mean.freedom), dict(enumerate(logs[:end.n])))
+
+
+def _found(logs: Sequence[float]) -> Found:
+    return Found(mean_log(logs), dict(enumerate(logs)))
+
+
+LOOKS = (8, 12, 18, 27, 40)
+MOST_LOOKED = 40
+"""Pairs of a record at most."""
 MOST_TIMES = 4
 """Pairs of a second execution, as a multiple of the record's."""
 
 
-def _announced(design: Execution, before: MeanLog) -> tuple[int, float]:
+def _announced(design: Execution, before: MeanLog, pairs: int) -> tuple[int, float]:
     """Return the new pairs and the margin."""
     if design.margin is None:
-        return design.pairs, supported_margin(before, design.pairs, design.declared)
-    needed = pairs_for_margin(before, design.margin, design.declared)
-    return max(design.pairs, needed or 0) if (needed or 0) <= MOST_TIMES * design.pairs else design.pairs, design.margin
+        return pairs, supported_margin(before, pairs, design.declared)
+    needed = pairs_for_margin(before, design.margin, design.declared) or 0
+    return max(pairs, needed) if needed <= MOST_TIMES * pairs else pairs, design.margin
 
 
 def reproductions() -> Iterator[Scenario]:
@@ -98,6 +123,9 @@ def reproductions() -> Iterator[Scenario]:
     yield _edge("reproduce, spread of seeds 15%, at the margin", Execution(7, 0.02, seeds=0.15, change=EDGE))
     yield _equal("reproduce, margin 10%, more pairs than the record", Execution(10, 0.05, margin=0.1))
     yield _edge("reproduce, margin 10%, more pairs, at the margin", Execution(10, 0.05, margin=0.1, change=EDGE))
+    stopped = Execution(8, 0.05, true=math.log(1.05), sequential=True)
+    yield _equal("reproduce, a record that stopped at a look", stopped)
+    yield _edge("reproduce, a record that stopped, at the margin", replace(stopped, change=EDGE))
     yield _changed("reproduce, slowed by 30%, CV 5%", Execution(10, 0.05, change=math.log(1.3)))
     for own in (0.01, 0.03):
         yield _equal(f"reproduce, interaction {own:.0%} declared", Execution(10, 0.05, interaction=own, declared=own))

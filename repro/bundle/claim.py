@@ -152,17 +152,27 @@ def measured(record: Record, claim: Claimed, kept: Mapping[str, set[int]] | None
         ends = " and ".join(side.without_words() for side in (found.ours, found.theirs) if side.without)
         return Found(None, why=f"{ends or 'a figure is missing'}, so there is no ratio", evidence=found)
     logs = {pair.repeat: math.log(pair.candidate / pair.baseline) for pair in found.judged_pairs}
-    return Found(_mean(list(logs.values())), logs, evidence=found)
+    stopped = Standing(record.plan, record.results, record.execution).after_stop(pair)
+    mean = _mean(list(logs.values())) if stopped is None else MeanLog(stopped.value, stopped.error, stopped.freedom)
+    return Found(mean, logs, evidence=found)
 
 
 def shift_between(before: Found, after: Found) -> Shift | None:
     """Return the shift of a claim from one execution to the other, by seed if the first one has all seeds of the
-    second; None: one of them has no figure."""
+    second; None: one of them has no figure.
+
+    The pairs of a record that stopped at a look exaggerate: what its mean is corrected by is taken off, and what the
+    correction adds to its error is added.
+    """
     if before.mean is None or after.mean is None:
         return None
-    if after.logs.keys() <= before.logs.keys():
-        return paired_shift([before.logs[repeat] for repeat in after.logs], list(after.logs.values()))
-    return shift(before.mean, after.mean)
+    if not after.logs.keys() <= before.logs.keys():
+        return shift(before.mean, after.mean)
+    found = paired_shift([before.logs[repeat] for repeat in after.logs], list(after.logs.values()))
+    plain = _mean(list(before.logs.values()))
+    added = max(0.0, before.mean.error**2 - plain.error**2)
+    error = math.hypot(found.error, math.sqrt(added))
+    return Shift(found.value + plain.value - before.mean.value, error, found.freedom)
 
 
 def _trials(record: Record, cell_id: str, claim: Claimed, kept: Mapping[str, set[int]] | None) -> list[Result]:

@@ -8,7 +8,15 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 
 from repro.compare.cells import CellIndex, ComparedCell, by_cell, factors_of, primary_pair
-from repro.compare.design.sequential import WAITS, TakenLook, before_looks, last_look, placed, rerun_refusals
+from repro.compare.design.sequential import (
+    WAITS,
+    TakenLook,
+    after_stop,
+    before_looks,
+    last_look,
+    placed,
+    rerun_refusals,
+)
 from repro.compare.evidence.repeated import repeated_in
 from repro.compare.figures import Claim, ClaimVerdict, Comparison, bounds
 from repro.record.folder.execution import Execution
@@ -17,6 +25,7 @@ from repro.record.result.remarks import joined
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.stats import QualityClaim, mean_interval, or_none, quality_claim
+from repro.stats.sequential import StoppedMean
 from repro.suite.metrics import MetricSpec
 from repro.suite.planning.plan import Plan
 
@@ -136,10 +145,18 @@ class Standing:
     def judged_repeats(self, cells: Collection[str]) -> int:
         """Return how many repeats the verdict on these cells is on: of a sequential run those of its last look for the
         primary contrast, those of its first for others."""
+        last = self._look_of(cells)
+        return self.plan.design.common if last is None else last.stage.n
+
+    def after_stop(self, cells: Collection[str]) -> StoppedMean | None:
+        """Return the mean log ratio of these cells, corrected for the stop of a sequential run; None: none is due."""
+        last = self._look_of(cells)
+        return None if last is None else after_stop(self.plan, last)
+
+    def _look_of(self, cells: Collection[str]) -> TakenLook | None:
+        """Return the last look of a sequential run if these are the cells of its primary contrast."""
         primary = primary_pair(CellIndex(self.plan.cells), self.plan.suite.primary) if self._last else None
-        if self._last is not None and primary is not None and set(cells) == set(primary):
-            return self._last.stage.n
-        return self.plan.design.common
+        return self._last if primary is not None and set(cells) == set(primary) else None
 
     @property
     def waits(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from repro.bundle.claim import Terms
+from repro.bundle.claim import Found, Terms, shift_between
 from repro.bundle.difference import between_executions, diff_records, differences
 from repro.bundle.judge import Reproduction, judge
 from repro.cli.workflows.reproduce import Wanted, announced, choose_trials, reduce_plan
@@ -18,6 +18,7 @@ from repro.core.machine import Machine
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.result.remarks import Resumed
 from repro.record.result.results import Result
+from repro.stats.replication import MeanLog, mean_log
 from repro.suite.model import Trial
 from repro.suite.planning.plan import planned_order
 from tests.plans import suite
@@ -165,6 +166,18 @@ def test_a_declared_interaction_widens_both_answers(tmp_path: Path) -> None:
     same = run(tmp_path / "c", seed=3)
     assert answer(first, same).answer == "reproduced"
     assert answer(first, same, terms=replace(TERMS, interaction=0.05)).answer == "inconclusive"
+
+
+def test_a_record_that_stopped_early_enters_with_its_corrected_mean() -> None:
+    """Its pairs exaggerate by 0.02; an unchanged new run of the same seeds must not look smaller by that."""
+    logs = {repeat: 0.10 + 0.01 * (repeat % 3 - 1) for repeat in range(9)}
+    again = Found(mean_log([value - 0.02 for value in logs.values()]), {
+        repeat: value - 0.02 + 0.001 * (repeat % 2) for repeat, value in logs.items()})
+    plain, stopped = mean_log(list(logs.values())), MeanLog(0.08, 0.01, 8)
+    uncorrected, corrected = (shift_between(Found(mean, logs), again) for mean in (plain, stopped))
+    assert uncorrected is not None and corrected is not None
+    assert (round(uncorrected.value, 3), round(corrected.value, 3)) == (-0.02, 0.0)
+    assert corrected.error > uncorrected.error
 
 
 # ---- bit for bit
