@@ -207,19 +207,20 @@ def settled_terms(
     Args:
         pairs: new pairs; None: as many as the margin needs, at least those of the record.
         margin: None: the suite's.
-        undecided: also if "reproduced" is out of reach.
+        undecided: also if "reproduced" is out of reach, or the record gives no figure.
 
     Raises:
         UsageError: a claim has no figure in the record, or the record cannot support an answer on these terms; the
             message says which terms it supports.
     """
     found = {claim.label: measured(record, claim) for claim in claims}
-    if without := next((f"{label}: {item.why}" for label, item in found.items() if item.mean is None), None):
+    without = next((f"{label}: {item.why}" for label, item in found.items() if item.mean is None), None)
+    if without and not undecided:
         raise UsageError(f"the record gives no figure to reproduce: {without}")
     means = [item.mean for item in found.values() if item.mean is not None]
     asked = record.plan.suite.margin if margin is None else margin
-    if not means:  # every cell is judged by its hashes
-        return Terms(pairs or record.plan.design.common, asked, interaction)
+    if without or not means:  # no figure, or every cell is judged by its hashes
+        return Terms(pairs or record.plan.design.common, asked, interaction, 0.0 if without else 1.0)
     needed = pairs or max([*(_pairs_needed(item, asked, interaction) for item in means)])
     simulated = all(record.cell(name).choices.origin == "simulated" for claim in claims for name in claim.cells)
     power = 1.0 if simulated else min(

@@ -122,6 +122,7 @@ def test_one_cell_claims_its_samples_and_a_record_of_misses_claims_nothing(tmp_p
     missed = make_record(tmp_path / "c", TWO.replace("LEVEL", "seeded"), lambda trial: Course(hits_at=None))
     with pytest.raises(UsageError, match="gives no figure to reproduce"):
         choose_trials(missed, None)
+    assert choose_trials(missed, None, Wanted(undecided=True))[1].power == 0
 
 
 def test_several_claims_share_the_error_of_no(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def plan_of_both(folder: Path, name: str) -> Plan:
 def test_wrong_options_are_refused_in_a_line(tmp_path: Path, options: str, message: str) -> None:
     with pytest.raises(SuiteError) as caught:
         plan(tmp_path, options, "ddp")
-    assert message in str(caught.value) and "\n" not in str(caught.value) and "suite.yaml:7: " in str(caught.value)
+    assert message in str(caught.value) and "\n" not in str(caught.value) and "suite.yaml:6: " in str(caught.value)
 
 
 def test_soap_says_that_the_gate_leaves_it_out(tmp_path: Path) -> None:

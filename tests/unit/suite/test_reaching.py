@@ -116,7 +116,8 @@ def tried(*arguments: str) -> BaseException | None:
 
 
 def test_a_record_may_not_choose_a_path_unless_that_very_value_is_allowed(run: Path, tmp_path: Path) -> None:
-    again = ["reproduce", str(run), "--out", str(tmp_path / "again"), "--trials", "1"]
+    again = ["reproduce", str(run), "--out", str(tmp_path / "again"), "--trials", "1",
+             "--even-if-undecided"]
     shutil.copytree(run, tmp_path / "run")
     for arguments in (["run", "--resume", str(tmp_path / "run"), "--no-mlflow"], again):
         error = tried(*arguments)
