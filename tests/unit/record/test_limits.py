@@ -8,7 +8,7 @@ import pytest
 
 from repro.bundle import source, verify_trials
 from repro.cli.workflows.calibrate import calibrate
-from repro.cli.workflows.reproduce import reproduce
+from repro.cli.workflows.reproduce import Wanted, reproduce
 from repro.cli.workflows.run import run_suite
 from repro.core.errors import UsageError
 from repro.core.machine import Machine
@@ -59,7 +59,7 @@ def test_a_record_larger_than_one_run_is_not_reproduced(tmp_path: Path, monkeypa
     text = large(epochs=12_000, design="fixed_budget")
     make_record(tmp_path / "source", text.replace("[1, 8]", "[1, 2]"), only=1)
     with pytest.raises(UsageError, match="is 2,155,500 steps; a record can show at most 2,000,000 of a trial"):
-        reproduce(tmp_path / "source", None, tmp_path / "again", force=True)
+        reproduce(tmp_path / "source", None, tmp_path / "again", force=True, wanted=Wanted(undecided=True))
     assert not (tmp_path / "again").exists()
 
 
