@@ -105,7 +105,9 @@ MOST_TIMES = 4
 def _announced(design: Execution, before: MeanLog, pairs: int) -> tuple[int, float]:
     """Return the new pairs and the margin."""
     if design.margin is None:
-        return pairs, supported_margin(before, pairs, design.declared)
+        margin = supported_margin(before, pairs, design.declared)
+        assert margin is not None
+        return pairs, margin
     needed = pairs_for_margin(before, design.margin, design.declared) or 0
     return max(pairs, needed) if needed <= MOST_TIMES * pairs else pairs, design.margin
 
@@ -156,5 +158,5 @@ def _changed(name: str, design: Execution) -> Scenario:
 
 
 def _shown(name: str, design: Execution) -> Scenario:
-    """An interaction that nobody declared: its rate is shown, and not promised."""
+    """Return the scenario of an undeclared interaction: its rate is shown, and not promised."""
     return _judge(name, "equal", design, right=frozenset({"reproduced"}))

@@ -10,12 +10,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pydantic import Field
+
 from repro.compare.cells import CellIndex, CellPair, contrast_pairs
 from repro.compare.design.standing import Standing
 from repro.compare.evidence import drift
 from repro.compare.evidence.evidence import NO_SPREAD, ComparisonRequest, Evidence, examine
 from repro.compare.evidence.pairing import cell_trials
 from repro.core.errors import UsageError
+from repro.core.frozen import Frozen
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.stats.replication import (
@@ -71,18 +74,18 @@ class Found:
         return 0 if self.mean is None else self.mean.figures
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What is declared before a second execution."""
+class Terms(Frozen):
+    """The terms of a second execution, declared before it runs."""
 
-    pairs: int
+    pairs: int = Field(ge=1)
     """New pairs, or trials of one cell."""
-    margin: float
+    margin: float = Field(gt=0, le=1)
     """Relative change of the claim that counts as the same: 0.05 for 1 / 1.05 to 1.05."""
-    interaction: float = 0.0
+    interaction: float = Field(0.0, ge=0, le=1)
     """Standard deviation, over sessions, of a cell's own share in the log ratio."""
-    power: float = 1.0
-    """Least probability over the claims that an unchanged claim is found to be reproduced."""
+    power: float | None = Field(None, ge=0, le=1)
+    """Least probability over the claims that an unchanged claim is found to be reproduced. None: unknown, because the
+    record's figures do not spread or there is none."""
 
 
 def claims_of(plan: Plan, kept: Sequence[str]) -> tuple[Claimed, ...]:
@@ -135,7 +138,8 @@ def measured(record: Record, claim: Claimed, kept: Mapping[str, set[int]] | None
     Args:
         kept: cell -> repeats that count; None: those that the verdict of the record is on.
     """
-    sides = [_trials(record, cell_id, claim, kept) for cell_id in claim.cells]
+    standing = Standing(record.plan, record.results, record.execution)
+    sides = [_trials(record, standing, cell_id, claim, kept) for cell_id in claim.cells]
     if claim.baseline is None:
         return _of_one(sides[0], claim)
     doubts = drift.doubts(record.plan, record.results, record.execution)
@@ -152,7 +156,7 @@ def measured(record: Record, claim: Claimed, kept: Mapping[str, set[int]] | None
         ends = " and ".join(side.without_words() for side in (found.ours, found.theirs) if side.without)
         return Found(None, why=f"{ends or 'a figure is missing'}, so there is no ratio", evidence=found)
     logs = {pair.repeat: math.log(pair.candidate / pair.baseline) for pair in found.judged_pairs}
-    stopped = Standing(record.plan, record.results, record.execution).after_stop(pair)
+    stopped = standing.after_stop(pair)
     mean = _mean(list(logs.values())) if stopped is None else MeanLog(stopped.value, stopped.error, stopped.freedom)
     return Found(mean, logs, evidence=found)
 
@@ -175,12 +179,12 @@ def shift_between(before: Found, after: Found) -> Shift | None:
     return Shift(found.value + plain.value - before.mean.value, error, found.freedom)
 
 
-def _trials(record: Record, cell_id: str, claim: Claimed, kept: Mapping[str, set[int]] | None) -> list[Result]:
+def _trials(
+    record: Record, standing: Standing, cell_id: str, claim: Claimed, kept: Mapping[str, set[int]] | None,
+) -> list[Result]:
     """Return the trials that count: of a sequential run those of its last look, so that the stop chose none."""
-    standing = Standing(record.plan, record.results, record.execution)
-    if kept is not None:
-        return [item for item in record.of_cell(cell_id) if item.repeat in kept.get(cell_id, ())]
-    return [item for item in record.of_cell(cell_id) if item.repeat < standing.judged_repeats(claim.cells)]
+    known = kept.get(cell_id, ()) if kept is not None else range(standing.judged_repeats(claim.cells))
+    return [item for item in record.of_cell(cell_id) if item.repeat in known]
 
 
 def _of_one(trials: Sequence[Result], claim: Claimed) -> Found:
@@ -220,15 +224,18 @@ def settled_terms(
     means = [item.mean for item in found.values() if item.mean is not None]
     asked = record.plan.suite.margin if margin is None else margin
     if without or not means:  # no figure, or every cell is judged by its hashes
-        return Terms(pairs or record.plan.design.common, asked, interaction, 0.0 if without else 1.0)
-    needed = pairs or max([*(_pairs_needed(item, asked, interaction) for item in means)])
-    simulated = all(record.cell(name).choices.origin == "simulated" for claim in claims for name in claim.cells)
-    power = 1.0 if simulated else min(
-        replication_power(item, needed, asked, interaction) if needed > 1 else 0.0 for item in means)
-    terms = Terms(needed, asked, interaction, power)
-    if undecided or (power >= POWER and needed >= LEAST_PAIRS):
-        return terms
-    raise UsageError(_out_of_reach(means, terms, claims[0].unit))
+        return Terms(pairs=pairs or record.plan.design.common, margin=asked, interaction=interaction)
+    needed = pairs or max(_pairs_needed(item, asked, interaction) for item in means)
+    power = min(replication_power(item, max(2, needed), asked, interaction) for item in means)
+    if not undecided and (power < POWER or needed < LEAST_PAIRS):
+        raise UsageError(_out_of_reach(means, needed, asked, interaction, power, claims[0].unit))
+    # Equal figures of a simulation are exact; measured ones may be equal by chance, and say nothing of their spread.
+    known = all(item.error or _is_simulated(record, claim) for item, claim in zip(means, claims, strict=True))
+    return Terms(pairs=needed, margin=asked, interaction=interaction, power=power if known else None)
+
+
+def _is_simulated(record: Record, claim: Claimed) -> bool:
+    return all(record.cell(name).choices.origin == "simulated" for name in claim.cells)
 
 
 def _pairs_needed(mean: MeanLog, margin: float, interaction: float) -> int:
@@ -241,17 +248,21 @@ MOST_TIMES = 4
 """Pairs of a second execution, as a multiple of the record's, that are run without being asked for."""
 
 
-def _out_of_reach(means: Sequence[MeanLog], terms: Terms, unit: str) -> str:
+def _out_of_reach(
+    means: Sequence[MeanLog], pairs: int, margin: float, interaction: float, power: float, unit: str,
+) -> str:
     """Return why no answer can be expected on these terms, with those on which one can."""
-    if terms.pairs < LEAST_PAIRS:
-        return f"{terms.pairs} {unit} are too few for an answer; at least {LEAST_PAIRS} are required"
-    margin = f"{100 * terms.margin:.3g} %"
-    start = (f"no answer is within reach: {terms.pairs} new {unit} find an unchanged claim to be within a margin of "
-             f"{margin} with {100 * terms.power:.0f} % probability")
-    counts = [pairs_for_margin(item, terms.margin, terms.interaction) for item in means]
+    if pairs < LEAST_PAIRS:
+        return f"{pairs} {unit} are too few for an answer; at least {LEAST_PAIRS} are required"
+    least = f"{100 * POWER:.0f} %"
+    start = (f"no answer is within reach: {pairs} new {unit} find an unchanged claim to be within a margin of "
+             f"{100 * margin:.3g} % with {100 * power:.0f} % probability")
+    counts = [pairs_for_margin(item, margin, interaction) for item in means]
     known = [item for item in counts if item is not None]
-    more = f"; {max(known)} do with {100 * POWER:.0f} %: --trials {max(known)}" if len(known) == len(counts) else \
-        f", and no number does with {100 * POWER:.0f} %, because the record itself is not that precise"
-    supported = max(supported_margin(item, terms.pairs, terms.interaction) for item in means)
-    return (f"{start}{more}; {terms.pairs} {unit} support a margin of {100 * supported:.0f} %: --margin {supported:g}; "
-            "to run all the same: --even-if-undecided")
+    more = f"; {max(known)} do with {least}: --trials {max(known)}" if len(known) == len(counts) else \
+        f", and no number does with {least}, because the record itself is not that precise"
+    margins = [supported_margin(item, pairs, interaction) for item in means]
+    wider = "" if None in margins else (
+        f"; {pairs} {unit} support a margin of {100 * max(item or 0 for item in margins):.0f} %: --margin "
+        f"{max(item or 0 for item in margins):g}")
+    return f"{start}{more}{wider}; to run all the same: --even-if-undecided"

@@ -164,7 +164,7 @@ def equivalence_power(
     if pairs < 2:
         return 0.0
     freedom, scale = pairs - 1, math.sqrt(pairs) / sd_log * _shrinkage(pilot)[:, None]
-    room = scale * math.log1p(margin) - float(stdtrit(freedom, 1 - alpha)) * np.sqrt(_variances(freedom))
+    room = scale * math.log1p(margin) - float(stdtrit(freedom, 1 - alpha)) * np.sqrt(variances(freedom))
     shift = scale * math.log(ratio)
     return float(np.mean(np.where(room > 0, ndtr(room - shift) - ndtr(-room - shift), 0.0)))
 
@@ -179,15 +179,15 @@ def _shrinkage(pilot: int | None) -> np.ndarray:
         return np.ones(1)
     if pilot < 2:
         raise ValueError(f"a pilot of {pilot} pairs has no spread")
-    return np.asarray(np.sqrt(_variances(pilot - 1)))
+    return np.asarray(np.sqrt(variances(pilot - 1)))
 
 
 @lru_cache(maxsize=1024)
-def _variances(freedom: int) -> np.ndarray:
-    """Return 200 equally likely values of s^2 / sigma^2."""
+def variances(freedom: float, count: int = 200) -> np.ndarray:
+    """Return equally likely values of s^2 / sigma^2."""
     from scipy.special import gammaincinv
 
-    found: np.ndarray = 2 * gammaincinv(freedom / 2, (np.arange(200) + 0.5) / 200) / freedom
+    found: np.ndarray = 2 * gammaincinv(freedom / 2, (np.arange(count) + 0.5) / count) / freedom
     found.setflags(write=False)
     return found
 

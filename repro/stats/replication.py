@@ -10,15 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from repro.stats.interval import Interval, from_log, t_quantile
+from repro.stats.power import variances
 from repro.stats.sample import FLAT, finite, margin_edge, mean, spread
 
 ALPHA, POWER = 0.05, 0.8
+DRAWN = 30
+"""Values of a spread that a power is averaged over."""
 MOST_PAIRS = 1000
 """Pairs of a second execution beyond which the answer is: too many to run."""
 
@@ -142,15 +144,14 @@ def replication_power(first: MeanLog, pairs: int, margin: float, interaction: fl
     from scipy.special import ndtr, stdtrit
 
     edge = margin_edge(margin)
-    if not first.error:
-        return 1.0
-    each = first.error**2 * first.figures / _variances(first.freedom)[:, None]  # true variance of a log ratio
-    found = _variances(pairs - 1)[None, :]
+    error = max(first.error, FLAT)
+    each = error**2 * first.figures / variances(first.freedom, DRAWN)[:, None]  # true variance of a log ratio
+    found = variances(pairs - 1, DRAWN)[None, :]
     if pairs <= first.figures:
         measured, freedom = 2 * each / pairs * found, np.full((1, 1), pairs - 1.0)
         apart = 2 * each / pairs
     else:
-        parts = np.full_like(found, first.error**2), each / pairs * found
+        parts = np.full_like(found, error**2), each / pairs * found
         measured = parts[0] + parts[1]
         freedom = measured**2 / (parts[0]**2 / first.freedom + parts[1]**2 / (pairs - 1))
         apart = each / first.figures + each / pairs
@@ -160,29 +161,18 @@ def replication_power(first: MeanLog, pairs: int, margin: float, interaction: fl
     return float(np.mean(np.where(room > 0, 2 * ndtr(room / spread_of) - 1, 0.0)))
 
 
-@lru_cache(maxsize=256)
-def _variances(freedom: float) -> np.ndarray:
-    """Return 30 equally likely values of a variance found over the true one."""
-    from scipy.special import gammaincinv
-
-    found: np.ndarray = 2 * gammaincinv(freedom / 2, (np.arange(30) + 0.5) / 30) / freedom
-    found.setflags(write=False)
-    return found
-
-
-def supported_margin(first: MeanLog, pairs: int, interaction: float = 0.0, power: float = POWER) -> float:
-    """Return the smallest margin, in whole per cent upwards, that `pairs` new pairs show with this power.
+def supported_margin(first: MeanLog, pairs: int, interaction: float = 0.0, power: float = POWER) -> float | None:
+    """Return the smallest margin, in whole per cent upwards, that `pairs` new pairs show with this power; None: none up
+    to a factor of 2.
 
     Raises:
-        ValueError: as `replication_power`; no margin up to a factor of 100 is shown.
+        ValueError: as `replication_power`.
     """
     def enough(hundredths: int) -> bool:
         return replication_power(first, pairs, hundredths / 100, interaction) >= power
 
-    found = _least(enough, 1, 10_000)
-    if found is None:
-        raise ValueError("no margin up to a factor of 100 can be shown")
-    return found / 100
+    found = _least(enough, 1, 100)
+    return None if found is None else found / 100
 
 
 def pairs_for_margin(first: MeanLog, margin: float, interaction: float = 0.0, power: float = POWER) -> int | None:

@@ -82,7 +82,7 @@ def diff(first: Path, second: Path, as_json: bool) -> None:
 @click.argument("source", metavar="BUNDLE|RUN", type=PlaceParam(path_type=Path))
 @click.option("--trials", metavar="N|ID[,ID...]", help="N new pairs, or the trials with these ids.  [default: as many "
               "pairs as the margin needs]")
-@click.option("--margin", type=click.FloatRange(0, 100, min_open=True), metavar="M", help="Change of the ratio that "
+@click.option("--margin", type=click.FloatRange(0, 1, min_open=True), metavar="M", help="Change of the ratio that "
               "counts as the same, 0.1 for 10 %.  [default: the suite's]")
 @click.option("--interaction", type=click.FloatRange(0, 1), default=0.0, metavar="S", help="Standard deviation by "
               "which the true ratio may differ between sessions or machines, 0.02 for 2 %; it widens both answers.")

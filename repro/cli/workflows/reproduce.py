@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -115,7 +115,7 @@ def reproduce(
                              brought=first.folder.code)
         chosen = [(plan.cells[index].cell_id, repeat) for index, repeat in plan.order]
         origin = {"source": source.name, "identity": checked.identity, "of": figures_sha256(first),
-                  "declared": asdict(terms)}
+                  "declared": terms.model_dump()}
         write_json(folder.root / FILE, {**origin, "answer": None})  # a running reproduction has no answer yet
         on = command(f"reproduce {quote(str(source))} --resume {quote(str(folder.root))}"
                      f"{permissions(first.plan.cells)}")
@@ -167,7 +167,7 @@ def reopen_reproduction(root: Path, first: Record) -> tuple[RunFolder, Plan, Ter
 
 
 class _Begun(Frozen):
-    """What the file of a reproduction states from its beginning."""
+    """The part of a reproduction's file that is written before it runs."""
 
     of: str
     declared: Terms
@@ -186,8 +186,8 @@ def choose_trials(record: Record, trials: str | None, wanted: Wanted = Wanted()
                   ) -> tuple[list[tuple[str, int]], Terms]:
     """Return (cell id, repeat) of the trials to run, and the terms; the choice depends on no second result.
 
-    Without ids those are the first repeats of the cells of the claims. Repeats that the record does not have get seeds
-    that its master seed gives, which nobody has seen.
+    Without ids those are the first repeats of the cells of the claims. Repeats that the record does not have get
+    further seeds of its master seed, without results so far.
 
     Raises:
         UsageError: neither a number nor ids of this record, no trial has a result, or no answer is within reach.
@@ -237,10 +237,11 @@ def announced(record: Record, plan: Plan, terms: Terms) -> str:
         mean = measured(record, claim).mean
         was = "" if mean is None else f", {from_log(mean.value):.4g} in the record ({mean.figures} {claim.unit})"
         lines.append(f"judged: {METRICS[claim.metric].noun} of {claim.label}{was}")
-    reached = f"with {100 * terms.power:.0f} % probability" if terms.power < 1 else "for certain"
+    reached = "with a probability that the record does not tell" if terms.power is None else \
+        f"with {100 * terms.power:.0f} % probability"
     lines.append(f"{terms.pairs} new {claims[0].unit}, margin {100 * terms.margin:g} %: an unchanged claim is found to "
-                 f"be reproduced {reached}; a wrong \"reproduced\" at a change of the margin, and a wrong \"not "
-                 "reproduced\" without a change, have at most 5 % each")
+                 f"be reproduced {reached}; the error of \"reproduced\" at a change of the margin, and of \"not "
+                 "reproduced\" without a change, is at most 5 % each")
     return "\n".join(lines)
 
 

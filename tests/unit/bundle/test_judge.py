@@ -81,11 +81,15 @@ def test_too_few_trials_are_inconclusive_however_alike(tmp_path: Path) -> None:
     assert "at least 5 pairs are required" in found.claims[0].because
 
 
-def test_figures_equal_to_the_last_digit_are_reproduced_from_five_pairs_on(tmp_path: Path) -> None:
+def test_figures_equal_to_the_last_digit_are_judged_by_the_margin_from_five_pairs_on(tmp_path: Path) -> None:
     first, second = run(tmp_path / "a", noise=0), run(tmp_path / "b", noise=0)
     assert answer(first, second).answer == "reproduced"
     assert answer(first, second, "4").answer == "inconclusive"
-    assert answer(first, run(tmp_path / "c", 1.8, noise=0)).answer == "not reproduced"
+    assert answer(first, run(tmp_path / "d", 1.51, noise=0)).answer == "reproduced", "every pair by the same 0.7 %"
+    changed = run(tmp_path / "c", 1.8, noise=0)
+    assert answer(first, changed).answer == "not reproduced"
+    assert answer(first, changed, "5").answer == "inconclusive", "five equal changes have p = 2 / 2^5"
+    assert choose_trials(first, None)[1].power is None, "measured figures without a spread say nothing of it"
 
 
 def test_evaluations_further_apart_than_the_margin_withhold_reproduced(tmp_path: Path) -> None:
@@ -97,7 +101,7 @@ def test_evaluations_further_apart_than_the_margin_withhold_reproduced(tmp_path:
         item.model_copy(update={"hashes": {**item.hashes, "final_weights": "other"}}) for item in second.results))
     found = answer(first, other)
     assert found.answer == "inconclusive" and "apart at the target" in found.claims[0].because
-    assert answer(first, other, terms=replace(TERMS, margin=0.5)).answer == "reproduced"
+    assert answer(first, other, terms=TERMS.model_copy(update={"margin": 0.5})).answer == "reproduced"
 
 
 def test_trials_that_did_not_run_again_leave_it_open(tmp_path: Path) -> None:
@@ -122,7 +126,7 @@ def test_one_cell_claims_its_samples_and_a_record_of_misses_claims_nothing(tmp_p
     missed = make_record(tmp_path / "c", TWO.replace("LEVEL", "seeded"), lambda trial: Course(hits_at=None))
     with pytest.raises(UsageError, match="gives no figure to reproduce"):
         choose_trials(missed, None)
-    assert choose_trials(missed, None, Wanted(undecided=True))[1].power == 0
+    assert choose_trials(missed, None, Wanted(undecided=True))[1].power is None
 
 
 def test_several_claims_share_the_error_of_no(tmp_path: Path) -> None:
@@ -145,11 +149,11 @@ def test_what_is_announced_before_the_trials_run(tmp_path: Path) -> None:
     assert line.count("\n") == 0 and "no answer is within reach" in line and "--even-if-undecided" in line
     margin = float(line.partition("--margin ")[2].partition(";")[0])
     chosen, terms = choose_trials(record, None, Wanted(margin=margin))
-    assert (terms.pairs, len(chosen)) == (7, 14) and terms.power >= 0.8
-    assert choose_trials(record, None, Wanted(undecided=True))[1].power < 0.8
+    assert (terms.pairs, len(chosen)) == (7, 14) and (terms.power or 0) >= 0.8
+    assert (choose_trials(record, None, Wanted(undecided=True))[1].power or 0) < 0.8
     plan = reduce_plan(record.plan, chosen, Machine("cpu", 0, 2), 0)
     said = announced(record, plan, terms)
-    assert "judged: time to the target of" in said and "at most 5 % each" in said
+    assert "judged: time to the target of" in said and "is at most 5 % each" in said
 
 
 def test_pairs_beyond_those_of_the_record_have_new_seeds(tmp_path: Path) -> None:
@@ -163,10 +167,17 @@ def test_pairs_beyond_those_of_the_record_have_new_seeds(tmp_path: Path) -> None
 def test_a_declared_interaction_widens_both_answers(tmp_path: Path) -> None:
     first, changed = run(tmp_path / "a", seed=1), run(tmp_path / "b", 1.7, seed=2)
     assert answer(first, changed).answer == "not reproduced"
-    assert answer(first, changed, terms=replace(TERMS, interaction=0.05)).answer == "inconclusive"
+    assert answer(first, changed, terms=TERMS.model_copy(update={"interaction": 0.05})).answer == "inconclusive"
     same = run(tmp_path / "c", seed=3)
     assert answer(first, same).answer == "reproduced"
-    assert answer(first, same, terms=replace(TERMS, interaction=0.05)).answer == "inconclusive"
+    assert answer(first, same, terms=TERMS.model_copy(update={"interaction": 0.05})).answer == "inconclusive"
+
+
+def test_a_record_of_two_pairs_that_supports_no_margin_is_refused_in_one_line(tmp_path: Path) -> None:
+    record = run(tmp_path / "a", noise=1.0, text=TWO.replace("seeds: 10", "seeds: 2"))
+    with pytest.raises(UsageError, match=r"no answer is within reach.*--even-if-undecided") as told:
+        choose_trials(record, "6")
+    assert "support a margin" not in str(told.value)
 
 
 def test_a_record_that_stopped_early_enters_with_its_corrected_mean() -> None:
