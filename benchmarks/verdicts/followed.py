@@ -60,7 +60,7 @@ FOLLOWED: Mapping[AdviceKind, Follow] = {
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a user starts with, and looks at."""
+    """The experiment that a simulated user starts with, and the contrasts read from it."""
 
     name: str
     design: Experiment | Contest

@@ -114,7 +114,7 @@ class Estimate(Frozen):
 
 
 class CarryOver(Worded):
-    """What the trial before a trial does to its time, as the pairs of two cells show it.
+    """The effect of a trial on the time of the next one (carry-over), estimated from the pairs of two cells.
 
     The verdict is not adjusted for it: adjusting only where it looks clear would err in far more than 5 %.
     """

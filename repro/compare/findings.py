@@ -93,7 +93,7 @@ class Findings:
 
     @property
     def cost(self) -> TuningCost:
-        """What all trials of the record took."""
+        """Time and energy of all trials of the record."""
         return cost_of(self.record.attempts, self.record.results, self.record.plan.cells)
 
     @cached_property
@@ -103,7 +103,7 @@ class Findings:
 
     @cached_property
     def warnings(self) -> tuple[RunWarning, ...]:
-        """What a reader of any figure must know about the machine and the course of the run."""
+        """Warnings about the machine and the course of the run, for a reader of any figure."""
         return run_warnings(self.record)
 
     @property
@@ -113,7 +113,7 @@ class Findings:
 
     @cached_property
     def error_budget(self) -> str:
-        """How the 5 % for wrong verdicts are spent; "" without a verdict."""
+        """The error rates of all verdicts together, in words; "" without a verdict."""
         return error_budget(self.comparisons, len(self.effects), len(self.convergence), self.claims)
 
     @cached_property

@@ -26,7 +26,7 @@ FLAT = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Carry:
-    """How much of the carry-over of two cells is in each of their pairs."""
+    """The part of the carry-over of two cells that each of their pairs contains."""
 
     parts: Mapping[int, float] = field(default_factory=dict)
     """Repeat -> part, -1 to 1; without repeats of which a trial's predecessor is unknown."""

@@ -124,7 +124,7 @@ class Plan(Formatted):
 
     @cached_property
     def design(self) -> Design:
-        """How many repeats its cells have, when they are judged, and what the target judges.
+        """The number of repeats of its cells, the looks at which they are judged, and the subject of the target.
 
         A reproduction has the repeats of its source that are run again, a fixed number.
         """
