@@ -93,7 +93,7 @@ class Findings:
 
     @property
     def cost(self) -> TuningCost:
-        """Time and energy of all trials of the record."""
+        """Trials, wall seconds and processor seconds of all starts of the record."""
         return cost_of(self.record.attempts, self.record.results, self.record.plan.cells)
 
     @cached_property
