@@ -83,6 +83,7 @@ def view(record: Record) -> dict[str, Any]:
         **{name: section(record, scaled) for name, section in registry.parts("section").items()},
         "settings": settings(record), "effective": effective(record), "machine": machine(record),
         "rank_settings": rank_settings(record),
+        "wash_outs": record.wash_outs,
         "attempts": sorted(record.attempts, key=lambda item: item.status == "ok"), "trials": trials(record),
         "suite_text": Markup(escape(suite_text(record))), "citation": citation(record), "bibtex": bibtex(record),
     }

@@ -46,6 +46,11 @@ def exchange() -> Iterator[Scenario]:
             yield _estimated(f"carry-over {size:.0%}, {pairs} pairs, interval", pairs, size)
             yield _with_a_term(f"carry-over {size:.0%}, {pairs} pairs, term in model", pairs, size)
     yield _with_a_term("carry-over 0%, 20 pairs, term in model, different", 20, 0.0, ratio=1.013)
+    for pairs in (7, 10, 20):
+        yield _washed(f"carry-over 2%, {pairs} pairs, washed out", pairs, 2)
+    yield _washed("carry-over 2%, 10 pairs, washed out, four cells", 10, 4)
+    yield _washed("carry-over 2%, 20 pairs, washed out, four cells", 20, 4)
+    yield _washed("carry-over 2%, 20 pairs, washed out, different", 20, 2, ratio=1.013)
 
 
 def _again(name: str, slower: float, count: int, ratio: float = 1.0) -> Scenario:
@@ -142,6 +147,31 @@ def _estimated(name: str, pairs: int, size: float) -> Scenario:
         return Judged("covered" if covered else "outside")
 
     return Scenario(name, f"{1 + size:g}", judge, wrong=frozenset({"outside"}))
+
+
+def _washed(name: str, pairs: int, cells: int, ratio: float = 1.0) -> Scenario:
+    """Return the scenario of a suite that runs an unmeasured trial of the cell before a block that would begin after
+    another one. A trial right after one of the baseline is 2 % slower."""
+
+    def judge(generator: np.random.Generator, checked: bool) -> Judged:
+        run = _drawn(replace(CALM, pairs=pairs, cells=cells, ratio=ratio), generator)
+        _, baseline = places_of(cells)
+        starts, last = list[Attempt](), (-1, -1)
+        for cell, repeat in run.plan.order:
+            cell_id = run.plan.cells[cell].cell_id
+            if repeat != last[1] and cell != last[0]:
+                starts.append(Attempt(trial_id=f"{cell_id}-s{repeat}", cell_id=cell_id, repeat=repeat, attempt=0,
+                                      started_ms=len(starts), seconds=1, status="wash_out"))
+                last = cell, repeat
+            run.seconds_per_sample[cell, repeat] *= 1 + 0.02 * (last[0] == baseline)
+            starts.append(Attempt(trial_id=f"{cell_id}-s{repeat}", cell_id=cell_id, repeat=repeat, attempt=1,
+                                  started_ms=len(starts), seconds=1, status="ok"))
+            last = cell, repeat
+        return Judged(_primary(run, run.results, Execution(starts)).verdict)
+
+    if ratio == 1:
+        return Scenario(name, "equal", judge, wrong=DIFFERENT)
+    return Scenario(name, f"ratio {ratio:g}", judge, frozenset({"faster"}), frozenset({"slower"}))
 
 
 def _with_a_term(name: str, pairs: int, size: float, ratio: float = 1.0) -> Scenario:

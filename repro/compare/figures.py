@@ -139,7 +139,8 @@ class CarryOver(Worded):
         return (f"carry-over: a trial took {found.value:.3f} x as long right after the baseline as right after the "
                 f"candidate (95 % interval {found.interval.low:.3f} to {found.interval.high:.3f}), so the ratio is "
                 f"about {self.contained:.3f} x what the cells alone give; with a term for it the ratio is "
-                f"{free.value:.3f} ({free.interval.low:.3f} to {free.interval.high:.3f})")
+                f"{free.value:.3f} ({free.interval.low:.3f} to {free.interval.high:.3f}); wash_out: true "
+                "in a suite keeps it out of the ratio")
 
 
 class Pair(Frozen):

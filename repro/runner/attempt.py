@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from repro.core.events import EventLog
 from repro.core.files import read_model, write_model
 from repro.record.derive.derive import damaged_log, derive, with_energy
 from repro.record.folder.checkpoint import Checkpoints, Resumption
-from repro.record.folder.ledger import Attempt
+from repro.record.folder.ledger import WASH_OUT, Attempt
 from repro.record.folder.store import Record
 from repro.record.hopeless import HopelessRule
 from repro.record.log.reading import follow_log, log_damage, read_log
@@ -27,7 +28,7 @@ from repro.record.log.schema import Evaluation, RunStart, SystemSample
 from repro.record.result.parts import Energy
 from repro.record.result.remarks import OutOfTime, Reason, stated
 from repro.record.result.results import Result
-from repro.record.result.status import INTERRUPTED, NOT_LAUNCHED, REFUSED, STARTED, meaning
+from repro.record.result.status import INTERRUPTED, NOT_LAUNCHED, REFUSED, STARTED, WASHED_OUT, meaning
 from repro.runner.context import RunContext
 from repro.runner.energy_meter import EnergyMeter
 from repro.runner.launching import Launchers, entry_of
@@ -265,6 +266,24 @@ class TrialStarter:
         interrupt.deliver()
         return result
 
+    def wash_out(self, trial: Trial) -> None:
+        """Start a trial unmeasured: the ledger lists it, and nothing else is kept.
+
+        Raises:
+            KeyboardInterrupt: a signal ended the run.
+            ReproError: it could not be launched.
+        """
+        start, place = Start(trial, WASH_OUT, None, ()), self.context.folder.cache / WASHED_OUT
+        append = self.context.folder.append_attempt
+        append(start.line(WASHED_OUT, stated("the run ended before this did")))
+        try:
+            outcome = self.launchers.launch(trial, entry_of(trial.choices), place,
+                                            self._payload(start, "log.txt", None))
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+        first = outcome.first_failure
+        append(start.line(WASHED_OUT, () if outcome.ok else stated(f"failed{f': {first.reason}' if first else ''}")))
+
     def _run_ranks(self, start: Start, checkpoints: TrialCheckpoints) -> LaunchResult:
         """Write the start into the ledger, launch the ranks and wait for their end."""
         append = self.context.folder.append_attempt
@@ -288,13 +307,19 @@ class TrialStarter:
             return _out_of_time(point, log, spent)
         system_log = folder.system_log(trial.trial_id, start.attempt)
         with Monitor(log, system_log, self.context.watcher.trial_ticked, self.replays.while_running):
-            outcome = self.launchers.launch(trial, entry_of(trial.choices), folder.trial(trial.trial_id), {
-                "log": log.name, "attempt": start.attempt, "checkpoints": checkpoints.payload(point),
-                "spent_seconds": spent, "cache": str(folder.cache),
-                "base": str(folder.root.resolve() / base) if (base := self.context.plan.base) else "",
-                "code": str(folder.code), "bar": self._bar(trial),
-            })
+            outcome = self.launchers.launch(
+                trial, entry_of(trial.choices), folder.trial(trial.trial_id),
+                self._payload(start, log.name, checkpoints.payload(point)) | {"bar": self._bar(trial)})
         return replace(outcome, seconds=outcome.seconds + spent) if outcome.timed_out else outcome
+
+    def _payload(self, start: Start, log: str, checkpoints: dict[str, Any] | None) -> dict[str, Any]:
+        folder = self.context.folder
+        return {
+            "log": log, "attempt": start.attempt, "checkpoints": checkpoints,
+            "spent_seconds": spent_seconds(start.trial, start.point), "cache": str(folder.cache),
+            "base": str(folder.root.resolve() / base) if (base := self.context.plan.base) else "",
+            "code": str(folder.code), "bar": None,
+        }
 
     def _bar(self, trial: Trial) -> dict[str, Any] | None:
         """Return the bar below which a tuning trial is abandoned (JSON-like); None: it has none."""

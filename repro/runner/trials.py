@@ -18,6 +18,8 @@ from repro.runner.context import RunContext
 from repro.runner.machine_watch import MachineWatch
 from repro.runner.signals import raise_dropped
 from repro.suite.model import Trial
+from repro.suite.planning.cell import Cell
+from repro.suite.planning.plan import washed_out
 
 
 @dataclass(slots=True)
@@ -115,10 +117,14 @@ class Trials:
         """
         plan = self.context.plan
         self.watch.begin(plan.device)
+        washed = set(washed_out((trial.cell_id, trial.repeat) for trial in trials)) if plan.washes_out else set()
         for number, trial in enumerate(trials, self._done(trials) + 1):
             raise_dropped()
             if self.looks.end_before(trial):
                 return
+            if (trial.cell_id, trial.repeat) in washed:
+                self.context.watcher.stage(f"wash-out: an unmeasured trial of {self._cell(trial).label}")
+                self.starter.wash_out(trial)
             result = self._run_trial(record, trial, number)
             if plan.suite.on_failure == "stop" and meaning(result.status).failed:
                 text = f"stopped after a trial that {meaning(result.status).words}, as the suite's on_failure says"
@@ -151,10 +157,12 @@ class Trials:
                 self.context.warn("rerun", text, trial.trial_id)
             attempt += 1
 
+    def _cell(self, trial: Trial) -> Cell:
+        return next(cell for cell in self.context.plan.cells if cell.cell_id == trial.cell_id)
+
     def _start(self, trial: Trial, attempt: int, number: int) -> Result | None:
-        plan, watcher = self.context.plan, self.context.watcher
-        cell = next(cell for cell in plan.cells if cell.cell_id == trial.cell_id)
-        watcher.trial_started(number, self.looks.count(trial), trial, cell)
+        watcher = self.context.watcher
+        watcher.trial_started(number, self.looks.count(trial), trial, self._cell(trial))
         begin = time.monotonic()
         result = self.starter.start(trial, attempt)
         if result is not None:

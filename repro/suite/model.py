@@ -132,6 +132,9 @@ class Suite(SuitePart):
                                                       "resume_from_checkpoint")
     checkpoint_every: int = Field(5, ge=1, le=1_000_000, description="evaluations from one checkpoint to the next, "
                                                                      "with on_failure: resume_from_checkpoint")
+    wash_out: bool = Field(False, description="an unmeasured trial of the same cell before the first trial of a block, "
+                                              "unless that cell ran last: what a trial leaves behind for the next one "
+                                              "then favours no cell")
     programs: dict[str, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]] = Field(
         default_factory=dict, description="hashes of the files of programs, filled in when a plan is made; given: the "
                                           "files must have them")

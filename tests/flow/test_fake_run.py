@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from repro.compare.design.calibration import Calibration, Null, add, calibration, calibration_of, machine_of
+from repro.compare.evidence.drift import doubts
 from repro.record.folder.store import Record, read_record
 from tests.commands import start as start_repro
 from tests.plans import suite
@@ -28,6 +29,19 @@ primary:
   candidate: {engine: {step_seconds: 0.014}, processes: 2}
   baseline: {engine: {step_seconds: 0.010}, processes: 2}
 """, seeds=6, engine="fake", stop="{metric: top1, target: 0.9, max_epochs: 40}", launcher="inline")
+
+
+WASHED = suite("washed", """\
+matrix:
+  engine:
+    - {kind: fake, step_seconds: 0.010}
+    - {kind: fake, step_seconds: 0.014}
+baseline: {engine: {step_seconds: 0.010}}
+primary:
+  candidate: {engine: {step_seconds: 0.014}}
+  baseline: {engine: {step_seconds: 0.010}}
+""", head="wash_out: true\n", seeds=8, engine="fake", stop="{metric: top1, target: 0.9, max_epochs: 40}",
+               launcher="inline")
 
 
 MANY = 100
@@ -239,3 +253,41 @@ def test_a_damaged_calibration_does_not_cost_the_report(folder: Path, record: Re
     assert "not calibrated" in out
     page = (folder / "four" / "report" / "report.html").read_text()
     assert "the calibration of this suite was not copied into the run folder" in page
+
+
+def washed(folder: Path, *words: str) -> str:
+    """Run a command that must succeed next to the suite that washes out, and return its progress."""
+    (folder / "washed.yaml").write_text(WASHED)
+    process = start_repro(folder, *words)
+    out, error = process.communicate(timeout=120)
+    assert process.returncode == 0, out + error
+    return error
+
+
+def test_both_trials_of_every_pair_follow_the_same_cell_where_the_suite_washes_out(tmp_path: Path) -> None:
+    error = washed(tmp_path, "run", "washed.yaml", "--no-mlflow", "--out", "run")
+    found = read_record(tmp_path / "run")
+    before, expected = None, list[tuple[str, int]]()
+    for trial in found.plan.trials():
+        if before is None or (before.repeat != trial.repeat and before.cell_id != trial.cell_id):
+            expected.append((trial.cell_id, trial.repeat))
+        before = trial
+    assert [(item.cell_id, item.repeat) for item in found.wash_outs] == expected, error
+    assert error.count("wash-out: an unmeasured trial of ") == len(expected) >= 1
+    assert {item.attempt for item in found.attempts} == {1} and len(found.attempts) == 16
+    one, two = (cell.cell_id for cell in found.plan.cells)
+    doubted = doubts(found.plan, found.results, found.execution)
+    assert doubted.carry(one, two).parts == dict.fromkeys(range(8), 0.0) and not doubted.apart(one, two)
+    assert not list((tmp_path / "run").rglob("*wash*")), "nothing of them is kept"
+    assert f"{len(expected)} unmeasured trials ran in addition" in (tmp_path / "run/report/report.html").read_text()
+    washed(tmp_path, "verify", "run")
+
+
+def test_a_resumed_run_washes_out_before_its_first_trial(tmp_path: Path) -> None:
+    washed(tmp_path, "run", "washed.yaml", "--no-mlflow", "--out", "run")
+    found = read_record(tmp_path / "run")
+    last = list(found.plan.trials())[-1]
+    assert last.trial_id not in {item.trial_id for item in found.wash_outs}, "it is the second of its block"
+    found.folder.result(last.trial_id).unlink()
+    washed(tmp_path, "run", "--resume", "run", "--no-mlflow", "--force")
+    assert last.trial_id in {item.trial_id for item in read_record(tmp_path / "run").wash_outs}

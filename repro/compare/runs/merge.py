@@ -225,6 +225,7 @@ def _copy_trials(group: Sequence[Source], folder: RunFolder, plan: Plan) -> None
         for item in sorted(group, key=lambda other: other is not source):
             starts = [entry for entry in item.record.attempts if entry.trial_id == trial.trial_id]
             if item is source:
+                ledger += [entry for entry in item.record.wash_outs if entry.trial_id == trial.trial_id]
                 for path in item.record.folder.trial(trial.trial_id).glob("*"):  # `read_record` has refused links
                     _copy_file(path, folder.trial(trial.trial_id) / path.name)
                 ledger += starts

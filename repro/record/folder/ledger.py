@@ -26,6 +26,10 @@ MAX_LINES = 400_000
 """Largest number of lines of a ledger: two for every start."""
 
 
+WASH_OUT: Final = 0
+"""Number of an unmeasured start; measured ones count from 1."""
+
+
 class Attempt(Frozen):
     """One start of one trial: a line of the ledger."""
 
@@ -149,11 +153,24 @@ def cut_torn_line(path: Path) -> None:
 
 
 def read_attempts(path: Path) -> list[Attempt]:
-    """Return the attempts of a ledger, each by its last line.
+    """Return the measured attempts of a ledger, each by its last line.
 
     Raises:
         OutputError: a line is not an attempt.
     """
+    return [item for item in _starts(path) if item.attempt != WASH_OUT]
+
+
+def read_wash_outs(path: Path) -> list[Attempt]:
+    """Return the unmeasured starts of a ledger.
+
+    Raises:
+        OutputError: as `read_attempts`.
+    """
+    return [item for item in _starts(path) if item.attempt == WASH_OUT]
+
+
+def _starts(path: Path) -> list[Attempt]:
     # Every attempt has a line when it starts and one when it ends; the later one says more.
     return list({(found.trial_id, found.attempt): found for found in read_lines(path, Attempt)}.values())
 

@@ -30,6 +30,7 @@ from repro.record.folder.ledger import (
     latest,
     read_attempts,
     read_lines,
+    read_wash_outs,
 )
 from repro.record.result.results import Result
 from repro.suite.model import Trial
@@ -156,6 +157,8 @@ class Record:
     parity: Mapping[str, Any] | None
     incidents: tuple[Incident, ...] = ()
     """Incidents of the run, in order."""
+    wash_outs: tuple[Attempt, ...] = ()
+    """Unmeasured starts, of suites with `wash_out`."""
     looks: tuple[Look, ...] = ()
     """Looks of a sequential run, in order."""
     nodes: Nodes = Nodes()  # noqa: RUF009  # frozen
@@ -172,8 +175,9 @@ class Record:
 
     @property
     def execution(self) -> Execution:
-        """All starts of trials, and where the run was resumed."""
-        return Execution(self.attempts, tuple(item.at_ms for item in self.incidents if item.kind == "resumed"))
+        """All starts of trials, unmeasured ones as well, and where the run was resumed."""
+        return Execution((*self.attempts, *self.wash_outs),
+                         tuple(item.at_ms for item in self.incidents if item.kind == "resumed"))
 
     def due(self) -> list[Trial]:
         """Return the planned trials that this record has or lacks: those after the end of a sequential run are neither.
@@ -236,6 +240,7 @@ def read_record(root: Path) -> Record:
         plan=plan,
         environment=read_model(folder.environment, Environment),
         attempts=attempts,
+        wash_outs=tuple(read_wash_outs(folder.ledger)),
         incidents=tuple(read_lines(folder.incidents, Incident)),
         looks=latest(read_lines(folder.looks, Look)),
         nodes=read_model(folder.launchers, Nodes) if folder.launchers.is_file() else Nodes(),

@@ -81,12 +81,14 @@ STATUSES: dict[str, StatusSpec] = {row.name: row for row in (
     StatusSpec(name="interrupted", result=False, words="was interrupted", page_word="interrupted", counts=False),
     StatusSpec(name="not_launched", result=False, words="was not launched", page_word="not_launched", counts=False),
     StatusSpec(name="refused", result=False, words="was refused", page_word="refused", counts=False, failed=True),
+    StatusSpec(name="wash_out", result=False, words="ran unmeasured", page_word="wash-out", level="ok", counts=False),
     StatusSpec(name="lost", result=False, words="lost its result", page_word="lost", counts=False),
 )}
 STARTED: Final = "started"
 INTERRUPTED: Final = "interrupted"
 NOT_LAUNCHED: Final = "not_launched"
 REFUSED: Final = "refused"
+WASHED_OUT: Final = "wash_out"
 LOST: Final = "lost"
 """Of attempts. started: written before the launch, and the last line if nothing wrote the end; lost: the attempt had a
 result, which is damaged or missing."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
@@ -45,6 +45,7 @@ class Drawn:
 
 
 FIXED = Drawn()
+C = TypeVar("C", int, str)
 
 
 class Plan(Formatted):
@@ -143,6 +144,11 @@ class Plan(Formatted):
     def measures(self) -> bool:
         """Its trials are measurements, which no cell shares with another kind: they train nothing."""
         return any(not cell.choices.trains for cell in self.cells)
+
+    @property
+    def washes_out(self) -> bool:
+        """An unmeasured trial runs where a trial would follow one of another cell as the first of its block."""
+        return self.suite.wash_out and self.design.scored
 
     @property
     def smoke(self) -> bool:
@@ -272,6 +278,7 @@ def suite_digest(suite: Suite, cells: Sequence[Cell]) -> str:
         "method": METHOD, "cells": sorted(canonical(cell.choices) for cell in cells),
         # Writing checkpoints is on the clock of every trial.
         "checkpoint_every": suite.checkpoint_every if suite.keeps_checkpoints else None,
+        **({"wash_out": True} if suite.wash_out else {}),
     }
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
@@ -316,6 +323,23 @@ def execution_order(repeats: int, cells: int, seed: int) -> Iterator[tuple[int, 
     for repeat in range(repeats):
         generator = Streams(seed, repeat).generator("execution-order")
         yield from ((int(index), repeat) for index in generator.permutation(np.arange(cells)))
+
+
+def washed_out(order: Iterable[tuple[C, int]]) -> Iterator[tuple[C, int]]:
+    """Yield the trials before which an unmeasured one of their cell runs: the first of each block, unless its cell ran
+    last.
+
+    So both trials of a pair follow the same cell where a run has two cells; with more, each follows any of them
+    equally often.
+
+    Args:
+        order: (cell, repeat) of every trial, in order of execution.
+    """
+    before: tuple[C, int] | None = None
+    for cell, repeat in order:
+        if before is None or (before[1] != repeat and before[0] != cell):
+            yield cell, repeat
+        before = cell, repeat
 
 
 def keep_factors(suite: Suite, problem: Problem, overridden: bool) -> tuple[Suite, list[str]]:
@@ -376,5 +400,6 @@ def over_time_limits(plan: Plan) -> list[str]:
 def estimate(plan: Plan) -> Cost:
     """Return a plan's time if every trial uses its whole budget."""
     per_cell = [cell.choices.full_budget_seconds(plan.cores) for cell in plan.cells]
-    total = plain_sum(per_cell[index] for index, _ in plan.order)
+    unmeasured = washed_out(plan.order) if plan.washes_out else ()
+    total = plain_sum(per_cell[index] for index, _ in (*plan.order, *unmeasured))
     return Cost(trials=len(plan.order), full_budget_seconds=round(total + SETUP_SECONDS, 1))

@@ -17,7 +17,7 @@ from repro.core.machine import Machine
 from repro.suite.file import read_suite
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Suite
-from repro.suite.planning.plan import FIXED, Drawn, Plan, execution_order, make_plan
+from repro.suite.planning.plan import FIXED, Drawn, Plan, estimate, execution_order, make_plan, washed_out
 from tests.plans import planned
 
 CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
@@ -175,6 +175,18 @@ def test_the_digest_ignores_fields_outside_the_experiment(tmp_path: Path, old: s
 ])
 def test_the_digest_follows_every_change_of_a_cell_or_a_contrast(tmp_path: Path, old: str, new: str) -> None:
     assert plan(tmp_path, old, new).digest != plan(tmp_path).digest
+
+
+def test_unmeasured_trials_are_part_of_the_digest_and_of_the_time(tmp_path: Path) -> None:
+    plain, washed = plan(tmp_path), plan(tmp_path, "trial:", "wash_out: true\ntrial:")
+    assert washed.washes_out and not plain.washes_out
+    assert washed.digest != plain.digest and washed.order == plain.order
+    assert estimate(plain).full_budget_seconds < estimate(washed).full_budget_seconds
+
+
+def test_only_a_block_that_begins_after_another_cell_is_washed_out() -> None:
+    order = [("a", 0), ("b", 0), ("b", 1), ("a", 1), ("b", 2), ("a", 2), ("a", 3), ("b", 3)]
+    assert list(washed_out(order)) == [("a", 0), ("b", 2)]
 
 
 def test_the_digest_is_the_same_on_another_machine(tmp_path: Path) -> None:
