@@ -20,6 +20,7 @@ from repro.record.result.status import (
     REFUSED,
     STARTED,
     STATUSES,
+    WASHED_OUT,
     Status,
     StatusSpec,
     meaning,
@@ -53,7 +54,7 @@ def result(status: str) -> Result:
 
 def test_results_have_the_statuses_of_the_table() -> None:
     assert set(get_args(Status)) == {name for name, spec in STATUSES.items() if spec.result}
-    assert set(STATUSES) - set(get_args(Status)) == {STARTED, INTERRUPTED, NOT_LAUNCHED, REFUSED, LOST}
+    assert set(STATUSES) - set(get_args(Status)) == {STARTED, INTERRUPTED, NOT_LAUNCHED, REFUSED, WASHED_OUT, LOST}
 
 
 @pytest.mark.parametrize("folder", ["record", "runner", "compare", "bundle", "worker", "audit/rules"])
