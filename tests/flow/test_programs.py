@@ -100,6 +100,38 @@ def test_a_program_gets_its_verdict_and_it_says_what_nobody_checked(finished: Pa
     assert any("self-reported" in text and "not gated" in text for text in item["cautions"])
 
 
+def test_a_program_that_ignores_its_seed_gets_no_verdict_on_samples(tmp_path: Path) -> None:
+    code = HONEST.replace("0.03", "0.03 * float(sys.argv[2])").replace(
+        '"loss", 5 - step,', '"loss", 5 - step + 0.0137291 * step,')
+    suite(tmp_path, code, seeds=6, arguments=', "{slow}"',
+          more="  parameters: {slow: 1}\nmatrix: {parameters.slow: [1, 3]}")
+    done = command(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    assert done.code == 0 and "one training repeated 6 times" in done.out, done.out + done.error
+    assert "one training repeated 6 times" in (tmp_path / "run" / "report" / "report.html").read_text()
+    by = {name: json.loads(command(tmp_path, "compare", "run", "--metric", name, "--json").out)["comparisons"][0]
+          for name in ("samples", "tta_train")}
+    assert by["samples"]["verdict"] == "inconclusive" and by["tta_train"]["verdict"] == "slower"
+    assert any("other seeds" in text for text in by["tta_train"]["cautions"])
+
+
+def test_a_trial_that_runs_again_later_takes_its_pair_out_of_the_times(tmp_path: Path) -> None:
+    code = ("import os\nif sys.argv[1:] == ['SEED', '3'] and not os.path.exists('mended'):\n    sys.exit('broken')\n")
+    suite(tmp_path, HONEST, seeds=7, arguments=', "{slow}"',
+          more="  parameters: {slow: 1}\nmatrix: {parameters.slow: [1, 3]}\nmaster_seed: 5")
+    trial = next(item for item in plan_file(tmp_path / "suite.yaml").trials() if item.repeat == 2)
+    code = code.replace("SEED", str(seed_of(trial))).replace("'mended'", repr(str(tmp_path / "mended")))
+    (tmp_path / "train.py").write_text(HONEST.replace("begin =", code + "begin =").replace(
+        "0.03", "0.03 * float(sys.argv[2])"))
+    assert command(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run").code == 1
+    (tmp_path / "mended").touch()
+    words = ("run", "--resume", "run", "--rerun-failed", "--no-mlflow")
+    done = command(tmp_path, *words, "--allow-code", command(tmp_path, *words).error.split()[-1])
+    assert done.code == 0, done.out + done.error
+    (item,) = json.loads(command(tmp_path, "compare", "run", "--metric", "tta_train", "--json").out)["comparisons"]
+    assert item["left_out"] == [2] and item["n"] == 6 and item["verdict"] == "slower"
+    assert any("block" in text for text in item["cautions"]), item["cautions"]
+
+
 def test_its_record_is_sound_packed_and_shown(finished: Path) -> None:
     assert "sound" in command(finished, "verify", "run").out
     packed = command(finished, "bundle", "run", "-o", "mine.zip")
