@@ -18,6 +18,7 @@ from repro.stats.replication import (
     POWER,
     MeanLog,
     change,
+    looks_up_to,
     mean_log,
     pairs_for_margin,
     replication_power,
@@ -36,6 +37,8 @@ class Execution:
     pairs: int
     spread: float
     """Standard deviation of the log time of a trial."""
+    spread_up_to: float | None = None
+    """Spreads differ between records, in equal shares of the log from `spread` to this; None: all have `spread`."""
     apart: float = 0.03
     """Standard deviation of the log speed of sessions."""
     interaction: float = 0.0
@@ -48,6 +51,8 @@ class Execution:
     """True log ratio of the record."""
     sequential: bool = False
     """The record ended at a look."""
+    in_looks: bool = False
+    """The second execution ends at the first look that answers."""
     change: float = 0.0
     """True change of the log ratio; `EDGE`: of the margin."""
 
@@ -62,20 +67,26 @@ def executed(design: Execution, generator: np.random.Generator, own_seeds: np.nd
 
 def answer(design: Execution, generator: np.random.Generator) -> str:
     """Return the answer to one reproduction whose record supports the margin, as is announced before it runs."""
+    most, drawn = design.spread_up_to or design.spread, design
     while True:
+        design = replace(drawn, spread=math.exp(generator.uniform(math.log(drawn.spread), math.log(most))))
         luck = generator.normal(0, design.seeds, MOST_TIMES * MOST_LOOKED)
         first = recorded(design, generator, luck)
         assert first.mean is not None
         pairs, margin = _announced(design, first.mean, len(first.logs))
-        if replication_power(first.mean, pairs, margin, design.declared) >= POWER:
+        if replication_power(first.mean, pairs, margin, design.declared, design.in_looks) >= POWER:
             break
     true = math.log1p(margin) * generator.choice((-1, 1)) if design.change == EDGE else design.change
-    moved = shift_between(first, _found(executed(design, generator, luck[:pairs], design.true + true)))
-    assert moved is not None
-    found = change(moved, margin, design.declared)
-    if found.is_beyond:
-        return "not reproduced"
-    return "reproduced" if found.is_within else "inconclusive"
+    logs = executed(design, generator, luck[:pairs], design.true + true)
+    for look in looks_up_to(pairs) if design.in_looks else (None,):
+        moved = shift_between(first, _found(logs[:look.n if look else pairs]))
+        assert moved is not None
+        found = change(moved, margin, design.declared, look=look)
+        if found.is_beyond:
+            return "not reproduced"
+        if found.is_within:
+            return "reproduced"
+    return "inconclusive"
 
 
 def recorded(design: Execution, generator: np.random.Generator, luck: np.ndarray) -> Found:
@@ -105,10 +116,10 @@ MOST_TIMES = 4
 def _announced(design: Execution, before: MeanLog, pairs: int) -> tuple[int, float]:
     """Return the new pairs and the margin."""
     if design.margin is None:
-        margin = supported_margin(before, pairs, design.declared)
+        margin = supported_margin(before, pairs, design.declared, in_looks=design.in_looks)
         assert margin is not None
         return pairs, margin
-    needed = pairs_for_margin(before, design.margin, design.declared) or 0
+    needed = pairs_for_margin(before, design.margin, design.declared, in_looks=design.in_looks) or 0
     return max(pairs, needed) if needed <= MOST_TIMES * pairs else pairs, design.margin
 
 
@@ -128,6 +139,15 @@ def reproductions() -> Iterator[Scenario]:
     stopped = Execution(8, 0.05, true=math.log(1.05), sequential=True)
     yield _equal("reproduce, a record that stopped at a look", stopped)
     yield _edge("reproduce, a record that stopped, at the margin", replace(stopped, change=EDGE))
+    for pairs in (10, 20):
+        looked = Execution(pairs, 0.05, in_looks=True)
+        yield _equal(f"reproduce in looks, {pairs} pairs, CV 5%", looked)
+        yield _edge(f"reproduce in looks, {pairs} pairs, CV 5%, at the margin", replace(looked, change=EDGE))
+    for way, in_looks in (("", False), (" in looks", True)):
+        mixed = Execution(10, 0.01, spread_up_to=0.2, in_looks=in_looks, margin=0.08)
+        yield _equal(f"reproduce{way}, margin 8%, CV 1 to 20%", mixed)
+        yield _edge(f"reproduce{way}, margin 8%, CV 1 to 20%, at the margin", replace(mixed, change=EDGE))
+    yield _changed("reproduce in looks, slowed by 30%", Execution(10, 0.05, in_looks=True, change=math.log(1.3)))
     yield _changed("reproduce, slowed by 30%, CV 5%", Execution(10, 0.05, change=math.log(1.3)))
     for own in (0.01, 0.03):
         yield _equal(f"reproduce, interaction {own:.0%} declared", Execution(10, 0.05, interaction=own, declared=own))

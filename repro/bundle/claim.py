@@ -26,6 +26,7 @@ from repro.stats.replication import (
     POWER,
     MeanLog,
     Shift,
+    looks_up_to,
     mean_log,
     paired_shift,
     pairs_for_margin,
@@ -33,6 +34,7 @@ from repro.stats.replication import (
     shift,
     supported_margin,
 )
+from repro.stats.sequential import LookLevel
 from repro.suite.metrics import METRICS
 from repro.suite.model import Metric
 from repro.suite.planning.plan import Plan
@@ -86,6 +88,18 @@ class Terms(Frozen):
     power: float | None = Field(None, ge=0, le=1)
     """Least probability over the claims that an unchanged claim is found to be reproduced. None: unknown, because the
     record's figures do not spread or there is none."""
+    until_settled: bool = False
+    """Judged at the looks up to its pairs, and ended by the first that answers."""
+
+    @property
+    def looks(self) -> tuple[LookLevel, ...]:
+        """The looks at which it is judged; (): once, with all pairs."""
+        return looks_up_to(self.pairs) if self.until_settled else ()
+
+    @property
+    def look_words(self) -> str:
+        """`5, 8, 10`."""
+        return ", ".join(str(look.n) for look in self.looks)
 
 
 def claims_of(plan: Plan, kept: Sequence[str]) -> tuple[Claimed, ...]:
@@ -204,7 +218,7 @@ def _mean(logs: Sequence[float]) -> MeanLog:
 
 def settled_terms(
     record: Record, claims: Sequence[Claimed], pairs: int | None, margin: float | None, interaction: float = 0.0,
-    *, undecided: bool = False,
+    *, undecided: bool = False, until_settled: bool = False,
 ) -> Terms:
     """Return the terms of a second execution.
 
@@ -224,23 +238,25 @@ def settled_terms(
     means = [item.mean for item in found.values() if item.mean is not None]
     asked = record.plan.suite.margin if margin is None else margin
     if without or not means:  # no figure, or every cell is judged by its hashes
-        return Terms(pairs=pairs or record.plan.design.common, margin=asked, interaction=interaction)
-    needed = pairs or max(_pairs_needed(item, asked, interaction) for item in means)
-    power = min(replication_power(item, max(2, needed), asked, interaction) for item in means)
+        return Terms(pairs=pairs or record.plan.design.common, margin=asked, interaction=interaction,
+                     until_settled=until_settled)
+    needed = pairs or max(_pairs_needed(item, asked, interaction, until_settled) for item in means)
+    power = min(replication_power(item, max(2, needed), asked, interaction, until_settled) for item in means)
     if not undecided and (power < POWER or needed < LEAST_PAIRS):
-        raise UsageError(_out_of_reach(means, needed, asked, interaction, power, claims[0].unit))
+        raise UsageError(_out_of_reach(means, needed, asked, interaction, power, claims[0].unit, until_settled))
     # Equal figures of a simulation are exact; measured ones may be equal by chance, and say nothing of their spread.
     known = all(item.error or _is_simulated(record, claim) for item, claim in zip(means, claims, strict=True))
-    return Terms(pairs=needed, margin=asked, interaction=interaction, power=power if known else None)
+    return Terms(pairs=needed, margin=asked, interaction=interaction, power=power if known else None,
+                 until_settled=until_settled)
 
 
 def _is_simulated(record: Record, claim: Claimed) -> bool:
     return all(record.cell(name).choices.origin == "simulated" for name in claim.cells)
 
 
-def _pairs_needed(mean: MeanLog, margin: float, interaction: float) -> int:
+def _pairs_needed(mean: MeanLog, margin: float, interaction: float, in_looks: bool) -> int:
     """Return the fewest new pairs that show the margin, at least those of the record; its own number if none does."""
-    needed = pairs_for_margin(mean, margin, interaction)
+    needed = pairs_for_margin(mean, margin, interaction, in_looks=in_looks)
     return max(mean.figures, needed if needed is not None and needed <= MOST_TIMES * mean.figures else 0)
 
 
@@ -249,7 +265,7 @@ MOST_TIMES = 4
 
 
 def _out_of_reach(
-    means: Sequence[MeanLog], pairs: int, margin: float, interaction: float, power: float, unit: str,
+    means: Sequence[MeanLog], pairs: int, margin: float, interaction: float, power: float, unit: str, in_looks: bool,
 ) -> str:
     """Return why no answer can be expected on these terms, with those on which one can."""
     if pairs < LEAST_PAIRS:
@@ -257,11 +273,11 @@ def _out_of_reach(
     least = f"{100 * POWER:.0f} %"
     start = (f"no answer is within reach: {pairs} new {unit} find an unchanged claim to be within a margin of "
              f"{100 * margin:.3g} % with {100 * power:.0f} % probability")
-    counts = [pairs_for_margin(item, margin, interaction) for item in means]
+    counts = [pairs_for_margin(item, margin, interaction, in_looks=in_looks) for item in means]
     known = [item for item in counts if item is not None]
     more = f"; {max(known)} do with {least}: --trials {max(known)}" if len(known) == len(counts) else \
         f", and no number does with {least}, because the record itself is not that precise"
-    margins = [supported_margin(item, pairs, interaction) for item in means]
+    margins = [supported_margin(item, pairs, interaction, in_looks=in_looks) for item in means]
     wider = "" if None in margins else (
         f"; {pairs} {unit} support a margin of {100 * max(item or 0 for item in margins):.0f} %: --margin "
         f"{max(item or 0 for item in margins):g}")

@@ -24,6 +24,7 @@ from repro.record.folder.store import Record
 from repro.record.result.status import meaning
 from repro.stats.interval import from_log
 from repro.stats.replication import ALPHA, LEAST_PAIRS, Change, MeanLog, change
+from repro.stats.sequential import LookLevel
 from repro.suite.metrics import METRICS
 from repro.suite.model import Metric
 
@@ -100,11 +101,14 @@ class Reproduction:
     terms: Terms
     warnings: tuple[str, ...] = ()
     """What a reader must know of the second execution."""
+    look: LookLevel | None = None
+    """The look that it is judged at; None: once, with all pairs."""
 
     def as_json(self) -> dict[str, Any]:
         return {
             "schema": 2, "answer": self.answer, "terms": "ACM Artifact Review and Badging v1.1: results reproduced",
-            "declared": self.terms.model_dump(), "claims": [item.as_json() for item in self.claims],
+            "declared": self.terms.model_dump(), "look": None if self.look is None else asdict(self.look),
+            "claims": [item.as_json() for item in self.claims],
             "cells": [asdict(item) for item in self.cells], "levels": [asdict(item) for item in self.levels],
             "differences": [asdict(item) for item in self.differences], "warnings": list(self.warnings),
         }
@@ -123,6 +127,9 @@ class Reproduction:
             lines += [f"  {item.text()}" for item in self.differences]
         else:
             lines.append("no recorded difference in code, libraries, hardware, settings or data")
+        if self.look is not None:
+            lines.append(f"judged at {self.look.n} pairs, of looks at {self.terms.look_words}: levels of "
+                         f"{self.look.difference:.4f} for a change, {self.look.same:.4f} for each side of the margin")
         return "\n".join([*lines, "", f"results {self.answer} ({self._criterion()})"])
 
     def _criterion(self) -> str:
@@ -150,28 +157,31 @@ def judge(first: Record, second: Record, chosen: Sequence[tuple[str, int]], term
         UsageError: as `claims_of`.
     """
     kept: dict[str, set[int]] = {}
+    ran = 1 + max(repeat for _, repeat in chosen)
+    look = next((look for look in terms.looks if look.n == ran), None)
     for cell_id, repeat in chosen:
         kept.setdefault(cell_id, set()).add(repeat)
     cells = tuple(_cell(first, second, cell_id, repeats) for cell_id, repeats in kept.items()
                   if is_bitwise(first.plan, cell_id))
     found = claims_of(first.plan, tuple(kept))
-    claims = tuple(_claim(first, second, claim, kept, terms, len(found)) for claim in found)
+    claims = tuple(_claim(first, second, claim, kept, terms, len(found), look) for claim in found)
     return Reproduction(_together([*(item.answer for item in claims), *(item.answer for item in cells)]), claims, cells,
                         tuple(_levels(first, second, kept)), tuple(between_executions(first, second)), terms,
-                        tuple(item.line for item in run_warnings(second)))
+                        tuple(item.line for item in run_warnings(second)), look)
 
 
 def _claim(
     first: Record, second: Record, claim: Claimed, kept: Mapping[str, set[int]], terms: Terms, tests: int,
+    look: LookLevel | None,
 ) -> ClaimAnswer:
     before, after = measured(first, claim), measured(second, claim, kept)
     missing = [f"{sum(item.repeat in kept[cell] for item in second.of_cell(cell))} of {len(kept[cell])} trials of "
                f"{second.cell(cell).label} have a result" for cell in claim.cells
                if not kept[cell] <= {item.repeat for item in second.of_cell(cell)}]
     moved = None if missing else shift_between(before, after)
-    found = None if moved is None else change(moved, terms.margin, terms.interaction, tests)
+    found = None if moved is None else change(moved, terms.margin, terms.interaction, tests, look)
     if moved is None or found is None:
-        answer, because = _without_figure(before, after, missing)
+        answer, because = _without_figure(before, after, missing, look.difference if look else ALPHA)
     else:
         share = 0.0 if _same_trainings(before, after) else max(_grid_share(before), _grid_share(after))
         answer, because = _answer(found, before, after, claim, share, is_exact=not moved.error)
@@ -186,7 +196,7 @@ def _cautions(item: Found) -> tuple[str, ...]:
                                      *(repeated.words for repeated in found.repeated[:1]))
 
 
-def _without_figure(before: Found, after: Found, missing: Sequence[str]) -> tuple[Answer, str]:
+def _without_figure(before: Found, after: Found, missing: Sequence[str], alpha: float) -> tuple[Answer, str]:
     """Return the answer where an execution gives no figure: only misses are an answer, if the record has none."""
     if missing:
         return "inconclusive", "; ".join(missing)
@@ -194,21 +204,21 @@ def _without_figure(before: Found, after: Found, missing: Sequence[str]) -> tupl
         return "inconclusive", f"in the record {before.why}"
     lost = after.evidence is not None and any(
         not meaning(status).counts for side in (after.evidence.ours, after.evidence.theirs) for status in side.without)
-    if lost or after.evidence is None or not _missed_more(before, after):
+    if lost or after.evidence is None or not _missed_more(before, after, alpha):
         return "inconclusive", f"in the second execution {after.why}"
     return "not reproduced", f"in the second execution {after.why}; in the record all trials reached it " \
                              "(Fisher's exact test)"
 
 
-def _missed_more(before: Found, after: Found) -> bool:
+def _missed_more(before: Found, after: Found, alpha: float) -> bool:
     """Return whether a cell of the second execution misses its target more often than the record's, which never does:
-    Fisher's exact test of each of the two cells at half of 5 %."""
+    Fisher's exact test of each of the two cells at half of `alpha`."""
     from scipy.stats import fisher_exact
 
     assert before.evidence is not None and after.evidence is not None
     sides = ((before.evidence.ours, after.evidence.ours), (before.evidence.theirs, after.evidence.theirs))
     tables = [np.array([[0, one.n], [sum(other.without.values()), len(other.values)]]) for one, other in sides]
-    return any(float(fisher_exact(table).pvalue) <= ALPHA / len(tables) for table in tables)
+    return any(float(fisher_exact(table).pvalue) <= alpha / len(tables) for table in tables)
 
 
 def _answer(found: Change, before: Found, after: Found, claim: Claimed, share: float, *, is_exact: bool
@@ -226,9 +236,9 @@ def _answer(found: Change, before: Found, after: Found, claim: Claimed, share: f
     ratio = "ratio" if claim.baseline else METRICS[claim.metric].noun
     figures = (f"{ratio} {from_log(after.mean.value):.4g} ({after.n} {claim.unit}) against "
                f"{from_log(before.mean.value):.4g} ({before.n} {claim.unit}): a change of {found.ratio:.3f} x")
-    least = min(before.n, after.n)
+    least, shown = min(before.n, after.n), found.within if found.is_within else found.interval
     figures += f" in all {least}, margin {100 * found.margin:g} %" if is_exact else (
-        f" ({found.interval.low:.3f} to {found.interval.high:.3f}, margin {100 * found.margin:g} %)")
+        f" ({shown.low:.3f} to {shown.high:.3f} at {100 * shown.level:.3g} %, margin {100 * found.margin:g} %)")
     needed = LEAST_EXACT if is_exact and found.is_beyond else LEAST_PAIRS
     if least < needed:
         return "inconclusive", f"{figures}; at least {needed} {claim.unit} are required"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,6 +118,8 @@ class Run:
     watcher: Watcher
     options: Options = field(default_factory=Options)
     tracking: Tracker | None = None
+    is_settled: Callable[[int], bool] | None = None
+    """Tells after the trials of some repeats whether the run ends; None: it runs its whole plan."""
     launchers: Launchers = field(default_factory=Launchers, init=False)
     watch: MachineWatch = field(default_factory=MachineWatch, init=False)
     has_written: bool = field(default=False, init=False)
@@ -152,7 +154,7 @@ class Run:
             record = read_record(self.folder.root)
             trials = trials_to_run(record, self.options.again)
             remove_useless(context, record, trials, began_elsewhere(record))
-            looks = Looks.of(context, record, trials, self.options.budget_seconds)
+            looks = Looks.of(context, record, trials, self.options.budget_seconds, self.is_settled)
             if not trials:
                 looks.end_before(None)
                 return read_record(self.folder.root)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from repro.compare.design.sequential import TakenLook, stages, take_look
@@ -33,12 +33,19 @@ class Looks:
     begun: float = field(default_factory=time.monotonic)
     first_repeat: int = 0
     """Repeat of the first trial of this execution."""
+    is_settled: Callable[[int], bool] | None = None
+    """Tells after the trials of some repeats whether the run ends, for a run that is judged against another record."""
+    reached: int = 0
+    """Repeats after which that was asked."""
 
     @classmethod
-    def of(cls, context: RunContext, record: Record, trials: Sequence[Trial], budget_seconds: float | None) -> Looks:
+    def of(
+        cls, context: RunContext, record: Record, trials: Sequence[Trial], budget_seconds: float | None,
+        is_settled: Callable[[int], bool] | None = None,
+    ) -> Looks:
         """Return the looks that this execution takes: those after its first trial, and those not taken before it."""
         if not context.plan.design.looks:
-            return cls(context, [])
+            return cls(context, [], is_settled=is_settled)
         first = trials[0].repeat if trials else context.plan.design.repeats
         known = {look.number for look in record.looks if look.decision != "failed" and look.n <= first}
         waiting = [stage for stage in stages(context.plan) if stage.number not in known]
@@ -58,6 +65,9 @@ class Looks:
                 return True
             if trial is not None and self._is_spent(taken):
                 return True
+        if self.is_settled is not None and trial is not None and trial.repeat > self.reached:
+            self.reached = trial.repeat
+            return self.is_settled(self.reached)
         return trial is not None and self._is_late()
 
     def count(self, trial: Trial) -> int:

@@ -17,6 +17,7 @@ import numpy as np
 from repro.stats.interval import Interval, from_log, t_quantile
 from repro.stats.power import variances
 from repro.stats.sample import FLAT, finite, margin_edge, mean, spread
+from repro.stats.sequential import LookLevel, look_levels
 
 ALPHA, POWER = 0.05, 0.8
 DRAWN = 30
@@ -105,12 +106,25 @@ def paired_shift(first: Sequence[float], second: Sequence[float]) -> Shift:
     return Shift(mean(apart), error, len(apart) - 1)
 
 
-def change(found: Shift, margin: float, interaction: float = 0.0, tests: int = 1) -> Change:
+def looks_up_to(pairs: int) -> tuple[LookLevel, ...]:
+    """Return the looks of a second execution that may stop early: at half of its pairs, at three quarters and at all,
+    with a share of the 5 % in proportion to the pairs (Lan & DeMets 1983).
+
+    The bounds are those of means whose information is in proportion to the pairs, as between executions with the same
+    seeds. With other seeds the first execution's error is in every look, so the looks are more alike and err less.
+    """
+    looks = {max(LEAST_PAIRS, math.ceil(share * pairs)) for share in (0.5, 0.75)}
+    return look_levels((*sorted(n for n in looks if n < pairs), pairs), "power", 1.0)
+
+
+def change(found: Shift, margin: float, interaction: float = 0.0, tests: int = 1, look: LookLevel | None = None
+           ) -> Change:
     """Return the change between two executions.
 
     Args:
         interaction: standard deviation over sessions of the log ratio's true value, declared beforehand.
         tests: claims that share the 5 % for a change that is none.
+        look: the levels at which it is judged; None: 5 % each.
 
     Raises:
         ValueError: a margin that is not positive, or a negative interaction.
@@ -122,19 +136,25 @@ def change(found: Shift, margin: float, interaction: float = 0.0, tests: int = 1
     # The declared part is known: only the measured part of the error has few degrees of freedom (Satterthwaite).
     freedom = min(1e6, found.freedom * (error / found.error)**4) if found.error else 1e6
     both = []
-    for level in (1 - ALPHA / tests, 1 - 2 * ALPHA):
+    for level in (1 - (look.difference if look else ALPHA) / tests, 1 - 2 * (look.same if look else ALPHA)):
         half = t_quantile(0.5 + level / 2, freedom) * error if error else 0.0
         both.append(Interval(from_log(found.value - half), from_log(found.value + half), level))
     return Change(from_log(found.value), both[0], both[1], margin)
 
 
-def replication_power(first: MeanLog, pairs: int, margin: float, interaction: float = 0.0) -> float:
+def replication_power(
+    first: MeanLog, pairs: int, margin: float, interaction: float = 0.0, in_looks: bool = False,
+) -> float:
     """Return the probability that a second execution of `pairs` pairs shows an unchanged ratio to be within the margin.
 
     The true spread is unknown: the power is averaged over what it may be, given that of the first execution
     (variance found / true variance ~ chi2(f) / f), and over the spread that is then found. With the seeds of the first
     execution the power is that of a paired shift whose pairs share nothing: if a seed does the same to both executions,
     it is higher.
+
+    Args:
+        in_looks: the pairs are judged at the looks up to them. The power is then that of the last look alone, so the
+            looks before it only add to it.
 
     Raises:
         ValueError: as `change`, or fewer than two pairs.
@@ -156,12 +176,15 @@ def replication_power(first: MeanLog, pairs: int, margin: float, interaction: fl
         freedom = measured**2 / (parts[0]**2 / first.freedom + parts[1]**2 / (pairs - 1))
         apart = each / first.figures + each / pairs
     total = measured + 2 * interaction**2
-    room = edge - stdtrit(np.minimum(1e6, freedom * (total / measured)**2), 1 - ALPHA) * np.sqrt(total)
+    level = looks_up_to(pairs)[-1].same if in_looks else ALPHA
+    room = edge - stdtrit(np.minimum(1e6, freedom * (total / measured)**2), 1 - level) * np.sqrt(total)
     spread_of = np.sqrt(apart + 2 * interaction**2)
     return float(np.mean(np.where(room > 0, 2 * ndtr(room / spread_of) - 1, 0.0)))
 
 
-def supported_margin(first: MeanLog, pairs: int, interaction: float = 0.0, power: float = POWER) -> float | None:
+def supported_margin(
+    first: MeanLog, pairs: int, interaction: float = 0.0, power: float = POWER, in_looks: bool = False,
+) -> float | None:
     """Return the smallest margin, in whole per cent upwards, that `pairs` new pairs show with this power; None: none up
     to a factor of 2.
 
@@ -169,19 +192,22 @@ def supported_margin(first: MeanLog, pairs: int, interaction: float = 0.0, power
         ValueError: as `replication_power`.
     """
     def enough(hundredths: int) -> bool:
-        return replication_power(first, pairs, hundredths / 100, interaction) >= power
+        return replication_power(first, pairs, hundredths / 100, interaction, in_looks) >= power
 
     found = _least(enough, 1, 100)
     return None if found is None else found / 100
 
 
-def pairs_for_margin(first: MeanLog, margin: float, interaction: float = 0.0, power: float = POWER) -> int | None:
+def pairs_for_margin(
+    first: MeanLog, margin: float, interaction: float = 0.0, power: float = POWER, in_looks: bool = False,
+) -> int | None:
     """Return the fewest new pairs that show this margin with this power; None: more than 1,000 do not either.
 
     Raises:
         ValueError: as `replication_power`.
     """
-    return _least(lambda pairs: replication_power(first, pairs, margin, interaction) >= power, LEAST_PAIRS, MOST_PAIRS)
+    return _least(lambda pairs: replication_power(first, pairs, margin, interaction, in_looks) >= power,
+                  LEAST_PAIRS, MOST_PAIRS)
 
 
 LEAST_PAIRS = 5

@@ -63,6 +63,35 @@ def test_a_bundle_is_reproduced_on_the_machine_that_made_it(fake: Path) -> None:
     assert json.loads((fake / "again" / "reproduction.json").read_text())["source"] == "one.zip"
 
 
+def test_a_reproduction_in_looks_ends_at_the_first_that_answers(fake: Path) -> None:
+    words = ("reproduce", "one.zip", "--until-settled", "--trials", "12", "--margin", "0.25")
+    code, out, error = command(fake, *words, "--out", "looked", "--json")
+    found = json.loads(out)
+    assert (code, found["answer"]) == (0, "reproduced"), error
+    assert found["look"]["n"] == 6 and found["declared"]["until_settled"] and found["declared"]["pairs"] == 12
+    assert "judged at 6, 9, 12 until there is an answer" in error and "look at 6 pairs: reproduced" in error
+    assert len(read_record(fake / "looked").results) == len(read_record(fake / "looked").plan.order) == 12
+    code, out, _ = command(fake, "verify", "looked")
+    assert code == 0, out
+
+
+def test_an_interrupted_reproduction_in_looks_goes_on_to_the_next(fake: Path) -> None:
+    words = ("reproduce", "one.zip", "--until-settled", "--trials", "12", "--margin", "0.25")
+    assert command(fake, *words, "--out", "cut").code == 0
+    found = read_record(fake / "cut")
+    for trial in list(found.plan.trials())[-3:]:
+        shutil.rmtree(found.folder.trial(trial.trial_id))
+    resumed = command(fake, "reproduce", "one.zip", "--resume", "cut", "--force", "--json")
+    assert resumed.code == 0, resumed.error
+    assert json.loads(resumed.out)["look"]["n"] == 6 and len(read_record(fake / "cut").results) == 12
+
+
+def test_looks_are_of_pairs_and_not_of_chosen_trials(fake: Path) -> None:
+    one = next(iter(read_record(fake / "one").plan.trials())).trial_id
+    code, _, error = command(fake, "reproduce", "one.zip", "--until-settled", "--trials", one, "--even-if-undecided")
+    assert code == 2 and error.count("\n") == 1 and "--until-settled: trials by their ids" in error
+
+
 def test_a_modified_bundle_is_refused_in_one_line(fake: Path) -> None:
     with zipfile.ZipFile(fake / "one.zip") as source, zipfile.ZipFile(fake / "bad.zip", "w") as target:
         for item in source.infolist():

@@ -88,6 +88,8 @@ def diff(first: Path, second: Path, as_json: bool) -> None:
               "which the true ratio may differ between sessions or machines, 0.02 for 2 %; it widens both answers.")
 @click.option("--even-if-undecided", "undecided", is_flag=True, help="Run although the record cannot support the "
               "answer \"reproduced\" on these terms.")
+@click.option("--until-settled", is_flag=True, help="Judge at half, three quarters and all of the pairs, and end "
+              "at the first of these looks with an answer; their errors together are those of one.")
 @click.option("--out", type=PlaceParam(path_type=Path), help="Run folder to create.  "
               "[default: runs/SUITE-reproduce-DATE-TIME]")
 @click.option("--resume", type=PlaceParam(path_type=Path), metavar="RUN", help="Resume an interrupted reproduction of "
@@ -98,8 +100,8 @@ def diff(first: Path, second: Path, as_json: bool) -> None:
 @allow_code_option
 @json_option
 def reproduce(
-    source: Path, trials: str | None, margin: float | None, interaction: float, undecided: bool, out: Path | None,
-    resume: Path | None, force: bool, allowed: tuple[str, ...], code: str | None, as_json: bool,
+    source: Path, trials: str | None, margin: float | None, interaction: float, undecided: bool, until_settled: bool,
+    out: Path | None, resume: Path | None, force: bool, allowed: tuple[str, ...], code: str | None, as_json: bool,
 ) -> None:
     """Run a record again and judge its claim.
 
@@ -113,9 +115,11 @@ def reproduce(
     from repro.cli.workflows.reproduce import Wanted
     from repro.cli.workflows.reproduce import reproduce as reproduce_record
 
-    if resume is not None and (trials or out or margin or interaction or undecided):
+    if resume is not None and (
+            trials or out or margin or interaction or undecided or until_settled):
         raise click.UsageError("--resume RUN keeps the folder, the trials and the terms of RUN; leave out --trials, "
-                               "--margin, --interaction, --even-if-undecided and --out")
-    found = reproduce_record(source, trials, out, force, resume, allowed, code, Wanted(margin, interaction, undecided))
+                               "--margin, --interaction, --even-if-undecided, --until-settled and --out")
+    found = reproduce_record(source, trials, out, force, resume, allowed, code,
+                             Wanted(margin, interaction, undecided, until_settled))
     answer(as_json, found.as_json(), found.text)
     sys.exit(found.exit_code)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -18,7 +18,7 @@ from repro.cli.terminal import command, say
 from repro.cli.workflows.run import execute
 from repro.compare.evidence.repeated import repeated_cells
 from repro.core.errors import Exit, OutputError, RecordModified, UsageError, nearest
-from repro.core.files import read_bounded, write_json
+from repro.core.files import read_bounded, write_json, write_model
 from repro.core.frozen import Frozen
 from repro.core.machine import Machine, detect
 from repro.core.random_streams import fresh_seed
@@ -45,6 +45,8 @@ class Wanted:
     interaction: float = 0.0
     undecided: bool = False
     """Run although "reproduced" may be out of reach."""
+    until_settled: bool = False
+    """Judge at declared looks, and end at the first that answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +115,43 @@ def reproduce(
             say(announced(first, plan, terms), err=True)
             folder = prepare(plan, _suite_text(first), out or dated(f"{plan.suite.suite}-reproduce"),
                              brought=first.folder.code)
-        chosen = [(plan.cells[index].cell_id, repeat) for index, repeat in plan.order]
         origin = {"source": source.name, "identity": checked.identity, "of": figures_sha256(first),
                   "declared": terms.model_dump()}
         write_json(folder.root / FILE, {**origin, "answer": None})  # a running reproduction has no answer yet
         on = command(f"reproduce {quote(str(source))} --resume {quote(str(folder.root))}"
                      f"{permissions(first.plan.cells)}")
         second = execute(plan, folder, kept="nothing is judged; completed trials are kept",
-                                  next_step=f"resume with: {on}", force=force)
-        found = judge(first, second, chosen, terms)
+                         next_step=f"resume with: {on}", force=force, is_settled=_Looks(first, folder, terms).end_at)
+        found = judge(first, second, _chosen(second.plan), terms)
     write_json(folder.root / FILE, {**origin, **found.as_json()})
     return Reproduced(found, str(source), checked.identity, folder.root)
+
+
+def _chosen(plan: Plan) -> list[tuple[str, int]]:
+    return [(plan.cells[index].cell_id, repeat) for index, repeat in plan.order]
+
+
+@dataclass(frozen=True, slots=True)
+class _Looks:
+    """The looks of a reproduction that is judged until it is settled."""
+
+    first: Record
+    folder: RunFolder
+    terms: Terms
+
+    def end_at(self, pairs: int) -> bool:
+        """Return whether so many pairs give an answer at a declared look; the plan then ends with them."""
+        if pairs not in {look.n for look in self.terms.looks}:
+            return False
+        second = read_record(self.folder.root)
+        order = tuple((index, repeat) for index, repeat in second.plan.order if repeat < pairs)
+        plan = second.plan.model_copy(update={"order": order})
+        found = judge(self.first, replace(second, plan=plan), _chosen(plan), self.terms)
+        say(f"look at {pairs} pairs: {found.answer}", err=True)
+        if found.answer == "inconclusive":
+            return False
+        write_model(self.folder.plan, plan)
+        return True
 
 
 def require_trainings(record: Record, claims: Sequence[Claimed]) -> None:
@@ -200,11 +228,15 @@ def choose_trials(record: Record, trials: str | None, wanted: Wanted = Wanted()
     claims = claims_of(record.plan, kept)
     require_trainings(record, claims)
     count = len({repeat for _, repeat in ids}) if ids is not None else _count(trials)
-    terms = settled_terms(record, claims, count, wanted.margin, wanted.interaction, undecided=wanted.undecided)
+    terms = settled_terms(record, claims, count, wanted.margin, wanted.interaction, undecided=wanted.undecided,
+                          until_settled=wanted.until_settled)
+    by_bits = [key for key in have if is_bitwise(record.plan, key[0]) and (count is None or key[1] < count)]
+    if wanted.until_settled and (ids is not None or by_bits):
+        raise UsageError("--until-settled: " + ("cells that are judged by their hashes have no looks" if by_bits else
+                                                "trials by their ids are all run; name a number of pairs"))
     if ids is not None:
         return ids, terms
     judged = dict.fromkeys(name for claim in claims for name in claim.cells)
-    by_bits = [key for key in have if is_bitwise(record.plan, key[0]) and (count is None or key[1] < count)]
     return [*((name, repeat) for repeat in range(terms.pairs) for name in judged), *by_bits], terms
 
 
@@ -238,10 +270,11 @@ def announced(record: Record, plan: Plan, terms: Terms) -> str:
         was = "" if mean is None else f", {from_log(mean.value):.4g} in the record ({mean.figures} {claim.unit})"
         lines.append(f"judged: {METRICS[claim.metric].noun} of {claim.label}{was}")
     reached = "with a probability that the record does not tell" if terms.power is None else \
-        f"with {100 * terms.power:.0f} % probability"
-    lines.append(f"{terms.pairs} new {claims[0].unit}, margin {100 * terms.margin:g} %: an unchanged claim is found to "
-                 f"be reproduced {reached}; the error of \"reproduced\" at a change of the margin, and of \"not "
-                 "reproduced\" without a change, is at most 5 % each")
+        f"with {'at least ' if terms.looks else ''}{100 * terms.power:.0f} % probability"
+    looks = f", judged at {terms.look_words} until there is an answer" if terms.looks else ""
+    lines.append(f"{terms.pairs} new {claims[0].unit}{looks}, margin {100 * terms.margin:g} %: an unchanged claim is "
+                 f"found to be reproduced {reached}; the error of \"reproduced\" at a change of the margin, and of "
+                 "\"not reproduced\" without a change, is at most 5 % each")
     return "\n".join(lines)
 
 

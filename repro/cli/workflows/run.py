@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -314,13 +314,17 @@ def _summarize(record: Record, code: Exit, paths: list[str], tracking: TrackingE
     )
 
 
-def execute(plan: Plan, folder: RunFolder, kept: str, next_step: str, force: bool = False) -> Record:
+def execute(
+    plan: Plan, folder: RunFolder, kept: str, next_step: str, force: bool = False,
+    is_settled: Callable[[int], bool] | None = None,
+) -> Record:
     """Run the trials of the plan that have no result yet.
 
     Args:
         kept: what becomes of completed trials if a signal ends the run; shown to the user.
         next_step: how to continue after that; shown to the user.
         force: also if machine, code or record differ from those that the run began with.
+        is_settled: tells after the trials of some repeats whether the run ends.
 
     Raises:
         KeyboardInterrupt: a signal ended it; completed trials are kept.
@@ -329,7 +333,8 @@ def execute(plan: Plan, folder: RunFolder, kept: str, next_step: str, force: boo
     messages = Messages(kept, next_step, closing="the record is being closed")
     with TerminalWatcher() as watcher, open_session(folder, watcher, messages, force) as session:
         session.accept(plan, (), force)
-        return session.execute(Run(plan, folder, detect(), watcher, Options(force=force))).completed()
+        run = Run(plan, folder, detect(), watcher, Options(force=force), is_settled=is_settled)
+        return session.execute(run).completed()
 
 
 def submitted(
