@@ -1,15 +1,16 @@
-"""The unit of a verdict: rare stalls, failures beside a gain, and the estimate after an early stop."""
+"""The unit of a verdict: rare stalls, tuned contenders, failures beside a gain, the estimate after an early stop."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from benchmarks.verdicts.experiment import Experiment, SimulatedRun, places_of, simulated
-from benchmarks.verdicts.scenario import SHOWN, Judged, Scenario
+from benchmarks.verdicts.scenario import DIFFERENT, SHOWN, Judged, Scenario
 from benchmarks.verdicts.sequential_runs import DESIGNS
 from repro.compare import Comparison, compare
 
@@ -28,6 +29,11 @@ def units() -> Iterator[Scenario]:
         yield _stalls(pairs)
     for spread in (0.01, 0.05, 0.1):
         yield _failing(spread)
+    for pairs in (10, 20):
+        yield _tuned(pairs)
+    for count in (6, 10):
+        yield _searched(count)
+    yield _searched(10, ratio=1.05)
     for name in ("power 2", "power 2, early"):
         for design in (Experiment(1, ratio=1.05, spread=0.05), Experiment(1, ratio=1.1, spread=0.1)):
             for corrected in (False, True):
@@ -68,6 +74,37 @@ def _failing(spread: float) -> Scenario:
         return Judged(f"{found.verdict} when it succeeds" if found.qualifier else found.verdict)
 
     return Scenario(f"5 % faster, 15 % diverged, CV {spread:.0%}", "fails more", judge, wrong=frozenset({"faster"}))
+
+
+def _tuned(pairs: int) -> Scenario:
+    """Return contenders that are equal over searches, each tuned by one that finds a setting 2 % better or worse.
+
+    The verdict is about the settings found, and says so; what it says of the contenders is shown, and not promised.
+    """
+    design = Experiment(pairs, spread=0.02, within="speed")
+
+    def judge(generator: np.random.Generator, checked: bool) -> Judged:
+        run = simulated(design, generator)
+        found = np.exp(generator.normal(0, 0.02, (design.cells, 1)))
+        return Judged(_primary(replace(run, seconds_per_sample=run.seconds_per_sample * found)).verdict)
+
+    return Scenario(f"tuned by one search each, {pairs} pairs", "equal contenders", judge)
+
+
+def _searched(count: int, ratio: float = 1.0) -> Scenario:
+    """Return the same contenders, tuned by so many independent searches: each gives a pair, with its own luck."""
+    design = Experiment(count, spread=0.02 / math.sqrt(5), within="speed", ratio=ratio)
+
+    def judge(generator: np.random.Generator, checked: bool) -> Judged:
+        run = simulated(design, generator)
+        found = np.exp(generator.normal(0, 0.02, run.seconds_per_sample.shape))
+        return Judged(_primary(replace(run, seconds_per_sample=run.seconds_per_sample * found)).verdict)
+
+    name = f"tuned by {count} searches each"
+    if ratio == 1:
+        return Scenario(name, "equal contenders", judge, wrong=DIFFERENT)
+    return Scenario(f"{name}, different", f"ratio {ratio:g}", judge, wrong=frozenset({"faster"}),
+                    right=frozenset({"slower"}))
 
 
 def _stopped(name: str, design: Experiment, corrected: bool) -> Scenario:

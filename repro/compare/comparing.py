@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from repro.compare.cells import CellIndex, ComparedCell, by_cell, contrast_pairs
-from repro.compare.design.chosen import Chosen
+from repro.compare.design.chosen import Chosen, one_of_searches
 from repro.compare.design.standing import Standing
 from repro.compare.evidence import drift
 from repro.compare.evidence.evidence import ComparisonRequest, examine
@@ -67,7 +67,8 @@ def compare(
         examine(index.cells[one], index.cells[other], trials[one], trials[other], ComparisonRequest(
             metric=chosen, primary=(one, other) == first and chosen == suite.metric and not one_family,
             planned=plan.design.common, margin=suite.margin, horizon=suite.horizon,
-            refusals=(*doubts.refusals(one, other, spec), *(standing.waits if pilot else standing.refusals(one, spec))),
+            refusals=(*doubts.refusals(one, other, spec), *one_of_searches(plan),
+                      *(standing.waits if pilot else standing.refusals(one, spec))),
             cautions=(*doubts.cautions(one, other), *(() if pilot else standing.cautions(one, other, spec))),
             slots=doubts.slots(one, other), apart=doubts.apart(one, other), carry=doubts.carry(one, other),
         ))

@@ -198,6 +198,9 @@ class Suite(SuitePart):
         if self.tuned is not None and self.tuned.master_seed == self.master_seed:
             raise FieldProblem(f"{self.master_seed} is the master seed that its settings were tuned with; give "
                                "another, or none", ("master_seed",))
+        if self.sequential is not None and self.tune is not None and self.tune.searches > 1:
+            raise FieldProblem("a run of one search gives one figure and no verdict that could stop it; leave it out",
+                               ("sequential",))
         if self.sequential is not None:
             self.sequential.check(self.seeds, self.primary is not None)
         return self

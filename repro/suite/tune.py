@@ -23,6 +23,8 @@ from repro.suite.metrics import METRICS
 MOST_TRIALS = 1000
 MOST_CHOICES = 1000
 MOST_SETTINGS = 5000
+LEAST_SEARCHES = 6
+"""Fewest pairs that the exact sign-flip test can find a difference in: 2 / 2^6 is below 5 %."""
 LARGEST_INT = 1 << 53
 """Largest whole number of a range: a share of a range is a float, which reaches no further one by one."""
 Search = Literal["random", "halton", "grid"]
@@ -171,6 +173,9 @@ class Tune(SuitePart):
     trials: int = Field(ge=1, le=MOST_TRIALS, description="settings of every contender")
     search: Search = Field("halton", description="how settings are drawn, all of them before the first trial")
     seeds: int = Field(1, ge=1, le=100, description="trials of every setting")
+    searches: int = Field(1, ge=1, le=100, description="independent searches, each a run of its own with seeds of its "
+                          "own, compared together by `repro compare RUN RUN ...`, so that a verdict is about the "
+                          "contenders; 1: it is about the settings that one search finds")
     metric: str = Field(json_schema_extra={"enum": [*METRICS]},
                         description="the figure by which settings of a contender are ranked; those that miss the "
                                     "target come after all that reach it, by their best quality")
@@ -184,6 +189,11 @@ class Tune(SuitePart):
         if self.contenders == ():
             raise FieldProblem("is empty, so no contender would be tuned; name factors of the matrix, or leave it "
                                "out: every cell competes then", ("contenders",))
+        if 1 < self.searches < LEAST_SEARCHES:
+            raise FieldProblem(f"{self.searches} searches can never decide: give at least {LEAST_SEARCHES}, or 1 for a "
+                               "verdict about the settings of one", ("searches",))
+        if self.searches > 1 and self.master_seed is not None:
+            raise FieldProblem("every search draws its own; leave it out", ("master_seed",))
         if self.metric not in METRICS:
             raise FieldProblem(f"no metric named {self.metric!r}{nearest(self.metric, METRICS)}", ("metric",))
         if not self.spaces:

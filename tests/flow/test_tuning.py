@@ -372,3 +372,22 @@ def test_verify_names_a_trial_that_was_abandoned_against_the_rule(copy: Path, tu
     log.write_text("".join(lines))
     said = sealed(copy)
     assert "which does not follow from all earlier trials of its contender" in said
+
+
+def test_six_independent_searches_give_one_verdict_together(tmp_path: Path) -> None:
+    text = SUITE.replace("master_seed: 5\n", "").replace("  trials: 8\n", "  trials: 3\n  searches: 6\n")
+    text = text.replace("100000]", "4000]")  # every setting reaches the target
+    (tmp_path / "suite.yaml").write_text(text)
+    names = [f"search-{number}" for number in range(6)]
+    for name in names:
+        done = run(tmp_path, "--out", name)
+        assert done.code == 0 and "this run is one of 6 independent searches" in done.out, done.out + done.error
+    assert "of this question on this machine" not in done.out + done.error, "a search is no answer"
+    assert "one of 6 independent searches" in (tmp_path / "search-0/report/report.html").read_text()
+    found = json.loads(command(tmp_path, "compare", *names, "--json").out)
+    (item,) = found["comparisons"]
+    assert item["n"] == 6 and item["primary"] and item["verdict"] in ("inconclusive", "faster", "slower", "same")
+    assert any("one independent search" in text for text in item["cautions"])
+    refused = command(tmp_path, "compare", *names[:4])
+    assert refused.code == 2 and "declares 6 independent searches, and 4 runs are given" in refused.error
+    assert command(tmp_path, "verify", "search-0").code == 0

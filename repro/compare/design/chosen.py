@@ -34,3 +34,11 @@ class Chosen:
                 search = OneSearch(candidate=ours.values, baseline=theirs.values)
                 return found.model_copy(update={"one_search": search, "cautions": (*found.cautions, search.words)})
         return found
+
+
+def one_of_searches(plan: Plan) -> tuple[str, ...]:
+    """Return why a run has no verdict of its own: it is one of several searches that its suite declares."""
+    if plan.searches == 1:
+        return ()
+    return (f"this run is one of {plan.searches} independent searches and gives one figure; compare all of them "
+            "together: repro compare RUN RUN ...",)

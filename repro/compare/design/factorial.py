@@ -18,7 +18,7 @@ import numpy as np
 
 from repro import stats
 from repro.compare.cells import Combination, Factors, Level, Match, Named, by_cell, design_of
-from repro.compare.design.chosen import Chosen
+from repro.compare.design.chosen import Chosen, one_of_searches
 from repro.compare.design.effect import Interaction, MainEffect
 from repro.compare.design.pooled import pool
 from repro.compare.design.standing import Standing
@@ -135,7 +135,7 @@ def main_effects(
     doubts = drift.doubts(plan, standing.used, execution)
     trials = by_cell(standing.used)
     asked = ComparisonRequest(metric=metric or suite.metric, planned=plan.design.common, margin=suite.margin,
-                              horizon=suite.horizon, refusals=standing.waits)
+                              horizon=suite.horizon, refusals=(*standing.waits, *one_of_searches(plan)))
     measured = [_measure(match, trials, asked, doubts) for match in matches]
     verdicts = judged([item.evidence for item in measured])
     found = interactions([(item.match, item.effects) for item in measured], factors, wanted)

@@ -18,6 +18,7 @@ from repro.compare.design.factorial import main_effects
 from repro.compare.design.standing import claims
 from repro.compare.figures import Claim
 from repro.compare.runs.run_warnings import run_warnings
+from repro.compare.runs.searches import over_searches
 from repro.compare.runs.two_runs import Ran, versus, versus_several
 from repro.compare.verdict.condition import Condition, parse
 from repro.compare.verdict.convergence import Convergence, check
@@ -116,9 +117,10 @@ def compare_runs(
     conditions = [parse(text) for text in fail_if]
     if fail_any and not conditions:
         raise UsageError("--fail-any requires --fail-if")
-    if not against and not 1 <= len(runs) <= 2:
-        raise UsageError(f"give one run or two, not {len(runs)}; several of each with --against")
     records = [read_record(run) for run in (*against, *runs)]
+    searched = any(record.plan.searches > 1 for record in records)
+    if not against and not searched and not 1 <= len(runs) <= 2:
+        raise UsageError(f"give one run or two, not {len(runs)}; several of each with --against")
     found = _one(records[0], metric, baseline, fail_any) if len(records) == 1 and not against else \
         _several(records, len(against), metric, baseline, force)
     _check_metric(found.metric, records)
@@ -171,6 +173,8 @@ def _several(
         _refuse_copies(records[one], records[other], (names[one], names[other]))
     ran = [Ran(name, record.plan, record.results, record.environment)
            for name, record in zip(names, records, strict=True)]
+    if not before and any(record.plan.searches > 1 for record in records):
+        return _compared(records, over_searches(ran, metric), metric)
     found = versus_several(ran[:before], ran[before:], metric, force) if before else \
         versus(ran[0], ran[1], metric, force)
     return _compared(records, found, metric)

@@ -172,10 +172,11 @@ def versus_several(
         examine(
             Named(cell.cell_id, f"{cell.label} [{words[1]}]", cell.choices),
             Named(cell.cell_id, f"{cell.label} [{words[0]} against]", cell.choices),
-            _means(after, cell, METRICS[chosen]), _means(before, cell, METRICS[chosen]),
+            run_means(after, [cell] * len(after), METRICS[chosen]),
+            run_means(before, [cell] * len(before), METRICS[chosen]),
             ComparisonRequest(
                 metric=chosen, margin=plan.suite.margin, paired=False, withhold=False, cautions=tuple(cautions),
-                refusals=(*_lacking(every, cell, METRICS[chosen]),
+                refusals=(*lacking(every, [cell] * len(every), METRICS[chosen]),
                           *(f"{name}: {text}" for name, standing in claimed
                             for text in standing.unclaimed(cell.cell_id, METRICS[chosen])))),
         )
@@ -209,10 +210,10 @@ def turns(before: Sequence[Ran], after: Sequence[Ran]) -> str:
     return "".join(name for _, name in sorted(known)) if len(known) == len(before) + len(after) else ""
 
 
-def _lacking(runs: Sequence[Ran], cell: Cell, spec: MetricSpec) -> tuple[str, ...]:
-    """Return why a run has no figure: trials that have not run, or that ended without it."""
+def lacking(runs: Sequence[Ran], cells: Sequence[Cell], spec: MetricSpec) -> tuple[str, ...]:
+    """Return why a run has no figure of its cell: trials that have not run, or that ended without it."""
     found = []
-    for run in runs:
+    for run, cell in zip(runs, cells, strict=True):
         trials = cell_trials(run.name, _common(run, cell), spec)
         if trials.n < run.plan.design.common:
             found.append(f"{trials.n} of {run.plan.design.common} planned trials of {run.name} have run")
@@ -229,10 +230,11 @@ def _common(run: Ran, cell: Cell) -> list[Result]:
             and (run.plan.kind == "reproduction" or item.repeat < run.plan.design.common)]
 
 
-def _means(runs: Sequence[Ran], cell: Cell, spec: MetricSpec) -> list[MeanTrial]:
-    """Return one mean a run, of every figure over its trials; the grid of evaluations is that of its first trial."""
+def run_means(runs: Sequence[Ran], cells: Sequence[Cell], spec: MetricSpec) -> list[MeanTrial]:
+    """Return one mean a run, of every figure over the trials of its cell; the grid of evaluations is that of its first
+    trial."""
     found = []
-    for number, run in enumerate(runs):
+    for number, (run, cell) in enumerate(zip(runs, cells, strict=True)):
         trials = cell_trials(run.name, _common(run, cell), spec)
         if trials.values and not trials.wrong and not trials.without:
             of_run = [trials.results[repeat] for repeat in sorted(trials.values)]

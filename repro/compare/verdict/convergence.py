@@ -66,6 +66,8 @@ def check(plan: Plan, results: Sequence[Result]) -> list[Convergence]:
     """
     if plan.design.judges != "trial" or not all(isinstance(cell.choices, TrainingConfig) for cell in plan.cells):
         return []  # of a program nothing says that its data and its model are those of another
+    if plan.searches > 1:
+        return []  # one search is one figure
     index = CellIndex(plan.cells)
     pairs = _groups(plan, index)
     trials = by_cell(item for item in results if not plan.design.looks or item.repeat < plan.design.common)

@@ -146,6 +146,11 @@ class Plan(Formatted):
         return any(not cell.choices.trains for cell in self.cells)
 
     @property
+    def searches(self) -> int:
+        """Independent searches of which this tuned run is one; 1: it stands alone, as does a run without tuning."""
+        return self.suite.tuned.tune.searches if self.suite.tuned is not None else 1
+
+    @property
     def washes_out(self) -> bool:
         """An unmeasured trial runs where a trial would follow one of another cell as the first of its block."""
         return self.suite.wash_out and self.design.scored
@@ -280,6 +285,8 @@ def suite_digest(suite: Suite, cells: Sequence[Cell]) -> str:
         "checkpoint_every": suite.checkpoint_every if suite.keeps_checkpoints else None,
         **({"wash_out": True} if suite.wash_out else {}),
     }
+    if suite.tune is not None and suite.tune.searches == 1:
+        del data["tune"]["searches"]  # a later field: suites without it keep their digest
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

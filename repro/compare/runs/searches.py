@@ -1,0 +1,99 @@
+"""Comparison of tuned contenders over independent searches: every search is a run of its own and gives one figure.
+
+The trials that score what one search found share its luck. So they say how its settings compare, and nothing about what
+another search would find; the search is the unit, as a run is the unit in `two_runs`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from repro.compare.cells import CellIndex, CellPair, contrast_pairs, tuned_levels
+from repro.compare.evidence.evidence import ComparisonRequest, examine
+from repro.compare.figures import Comparison
+from repro.compare.runs.two_runs import Ran, lacking, run_means
+from repro.compare.verdict.verdict import judged
+from repro.core.errors import UsageError
+from repro.record.environment.differences import changed_data
+from repro.suite.metrics import METRICS
+from repro.suite.model import Metric
+from repro.suite.planning.cell import Cell
+from repro.suite.planning.plan import Plan
+
+UNIT = ("each pair is one independent search: the geometric means of the trials that score what it found for either "
+        "contender")
+
+
+def over_searches(runs: Sequence[Ran], metric: Metric | None = None) -> list[Comparison]:
+    """Compare tuned contenders over all searches that their suite declares.
+
+    Args:
+        runs: one of each search, whose settings and seeds are its own.
+
+    Raises:
+        UsageError: they are not all the searches of one declaration, or two share a seed.
+    """
+    _require_all(runs)
+    plan = runs[0].plan
+    chosen = metric or plan.suite.metric
+    primary, contrasts = _contrasts(plan)
+    of_runs = [_cells(run.plan) for run in runs]
+    shared = [pair for pair in contrasts if all(part in cells for cells in of_runs for part in pair)]
+    if not shared:
+        raise UsageError("the runs have no contrast in common")
+    found = []
+    for pair in shared:
+        ours, theirs = ([cells[part] for cells in of_runs] for part in pair)
+        spec = METRICS[chosen]
+        found.append(examine(
+            ours[0], theirs[0], run_means(runs, ours, spec), run_means(runs, theirs, spec),
+            ComparisonRequest(
+                metric=chosen, primary=pair == primary and chosen == plan.suite.metric,
+                margin=plan.suite.margin, cautions=(UNIT,),
+                refusals=(*lacking(runs, ours, spec), *lacking(runs, theirs, spec)))))
+    return judged(found)
+
+
+def _require_all(runs: Sequence[Ran]) -> None:
+    first = runs[0].plan.suite
+    if other := next((run for run in runs[1:] if _declared(run.plan) != _declared(runs[0].plan)), None):
+        raise UsageError(f"{other.name}: is no search of the suite that {runs[0].name} is one of: what they declare "
+                         "differs")
+    assert first.tuned is not None, "the caller asked"
+    wanted = first.tuned.tune.searches
+    if len(runs) != wanted:
+        raise UsageError(f"the suite declares {wanted} independent searches, and {len(runs)} runs are given; give all "
+                         "of them, one run each")
+    tuned = [run.plan.suite.tuned for run in runs]
+    for what, seeds in (("tuned", [item.master_seed for item in tuned if item is not None]),
+                        ("scored", [run.plan.master_seed for run in runs])):
+        if twice := next((seed for seed in seeds if seeds.count(seed) > 1), None):
+            raise UsageError(f"two of the runs were {what} with the master seed {twice}: they are one search twice; "
+                             "leave master_seed out of the suite, and every run draws its own")
+    known = [run.environment for run in runs if run.environment is not None]
+    if known and (changed := next((text for item in known[1:] for text in changed_data(known[0], item)), "")):
+        raise UsageError(f"the searches are not of the same data: {changed}")
+
+
+def _declared(plan: Plan) -> Mapping[str, Any]:
+    """Return what all searches of one declaration have in common."""
+    apart = {"settings", "tuned", "master_seed", "programs"}
+    tuned = plan.suite.tuned
+    return plan.suite.model_dump(mode="json", by_alias=True, exclude=apart) | {
+        "tune": None if tuned is None else tuned.tune.model_dump(mode="json", by_alias=True), "method": plan.method}
+
+
+def _cells(plan: Plan) -> dict[str, Cell]:
+    """Return the levels of every cell, as text -> the cell."""
+    levels = tuned_levels(plan)
+    return {json.dumps(levels[cell.cell_id], sort_keys=True): cell for cell in plan.cells if cell.cell_id in levels}
+
+
+def _contrasts(plan: Plan) -> tuple[CellPair | None, list[CellPair]]:
+    """Return the declared contrast and all contrasts, by the levels of their cells."""
+    names = {cell.cell_id: levels for levels, cell in _cells(plan).items()}
+    primary, contrasts = contrast_pairs(CellIndex(plan.cells), plan.suite)
+    by_levels = {pair: (names[pair[0]], names[pair[1]]) for pair in contrasts if names.keys() >= set(pair)}
+    return by_levels.get(primary) if primary else None, list(by_levels.values())
