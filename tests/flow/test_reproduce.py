@@ -55,7 +55,7 @@ def test_a_run_seals_itself_and_is_sound_and_so_is_its_bundle(fake: Path) -> Non
 
 
 def test_a_bundle_is_reproduced_on_the_machine_that_made_it(fake: Path) -> None:
-    code, out, _ = command(fake, "reproduce", "one.zip", "--out", "again", "--json")
+    code, out, _ = command(fake, "reproduce", "one.zip", "--margin", "0.25", "--out", "again", "--json")
     found = json.loads(out)
     assert (code, found["answer"], found["exit_code"]) == (0, "reproduced", 0)
     assert found["differences"] == []
