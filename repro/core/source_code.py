@@ -14,9 +14,7 @@ import hashlib
 import importlib
 import importlib.abc
 import json
-import os
 import re
-import subprocess
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -322,20 +320,3 @@ def _import_submodule(name: str) -> None:
     except ModuleNotFoundError as error:
         if error.name != name:
             raise
-
-
-GIT_SECONDS = 60.0
-
-
-def ask_git(folder: Path, *arguments: str, **environment: str) -> str | None:
-    """Return what `git ARGUMENTS` prints in `folder`, without the last line end; None if it fails or is not installed.
-
-    Args:
-        environment: variables for git, in addition to those of this process.
-    """
-    try:
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False,
-                              timeout=GIT_SECONDS, stdin=subprocess.DEVNULL, env={**os.environ, **environment})
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.rstrip("\n") if done.returncode == 0 else None

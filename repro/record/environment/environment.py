@@ -22,9 +22,9 @@ import repro
 from repro.core.errors import UsageError
 from repro.core.files import LATEST_MS
 from repro.core.frozen import Frozen
+from repro.core.git import ask_git
 from repro.core.machine import Machine
 from repro.core.redact import SECRET, Scrubber, secrets
-from repro.core.source_code import ask_git
 from repro.record.environment.gpus import interconnect, used_gpus
 from repro.record.environment.plugin_code import PluginCode
 

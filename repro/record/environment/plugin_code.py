@@ -15,7 +15,8 @@ from pathlib import Path, PurePosixPath
 
 from repro.core import registry
 from repro.core.frozen import Frozen
-from repro.core.source_code import SourceCode, allowed, ask_git
+from repro.core.git import ask_git, git_files, git_hash
+from repro.core.source_code import SourceCode, allowed
 from repro.suite.choice import Choice
 from repro.suite.field_problem import FieldProblem
 from repro.suite.kinds import program_files
@@ -244,10 +245,13 @@ def _of_file(choice: Choice) -> PluginCode:
 def _commit_of(source: SourceCode) -> tuple[str | None, bool | None]:
     """Return commit and state of the checkout that tracks a file of the source; (None, None) if none does."""
     root = source.root.resolve()
-    paths = [str(root / name) for name in source.files]
-    if not ask_git(root, "ls-files", "--", *paths):
+    # Not `git status`: it starts the filters that a repository of somebody else names, to compare files.
+    tracked = git_files(root, "HEAD", list(source.files))
+    if not tracked:
         return None, None
-    return ask_git(root, "rev-parse", "HEAD"), bool(ask_git(root, "status", "--porcelain", "--", *paths))
+    return ask_git(root, "rev-parse", "HEAD"), any(
+        name not in tracked or git_hash(content, tracked[name].blob) != tracked[name].blob
+        for name, content in source.files.items())
 
 
 def _code(plugin: str, point: EntryPoint) -> PluginCode:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
-from repro.core.source_code import MAX_FILE_BYTES, MAX_FILES, SourceCode, ask_git
+from repro.core.git import GitFile, ask_git, git_blobs, git_files
+from repro.core.source_code import MAX_FILE_BYTES, MAX_FILES, SourceCode
 from repro.suite.field_problem import FieldProblem
 
 LEFT_OUT = ("__pycache__", "node_modules", "venv", "runs", "mlruns", "wandb")
@@ -89,12 +90,35 @@ def export(folder: Path, commit: str, to: Path) -> None:
     wanted = commit_of(folder, commit)
     if wanted is None:
         raise FieldProblem(f"no commit, tag or branch {commit!r} in its repository", ("engine", "commit"))
-    tree = f"{wanted}:{prefix.rstrip('/')}"
-    with tempfile.TemporaryDirectory(prefix="repro-index-") as scratch:
-        own = {"GIT_INDEX_FILE": str(Path(scratch, "index"))}
-        if ask_git(Path(top), "read-tree", tree, **own) is None or \
-                ask_git(Path(top), "checkout-index", "--all", f"--prefix={to.resolve()}/", **own) is None:
-            raise FieldProblem(f"git cannot restore this folder from commit {commit!r}", ("engine", "commit"))
+    files = git_files(Path(top), f"{wanted}:{prefix.rstrip('/')}")
+    stored = {name: file for name, file in (files or {}).items() if file.mode != SUBMODULE}
+    blobs = git_blobs(Path(top), [file.blob for file in stored.values()]) if files is not None else None
+    if blobs is None:
+        raise FieldProblem(f"git cannot restore this folder from commit {commit!r}", ("engine", "commit"))
+    for name, file in stored.items():
+        _write(to, name, file, blobs[file.blob])
+
+
+SUBMODULE, LINK, EXECUTABLE = "160000", "120000", "100755"
+
+
+def _write(to: Path, name: str, file: GitFile, content: bytes) -> None:
+    """Write one file of a commit, unfiltered.
+
+    Raises:
+        FieldProblem: it is a link that leaves the folder, or its name does.
+    """
+    place = to / name
+    target = place.parent / os.fsdecode(content) if file.mode == LINK else place
+    if not Path(os.path.normpath(target)).is_relative_to(to) or not place.parent.resolve().is_relative_to(to.resolve()):
+        raise FieldProblem(f"{name}: leads out of the folder", ("engine", "commit"))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if file.mode == LINK:
+        place.symlink_to(os.fsdecode(content))
+        return
+    place.write_bytes(content)
+    if file.mode == EXECUTABLE:
+        place.chmod(place.stat().st_mode | 0o111)
 
 
 def commit_of(folder: Path, name: str) -> str | None:
