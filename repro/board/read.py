@@ -74,8 +74,11 @@ def _standing(folder: Path, path: Path) -> tuple[Standing, str, str]:
     if path.is_dir():
         return "not verified", "a run folder, which its owner can change: pack it with `repro bundle`", ""
     found = verify_opened(folder, path)
-    problems = [item.text() for item in found.problems]
-    return ("verified", "", found.identity or "") if found.sound else ("modified", "; ".join(problems[:2]), "")
+    if found.answer == "sound":
+        return "verified", "", found.identity or ""
+    if found.answer == "incomplete":
+        return "not verified", f"incomplete: {len(found.missing)} trials of its plan have no result", ""
+    return "modified", "; ".join(item.text() for item in found.problems[:2]), ""
 
 
 def _of_run(record: Record, place: str, hashes: tuple[str, str], standing: Standing, why: str) -> Entry:

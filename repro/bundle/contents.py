@@ -123,7 +123,7 @@ def make_bundle(run: Path, out: Path | None, licence: str) -> Bundle:
     """
     with open_record(run) as root:
         before = verify_opened(root, run)
-        if not before.sound:
+        if not before.unmodified:
             raise RecordModified(f"{run}: {before.problems[0].text()}; {len(before.problems)} problems in all, nothing "
                                  f"was bundled; list them with: repro verify {run}")
         if not run.is_dir():
@@ -132,7 +132,7 @@ def make_bundle(run: Path, out: Path | None, licence: str) -> Bundle:
         target = out or Path(f"{plan.suite.suite}-{plan.digest[:12]}.zip")
         made = write_bundle(root, target, licence, run)
     after = verify(target)
-    if not after.sound:
+    if not after.unmodified:
         target.unlink()
         raise OutputError(f"{run}: a credential or a path is part of a name or value that the record needs "
                           f"({after.problems[0].text()}); nothing was bundled")

@@ -6,6 +6,7 @@ cannot show that a log was not invented together with its index. Only `repro rep
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -34,7 +35,7 @@ from repro.record.environment.differences import Nodes
 from repro.record.environment.environment import Environment
 from repro.record.folder import index as record_index
 from repro.record.folder.ledger import Attempt, Incident, end_of, read_attempts, read_lines
-from repro.record.folder.store import TUNING, Gate, RunFolder, lists_trials
+from repro.record.folder.store import TUNING, Gate, RunFolder, lists_trials, read_record
 from repro.record.folder.stored_code import classes_from_files
 from repro.record.result.results import Result
 from repro.suite.planning.consent import carried_by
@@ -85,6 +86,7 @@ def _check_tuning(root: Path, plan: Plan, found: Verification) -> None:
             found.checked[what] = found.checked.get(what, 0) + count
         found.extend(Problem(f"{TUNING}/{item.place}", item.what, item.kind) for item in below.problems)
         found.notes.extend(f"{TUNING}: {text}" for text in below.notes)
+        found.missing += [f"{TUNING}/{name}" for name in below.missing]
     check_choice(root, plan, found)
 
 
@@ -141,9 +143,10 @@ def _check_complete(
     Args:
         end: pairs after which a sequential run ended; later trials are not missing.
     """
-    planned = sum(end is None or repeat < end for _, repeat in plan.order)
-    if missing := planned - len(results):
-        found.notes.append(f"{missing} of {planned} planned trials have no readable result")
+    done, planned = {item.trial_id for item in results}, _due(folder, plan, end)
+    found.missing += [name for name in planned if name not in done]
+    if found.missing:
+        found.notes.append(f"{len(found.missing)} of {len(planned)} planned trials have no readable result")
     elif unfinished := count_unfinished(plan, results, attempts):
         found.notes.append(f"{unfinished} of {len(plan.order)} trials failed and were due to run again when the run "
                            "ended")
@@ -151,6 +154,15 @@ def _check_complete(
         command = "reproduce SOURCE" if plan.kind == "reproduction" else "run"
         found.add(record_index.NAME, "is missing although every trial has ended; if the run was killed just before it "
                   f"was written, `repro {command} --resume` writes it", "missing")
+
+
+def _due(folder: RunFolder, plan: Plan, end: int | None) -> list[str]:
+    """Return the trials that a record must have: of a sequential run those up to its end, or to the look at which its
+    time was spent."""
+    if plan.design.looks:
+        with suppress(OutputError):
+            return [trial.trial_id for trial in read_record(folder.root).due()]
+    return [trial.trial_id for trial in plan.trials() if end is None or trial.repeat < end]
 
 
 def check_code(folder: RunFolder, plan: Plan, environment: Environment | None, found: Verification) -> None:

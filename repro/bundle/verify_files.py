@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import ConfigDict
 
-from repro.core.errors import OutputError, ReproError, visible
+from repro.core.errors import Exit, OutputError, ReproError, visible
 from repro.core.files import Model, read_model
 from repro.core.frozen import Frozen
 from repro.record.folder import index as record_index
@@ -36,6 +36,12 @@ class Problem:
         return f"{self.place}: {self.what}"
 
 
+VerifyAnswer = Literal["sound", "incomplete", "modified"]
+EXITS: Mapping[VerifyAnswer, Exit] = {"sound": Exit.DONE, "incomplete": Exit.TRIAL_FAILED,
+                                      "modified": Exit.NOT_REPRODUCED}
+SHOWN_TRIALS = 3
+
+
 @dataclass(slots=True)
 class Verification:
     """Everything that was checked in one record, and everything that was found."""
@@ -47,10 +53,26 @@ class Verification:
     """Kind of check -> number of checks made."""
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    """Trials of the plan without a result, which have not run or were taken out: nothing in a record tells which."""
 
     @property
     def sound(self) -> bool:
+        """Complete and unmodified."""
+        return self.answer == "sound"
+
+    @property
+    def unmodified(self) -> bool:
+        """What is there was not modified."""
         return not self.problems
+
+    @property
+    def answer(self) -> VerifyAnswer:
+        return "modified" if self.problems else "incomplete" if self.missing else "sound"
+
+    @property
+    def exit_code(self) -> Exit:
+        return EXITS[self.answer]
 
     def count(self, what: str) -> None:
         self.checked[what] = self.checked.get(what, 0) + 1
@@ -62,9 +84,9 @@ class Verification:
         self.problems.extend(problems)
 
     def as_json(self) -> dict[str, Any]:
-        return {"schema": 1, "source": self.source, "sound": self.sound, "identity": self.identity,
-                "checked": self.checked, "notes": self.notes, "problems": [
-                    {"place": item.place, "kind": item.kind, "what": item.what} for item in self.problems]}
+        return {"schema": 1, "source": self.source, "sound": self.sound, "answer": self.answer,
+                "identity": self.identity, "missing": self.missing, "checked": self.checked, "notes": self.notes,
+                "problems": [{"place": item.place, "kind": item.kind, "what": item.what} for item in self.problems]}
 
     def text(self) -> str:
         """Return what was checked, what was found, and which trials are unaffected."""
@@ -75,6 +97,11 @@ class Verification:
         lines += [f"note: {visible(text)}" for text in self.notes]
         if self.sound:
             return "\n".join([*lines, f"{self.source}: sound"])
+        if self.answer == "incomplete":
+            more = f" and {len(self.missing) - SHOWN_TRIALS} more" if len(self.missing) > SHOWN_TRIALS else ""
+            names = visible(", ".join(self.missing[:SHOWN_TRIALS]))
+            return "\n".join([*lines, f"{self.source}: INCOMPLETE, without a result of {names}{more}; they have not "
+                              "run, or somebody took them out (a record cannot tell); what is there is unmodified"])
         lines += [f"{item.kind}: {visible(item.text())}" for item in self.problems]
         count = f"{len(self.problems)} problem{'s' if len(self.problems) != 1 else ''}"
         return "\n".join([*lines, f"{self.source}: MODIFIED, {count}; {_advice(self.problems)}"])

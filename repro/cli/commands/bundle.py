@@ -9,7 +9,6 @@ import click
 
 from repro.cli.options import PlaceParam, allow_code_option, allow_option, answer, echo_json, json_option
 from repro.cli.terminal import say
-from repro.core.errors import Exit
 
 
 @click.command()
@@ -47,8 +46,8 @@ def verify(source: Path, as_json: bool) -> None:
 
     A record is sound if it is complete and unmodified.
 
-    Checks hashes and schemas, derives every result from its log again, and checks conservation and pairing. Exit code 3
-    if the record was modified.
+    Checks hashes and schemas, derives every result from its log again, and checks conservation and pairing. Exit code 1
+    if trials of its plan have no result, 3 if the record was modified.
 
     \b
     Example: repro verify quickstart.zip
@@ -57,7 +56,7 @@ def verify(source: Path, as_json: bool) -> None:
 
     found = verify_record(source)
     answer(as_json, found.as_json(), found.text)
-    sys.exit(Exit.DONE if found.sound else Exit.NOT_REPRODUCED)
+    sys.exit(found.exit_code)
 
 
 @click.command()

@@ -95,7 +95,7 @@ def reproduce(
         ReproError: the run could not be completed.
     """
     checked = verify(source)
-    if not checked.sound and not force:
+    if not checked.unmodified and not force:
         raise RecordModified(f"{source}: was modified ({checked.problems[0].text()}); for all problems run `repro "
                              f"verify {source}`, to reproduce it nevertheless add --force")
     with open_record(source) as root:

@@ -19,7 +19,7 @@ from repro.bundle import contents, source, verify_trials
 from repro.bundle.contents import make_bundle, write_bundle
 from repro.bundle.verify import verify
 from repro.bundle.verify_trials import rederived
-from repro.core.errors import OutputError, RecordModified
+from repro.core.errors import Exit, OutputError, RecordModified
 from repro.core.files import read_model, write_model
 from repro.record.derive.derive import derive
 from repro.record.folder import index
@@ -29,6 +29,7 @@ from repro.record.result.parts import Network
 from repro.record.result.remarks import RankFailed
 from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult, RankEnd
+from tests.commands import ROOT
 from tests.records import SUITE, make_record
 
 
@@ -61,6 +62,26 @@ def test_a_record_as_it_was_made_is_sound(run: Path) -> None:
     assert found.checked["results derived from their log again"] == 8
     assert found.checked["hashes of files"] == sum(1 for item in index.members(run))
     assert found.notes == ["16 of 24 planned trials have no readable result"]
+    assert found.answer == "incomplete" and len(found.missing) == 16 and not found.sound and found.unmodified
+    assert found.exit_code == Exit.TRIAL_FAILED and "INCOMPLETE, without a result of " in found.text()
+
+
+def test_a_record_of_which_trials_were_taken_out_is_incomplete(tmp_path: Path) -> None:
+    """With their lines of the ledger, and a new index: nothing contradicts anything, but the plan names them."""
+    root = tmp_path / "missed"
+    with zipfile.ZipFile(ROOT / "docs/gallery/records/missed.zip") as source:
+        source.extractall(root)
+    assert verify(root).answer == "sound"
+    lines = [json.loads(line) for line in (root / "ledger.jsonl").read_text().splitlines()]
+    kept = {next(item["trial_id"] for item in lines if item["status"] == end) for end in ("ok", "missed")}
+    (root / "ledger.jsonl").write_text("".join(
+        f"{json.dumps(item)}\n" for item in lines if item["trial_id"] in kept))
+    for trial in (root / "trials").iterdir():
+        if trial.name not in kept:
+            shutil.rmtree(trial)
+    reseal(root)
+    found = verify(root)
+    assert found.answer == "incomplete" and len(found.missing) == 14 and not found.problems
 
 
 def test_coreutils_reads_the_index(run: Path) -> None:
@@ -132,7 +153,7 @@ def test_a_trial_struck_from_the_ledger_or_from_the_folder_is_seen(run: Path) ->
 def test_without_an_index_the_unchecked_parts_are_named(run: Path) -> None:
     (run / index.NAME).unlink()
     found = verify(run)
-    assert found.sound and found.identity is None
+    assert found.unmodified and found.identity is None
     assert any("no index of hashes" in note for note in found.notes)
 
 
@@ -278,7 +299,7 @@ def test_whatever_a_file_holds_there_is_no_traceback(original: Path, tmp_path: P
         raw = raw[:place] + data.draw(st.binary(min_size=1, max_size=3)) + raw[place + 1:]
     changed = raw != path.read_bytes()
     path.write_bytes(raw)
-    assert verify(root).sound != changed
+    assert verify(root).unmodified != changed
 
 
 def test_nothing_there_is_one_line(tmp_path: Path) -> None:
@@ -345,7 +366,7 @@ def test_a_path_in_a_title_is_taken_out_and_keeps_no_run_from_being_bundled(tmp_
     with zipfile.ZipFile(tmp_path / "made.zip") as archive:
         assert not [name for name in archive.namelist() if b"ann/" in archive.read(name)]
         assert b"<path>/notes.md" in archive.read("ro-crate-metadata.json")
-    assert verify(tmp_path / "made.zip").sound
+    assert verify(tmp_path / "made.zip").unmodified
 
 
 def test_a_run_killed_while_its_last_trial_ran_again_is_unmodified(tmp_path: Path) -> None:
@@ -355,5 +376,5 @@ def test_a_run_killed_while_its_last_trial_ran_again_is_unmodified(tmp_path: Pat
     last = record.attempts[-1]
     record.folder.append_attempt(last.model_copy(update={"attempt": last.attempt + 1, "status": "started"}))
     found = verify(record.folder.root)
-    assert found.sound, found.problems
+    assert found.unmodified, found.problems
     assert "1 of 24 trials failed and were due to run again when the run ended" in found.notes

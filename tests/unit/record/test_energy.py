@@ -147,7 +147,7 @@ def test_it_is_in_the_result_the_page_the_tables_and_the_metrics_with_its_label(
     item = read_model(record.folder.result(record.results[0].trial_id), Result)
     assert item.energy_joules_modelled == 90.0 and item.energy_joules_measured is None
     assert [one.words for one in item.warnings] == ["energy tracking took 2.0 % of a core (limit 0.5 %)"]
-    assert verify(tracked).sound
+    assert verify(tracked).unmodified
     page = Path(HtmlPage().write(record, tracked / "report")[0]).read_text()
     section = page[page.index('id="energy"'):page.index("</section>", page.index('id="energy"'))]
     assert "cpu: measured</b> (RAPL counters)" in section and "ram: modelled</b> (a constant by size)" in section

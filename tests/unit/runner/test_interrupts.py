@@ -236,14 +236,14 @@ def test_an_interrupted_reproduction_is_not_judged_and_keeps_completed_trials(
     assert "repro reproduce " in said and " --resume " in said and "/again" in said
     attempts = read_record(tmp_path / "again").attempts
     assert [(item.status, item.reason) for item in attempts] == [("ok", ""), ("interrupted", "SIGTERM")]
-    assert verify(tmp_path / "again").sound
+    assert verify(tmp_path / "again").unmodified
     with pytest.raises(UsageError, match="is not a reproduction of this record"):
         reproduce.reproduce(tmp_path / "again", None, None, resume=tmp_path / "run")
     assert json.loads((tmp_path / "again" / reproduce.FILE).read_text())["answer"] is None
     found = reproduce.reproduce(tmp_path / "run", None, None, resume=tmp_path / "again")
     assert found.run == tmp_path / "again" and (tmp_path / "again" / reproduce.FILE).exists()
     assert next(item.status for item in read_record(found.run).attempts if item.attempt == 1) == "ok"
-    assert len(read_record(found.run).results) == 4 and verify(tmp_path / "again").sound
+    assert len(read_record(found.run).results) == 4 and verify(tmp_path / "again").unmodified
 
 
 def test_only_a_reproduction_of_the_same_record_is_resumed(
@@ -275,7 +275,7 @@ def test_a_reproduction_ended_while_it_is_sealed_has_its_index(
         with pytest.raises(Interrupted):
             reproduce.reproduce(tmp_path / "run", "1", tmp_path / "again", wanted=ANY)
     assert "nothing is judged" in capsys.readouterr().err
-    assert verify(tmp_path / "again").sound and (tmp_path / "again" / index.NAME).is_file()
+    assert verify(tmp_path / "again").unmodified and (tmp_path / "again" / index.NAME).is_file()
     other = resume.plan_differences(read_record(tmp_path / "again").plan, MACHINE)
     assert other == [], "some cells of a suite are a plan that can be resumed"
 
@@ -314,7 +314,7 @@ def test_an_interrupted_calibration_keeps_completed_trials_and_no_null(
     assert "repeat the command with --from runs/" in said
     run = next((tmp_path / "runs").iterdir())
     assert [item.status for item in read_record(run).attempts] == ["ok", "ok", "interrupted"]
-    assert verify(run).sound and not (tmp_path / "nulls.json").exists()
+    assert verify(run).unmodified and not (tmp_path / "nulls.json").exists()
 
 
 def test_an_index_that_cannot_be_written_costs_no_report(
