@@ -68,8 +68,9 @@ def test_a_partial_record_is_read_by_every_command(run: Path) -> None:
     for arguments in (("report", "run", "--to", "html,markdown,csv"), ("compare", "run"), ("verify", "run"),
                       ("diff", "run", "run"), ("bundle", "run", "-o", "b.zip"), ("verify", "b.zip")):
         code, out, error = command(run.parent, *arguments)
-        assert code == 0, (arguments, out, error)
-    assert f"{TRIALS - done} of {TRIALS} planned trials have no result" in command(run.parent, "verify", "b.zip")[1]
+        assert code == (1 if arguments[0] == "verify" else 0), (arguments, out, error)
+    said = command(run.parent, "verify", "b.zip").out
+    assert f"{TRIALS - done} of {TRIALS} planned trials have no readable result" in said
 
 
 @pytest.mark.slow
@@ -133,7 +134,7 @@ def test_a_folder_that_cannot_be_written_is_read_and_the_rest_is_refused_in_one_
     folder, name = read_only.parent, read_only.name
     for arguments in (("verify", name), ("compare", name), ("bundle", name, "-o", "b.zip"),
                       ("report", name, "--out", "elsewhere")):
-        assert command(folder, *arguments)[0] == 0, arguments
+        assert command(folder, *arguments)[0] == (1 if arguments[0] == "verify" else 0), arguments
     for arguments in (("run", "--resume", name, "--no-mlflow"), ("report", name)):
         code, _, error = command(folder, *arguments)
         assert code == 2 and error.count("\n") == 1 and "cannot be written" in error, (arguments, error)
@@ -181,7 +182,7 @@ def test_killed_resumed_verified_bundled_reported_compared(small: Path) -> None:
     process.kill()
     process.communicate()
     before = results(small / "run")
-    assert command(small, "verify", "run")[0] == 0
+    assert command(small, "verify", "run")[0] == 1
     code, _, error = command(small, "run", "--resume", "run", "--no-mlflow")
     assert code == 0, error
     assert {name: text for name, text in results(small / "run").items() if name in before} == before
@@ -216,7 +217,7 @@ def test_ctrl_c_ends_the_trial_and_a_second_one_ends_at_once(small: Path, twice:
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in ranks))
     assert not (small / "run" / NAME).exists()
     for arguments in (("report", "run"), ("compare", "run"), ("verify", "run")):
-        assert command(small, *arguments)[0] == 0, arguments
+        assert command(small, *arguments)[0] == (1 if arguments[0] == "verify" else 0), arguments
     code, _, error = command(small, "run", "--resume", "run", "--no-mlflow")
     assert code == 0, error
     assert command(small, "verify", "run")[0] == 0

@@ -104,7 +104,7 @@ def test_a_cancelled_job_leaves_a_run_that_can_be_resumed(site: Site) -> None:
         assert time.monotonic() < until, site.log("cancelled")
         time.sleep(0.2)
     time.sleep(3)
-    assert command(site.folder, "verify", "cancelled")[0] == 0
+    assert command(site.folder, "verify", "cancelled")[0] == 1, "incomplete"
     assert read_record(site.folder / "cancelled").results == ()
 
 
@@ -112,7 +112,7 @@ def test_a_time_limit_interrupts_the_run_before_it_kills_it(site: Site) -> None:
     job = site.submit("limited", 4000, 1, "--time=2")
     site.wait(job, "COMPLETED", "FAILED", "TIMEOUT")
     assert "interrupted by SIGTERM" in site.log("limited")
-    assert command(site.folder, "verify", "limited")[0] == 0
+    assert command(site.folder, "verify", "limited")[0] == 1, "incomplete"
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
