@@ -1,4 +1,4 @@
-"""The claims of a record that a second execution is judged by, and what a second execution can show of them.
+"""The claims of a record that a second execution is judged by, as one execution measured them.
 
 A claim is the ratio of two cells: session and machine change both alike. A record without two cells to compare claims
 the quality or the samples of one cell, which no clock is in. Absolute times are no claim: another session has others.
@@ -10,31 +10,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pydantic import Field
-
 from repro.compare.cells import CellIndex, CellPair, contrast_pairs
 from repro.compare.design.standing import Standing
 from repro.compare.evidence import drift
 from repro.compare.evidence.evidence import NO_SPREAD, ComparisonRequest, Evidence, examine
-from repro.compare.evidence.pairing import cell_trials
+from repro.compare.evidence.grid import coarseness
+from repro.compare.evidence.pairing import CellTrials, cell_trials
+from repro.compare.evidence.repeated import of_trainings, repeated_in
 from repro.core.errors import UsageError
-from repro.core.frozen import Frozen
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
-from repro.stats.replication import (
-    LEAST_PAIRS,
-    POWER,
-    MeanLog,
-    Shift,
-    looks_up_to,
-    mean_log,
-    paired_shift,
-    pairs_for_margin,
-    replication_power,
-    shift,
-    supported_margin,
-)
-from repro.stats.sequential import LookLevel
+from repro.record.result.status import meaning
+from repro.stats.replication import MeanLog, Shift, mean_log, paired_shift, shift
 from repro.suite.metrics import METRICS
 from repro.suite.model import Metric
 from repro.suite.planning.plan import Plan
@@ -54,9 +41,10 @@ class Claimed:
     def cells(self) -> tuple[str, ...]:
         return (self.candidate,) if self.baseline is None else (self.candidate, self.baseline)
 
-    @property
-    def unit(self) -> str:
-        return "trials" if self.baseline is None else "pairs"
+    def counted(self, n: int, which: str = "") -> str:
+        """`7 pairs`, `1 new trial`."""
+        unit = "trial" if self.baseline is None else "pair"
+        return f"{n} {f'{which} ' if which else ''}{unit}{'' if n == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,38 +56,29 @@ class Found:
     logs: Mapping[int, float] = field(default_factory=dict)
     """Repeat -> its log ratio, or the log of its figure."""
     why: str = ""
+    sides: tuple[CellTrials, ...] = ()
+    """The trials of each cell of the claim."""
     evidence: Evidence | None = None
     """Of a ratio."""
+    apart: float = 0.0
+    """How far evaluations are apart at the target, relative; infinite: unknown. 0: no evaluation limits the figure."""
 
     @property
     def n(self) -> int:
         return 0 if self.mean is None else self.mean.figures
 
-
-class Terms(Frozen):
-    """The terms of a second execution, declared before it runs."""
-
-    pairs: int = Field(ge=1)
-    """New pairs, or trials of one cell."""
-    margin: float = Field(gt=0, le=1)
-    """Relative change of the claim that counts as the same: 0.05 for 1 / 1.05 to 1.05."""
-    interaction: float = Field(0.0, ge=0, le=1)
-    """Standard deviation, over sessions, of a cell's own share in the log ratio."""
-    power: float | None = Field(None, ge=0, le=1)
-    """Least probability over the claims that an unchanged claim is found to be reproduced. None: unknown, because the
-    record's figures do not spread or there is none."""
-    until_settled: bool = False
-    """Judged at the looks up to its pairs, and ended by the first that answers."""
-
     @property
-    def looks(self) -> tuple[LookLevel, ...]:
-        """The looks at which it is judged; (): once, with all pairs."""
-        return looks_up_to(self.pairs) if self.until_settled else ()
+    def has_weights(self) -> bool:
+        """Every trial ended with a hash of its weights, which those of another execution can equal."""
+        return all("final_weights" in item.hashes for side in self.sides for item in side.results.values())
 
-    @property
-    def look_words(self) -> str:
-        """`5, 8, 10`."""
-        return ", ".join(str(look.n) for look in self.looks)
+    def too_coarse(self, margin: float) -> str:
+        """Return that its evaluations are too far apart to show a margin; "" if they are not."""
+        if self.apart <= margin:
+            return ""
+        if math.isinf(self.apart):
+            return "the target was crossed before the first evaluation, or between two that are not recorded"
+        return f"evaluations are {100 * self.apart:.0f} % apart at the target, too far to resolve this margin"
 
 
 def claims_of(plan: Plan, kept: Sequence[str]) -> tuple[Claimed, ...]:
@@ -109,19 +88,26 @@ def claims_of(plan: Plan, kept: Sequence[str]) -> tuple[Claimed, ...]:
     Cells of which the suite promises every bit are judged by their hashes.
 
     Raises:
-        UsageError: the design has no claim that a second execution can be judged by.
+        UsageError: the design has no claim that a second execution can be judged by, or none of its cells alone.
     """
     suite, metric = plan.suite, plan.suite.metric
     if plan.design.is_contest:
         raise UsageError("a contest claims the mean quality of all its declared runs: to test that again, run its "
                          "suite as a new contest")
-    free = [cell for cell in plan.cells if cell.cell_id in kept and not is_bitwise(plan, cell.cell_id)]
+    free = [cell for cell in plan.cells if not is_bitwise(plan, cell.cell_id)]
     index = CellIndex(free)
     primary, contrasts = contrast_pairs(index, suite)
-    chosen: Sequence[CellPair] = [primary] if primary else contrasts
+    claimed: Sequence[CellPair] = [primary] if primary else contrasts
     found = tuple(Claimed(one, other, metric, f"{index.cells[one].label} against {index.cells[other].label}")
-                  for one, other in chosen)
-    return found or tuple(Claimed(cell.cell_id, None, _own_metric(plan), cell.label) for cell in free)
+                  for one, other in claimed)
+    if not found:
+        return tuple(Claimed(cell.cell_id, None, _own_metric(plan), cell.label) for cell in free
+                     if cell.cell_id in kept)
+    chosen = tuple(claim for claim in found if {*claim.cells} <= {*kept})
+    if not chosen and any(cell.cell_id in kept for cell in free):
+        raise UsageError(f"these trials leave no pair of a claim of the record; it claims {found[0].label}"
+                         + (f" and {len(found) - 1} more" if len(found) > 1 else ""))
+    return chosen
 
 
 def is_bitwise(plan: Plan, cell_id: str) -> bool:
@@ -153,26 +139,31 @@ def measured(record: Record, claim: Claimed, kept: Mapping[str, set[int]] | None
         kept: cell -> repeats that count; None: those that the verdict of the record is on.
     """
     standing = Standing(record.plan, record.results, record.execution)
-    sides = [_trials(record, standing, cell_id, claim, kept) for cell_id in claim.cells]
+    trials = [_trials(record, standing, cell_id, claim, kept) for cell_id in claim.cells]
     if claim.baseline is None:
-        return _of_one(sides[0], claim)
+        return _of_one(record, trials[0], claim)
     doubts = drift.doubts(record.plan, record.results, record.execution)
     pair = claim.candidate, claim.baseline
     cells = [record.cell(name) for name in pair]
     suite = record.plan.suite
-    found = examine(cells[0], cells[1], sides[0], sides[1], ComparisonRequest(
+    found = examine(cells[0], cells[1], trials[0], trials[1], ComparisonRequest(
         metric=claim.metric, margin=suite.margin, horizon=suite.horizon,
         refusals=doubts.refusals(*pair, METRICS[claim.metric]), cautions=doubts.cautions(*pair),
         slots=doubts.slots(*pair), apart=doubts.apart(*pair), carry=doubts.carry(*pair)))
+    sides = found.ours, found.theirs
     if found.refusal:
-        return Found(None, why=found.refusal, evidence=found)
+        return Found(None, why=found.refusal, sides=sides, evidence=found)
     if found.missed is not None or found.ratio is None:
-        ends = " and ".join(side.without_words() for side in (found.ours, found.theirs) if side.without)
-        return Found(None, why=f"{ends or 'a figure is missing'}, so there is no ratio", evidence=found)
+        return Found(None, why=f"{_without(sides) or 'a figure is missing'}, so there is no ratio", sides=sides,
+                     evidence=found)
     logs = {pair.repeat: math.log(pair.candidate / pair.baseline) for pair in found.judged_pairs}
     stopped = standing.after_stop(pair)
     mean = _mean(list(logs.values())) if stopped is None else MeanLog(stopped.value, stopped.error, stopped.freedom)
-    return Found(mean, logs, evidence=found)
+    return Found(mean, logs, sides=sides, evidence=found, apart=coarseness(sides, METRICS[claim.metric]))
+
+
+def _without(sides: Sequence[CellTrials]) -> str:
+    return " and ".join(side.without_words() for side in sides if side.without)
 
 
 def shift_between(before: Found, after: Found) -> Shift | None:
@@ -201,12 +192,21 @@ def _trials(
     return [item for item in record.of_cell(cell_id) if item.repeat in known]
 
 
-def _of_one(trials: Sequence[Result], claim: Claimed) -> Found:
-    found = cell_trials(claim.label, trials, METRICS[claim.metric])
-    if found.wrong or found.without or found.n < 2:
-        return Found(None, why=found.wrong or found.without_words() or f"{found.n} trials of {claim.label}")
-    logs = {repeat: math.log(value) for repeat, value in found.values.items()}
-    return Found(_mean(list(logs.values())), logs)
+def _of_one(record: Record, trials: Sequence[Result], claim: Claimed) -> Found:
+    """Return the figure of one cell, which training alone decides: of repeated trainings each counts once."""
+    spec = METRICS[claim.metric]
+    every = cell_trials(claim.label, trials, spec)
+    if every.wrong or any(not meaning(status).counts for status in every.without):
+        return Found(None, why=every.wrong or every.without_words(), sides=(every,))
+    side = of_trainings(every)
+    if side.without:
+        return Found(None, why=side.without_words(), sides=(side,))
+    if side.n < 2:
+        repeated = repeated_in(record.cell(claim.candidate), every.results.values())
+        return Found(None, why=repeated[0].words if repeated else f"{claim.counted(side.n)} of {claim.label}",
+                     sides=(side,))
+    logs = {repeat: math.log(value) for repeat, value in side.values.items()}
+    return Found(_mean(list(logs.values())), logs, sides=(side,), apart=coarseness((side,), spec))
 
 
 def _mean(logs: Sequence[float]) -> MeanLog:
@@ -214,71 +214,3 @@ def _mean(logs: Sequence[float]) -> MeanLog:
     if max(logs) - min(logs) < NO_SPREAD:
         return MeanLog(sum(logs) / len(logs), 0.0, len(logs) - 1)
     return mean_log(logs)
-
-
-def settled_terms(
-    record: Record, claims: Sequence[Claimed], pairs: int | None, margin: float | None, interaction: float = 0.0,
-    *, undecided: bool = False, until_settled: bool = False,
-) -> Terms:
-    """Return the terms of a second execution.
-
-    Args:
-        pairs: new pairs; None: as many as the margin needs, at least those of the record.
-        margin: None: the suite's.
-        undecided: also if "reproduced" is out of reach, or the record gives no figure.
-
-    Raises:
-        UsageError: a claim has no figure in the record, or the record cannot support an answer on these terms; the
-            message says which terms it supports.
-    """
-    found = {claim.label: measured(record, claim) for claim in claims}
-    without = next((f"{label}: {item.why}" for label, item in found.items() if item.mean is None), None)
-    if without and not undecided:
-        raise UsageError(f"the record gives no figure to reproduce: {without}")
-    means = [item.mean for item in found.values() if item.mean is not None]
-    asked = record.plan.suite.margin if margin is None else margin
-    if without or not means:  # no figure, or every cell is judged by its hashes
-        return Terms(pairs=pairs or record.plan.design.common, margin=asked, interaction=interaction,
-                     until_settled=until_settled)
-    needed = pairs or max(_pairs_needed(item, asked, interaction, until_settled) for item in means)
-    power = min(replication_power(item, max(2, needed), asked, interaction, until_settled) for item in means)
-    if not undecided and (power < POWER or needed < LEAST_PAIRS):
-        raise UsageError(_out_of_reach(means, needed, asked, interaction, power, claims[0].unit, until_settled))
-    # Equal figures of a simulation are exact; measured ones may be equal by chance, and say nothing of their spread.
-    known = all(item.error or _is_simulated(record, claim) for item, claim in zip(means, claims, strict=True))
-    return Terms(pairs=needed, margin=asked, interaction=interaction, power=power if known else None,
-                 until_settled=until_settled)
-
-
-def _is_simulated(record: Record, claim: Claimed) -> bool:
-    return all(record.cell(name).choices.origin == "simulated" for name in claim.cells)
-
-
-def _pairs_needed(mean: MeanLog, margin: float, interaction: float, in_looks: bool) -> int:
-    """Return the fewest new pairs that show the margin, at least those of the record; its own number if none does."""
-    needed = pairs_for_margin(mean, margin, interaction, in_looks=in_looks)
-    return max(mean.figures, needed if needed is not None and needed <= MOST_TIMES * mean.figures else 0)
-
-
-MOST_TIMES = 4
-"""Pairs of a second execution, as a multiple of the record's, that are run without being asked for."""
-
-
-def _out_of_reach(
-    means: Sequence[MeanLog], pairs: int, margin: float, interaction: float, power: float, unit: str, in_looks: bool,
-) -> str:
-    """Return why no answer can be expected on these terms, with those on which one can."""
-    if pairs < LEAST_PAIRS:
-        return f"{pairs} {unit} are too few for an answer; at least {LEAST_PAIRS} are required"
-    least = f"{100 * POWER:.0f} %"
-    start = (f"no answer is within reach: {pairs} new {unit} find an unchanged claim to be within a margin of "
-             f"{100 * margin:.3g} % with {100 * power:.0f} % probability")
-    counts = [pairs_for_margin(item, margin, interaction, in_looks=in_looks) for item in means]
-    known = [item for item in counts if item is not None]
-    more = f"; {max(known)} do with {least}: --trials {max(known)}" if len(known) == len(counts) else \
-        f", and no number does with {least}, because the record itself is not that precise"
-    margins = [supported_margin(item, pairs, interaction, in_looks=in_looks) for item in means]
-    wider = "" if None in margins else (
-        f"; {pairs} {unit} support a margin of {100 * max(item or 0 for item in margins):.0f} %: --margin "
-        f"{max(item or 0 for item in margins):g}")
-    return f"{start}{more}{wider}; to run all the same: --even-if-undecided"

@@ -9,28 +9,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from repro.bundle.claim import Claimed, Found, Terms, claims_of, is_bitwise, measured, shift_between
+from repro.bundle.claim import Claimed, Found, claims_of, is_bitwise, measured, shift_between
 from repro.bundle.difference import ExecutionDifference, between_executions
+from repro.compare.comparing import compare
 from repro.compare.evidence.pairing import Observed, cell_trials
+from repro.compare.figures import DECIDED, Comparison
 from repro.compare.runs.run_warnings import run_warnings
 from repro.compare.verdict.sentences import describe_resumed_trials
 from repro.core.errors import visible
 from repro.record.folder.store import Record
 from repro.record.result.status import meaning
 from repro.stats.interval import from_log
-from repro.stats.replication import ALPHA, LEAST_PAIRS, Change, MeanLog, change
+from repro.stats.replication import ALPHA, LEAST_PAIRS, POWER, Change, MeanLog, change
 from repro.stats.sequential import LookLevel
 from repro.suite.metrics import METRICS
 from repro.suite.model import Metric
+from repro.suite.planning.terms import Terms
 
 Answer = Literal["reproduced", "not reproduced", "inconclusive"]
 LEAST_EXACT = 6
 """Fewest equal changes that show one without a test of their spread: 2 / 2^6 is below 5 %."""
+JUST = 0.01
+"""Smallest p of a verdict that records chosen for their verdict exaggerate."""
 ALL_HASHES = ("data", "init_weights", "weights_step_1", "weights_step_10", "data_order", "augmentation",
               "final_weights")
 """In the order in which a trial records them: the first different one shows where the two executions diverge."""
@@ -50,6 +55,38 @@ class CellAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class Alone:
+    """The verdicts on one claim that each execution gives without the other."""
+
+    record: Comparison
+    again: Comparison
+
+    @property
+    def lost(self) -> str:
+        """The difference that the record shows and the second execution alone does not: `faster`; "": there is none."""
+        word = self.record.verdict
+        return word if word in DECIDED and word not in ("same", self.again.verdict) else ""
+
+    def is_below(self, margin: float) -> bool:
+        """Return whether the record shows a difference that is smaller than the margin: no difference at all would be
+        within it, too."""
+        return self.record.verdict in DECIDED and self.record.verdict != "same" and self.record.ratio is not None \
+            and abs(math.log(self.record.ratio)) <= math.log1p(margin)
+
+    @property
+    def words(self) -> str:
+        """`alone: the record faster, 0.9937 (0.9901 to 0.9973); the new run inconclusive`."""
+        return "alone: " + "; ".join(f"{where} {item.spoken}{_ratio_words(item)}"
+                                     for where, item in (("the record", self.record), ("the new run", self.again)))
+
+
+def _ratio_words(item: Comparison) -> str:
+    if item.ratio is None:
+        return ""
+    return f", {item.ratio:.4g}" + (f" ({item.interval.low:.4g} to {item.interval.high:.4g})" if item.interval else "")
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimAnswer:
     """The answer for one claim of the record."""
 
@@ -61,6 +98,19 @@ class ClaimAnswer:
     change: Change | None
     """The claim of the second execution over that of the record; None: one of them has no figure."""
     cautions: tuple[str, ...] = ()
+    alone: Alone | None = None
+    """None: the claim is the figure of one cell."""
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What "reproduced" does not say here."""
+        found = self.alone
+        if self.answer != "reproduced" or found is None or self.change is None:
+            return ()
+        lost = [f"that the candidate is {found.lost} was not found again"] if found.lost else []
+        small = ["the whole effect of the record is smaller than the margin, so a ratio of 1 may be within it, too"] \
+            if found.is_below(self.change.margin) else []
+        return (*lost, *small)
 
     def as_json(self) -> dict[str, Any]:
         found = self.change
@@ -71,7 +121,9 @@ class ClaimAnswer:
             "change": None if found is None else {
                 "ratio": found.ratio, "low": found.interval.low, "high": found.interval.high,
                 "within_low": found.within.low, "within_high": found.within.high},
-            "cautions": list(self.cautions),
+            "alone": None if self.alone is None else {
+                "record": self.alone.record.verdict, "again": self.alone.again.verdict},
+            "limits": list(self.limits), "cautions": list(self.cautions),
         }
 
 
@@ -114,7 +166,8 @@ class Reproduction:
         }
 
     def text(self) -> str:
-        lines = [visible(f"{item.claim.label}: {item.answer}: {item.because}") for item in self.claims]
+        lines = [visible(text) for item in self.claims for text in (
+            f"{item.claim.label}: {item.answer}: {item.because}", *([f"  {item.alone.words}"] if item.alone else []))]
         lines += [visible(f"{item.label}: {item.answer} (bitwise): {item.because}") for item in self.cells]
         lines += [f"  caution: {text}" for text in dict.fromkeys(
             text for item in self.claims for text in item.cautions)]
@@ -138,12 +191,12 @@ class Reproduction:
         if self.claims:
             what = "the ratio" if self.claims[0].claim.baseline else METRICS[self.claims[0].claim.metric].noun
             parts.append(f"{what} within a margin of {100 * self.terms.margin:g} %{_interaction(self.terms)}")
-        return "; ".join(parts)
+        return "; ".join([*parts, *dict.fromkeys(text for item in self.claims for text in item.limits)])
 
 
 def _interaction(terms: Terms) -> str:
-    return "" if not terms.interaction else (
-        f", an interaction of session and cell of {100 * terms.interaction:g} % declared")
+    return f", an interaction of session and cell of {100 * terms.interaction:g} % " + (
+        "declared" if terms.interaction else "assumed")
 
 
 def judge(first: Record, second: Record, chosen: Sequence[tuple[str, int]], terms: Terms) -> Reproduction:
@@ -164,10 +217,22 @@ def judge(first: Record, second: Record, chosen: Sequence[tuple[str, int]], term
     cells = tuple(_cell(first, second, cell_id, repeats) for cell_id, repeats in kept.items()
                   if is_bitwise(first.plan, cell_id))
     found = claims_of(first.plan, tuple(kept))
-    claims = tuple(_claim(first, second, claim, kept, terms, len(found), look) for claim in found)
+    alone = [{(item.candidate, item.baseline): item for item in compare(
+        record.plan, record.results, execution=record.execution)} for record in (first, second)] if found else []
+    claims = tuple(replace(_claim(first, second, claim, kept, terms, len(found), look), alone=_alone(claim, *alone))
+                   for claim in found)
     return Reproduction(_together([*(item.answer for item in claims), *(item.answer for item in cells)]), claims, cells,
                         tuple(_levels(first, second, kept)), tuple(between_executions(first, second)), terms,
                         tuple(item.line for item in run_warnings(second)), look)
+
+
+def _alone(
+    claim: Claimed, first: Mapping[tuple[str, str], Comparison], second: Mapping[tuple[str, str], Comparison]
+) -> Alone | None:
+    if claim.baseline is None:
+        return None
+    pair = claim.candidate, claim.baseline
+    return Alone(first[pair], second[pair]) if pair in first and pair in second else None
 
 
 def _claim(
@@ -183,11 +248,25 @@ def _claim(
     if moved is None or found is None:
         answer, because = _without_figure(before, after, missing, look.difference if look else ALPHA)
     else:
-        share = 0.0 if _same_trainings(before, after) else max(_grid_share(before), _grid_share(after))
-        answer, because = _answer(found, before, after, claim, share, is_exact=not moved.error)
-    cautions = tuple(f"{where}: {text}" for where, side in (("the record", before), ("the new run", after))
-                     for text in _cautions(side))
-    return ClaimAnswer(claim, answer, because, before.mean, after.mean, found, cautions)
+        answer, because = _answer(found, before, after, claim, look, is_exact=not moved.error)
+    cautions = [f"{where}: {text}" for where, side in (("the record", before), ("the new run", after))
+                for text in _cautions(side)]
+    cautions += _chosen(before, answer, terms)
+    return ClaimAnswer(claim, answer, because, before.mean, after.mean, found, tuple(cautions))
+
+
+def _chosen(before: Found, answer: Answer, terms: Terms) -> Iterator[str]:
+    """Yield why the error of an answer is more than 5 % over records that were chosen for their verdict."""
+    p = before.evidence.p if before.evidence is not None else None
+    if answer == "inconclusive":
+        return
+    if p is not None and JUST < p <= ALPHA:
+        yield (f"the record: its difference is just significant (p = {p:.2g}); records that are chosen because they "
+               "show a difference exaggerate it, and an answer about them errs in more than 5 % (docs/reproduce.md)")
+    if answer == "not reproduced" and terms.power is not None and terms.power < POWER:
+        yield (f"on these terms an unchanged claim was to be found with {100 * terms.power:.0f} % only; of records "
+               "that are chosen because they show a difference, many more than 5 % are then called not reproduced "
+               "although nothing changed (docs/reproduce.md)")
 
 
 def _cautions(item: Found) -> tuple[str, ...]:
@@ -202,9 +281,8 @@ def _without_figure(before: Found, after: Found, missing: Sequence[str], alpha: 
         return "inconclusive", "; ".join(missing)
     if before.mean is None:
         return "inconclusive", f"in the record {before.why}"
-    lost = after.evidence is not None and any(
-        not meaning(status).counts for side in (after.evidence.ours, after.evidence.theirs) for status in side.without)
-    if lost or after.evidence is None or not _missed_more(before, after, alpha):
+    lost = any(not meaning(status).counts for side in after.sides for status in side.without)
+    if lost or not _missed_more(before, after, alpha):
         return "inconclusive", f"in the second execution {after.why}"
     return "not reproduced", f"in the second execution {after.why}; in the record all trials reached it " \
                              "(Fisher's exact test)"
@@ -212,63 +290,62 @@ def _without_figure(before: Found, after: Found, missing: Sequence[str], alpha: 
 
 def _missed_more(before: Found, after: Found, alpha: float) -> bool:
     """Return whether a cell of the second execution misses its target more often than the record's, which never does:
-    Fisher's exact test of each of the two cells at half of `alpha`."""
+    Fisher's exact test of each cell of the claim, which share `alpha`."""
     from scipy.stats import fisher_exact
 
-    assert before.evidence is not None and after.evidence is not None
-    sides = ((before.evidence.ours, after.evidence.ours), (before.evidence.theirs, after.evidence.theirs))
-    tables = [np.array([[0, one.n], [sum(other.without.values()), len(other.values)]]) for one, other in sides]
+    tables = [np.array([[0, one.n], [sum(other.without.values()), len(other.values)]])
+              for one, other in zip(before.sides, after.sides, strict=True)]
     return any(float(fisher_exact(table).pvalue) <= alpha / len(tables) for table in tables)
 
 
-def _answer(found: Change, before: Found, after: Found, claim: Claimed, share: float, *, is_exact: bool
-            ) -> tuple[Answer, str]:
+def _answer(
+    found: Change, before: Found, after: Found, claim: Claimed, look: LookLevel | None, *, is_exact: bool
+) -> tuple[Answer, str]:
     """Return the answer and its reason.
 
     The error of "reproduced" at a change of the margin is at most 5 %, and so is that of any "not reproduced" without a
     change. All claims must be reproduced, so that answer needs no correction for their number; the other one has it.
 
     Args:
-        share: how far evaluations are apart at the target, relative.
         is_exact: all changes are equal, as those of simulated times are; measured ones can be so by chance.
     """
-    assert before.mean is not None and after.mean is not None
-    ratio = "ratio" if claim.baseline else METRICS[claim.metric].noun
-    figures = (f"{ratio} {from_log(after.mean.value):.4g} ({after.n} {claim.unit}) against "
-               f"{from_log(before.mean.value):.4g} ({before.n} {claim.unit}): a change of {found.ratio:.3f} x")
-    least, shown = min(before.n, after.n), found.within if found.is_within else found.interval
+    figures, least = f"{_figures(found, before, after, claim)}: a change of {found.ratio:.3f} x", min(before.n, after.n)
+    shown = found.within if found.is_within else found.interval
     figures += f" in all {least}, margin {100 * found.margin:g} %" if is_exact else (
         f" ({shown.low:.3f} to {shown.high:.3f} at {100 * shown.level:.3g} %, margin {100 * found.margin:g} %)")
     needed = LEAST_EXACT if is_exact and found.is_beyond else LEAST_PAIRS
     if least < needed:
-        return "inconclusive", f"{figures}; at least {needed} {claim.unit} are required"
+        return "inconclusive", f"{figures}; at least {claim.counted(needed)} are required in both executions"
     if found.is_beyond:
         return "not reproduced", f"{figures}; the change is certain and exceeds the margin"
     if not found.is_within:
         return "inconclusive", f"{figures}; neither within the margin nor certainly changed beyond it"
-    if share > found.margin:
-        return "inconclusive", (f"{figures}; evaluations are {100 * share:.0f} % apart at the target, too far to "
-                                "resolve this margin")
-    return "reproduced", f"{figures}; the change is within the margin (two one-sided tests at 5 %)"
+    coarse = before.too_coarse(found.margin) or after.too_coarse(found.margin)
+    if coarse and not _same_trainings(before, after):
+        return "inconclusive", f"{figures}; {coarse}"
+    level = f"{100 * (look.same if look else ALPHA):.3g} %"
+    return "reproduced", f"{figures}; the change is within the margin (two one-sided tests at {level})"
+
+
+def _figures(found: Change, before: Found, after: Found, claim: Claimed) -> str:
+    """Return both figures; of the record that over the seeds compared, from which the change is."""
+    assert before.mean is not None and after.mean is not None
+    ratio = "ratio" if claim.baseline else METRICS[claim.metric].noun
+    start = f"{ratio} {from_log(after.mean.value):.4g} ({claim.counted(after.n)}) against "
+    every = f"{from_log(before.mean.value):.4g} ({claim.counted(before.n)})"
+    if not after.logs.keys() < before.logs.keys():
+        return start + every
+    return f"{start}{from_log(after.mean.value) / found.ratio:.4g} (the same seeds; the record's {every})"
 
 
 def _same_trainings(before: Found, after: Found) -> bool:
     """Return whether the trials of all seeds that both executions have ended with equal weights: they crossed the
     target at the same samples, wherever that is between two evaluations."""
-    if before.evidence is None or after.evidence is None:
-        return False
-    shared = [(side.results[repeat].hashes, other.results[repeat].hashes)
-              for side, other in ((before.evidence.ours, after.evidence.ours),
-                                  (before.evidence.theirs, after.evidence.theirs))
-              for repeat in side.results.keys() & other.results.keys()]
+    shared = [(one.results[repeat].hashes, other.results[repeat].hashes)
+              for one, other in zip(before.sides, after.sides, strict=True)
+              for repeat in one.results.keys() & other.results.keys()]
     return bool(shared) and all(
         one.get("final_weights") == other.get("final_weights") is not None for one, other in shared)
-
-
-def _grid_share(item: Found) -> float:
-    """Return how far evaluations are apart at the target, relative; 0 for figures that no evaluation limits."""
-    grid = item.evidence.grid if item.evidence is not None else None
-    return grid.share if grid is not None and grid.share is not None and math.isfinite(grid.share) else 0.0
 
 
 def _levels(first: Record, second: Record, kept: Mapping[str, set[int]]) -> Iterator[Level]:

@@ -123,7 +123,7 @@ def _check_trials(
     results = [item for trial in plan.trials() if (item := verified_result(folder, trial, code, found)) is not None]
     found.extend(unplanned_folders(folder, plan))
     if attempts is not None:
-        check_ledger(plan, results, attempts, found)
+        check_ledger(folder, plan, results, attempts, found)
         for trial in plan.trials():
             found.extend(unlisted_logs(folder, trial, attempts))
     check_pairing(plan, results, found)

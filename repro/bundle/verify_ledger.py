@@ -5,27 +5,34 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
 
 from repro.bundle.verify_files import Problem, Verification, without_place
 from repro.compare.design.sequential import TakenLook, looks_taken, stages
 from repro.core.errors import OutputError
 from repro.record.folder.execution import Execution
-from repro.record.folder.ledger import Attempt, Incident, Look, end_of, latest, read_lines
+from repro.record.folder.ledger import WASH_OUT, Attempt, Incident, Look, end_of, latest, read_lines, read_wash_outs
 from repro.record.folder.resume import may_run_again
 from repro.record.folder.store import RunFolder
 from repro.record.result.results import Result
-from repro.record.result.status import STARTED, meaning
+from repro.record.result.status import STARTED, WASHED_OUT, meaning
 from repro.suite.model import Trial
-from repro.suite.planning.plan import Plan
+from repro.suite.planning.plan import Plan, washed_out
 
 LEDGER = "ledger.jsonl"
 ROUNDED_SECONDS = 0.01
 """Largest rounding error of the seconds in the ledger."""
 
 
-def check_ledger(plan: Plan, results: list[Result], attempts: list[Attempt], found: Verification) -> None:
+def check_ledger(
+    folder: RunFolder, plan: Plan, results: list[Result], attempts: list[Attempt], found: Verification
+) -> None:
     """Check the ledger against the results and the plan."""
+    with suppress(OutputError, OSError, RecursionError):  # `check_looks` reports them
+        resumed = [item.at_ms for item in read_lines(folder.incidents, Incident) if item.kind == "resumed"]
+        found.extend(wrong_wash_outs(plan, attempts, read_wash_outs(folder.ledger), resumed))
     found.extend(_contradicted_results(results, attempts))
     found.extend(missing_attempts(attempts))
     found.extend(early_ends(plan, attempts))
@@ -108,6 +115,48 @@ def count_unfinished(plan: Plan, results: Sequence[Result], attempts: Sequence[A
         failed[item.trial_id] += meaning(item.status).reruns
     return sum(latest[item.trial_id] > item.attempt
                or (meaning(item.status).reruns and may_run_again(plan, failed[item.trial_id])) for item in results)
+
+
+def wrong_wash_outs(
+    plan: Plan, attempts: Sequence[Attempt], wash_outs: Sequence[Attempt], resumed: Sequence[float]
+) -> Iterator[Problem]:
+    """Find unmeasured starts that the order of the measured ones does not require, and required ones that are absent.
+
+    A ledger keeps the last unmeasured start of a trial. In a merged record the starts of several runs are mixed; only
+    the fields are checked there.
+    """
+    trials = {trial.trial_id: (trial.cell_id, trial.repeat) for trial in plan.trials()}
+    wrong = next((item for item in wash_outs if item.status != WASHED_OUT
+                  or trials.get(item.trial_id) != (item.cell_id, item.repeat) or not plan.washes_out), None)
+    if wrong is not None:
+        yield Problem(LEDGER, f"attempt {WASH_OUT} of {wrong.trial_id[:120]} is no wash-out that the suite declares",
+                      "ledger")
+    elif plan.washes_out and not any(item.source for item in attempts):
+        starts = sorted((*attempts, *wash_outs), key=lambda item: (item.started_ms, item.attempt > WASH_OUT))
+        last = {item.trial_id: item.started_ms for item in wash_outs}
+        edges = [-math.inf, *sorted(resumed), math.inf]
+        for begin, end in pairwise(edges):
+            yield from _misplaced([item for item in starts if begin <= item.started_ms < end], last)
+
+
+def _misplaced(starts: Sequence[Attempt], last: Mapping[str, float]) -> Iterator[Problem]:
+    """Find the same among the starts of a run from one resume to the next.
+
+    Args:
+        last: trial -> moment of its last wash-out, in whichever part of the run.
+    """
+    first = {(item.cell_id, item.repeat): item for item in reversed(starts)}
+    order = dict.fromkeys((item.cell_id, item.repeat) for item in starts)
+    due = {first[key].trial_id for key in washed_out(order)}
+    for place, item in enumerate(starts):
+        after = starts[place + 1].trial_id if place + 1 < len(starts) else item.trial_id
+        is_first = first[item.cell_id, item.repeat] is item
+        if item.attempt == WASH_OUT and (item.trial_id not in due or after != item.trial_id or not is_first):
+            yield Problem(LEDGER, f"the wash-out of {item.trial_id} is not where the order of the starts has one",
+                          "ledger")
+    for item in first.values():
+        if item.trial_id in due and item.attempt > WASH_OUT and last.get(item.trial_id, -math.inf) <= item.started_ms:
+            yield Problem(LEDGER, f"no wash-out is listed before {item.trial_id}, and the suite declares one", "ledger")
 
 
 LOOKS = "looks.jsonl"

@@ -24,6 +24,8 @@ from repro.suite.metrics import METRICS
 from repro.suite.model import MARGIN, Metric
 from repro.suite.planning.plan import Plan
 
+UNDECLARED = "{what}: whoever tries k of them finds a difference where there is none in up to 1 - 0.95^k (3: 14 %)"
+
 
 @contextmanager
 def without_collector() -> Iterator[None]:
@@ -61,6 +63,9 @@ def compare(
     chosen = metric or suite.metric
     index = CellIndex(plan.cells)
     first, contrasts = contrast_pairs(index, suite, baseline)
+    undeclared = [UNDECLARED.format(what=f"{what} was not declared") for what, other in (
+        (f"the metric {chosen}", chosen != suite.metric), ("this baseline", baseline not in (None, suite.baseline)))
+        if other and not pilot]
     standing, spec = Standing(plan, results, execution), METRICS[chosen]
     trials, doubts = by_cell(standing.used), drift.doubts(plan, standing.used, execution)
     found = judged([
@@ -69,14 +74,16 @@ def compare(
             planned=plan.design.common, margin=suite.margin, horizon=suite.horizon,
             refusals=(*doubts.refusals(one, other, spec), *one_of_searches(plan),
                       *(standing.waits if pilot else standing.refusals(one, spec))),
-            cautions=(*doubts.cautions(one, other), *(() if pilot else standing.cautions(one, other, spec))),
+            cautions=(*doubts.cautions(one, other), *(() if pilot else standing.cautions(one, other, spec)),
+                      *undeclared),
             slots=doubts.slots(one, other), apart=doubts.apart(one, other), carry=doubts.carry(one, other),
         ))
         for one, other in contrasts
     ])
     read_back, chosen_settings = ReadBack(plan, results), Chosen(plan)
     return [chosen_settings.qualified(item).model_copy(update={
-                "differs": read_back.differences(item.candidate, item.baseline)})
+                "differs": read_back.differences(item.candidate, item.baseline),
+                "failed_starts": doubts.failed_starts(item.candidate, item.baseline)})
             for item in map(standing.placed, found)]
 
 

@@ -113,6 +113,9 @@ class Estimate(Frozen):
     """All pairs have this value, so that it has no interval."""
 
 
+ADVICE = "; wash_out: true in a suite keeps out what one trial leaves behind, if that is alike for both cells"
+
+
 class CarryOver(Worded):
     """The effect of a trial on the time of the next one (carry-over), estimated from the pairs of two cells.
 
@@ -126,6 +129,8 @@ class CarryOver(Worded):
     """The factor by which the ratio of the comparison contains it."""
     ratio: Estimate
     """The ratio with a term for it in the model: free of it, and much less certain."""
+    washed: bool = False
+    """The suite declares `wash_out`."""
 
     @property
     def clear(self) -> bool:
@@ -139,8 +144,8 @@ class CarryOver(Worded):
         return (f"carry-over: a trial took {found.value:.3f} x as long right after the baseline as right after the "
                 f"candidate (95 % interval {found.interval.low:.3f} to {found.interval.high:.3f}), so the ratio is "
                 f"about {self.contained:.3f} x what the cells alone give; with a term for it the ratio is "
-                f"{free.value:.3f} ({free.interval.low:.3f} to {free.interval.high:.3f}); wash_out: true "
-                "in a suite keeps it out of the ratio")
+                f"{free.value:.3f} ({free.interval.low:.3f} to {free.interval.high:.3f})"
+                f"{'' if self.washed else ADVICE}")
 
 
 class Pair(Frozen):
@@ -319,6 +324,8 @@ class Comparison(Frozen):
     """Of a sequential design that ended at a look: the median-unbiased ratio, corrected for the stop."""
     failures: Failures | None = None
     """None: every trial reached its target."""
+    failed_starts: Failures | None = None
+    """Trials of which a start failed and ran again; also among the cautions. None: none did."""
     levels: Levels | None = None
     one_search: OneSearch | None = None
     """The settings of the two come from one search each; also among the cautions."""
@@ -338,7 +345,8 @@ class Comparison(Frozen):
         if self.verdict not in DECIDED:
             return ""
         settings = " with these settings" if self.one_search else ""
-        return settings + (self.failures.of(self.verdict) if self.failures else "")
+        failed = [text for item in (self.failures, self.failed_starts) if item and (text := item.of(self.verdict))]
+        return settings + "".join(failed[:1])
 
     @property
     def spoken(self) -> str:

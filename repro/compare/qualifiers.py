@@ -16,12 +16,14 @@ WINNER: Mapping[str, Side] = {"faster": "candidate", "slower": "baseline"}
 
 
 class Failures(Frozen):
-    """Trials that missed the target, diverged, ran out of memory or out of time."""
+    """Trials that missed the target, diverged, ran out of memory or out of time; or failed starts that ran again."""
 
     candidate: int
     candidate_trials: int
     baseline: int
     baseline_trials: int
+    starts: bool = False
+    """Trials of which a start crashed, hung or vanished, and ran again: their times count."""
 
     @property
     def more(self) -> Side:
@@ -39,9 +41,9 @@ class Failures(Frozen):
 
     @property
     def words(self) -> str:
-        """`failures 3 of 20 against 0 of 20`."""
-        return (f"failures {self.candidate} of {self.candidate_trials} against {self.baseline} of "
-                f"{self.baseline_trials}")
+        """`failures 3 of 20 against 0 of 20`; `failed starts 3 of 20 against 0 of 20`."""
+        what = "failed starts" if self.starts else "failures"
+        return f"{what} {self.candidate} of {self.candidate_trials} against {self.baseline} of {self.baseline_trials}"
 
     def of(self, verdict: str) -> str:
         """Return what a verdict must not be said without: that the quicker cell fails more often; "" if it does not."""

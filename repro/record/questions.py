@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import time
 from pathlib import Path
 
 from pydantic import Field
@@ -16,6 +17,8 @@ from repro.core.errors import OutputError
 from repro.core.files import LATEST_MS
 from repro.core.frozen import Frozen
 from repro.record.folder.ledger import append_line, read_lines
+from repro.suite.planning.plan import Plan
+from repro.suite.planning.question import stop_of
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +33,8 @@ class Answered(Frozen):
     master_seed: int
     order_seed: int
     """The seeds identify the run: one that is resumed has one answer, its last."""
+    stop: str = ""
+    """Hash of its targets and rules to stop; "": an earlier version wrote the line."""
     answer: str
     """The verdicts."""
     at_ms: float = Field(ge=0, le=LATEST_MS)
@@ -44,22 +49,30 @@ def questions_file() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "repro" / "questions.jsonl"
 
 
-def earlier_answers(question: str) -> tuple[str, ...]:
-    """Return the answers of earlier runs of a question on this machine, one for each run; () if they are unknown."""
+def answered(question: str) -> list[Answered]:
+    """Return the latest line of each run of a question on this machine; [] if they are unknown."""
     try:
         lines = read_lines(questions_file(), Answered)
     except (OutputError, OSError, RuntimeError) as error:
         _log.debug("earlier questions are unknown: %s", error)
-        return ()
+        return []
     mine = [line for line in lines if (line.question, line.machine) == (question, platform.node())]
-    return tuple({(line.master_seed, line.order_seed): line.answer for line in mine}.values())
+    return list({(line.master_seed, line.order_seed): line for line in mine}.values())
 
 
-def keep_answer(line: Answered) -> None:
-    """Append the answer of a run; without a word if it cannot be written."""
+def earlier_answers(question: str, plan: Plan) -> tuple[str, ...]:
+    """Return the answers of other runs than that of `plan` to a question on this machine; () if they are unknown."""
+    own = plan.master_seed, plan.order_seed
+    return tuple(line.answer for line in answered(question) if (line.master_seed, line.order_seed) != own)
+
+
+def keep_answer(question: str, plan: Plan, run: Path, answer: str) -> None:
+    """Append the answer of a run in the folder `run`; without a word if it cannot be written."""
     try:
         place = questions_file()
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        append_line(place, line)
+        append_line(place, Answered(
+            question=question, machine=platform.node(), run=run.resolve().name, master_seed=plan.master_seed,
+            order_seed=plan.order_seed, stop=stop_of(plan), answer=answer, at_ms=round(time.time() * 1e3)))
     except (OutputError, OSError, RuntimeError) as error:
         _log.debug("the answer is not kept: %s", error)

@@ -282,7 +282,10 @@ class TrialStarter:
         finally:
             shutil.rmtree(place, ignore_errors=True)
         first = outcome.first_failure
-        append(start.line(WASHED_OUT, () if outcome.ok else stated(f"failed{f': {first.reason}' if first else ''}")))
+        failed = "" if outcome.ok else f"failed{f': {first.reason}' if first else ''}"
+        append(start.line(WASHED_OUT, stated(failed) if failed else ()))
+        if failed:
+            self.context.warn("wash_out", f"the unmeasured trial before this one {failed}", trial.trial_id)
 
     def _run_ranks(self, start: Start, checkpoints: TrialCheckpoints) -> LaunchResult:
         """Write the start into the ledger, launch the ranks and wait for their end."""

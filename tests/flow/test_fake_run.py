@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 
+from repro.bundle.verify_ledger import wrong_wash_outs
 from repro.compare.design.calibration import Calibration, Null, add, calibration, calibration_of, machine_of
 from repro.compare.evidence.drift import doubts
+from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record, read_record
+from repro.suite.planning.plan import Plan
 from tests.commands import start as start_repro
 from tests.plans import suite
 from tests.waiting import LONG_SECONDS, until
@@ -280,6 +283,56 @@ def test_both_trials_of_every_pair_follow_the_same_cell_where_the_suite_washes_o
     assert doubted.carry(one, two).parts == dict.fromkeys(range(8), 0.0) and not doubted.apart(one, two)
     assert not list((tmp_path / "run").rglob("*wash*")), "nothing of them is kept"
     assert f"{len(expected)} unmeasured trials ran in addition" in (tmp_path / "run/report/report.html").read_text()
+    washed(tmp_path, "verify", "run")
+    check_that_wash_outs_are_verified(found)
+
+
+def check_that_wash_outs_are_verified(found: Record) -> None:
+    """A line of the ledger that is missing, invented or moved is a contradiction."""
+    plan, attempts, ran = found.plan, found.attempts, found.wash_outs
+
+    def told(*wash_outs: Attempt, plan: Plan = plan) -> str:
+        return " ".join(item.what for item in wrong_wash_outs(plan, attempts, wash_outs, ()))
+
+    assert told(*ran) == ""
+    assert "no wash-out is listed before" in told(*ran[1:])
+    other = next(item for item in attempts if item.trial_id not in {one.trial_id for one in ran})
+    invented = other.model_copy(update={"attempt": 0, "status": "wash_out", "started_ms": other.started_ms - 1})
+    assert "is not where the order of the starts has one" in told(*ran, invented)
+    moved = ran[0].model_copy(update={"started_ms": attempts[-1].started_ms + 1})
+    assert "is not where the order of the starts has one" in told(moved, *ran[1:])
+    crashed = ran[0].model_copy(update={"status": "crashed"})
+    assert "is no wash-out that the suite declares" in told(crashed, *ran[1:])
+    plain = plan.model_copy(update={"suite": plan.suite.model_copy(update={"wash_out": False})})
+    assert "is no wash-out that the suite declares" in told(*ran, plan=plain)
+
+
+def test_a_wash_out_that_fails_is_a_warning_about_its_seed(tmp_path: Path) -> None:
+    """A program that fails when it is started for the first time."""
+    (tmp_path / "train.py").write_text(
+        "import pathlib, sys, time\n"
+        f"seen = pathlib.Path({str(tmp_path / 'seen')!r})\n"
+        "if not seen.exists():\n    seen.touch()\n    sys.exit('no room')\n"
+        "time.sleep(0.05)\nprint('epoch 1 loss', 1 + float(sys.argv[1]) % 97 / 1000)\n")
+    (tmp_path / "suite.yaml").write_text("""\
+suite: failing
+seeds: 2
+wash_out: true
+trial:
+  engine: {kind: program, run: [python, train.py, "{seed}", "{way}"]}
+  evaluation: {pattern: 'epoch (?P<epoch>\\d+) loss (?P<value>\\S+)', metric: loss, direction: lower}
+  stop: {target: 2.0}
+  timeout_seconds: 60
+  parameters: {way: 1}
+matrix: {parameters.way: [1, 2]}
+""")
+    process = start_repro(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    out, error = process.communicate(timeout=120)
+    assert process.returncode == 0, out + error
+    assert "warning: the unmeasured trial before this one failed" in error
+    found = read_record(tmp_path / "run")
+    assert [item.kind for item in found.incidents] == ["wash_out"] and {item.status for item in found.results} == {"ok"}
+    assert "Wash-out failed" in (tmp_path / "run" / "report" / "report.html").read_text()
     washed(tmp_path, "verify", "run")
 
 

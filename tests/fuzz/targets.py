@@ -33,9 +33,9 @@ from repro.core.errors import ReproError
 from repro.core.machine import Machine
 from repro.record.folder import index as record_index
 from repro.record.folder.resume import plan_differences, trials_to_run
-from repro.record.folder.store import read_record
+from repro.record.folder.store import Record, read_record
 from repro.suite.file import bundled, read_suite
-from repro.suite.planning.plan import estimate, make_plan
+from repro.suite.planning.plan import Plan, estimate, make_plan
 from tests.fuzz.mutations import ENDINGS, Mutator, archive, in_file, lines, raw, rows_of_json, text_or, tree, yaml_tree
 from tests.fuzz.published_inputs import (
     _curve,
@@ -260,7 +260,7 @@ def _read(data: bytes, folder: Path) -> None:
             lambda: trials_to_run(record, True),
             lambda: plan_differences(record.plan, MACHINE),
             lambda: [record.next_attempt(trial.trial_id) for trial in record.plan.trials()],
-            lambda: reduce_plan(record.plan, choose_trials(record, "1", Wanted(undecided=True))[0], MACHINE, 0),
+            lambda: _reduced(record),
         ]
         for call in calls:
             _tolerant(call)
@@ -282,6 +282,11 @@ def _merged(data: bytes, folder: Path) -> None:
     shutil.rmtree(folder / "merged", ignore_errors=True)
     with _Changed(data, folder) as root:
         sections([folder / "same", root], folder / "merged")
+
+
+def _reduced(record: Record) -> Plan:
+    chosen, terms = choose_trials(record, "1", Wanted(undecided=True))
+    return reduce_plan(record.plan, chosen, MACHINE, 0, terms)
 
 
 # ---- bundles
@@ -309,7 +314,7 @@ def _bundle(data: bytes, folder: Path) -> None:
     with open_record(path) as root:
         assert all(item.resolve().is_relative_to(root.resolve()) for item in root.rglob("*"))
         record = read_record(root)
-        _tolerant(lambda: reduce_plan(record.plan, choose_trials(record, "1", Wanted(undecided=True))[0], MACHINE, 0))
+        _tolerant(lambda: _reduced(record))
 
 
 FILES = in_file(ENDINGS)

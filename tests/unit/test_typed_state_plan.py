@@ -25,6 +25,7 @@ from repro.suite.kinds.kinds import KINDS
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial
 from repro.suite.planning.plan import Plan, make_plan
+from repro.suite.planning.terms import Terms
 from tests.plans import planned
 from tests.records import SUITE, Course, make_record
 
@@ -49,7 +50,8 @@ def reworded(plan: Plan) -> Plan:
 
 
 def test_the_kind_of_a_plan_decides(plan: Plan) -> None:
-    part = reduce_plan(plan, [(cell.cell_id, 0) for cell in plan.cells], MACHINE, 0)
+    part = reduce_plan(plan, [(cell.cell_id, 0) for cell in plan.cells], MACHINE, 0,
+                       Terms(pairs=1, margin=0.05))
     twins = twin_plan(plan, plan.cells[:2], 6, 1)
     assert [item.kind for item in (plan, part, twins)] == ["suite", "reproduction", "calibration"]
     assert [reworded(item).kind for item in (plan, part, twins)] == ["suite", "reproduction", "calibration"]

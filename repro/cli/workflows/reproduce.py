@@ -10,28 +10,30 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from repro.bundle.claim import Claimed, Terms, claims_of, is_bitwise, measured, settled_terms
+from repro.bundle.claim import claims_of, is_bitwise, measured
+from repro.bundle.declared import chance_words, settled_terms
 from repro.bundle.judge import Reproduction, judge
 from repro.bundle.source import open_record
 from repro.bundle.verify import verify
 from repro.cli.terminal import command, say
 from repro.cli.workflows.run import execute
-from repro.compare.evidence.repeated import repeated_cells
+from repro.compare.runs.asked import asked_words
 from repro.core.errors import Exit, OutputError, RecordModified, UsageError, nearest
 from repro.core.files import read_bounded, write_json, write_model
-from repro.core.frozen import Frozen
 from repro.core.machine import Machine, detect
 from repro.core.random_streams import fresh_seed
 from repro.record.folder.limits import check_size
 from repro.record.folder.resume import reopen
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.folder.stored_code import allow_code_of, classes_from_files
+from repro.record.questions import earlier_answers, keep_answer
 from repro.runner.run import dated, prepare
 from repro.stats.interval import from_log
 from repro.suite.metrics import METRICS
 from repro.suite.model import MOST_SEEDS
 from repro.suite.planning.consent import permissions, require_allowed, require_code
 from repro.suite.planning.plan import Plan, planned_order
+from repro.suite.planning.terms import Terms
 
 FILE = "reproduction.json"
 
@@ -110,21 +112,37 @@ def reproduce(
         else:
             require_allowed(str(source), first.plan.cells, allowed)
             wanted_trials, terms = choose_trials(first, trials, wanted)
-            plan = reduce_plan(first.plan, wanted_trials, detect(), fresh_seed())
+            plan = reduce_plan(first.plan, wanted_trials, detect(), fresh_seed(), terms)
             check_size(plan)
-            say(announced(first, plan, terms), err=True)
             folder = prepare(plan, _suite_text(first), out or dated(f"{plan.suite.suite}-reproduce"),
                              brought=first.folder.code)
-        origin = {"source": source.name, "identity": checked.identity, "of": figures_sha256(first),
-                  "declared": terms.model_dump()}
+        asked = AskedAgain(terms.record, plan)
+        say(announced(first, plan, terms, asked.before), err=True)
+        origin = {"source": source.name, "identity": checked.identity, "of": terms.record}
         write_json(folder.root / FILE, {**origin, "answer": None})  # a running reproduction has no answer yet
+        asked.keep("not finished", folder)
         on = command(f"reproduce {quote(str(source))} --resume {quote(str(folder.root))}"
                      f"{permissions(first.plan.cells)}")
         second = execute(plan, folder, kept="nothing is judged; completed trials are kept",
                          next_step=f"resume with: {on}", force=force, is_settled=_Looks(first, folder, terms).end_at)
         found = judge(first, second, _chosen(second.plan), terms)
+        found = replace(found, warnings=(*found.warnings, *([asked.before] if asked.before else [])))
+    asked.keep(found.answer, folder)
     write_json(folder.root / FILE, {**origin, **found.as_json()})
     return Reproduced(found, str(source), checked.identity, folder.root)
+
+
+class AskedAgain:
+    """How often this machine reproduced a record: who repeats that until it says "reproduced" errs more often."""
+
+    def __init__(self, record: str, plan: Plan) -> None:
+        self._question = hashlib.sha256(f"reproduction of {record}".encode()).hexdigest()
+        self._plan = plan
+        self.before = asked_words("reproduction of this record", earlier_answers(self._question, plan))
+
+    def keep(self, answer: str, folder: RunFolder) -> None:
+        """Keep the answer; "not finished" also counts, until there is another."""
+        keep_answer(self._question, self._plan, folder.root, answer)
 
 
 def _chosen(plan: Plan) -> list[tuple[str, int]]:
@@ -154,20 +172,6 @@ class _Looks:
         return True
 
 
-def require_trainings(record: Record, claims: Sequence[Claimed]) -> None:
-    """Refuse to reproduce a figure that training alone decides from a record of one training repeated.
-
-    Raises:
-        UsageError: a cell of a claim has only one training.
-    """
-    once = {item.cell_id: item for item in repeated_cells(record) if item.trainings == 1}
-    for claim in claims:
-        spec = METRICS[claim.metric]
-        if spec.by_training and (item := next((once[name] for name in claim.cells if name in once), None)):
-            raise UsageError(f"this is a record of one training repeated ({item.short}), so its {spec.noun} "
-                             "cannot be reproduced; in a new run let every trial train with its own seed")
-
-
 def figures_sha256(record: Record) -> str:
     """Return a hash over the times and figures of the trials, which identifies an execution as a run or a bundle."""
     starts = [[item.trial_id, item.attempt, item.started_ms] for item in record.attempts]
@@ -184,30 +188,12 @@ def reopen_reproduction(root: Path, first: Record) -> tuple[RunFolder, Plan, Ter
         UsageError: it is no reproduction of this record.
     """
     folder, plan = reopen(root)
-    found = _begun(root)
-    same = plan.kind == "reproduction" and plan.digest == first.plan.digest and \
-        found is not None and found.of == figures_sha256(first)
-    if found is None or not same:
+    terms = plan.terms
+    if terms is None or terms.record != figures_sha256(first) or plan.digest != first.plan.digest:
         raise UsageError(f"{root}: is not a reproduction of this record; to start one, omit --resume")
     trials = sorted((plan.cells[index].cell_id, repeat) for index, repeat in plan.order)
-    reduce_plan(first.plan, trials, detect(), 0)  # raises, before any write, if this machine cannot
-    return folder, plan, found.declared
-
-
-class _Begun(Frozen):
-    """The part of a reproduction's file that is written before it runs."""
-
-    of: str
-    declared: Terms
-
-
-def _begun(root: Path) -> _Begun | None:
-    """Return the execution that a reproduction started from, and its terms; None if its folder does not hold them."""
-    try:
-        found = json.loads(read_bounded(root / FILE))
-        return _Begun.model_validate({name: found[name] for name in _Begun.model_fields})
-    except (OutputError, ValueError, RecursionError, TypeError, KeyError):
-        return None
+    reduce_plan(first.plan, trials, detect(), 0, terms)  # raises, before any write, if this machine cannot
+    return folder, plan, terms
 
 
 def choose_trials(record: Record, trials: str | None, wanted: Wanted = Wanted()
@@ -223,13 +209,18 @@ def choose_trials(record: Record, trials: str | None, wanted: Wanted = Wanted()
     have = {(item.cell_id, item.repeat): item.trial_id for item in record.results}
     if not have:
         raise UsageError("the record holds no result to reproduce")
+    if not (wanted.margin is None or 0 < wanted.margin <= 1) or not 0 <= wanted.interaction <= 1:
+        raise UsageError("--margin must be above 0 and at most 1, --interaction from 0 to 1")  # nan is neither
     ids = _by_id(have, trials) if trials is not None and not trials.strip().isdecimal() else None
     kept = [cell.cell_id for cell in record.plan.cells if ids is None or cell.cell_id in {name for name, _ in ids}]
     claims = claims_of(record.plan, kept)
-    require_trainings(record, claims)
-    count = len({repeat for _, repeat in ids}) if ids is not None else _count(trials)
+    count = _count(trials) if ids is None else min((
+        len(set[int].intersection(*({repeat for name, repeat in ids if name == cell} for cell in claim.cells)))
+        for claim in claims), default=len(ids))
+    if count == 0:
+        raise UsageError("--trials: these trials leave no seed in both cells of a claim")
     terms = settled_terms(record, claims, count, wanted.margin, wanted.interaction, undecided=wanted.undecided,
-                          until_settled=wanted.until_settled)
+                          until_settled=wanted.until_settled).model_copy(update={"record": figures_sha256(record)})
     by_bits = [key for key in have if is_bitwise(record.plan, key[0]) and (count is None or key[1] < count)]
     if wanted.until_settled and (ids is not None or by_bits):
         raise UsageError("--until-settled: " + ("cells that are judged by their hashes have no looks" if by_bits else
@@ -252,6 +243,8 @@ def _count(trials: str | None) -> int | None:
 def _by_id(have: Mapping[tuple[str, int], str], trials: str) -> list[tuple[str, int]]:
     by_id = {trial_id: key for key, trial_id in have.items()}
     wanted = [part.strip() for part in trials.split(",") if part.strip()]
+    if not wanted:
+        raise UsageError("--trials: names no trial; give a number of pairs, or ids with commas")
     if unknown := next((part for part in wanted if part not in by_id), None):
         known = nearest(unknown, list(by_id)) if len(by_id) <= 12 else \
             f" among {len(by_id)}, for example {next(iter(by_id))}"
@@ -259,29 +252,41 @@ def _by_id(have: Mapping[tuple[str, int], str], trials: str) -> list[tuple[str, 
     return [by_id[part] for part in dict.fromkeys(wanted)]
 
 
-def announced(record: Record, plan: Plan, terms: Terms) -> str:
-    """Return what the second execution is judged by, and which answers are within reach, before it runs."""
+def announced(record: Record, plan: Plan, terms: Terms, before: str = "") -> str:
+    """Return what the second execution is judged by, and which answers are within reach, before it runs.
+
+    Args:
+        before: that this record was reproduced before.
+    """
     claims = claims_of(record.plan, [cell.cell_id for cell in plan.cells])
     if not claims:
         return "judged by hashes: weights and evaluations bit for bit"
-    lines = []
+    lines, coarse = [], ""
     for claim in claims:
-        mean = measured(record, claim).mean
-        was = "" if mean is None else f", {from_log(mean.value):.4g} in the record ({mean.figures} {claim.unit})"
+        found = measured(record, claim)
+        was = f", {from_log(found.mean.value):.4g} in the record ({claim.counted(found.n)})" if found.mean else ""
         lines.append(f"judged: {METRICS[claim.metric].noun} of {claim.label}{was}")
+        coarse = coarse or found.too_coarse(terms.margin)
     reached = "with a probability that the record does not tell" if terms.power is None else \
-        f"with {'at least ' if terms.looks else ''}{100 * terms.power:.0f} % probability"
+        f"with {'at least ' if terms.looks and terms.power else ''}{chance_words(terms.power)} probability"
+    if coarse and terms.power:
+        reached += f", if all trials end with the weights of the record, because {coarse}"
     looks = f", judged at {terms.look_words} until there is an answer" if terms.looks else ""
-    lines.append(f"{terms.pairs} new {claims[0].unit}{looks}, margin {100 * terms.margin:g} %: an unchanged claim is "
-                 f"found to be reproduced {reached}; the error of \"reproduced\" at a change of the margin, and of "
-                 "\"not reproduced\" without a change, is at most 5 % each")
-    return "\n".join(lines)
+    lines.append(f"{claims[0].counted(terms.pairs, 'new')}{looks}, margin {100 * terms.margin:g} %: an unchanged "
+                 f"claim is found to be reproduced {reached}")
+    lines.append("over all records, \"reproduced\" at a change of the margin and \"not reproduced\" without a change "
+                 "err in at most 5 % each, if the interaction of session and cell has a standard deviation of at most "
+                 f"{100 * terms.interaction:g} % (--interaction)")
+    return "\n".join([*lines, *([before] if before else [])])
 
 
-def reduce_plan(plan: Plan, chosen: Sequence[tuple[str, int]], machine: Machine, order_seed: int) -> Plan:
+def reduce_plan(
+    plan: Plan, chosen: Sequence[tuple[str, int]], machine: Machine, order_seed: int, terms: Terms
+) -> Plan:
     """Return the plan of the record with the chosen trials only, its cells as written.
 
     Args:
+        terms: declared for them.
         order_seed: for an order of its own: what only the order caused must not be reproduced with it.
 
     Raises:
@@ -298,8 +303,9 @@ def reduce_plan(plan: Plan, chosen: Sequence[tuple[str, int]], machine: Machine,
     order = tuple((places[cell_id], repeat) for cell_id, repeat in chosen)
     note = f"a reproduction: {len(order)} trials for the claims of a record of {len(plan.order)}"
     found = plan.model_copy(update={
-        "kind": "reproduction", "base": "", "cells": cells, "order": order, "notes": (*plan.notes, note),
-        "cores": machine.cores, "device_count": machine.device_count, "order_seed": order_seed,
+        "kind": "reproduction", "terms": terms, "base": "", "cells": cells, "order": order,
+        "notes": (*plan.notes, note), "cores": machine.cores, "device_count": machine.device_count,
+        "order_seed": order_seed,
     })
     return found.model_copy(update={"order": tuple(planned_order(found))})
 

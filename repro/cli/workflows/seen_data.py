@@ -8,8 +8,9 @@ from pathlib import Path
 from repro.core.errors import OutputError, UsageError
 from repro.core.files import read_bounded
 from repro.record.folder.store import TUNING
+from repro.record.questions import answered
 from repro.suite.planning.plan import Plan
-from repro.suite.planning.question import Seen, seen_by
+from repro.suite.planning.question import Seen, question_of, seen_by, stop_of
 
 LATEST = 200
 """Runs that are looked at, the latest first: a suite that states its master seed repeats its last run."""
@@ -30,20 +31,31 @@ def refuse_same_data(plan: Plan, runs: Path, stated: bool = True) -> None:
 
 
 def seen_data(plan: Plan, runs: Path, stated: bool = True) -> str:
-    """Return the same as text; "" if no run is known. The plan of a tuning is compared with tunings."""
+    """Return the same as text; "" if no run is known. The plan of a tuning is compared with tunings.
+
+    Runs in other folders are known by the user's record of questions: of these only another target refuses.
+    """
     below = f"{TUNING}/" if plan.kind == "tuning" else ""
     earlier = sorted((path for path in runs.glob("*") if (path / f"{below}plan.json").is_file()),
                      key=lambda path: path.name[-15:], reverse=True)[:LATEST]
     found = ((path, _seen_by(path / f"{below}plan.json", plan)) for path in earlier)
-    return next((text for path, seen in found if (text := seen_words(plan, str(path), seen, stated))), "")
+    here = next((text for path, seen in found if (text := seen_words(plan, str(path), seen, stated))), "")
+    return here or ("" if below else _seen_elsewhere(plan, stated))
+
+
+def _seen_elsewhere(plan: Plan, stated: bool) -> str:
+    stop = stop_of(plan)
+    lines = (line for line in answered(question_of(plan)) if line.master_seed == plan.master_seed)
+    other = next((line for line in lines if line.stop not in ("", stop)), None)
+    return seen_words(plan, f"the run {other.run!r} of this machine", "other target", stated) if other else ""
 
 
 def seen_words(plan: Plan, run: str, seen: Seen, stated: bool) -> str:
     """Return why a plan cannot run after a run with its data; "" if it can."""
     if seen == "other target":
-        return (f"{run}: is a run of the same cells of {plan.suite.suite!r} with master seed {plan.master_seed} and "
-                "another target: a target that is chosen after its data were seen has no error rate; leave out "
-                "master_seed and --master-seed, so that the run draws new data")
+        return (f"{run}: is a run of the same cells with master seed {plan.master_seed} and another target: a target "
+                "that is chosen after its data were seen has no error rate; leave out master_seed and --master-seed, "
+                "so that the run draws new data")
     if seen == "same" and stated:
         return (f"{run}: is a run of {plan.suite.suite!r} with master seed {plan.master_seed}, which the suite states: "
                 f"a run now would draw the same data again; for new data: --master-seed with another number, or no "

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from repro.record.folder.execution import Execution
-from repro.record.folder.ledger import Attempt
+from repro.record.folder.ledger import WASH_OUT, Attempt
 from repro.record.result.results import Result
 from repro.record.result.status import STARTED, meaning
 from repro.suite.planning.plan import Plan
@@ -111,6 +111,7 @@ def _starts(
 def _failures(results: Sequence[Result], starts: Sequence[Attempt]) -> tuple[dict[str, int], frozenset[str]]:
     """Return cell -> trials of which a start failed, and the cells in which one ran again."""
     final = {item.trial_id: item.attempt for item in results}
+    starts = [item for item in starts if item.attempt != WASH_OUT]
     failed = {item.trial_id: item.cell_id for item in starts if item.attempt <= final.get(item.trial_id, 0)
               and (meaning(item.status).reruns or (item.status == STARTED and item.attempt < final[item.trial_id]))}
     again = {item.cell_id for item in starts if item.trial_id in failed and item.attempt < final[item.trial_id]}

@@ -30,9 +30,11 @@ class Carry:
 
     parts: Mapping[int, float] = field(default_factory=dict)
     """Repeat -> part, -1 to 1; without repeats of which a trial's predecessor is unknown."""
+    washed: bool = False
+    """The suite declares `wash_out`."""
 
     @classmethod
-    def of(cls, candidate: str, baseline: str, before: Mapping[str, Mapping[int, str]]) -> Carry:
+    def of(cls, candidate: str, baseline: str, before: Mapping[str, Mapping[int, str]], washed: bool = False) -> Carry:
         """Return the parts of two cells.
 
         Args:
@@ -41,7 +43,7 @@ class Carry:
         side = {baseline: 0.5, candidate: -0.5}
         ours, theirs = before.get(candidate, {}), before.get(baseline, {})
         return cls({repeat: side.get(ours[repeat], 0.0) - side.get(theirs[repeat], 0.0)
-                    for repeat in ours if repeat in theirs})
+                    for repeat in ours if repeat in theirs}, washed)
 
     def estimate(self, pairs: Sequence[Pair], sign: float = 1.0) -> CarryOver | None:
         """Return the carry-over that the pairs show: least squares of log ratio = effect + part x carry-over.
@@ -66,7 +68,7 @@ class Carry:
         wide = t_quantile(0.5 + LEVEL / 2, len(known) - 2) * error
         return CarryOver(
             after_baseline=_estimate(sign * slope, wide / math.sqrt(spread)),
-            contained=from_log(slope * float(parts.mean())),
+            contained=from_log(slope * float(parts.mean())), washed=self.washed,
             ratio=_estimate(effect, wide * math.sqrt(1 / len(known) + float(parts.mean()) ** 2 / spread)))
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from repro import stats
 from repro.compare.evidence.blocks import Blocks, blocks_of
 from repro.compare.evidence.carry_over import Carry
+from repro.compare.qualifiers import Failures
 from repro.record.folder.execution import Execution
 from repro.record.result.results import Result, figure
 from repro.stats.interval import from_log
@@ -90,7 +91,7 @@ def doubts(plan: Plan, results: Sequence[Result], execution: Execution | None = 
     blocks = blocks_of(plan, results, execution)
     by_cell = _in_order(blocks.order)
     whole = _run_drift(by_cell, blocks.broken)
-    return Doubts(_cautions(plan, by_cell, whole), blocks, whole)
+    return Doubts(_cautions(plan, by_cell, whole), blocks, whole, plan.washes_out)
 
 
 def _cautions(plan: Plan, by_cell: Mapping[str, Sequence[_Placed]], whole: Drift | None) -> list[Caution]:
@@ -109,6 +110,8 @@ class Doubts:
     found: Sequence[Caution]
     blocks: Blocks
     drift: Drift | None = None
+    washed: bool = False
+    """The suite declares `wash_out`."""
 
     def refusals(self, candidate: str, baseline: str, spec: MetricSpec) -> tuple[str, ...]:
         """Return why these two cells get no verdict by this metric."""
@@ -117,8 +120,11 @@ class Doubts:
 
     def cautions(self, candidate: str, baseline: str) -> tuple[str, ...]:
         """Return the cautions about their verdict."""
-        return tuple(dict.fromkeys(item.text for cell_id in (None, candidate, baseline) for item in self.found
-                                   if item.cell_id == cell_id))
+        starts = self.failed_starts(candidate, baseline)
+        again = [f"{starts.words} ran again: which times are left may depend on what made the others fail"] \
+            if starts else []
+        return tuple(dict.fromkeys([*again, *(item.text for cell_id in (None, candidate, baseline)
+                                              for item in self.found if item.cell_id == cell_id)]))
 
     def apart(self, candidate: str, baseline: str) -> frozenset[int]:
         """Return the repeats whose two trials did not run in one block."""
@@ -126,7 +132,15 @@ class Doubts:
 
     def carry(self, candidate: str, baseline: str) -> Carry:
         """Return what the start before each trial of two cells could do to their ratios."""
-        return Carry.of(candidate, baseline, self.blocks.before)
+        return Carry.of(candidate, baseline, self.blocks.before, self.washed)
+
+    def failed_starts(self, candidate: str, baseline: str) -> Failures | None:
+        """Return the trials of two cells of which a start failed, if some ran again; None: none did."""
+        failed, ran = self.blocks.failed, self.blocks.numbers
+        if not self.blocks.again & {candidate, baseline}:
+            return None
+        return Failures(candidate=failed.get(candidate, 0), candidate_trials=len(ran.get(candidate, {})),
+                        baseline=failed.get(baseline, 0), baseline_trials=len(ran.get(baseline, {})), starts=True)
 
     def slots(self, candidate: str, baseline: str) -> Slots | None:
         """Return how far apart the trials of each pair of two cells ran, if the machine drifted."""

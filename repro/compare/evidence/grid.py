@@ -63,6 +63,17 @@ def grid_of(ours: CellTrials, theirs: CellTrials, spec: MetricSpec, paired: bool
     )
 
 
+def coarseness(sides: Sequence[CellTrials], spec: MetricSpec) -> float:
+    """Return how far evaluations are apart at the target, relative, over all trials with the metric; infinite if that
+    is unknown or a first evaluation hit; 0 for a metric that no evaluation limits."""
+    if not spec.to_target:
+        return 0.0
+    spans = [span_of(side.results[repeat], spec, value) for side in sides for repeat, value in side.values.items()]
+    known = [span for span in spans if span is not None]
+    share = stats.or_none(lambda: stats.bracket_bias(known)) if len(known) == len(spans) else None
+    return math.inf if share is None else share
+
+
 def span_of(result: Observed, spec: MetricSpec, value: float) -> Span | None:
     """Return between which values of the metric a trial crossed its target; None without a bracket.
 

@@ -101,14 +101,19 @@ def repeated_cells(record: Record) -> tuple[Repeated, ...]:
 
 def one_of_each(ours: CellTrials, theirs: CellTrials, paired: bool) -> tuple[CellTrials, CellTrials]:
     """Return one trial of each training; of pairs those with a new training on both sides."""
-    first, second = (_by_repeat(side) for side in (ours, theirs))
     if not paired:
-        return ours.only(set(first.values())), theirs.only(set(second.values()))
+        return of_trainings(ours), of_trainings(theirs)
+    first, second = (_by_repeat(side) for side in (ours, theirs))
     kept: dict[int, tuple[int, int]] = {}
     for repeat in sorted(first.keys() & second.keys()):
         if all(first[repeat] != one and second[repeat] != other for one, other in kept.values()):
             kept[repeat] = first[repeat], second[repeat]
     return ours.only(kept), theirs.only(kept)
+
+
+def of_trainings(side: CellTrials) -> CellTrials:
+    """Return one trial of each training of one cell."""
+    return side.only(set(_by_repeat(side).values()))
 
 
 def _by_repeat(side: CellTrials) -> dict[int, int]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import platform
-import time
 from collections.abc import Sequence
 
 from repro.compare.figures import DECIDED, AdviceKind, Comparison
 from repro.compare.verdict.family import ALPHA
 from repro.record.folder.store import Record
-from repro.record.questions import Answered, earlier_answers, keep_answer
+from repro.record.questions import earlier_answers, keep_answer
 from repro.suite.planning.plan import Plan
 from repro.suite.planning.question import question_of
 
@@ -20,26 +18,32 @@ ORDINALS = {2: "second", 3: "third", 4: "fourth", 5: "fifth", 6: "sixth"}
 
 def asked_before(plan: Plan) -> str:
     """Return `third run of this question on this machine ...`; "" for the first, and for runs without verdicts."""
-    answers = earlier_answers(question_of(plan)) if _asks(plan) else ()
+    return asked_words("run of this question", earlier_answers(question_of(plan), plan)) if _asks(plan) else ""
+
+
+def asked_words(what: str, answers: Sequence[str]) -> str:
+    """Return how many times `what` was asked before, and what all times err in together; "" for the first."""
     if not answers:
         return ""
     count = len(answers) + 1
     spent = f"{1 - (1 - ALPHA) ** count:.0%}".replace("%", " %")
-    return (f"{ORDINALS.get(count, f'{count}th')} run of this question on this machine; together they spend up to "
+    return (f"{ORDINALS.get(count, f'{count}th')} {what} on this machine; together they spend up to "
             f"{spent}; earlier answers: {', '.join(answers[-3:])}")
 
 
 def keep_answers(record: Record, found: Sequence[Comparison]) -> None:
-    """Keep the answer of a run for the next one, if its question was tested: the declared contrast, else all."""
+    """Keep the answer of a run for the next one, if its question was tested: the declared contrast, else all.
+
+    A run that was interrupted has been looked at: who leaves such runs when they do not look well chooses among more
+    runs than have ended, so it counts as one that has not finished.
+    """
     chosen = [item for item in found if item.primary] or found
     tested = [item for item in chosen if _is_tested(item)]
-    if not tested or not _asks(record.plan):
+    begun = any(item.advice is not None and item.advice.kind == "missing_pairs" and item.pairs for item in chosen)
+    if not (tested or begun) or not _asks(record.plan):
         return
-    plan = record.plan
-    keep_answer(Answered(
-        question=question_of(plan), machine=platform.node(), run=record.folder.root.resolve().name,
-        master_seed=plan.master_seed, order_seed=plan.order_seed,
-        answer=" and ".join(dict.fromkeys(item.verdict for item in tested)), at_ms=round(time.time() * 1e3)))
+    answer = " and ".join(dict.fromkeys(item.verdict for item in tested)) or "not finished"
+    keep_answer(question_of(record.plan), record.plan, record.folder.root, answer)
 
 
 def _asks(plan: Plan) -> bool:

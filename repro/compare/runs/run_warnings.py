@@ -23,7 +23,7 @@ TITLES = {
     "clock": "Clock", "lost": "Result lost", "rerun": "Started again", "stopped": "Stopped", "budget": "Budget spent",
     "calibration": "Calibration", "checkpoint": "Checkpoint skipped", "throttled": "Throttled", "energy": "Energy",
     "edited": "Plug-in edited", "nodes": "Nodes", "waited": "Waited",
-    "asked": "Asked before",
+    "asked": "Asked before", "wash_out": "Wash-out failed",
 }
 """Kind of an incident -> its title."""
 CONSEQUENCES = {
@@ -32,6 +32,7 @@ CONSEQUENCES = {
     "lock": "no figure is affected", "waited": "no figure is affected",
     "clock": "durations come from the monotonic clock and are correct; dates may be wrong",
     "throttled": "the ratios of these seeds may be wrong", "rerun": "the first attempt that ended counts",
+    "wash_out": "the ratio of this seed may hold what ran before its block",
     "energy": "times are not affected", "edited": "trials of one cell may have run different code: run the suite again",
 }
 """Kind of an incident -> what it means for the figures, where that follows from the kind alone."""

@@ -27,10 +27,11 @@ def why_different(item: Evidence, share: FamilyShare, word: str) -> str:
     if not item.asked.paired:
         why = f"the 95 % interval of the unpaired ratio excludes 1, {p_words(item, share)}; {item.ours.n} trials " \
               f"against {item.theirs.n}"
-        return why + _small(item)
+        return why + _small(item) + _slow_unseen(item)
     start = "every pair has the same ratio, so there is no spread and no interval" if item.interval is None \
         else f"{_interval_name(item)} excludes 1"
-    return f"{start}, {p_words(item, share)}; {item.agreeing} of {item.n} pairs were {word}{_small(item)}"
+    return f"{start}, {p_words(item, share)}; {item.agreeing} of {item.n} pairs were {word}{_small(item)}" \
+           f"{_slow_unseen(item)}"
 
 
 def _small(item: Evidence) -> str:
@@ -73,6 +74,11 @@ def why_same(item: Evidence, share: FamilyShare) -> str:
     return (f"the {100 * inside.level:.3g} % interval {inside.low:.3f} to {inside.high:.3f}{what}, that of two "
             f"one-sided tests, is inside the margin of {_margin(item)} declared beforehand (p = {p:.3g}{holm})"
             f"{_unseen(item)}")
+
+
+def _slow_unseen(item: Evidence) -> str:
+    """Return the same of a speed, which a few slow trials can turn round."""
+    return _unseen(item) if item.asked.scale.speed else ""
 
 
 def _unseen(item: Evidence) -> str:

@@ -36,7 +36,7 @@ class Attempt(Frozen):
     trial_id: str
     cell_id: str
     repeat: int
-    attempt: int
+    attempt: int = Field(ge=0)
     started_ms: float = Field(ge=0, le=LATEST_MS)
     seconds: float
     status: str
@@ -62,7 +62,7 @@ class Attempt(Frozen):
 
 IncidentKind = Literal["resumed", "difference", "lock", "lost", "machine", "clock", "throttled", "energy", "rerun",
                        "stopped", "budget", "calibration", "checkpoint", "edited",
-                       "nodes", "waited", "asked"]
+                       "nodes", "waited", "asked", "wash_out"]
 
 
 class Incident(Frozen):

@@ -29,6 +29,7 @@ from repro.suite.model import METHOD, Suite, Trial
 from repro.suite.planning.cell import Cell, Skipped
 from repro.suite.planning.designs import check_designs, lost_design, planned_design, without_primary
 from repro.suite.planning.matrix import describe_plugins, expand_matrix, setting_notes
+from repro.suite.planning.terms import Terms
 from repro.suite.recorded import RecordedPlugin, StandIn, reading
 
 
@@ -76,6 +77,8 @@ class Plan(Formatted):
     kind: PlanKind = "suite"
     """suite: all that a suite expands to. tuning: the same of a suite with `tune`, whose trials are not scored.
     reproduction: chosen trials of another record, run again. calibration: cells of a suite against themselves."""
+    terms: Terms | None = None
+    """Of a reproduction: what was declared before it ran."""
 
     @model_validator(mode="wrap")
     @classmethod

@@ -54,6 +54,12 @@ def question_of(plan: Plan) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
+def stop_of(plan: Plan) -> str:
+    """Return the sha256 of the targets and rules to stop of all its cells."""
+    rules = sorted(rule for rules in stops_by_settings(_cells(plan)).values() for rule in rules)
+    return hashlib.sha256(json.dumps(rules).encode()).hexdigest()
+
+
 def _cells(plan: Plan) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = plan.model_dump(mode="json", by_alias=True, include={"cells"})["cells"]
     return found

@@ -94,8 +94,9 @@ def test_names_and_facts_are_those_of_the_package(record: Record, place: Path) -
 
 
 def test_a_run_is_refused_in_one_line(record: Record) -> None:
+    chosen, terms = choose_trials(record, "1", Wanted(undecided=True))
     with pytest.raises(UsageError, match=r"workload 'letters' is not installed here .*letters 1\.0"):
-        reduce_plan(record.plan, choose_trials(record, "1", Wanted(undecided=True))[0], Machine("cpu", 0, 2), 1)
+        reduce_plan(record.plan, chosen, Machine("cpu", 0, 2), 1, terms)
     with pytest.raises(UsageError, match="can be read, verified and compared, but not run"):
         preflight.check(record.plan, Machine("cpu", 0, 2), record.folder, Options())
     with pytest.raises(UsageError, match="is not installed here"):

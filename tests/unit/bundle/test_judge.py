@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from repro.bundle.claim import Found, Terms, shift_between
+from repro.bundle.claim import Found, shift_between
 from repro.bundle.difference import between_executions, diff_records, differences
 from repro.bundle.judge import Reproduction, judge
 from repro.cli.workflows.reproduce import Wanted, announced, choose_trials, reduce_plan
@@ -21,6 +21,7 @@ from repro.record.result.results import Result
 from repro.stats.replication import MeanLog, mean_log
 from repro.suite.model import Trial
 from repro.suite.planning.plan import planned_order
+from repro.suite.planning.terms import Terms
 from tests.plans import suite
 from tests.records import Course, make_record, sample_environment
 
@@ -151,16 +152,17 @@ def test_what_is_announced_before_the_trials_run(tmp_path: Path) -> None:
     chosen, terms = choose_trials(record, None, Wanted(margin=margin))
     assert (terms.pairs, len(chosen)) == (7, 14) and (terms.power or 0) >= 0.8
     assert (choose_trials(record, None, Wanted(undecided=True))[1].power or 0) < 0.8
-    plan = reduce_plan(record.plan, chosen, Machine("cpu", 0, 2), 0)
+    plan = reduce_plan(record.plan, chosen, Machine("cpu", 0, 2), 0, terms)
     said = announced(record, plan, terms)
-    assert "judged: time to the target of" in said and "is at most 5 % each" in said
+    assert "judged: time to the target of" in said and "err in at most 5 % each" in said
+    assert "7 new pairs" in said and "deviation of at most 0 % (--interaction)" in said
 
 
 def test_pairs_beyond_those_of_the_record_have_new_seeds(tmp_path: Path) -> None:
     record = run(tmp_path / "a")
     chosen, terms = choose_trials(record, "14", Wanted(margin=0.1))
     assert terms.pairs == 14 and {repeat for _, repeat in chosen} == set(range(14))
-    plan = reduce_plan(record.plan, chosen, Machine("cpu", 0, 2), 0)
+    plan = reduce_plan(record.plan, chosen, Machine("cpu", 0, 2), 0, terms)
     assert len({trial.trial_id for trial in plan.trials()}) == 28
 
 
@@ -190,6 +192,103 @@ def test_a_record_that_stopped_early_enters_with_its_corrected_mean() -> None:
     assert uncorrected is not None and corrected is not None
     assert (round(uncorrected.value, 3), round(corrected.value, 3)) == (-0.02, 0.0)
     assert corrected.error > uncorrected.error
+
+
+def without_weights(record: Record) -> Record:
+    """As a program's trials are: none ends with a hash of its weights."""
+    return replace(record, results=tuple(item.model_copy(update={"hashes": {
+        name: value for name, value in item.hashes.items() if name != "final_weights"}}) for item in record.results))
+
+
+def test_a_record_of_four_pairs_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    record = run(tmp_path / "a", text=TWO.replace("seeds: 10", "seeds: 4"))
+    with pytest.raises(UsageError, match=r"has 4 pairs of .* needs at least 5 in both"):
+        choose_trials(record, "10", Wanted(margin=0.5))
+    assert choose_trials(record, "10", Wanted(margin=0.5, undecided=True))[1].power == 0
+    assert choose_trials(run(tmp_path / "b"), "1", Wanted(undecided=True))[1].power == 0
+
+
+def test_evaluations_too_far_apart_are_named_before_anything_runs(tmp_path: Path) -> None:
+    """Of trials whose weights are hashed the answer may still come; of a program's it cannot."""
+    record = run(tmp_path / "a", noise=1e-3)
+    chosen, terms = choose_trials(record, None)
+    said = announced(record, reduce_plan(record.plan, chosen, Machine("cpu", 0, 2), 0, terms), terms)
+    assert "if all trials end with the weights of the record, because evaluations are" in said
+    with pytest.raises(UsageError, match="apart at the target, too far to resolve this margin") as told:
+        choose_trials(without_weights(record), None)
+    margin = float(str(told.value).partition("--margin ")[2].partition(";")[0])
+    assert (choose_trials(without_weights(record), None, Wanted(margin=margin))[1].power or 0) >= 0.8
+    with pytest.raises(UsageError, match="apart at the target"):
+        choose_trials(without_weights(run(tmp_path / "b", text=ONE)), None)
+
+
+def test_copies_of_two_trainings_are_two_trainings(tmp_path: Path) -> None:
+    """Ten trials of one cell, of which nine are one training: no answer about its samples or quality."""
+    record = run(tmp_path / "a", text=ONE)
+    curves = {0: record.results[0].curve, 1: record.results[1].curve}
+    twice = replace(record, results=tuple(item.model_copy(update={
+        "curve": tuple(point.model_copy(update={"value": point.value + 1e-5 * min(item.repeat, 1)})
+                       for point in curves[0]),
+        "hashes": {**item.hashes, "final_weights": str(min(item.repeat, 1)), "init_weights": "same"}})
+        for item in record.results))
+    with pytest.raises(UsageError, match="has 2 trials of"):
+        choose_trials(twice, None, Wanted(margin=0.5))
+
+
+def test_one_cell_that_misses_its_target_is_not_reproduced(tmp_path: Path) -> None:
+    one = run(tmp_path / "a", text=ONE)
+    missed = make_record(tmp_path / "b", ONE.replace("LEVEL", "seeded"), lambda trial: Course(hits_at=None))
+    found = answer(one, missed)
+    assert found.answer == "not reproduced" and "Fisher's exact test" in found.text()
+    crashed = make_record(tmp_path / "c", ONE.replace("LEVEL", "seeded"), lambda trial: Course(crash=True))
+    assert answer(one, crashed).answer == "inconclusive"
+
+
+def test_fewer_pairs_are_compared_with_the_same_seeds_of_the_record(tmp_path: Path) -> None:
+    first, second = run(tmp_path / "a", noise=0.05, seed=1), run(tmp_path / "b", noise=1e-4, seed=2)
+    found = answer(first, second, "5", TERMS.model_copy(update={"pairs": 5})).claims[0]
+    assert found.change is not None
+    shown = float(found.because.partition("against ")[2].split()[0])
+    again = float(found.because.split()[1])
+    assert again / shown == pytest.approx(found.change.ratio, rel=1e-3)
+    assert "(the same seeds; the record's" in found.because and "(10 pairs))" in found.because
+
+
+@pytest.mark.parametrize("wanted", [Wanted(margin=float("nan")), Wanted(interaction=float("nan"))])
+def test_terms_that_are_no_numbers_are_refused(tmp_path: Path, wanted: Wanted) -> None:
+    with pytest.raises(UsageError, match="--margin must be above 0"):
+        choose_trials(run(tmp_path / "a"), None, wanted)
+
+
+# ---- what "reproduced" does not say
+
+
+def test_a_difference_that_the_new_run_does_not_find_is_named_beside_reproduced(tmp_path: Path) -> None:
+    """An effect of 1 % that the record shows and the new run alone does not: within the margin, but not found again."""
+    first, second = run(tmp_path / "a", 1.01, noise=0.002, seed=1), run(tmp_path / "b", 1.0, noise=0.01, seed=2)
+    found = answer(first, second)
+    assert found.answer == "reproduced", found.text()
+    claim = found.claims[0]
+    assert claim.alone is not None and claim.alone.record.verdict == "slower"
+    assert "alone: the record slower, 1.0" in found.text() and "; the new run " in found.text()
+    last = found.text().splitlines()[-1]
+    assert "that the candidate is slower was not found again" in last
+    assert "the whole effect of the record is smaller than the margin" in last
+    assert "an interaction of session and cell of 0 % assumed" in last
+    large = answer(run(tmp_path / "c", seed=1), run(tmp_path / "d", seed=2))
+    assert large.claims[0].limits == () and "alone: the record slower" in large.text()
+
+
+def test_records_that_may_have_been_chosen_for_their_verdict_are_a_caution(tmp_path: Path) -> None:
+    first = run(tmp_path / "a", 1.008, noise=0.01, seed=3)
+    p = answer(first, first).claims[0].alone
+    assert p is not None and p.record.p is not None and 0.01 < p.record.p <= 0.05, p
+    assert "just significant (p = 0.0" in answer(first, run(tmp_path / "b", 1.0, seed=3)).text()
+    clear = run(tmp_path / "c", seed=1)
+    assert "just significant" not in answer(clear, run(tmp_path / "d", seed=2)).text()
+    low = TERMS.model_copy(update={"power": 0.3})
+    said = judge(clear, run(tmp_path / "e", 1.95, seed=2), choose_trials(clear, None)[0], low).text()
+    assert "to be found with 30 % only" in said
 
 
 # ---- bit for bit
@@ -308,9 +407,15 @@ def test_chosen_by_number_by_id_and_never_by_result(tmp_path: Path) -> None:
     assert {name for name, _ in choose_trials(record, None, least)[0]} == {record.plan.cells[3].cell_id,
                                                                          record.plan.cells[1].cell_id}
     assert {repeat for _, repeat in choose_trials(record, "2", least)[0]} == {0, 1}
-    one = record.results[5]
-    assert choose_trials(record, f" {one.trial_id}, {one.trial_id}", least)[0] == [(one.cell_id, one.repeat)]
-    for text, told in (("0", "--trials 0: must be from 1"), ("nonsense", "no trial with a result named")):
+    primary = {record.plan.cells[index].cell_id for index in (1, 3)}
+    pair = [item for item in record.results if item.repeat == 2 and item.cell_id in primary]
+    names = ",".join(f" {item.trial_id}, {item.trial_id}" for item in pair)
+    chosen, terms = choose_trials(record, names, least)
+    assert (chosen, terms.pairs) == ([(item.cell_id, 2) for item in pair], 1)
+    other = next(item for item in record.results if item.cell_id == pair[1].cell_id and item.repeat == 3)
+    for text, told in (("0", "--trials 0: must be from 1"), ("nonsense", "no trial with a result named"),
+                       (",", "names no trial"), ("", "names no trial"), (pair[0].trial_id, "leave no pair of a claim"),
+                       (f"{pair[0].trial_id},{other.trial_id}", "leave no seed in both cells")):
         with pytest.raises(UsageError, match=told):
             choose_trials(record, text)
     with pytest.raises(UsageError, match="holds no result"):
@@ -320,7 +425,8 @@ def test_chosen_by_number_by_id_and_never_by_result(tmp_path: Path) -> None:
 def test_the_plan_keeps_names_and_order_and_drops_the_rest(tmp_path: Path) -> None:
     plan = make_record(tmp_path / "a", only=1).plan
     chosen = [(plan.cells[2].cell_id, 3), (plan.cells[0].cell_id, 1)]
-    small = reduce_plan(plan, chosen, Machine("cpu", 0, 2), 0)
+    small = reduce_plan(plan, chosen, Machine("cpu", 0, 2), 0, TERMS)
+    assert small.terms == TERMS
     assert {trial.trial_id for trial in small.trials()} == {
         trial.trial_id for trial in plan.trials() if (trial.cell_id, trial.repeat) in chosen}
     assert small.digest == plan.digest
@@ -332,7 +438,7 @@ def test_trials_that_cannot_run_here_are_reported_before_anything_runs(tmp_path:
     choices = cell.choices.model_copy(update={"device": "cuda"})
     plan = plan.model_copy(update={"cells": (cell.model_copy(update={"choices": choices}), *plan.cells[1:])})
     with pytest.raises(UsageError, match="device cuda is requested, and this machine has no usable GPU"):
-        reduce_plan(plan, [(cell.cell_id, 0)], Machine("cpu", 0, 2), 0)
+        reduce_plan(plan, [(cell.cell_id, 0)], Machine("cpu", 0, 2), 0, TERMS)
 
 
 def test_a_place_that_a_bundle_has_taken_out_is_no_difference(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from repro.core.machine import Machine
 from repro.record.folder import index
 from repro.record.folder.store import RunFolder
 from repro.suite.planning.plan import Plan, planned_order
+from repro.suite.planning.terms import Terms
 from tests.records import make_record
 
 MACHINE = Machine("cpu", 0, 2)
@@ -44,7 +45,7 @@ def turned(plan: Plan) -> Plan:
 
 def some(plan: Plan) -> Plan:
     chosen = [(plan.cells[cell].cell_id, repeat) for cell, repeat in ((0, 1), (2, 1), (2, 4))]
-    return reduce_plan(plan, chosen, MACHINE, 3)
+    return reduce_plan(plan, chosen, MACHINE, 3, Terms(pairs=1, margin=0.05))
 
 
 @pytest.mark.parametrize("made", [
@@ -72,6 +73,6 @@ def test_a_record_says_so_with_an_index_that_fits(folder: RunFolder, plan: Plan,
 
 def test_a_reproduction_has_an_order_of_its_own(plan: Plan) -> None:
     everything = [(cell.cell_id, repeat) for cell in plan.cells for repeat in range(plan.suite.seeds)]
-    again = reduce_plan(plan, everything, MACHINE, 3)
+    again = reduce_plan(plan, everything, MACHINE, 3, Terms(pairs=1, margin=0.05))
     assert again.order != plan.order and set(again.order) == set(plan.order)
     assert again.order == tuple(planned_order(again))

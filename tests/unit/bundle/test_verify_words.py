@@ -24,6 +24,7 @@ from repro.record.folder import index
 from repro.record.folder.store import RunFolder, read_plan, read_record
 from repro.suite.file import read_suite
 from repro.suite.planning.plan import Drawn, make_plan
+from repro.suite.planning.terms import Terms
 from repro.suite.recorded import is_label, is_text_of
 from tests.records import SUITE, make_record
 
@@ -151,7 +152,8 @@ def test_a_reproduction_keeps_what_its_record_skipped_on_another_machine(devices
     source = read_suite("quickstart", ("processes=1,2,4",))
     plan = make_plan(source.suite, Machine("cuda", 2, 16), source.problem, True, Drawn(3, 4))
     assert plan.skipped
-    again = reduce_plan(plan, [(plan.cells[0].cell_id, 0)], Machine("cuda", devices, 16), 77)
+    again = reduce_plan(plan, [(plan.cells[0].cell_id, 0)], Machine("cuda", devices, 16), 77,
+                        Terms(pairs=1, margin=0.05))
     found = Verification("run")
     check_plan(again, this_code(), found)
     assert found.sound, found.text()

@@ -13,7 +13,9 @@ from repro.cli.main import cli
 from repro.cli.workflows.seen_data import refuse_same_data
 from repro.core.errors import UsageError
 from repro.core.files import write_json
+from repro.record.questions import keep_answer
 from repro.suite.planning.plan import Plan
+from repro.suite.planning.question import question_of
 from tests.in_process import called
 from tests.plans import suite
 
@@ -84,8 +86,8 @@ def test_a_target_that_is_edited_after_its_data_were_seen_is_refused(tmp_path: P
     runs = tmp_path / "runs"
     earlier_run(runs / "sample-20260101-120000", planned(tmp_path, head="master_seed: 3\n"))
     now = planned(tmp_path, *OTHER_TARGET, head="master_seed: 3\n")
-    with pytest.raises(UsageError, match=r"sample-20260101-120000: is a run of the same cells of 'sample' with master "
-                                         r"seed 3 and another target: .*leave out master_seed and --master-seed, so "
+    with pytest.raises(UsageError, match=r"sample-20260101-120000: is a run of the same cells with master seed 3 "
+                                         r"and another target: .*leave out master_seed and --master-seed, so "
                                          r"that the run draws new data$") as caught:
         refuse_same_data(Plan.model_validate(now), runs, stated)
     assert "\n" not in str(caught.value)
@@ -94,6 +96,22 @@ def test_a_target_that_is_edited_after_its_data_were_seen_is_refused(tmp_path: P
     refuse_same_data(same, runs, stated=False)  # on purpose
     with pytest.raises(UsageError, match="would draw the same data again"):
         refuse_same_data(same, runs)
+
+
+def test_a_target_that_is_edited_in_another_folder_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user's record of questions knows runs in any folder."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    first, other = (Plan.model_validate(planned(tmp_path, *words, head="master_seed: 3\n"))
+                    for words in ((), OTHER_TARGET))
+    keep_answer(question_of(first), first, tmp_path / "elsewhere" / "one", "same")
+    with pytest.raises(UsageError, match="the run 'one' of this machine: is a run of the same cells with master seed 3 "
+                                         "and another target"):
+        refuse_same_data(other, tmp_path / "runs", stated=False)
+    refuse_same_data(first, tmp_path / "runs", stated=False)
+    new = Plan.model_validate(planned(tmp_path, *OTHER_TARGET, head="master_seed: 4\n"))
+    refuse_same_data(new, tmp_path / "runs", stated=False)
 
 
 def test_plan_says_that_its_data_were_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

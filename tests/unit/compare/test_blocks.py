@@ -143,6 +143,26 @@ def test_one_cell_that_failed_more_often_gets_no_verdict_on_times(plan: Plan, co
     assert not compare(plan, results, "samples", execution=execution)[0].refused
 
 
+def test_failed_starts_that_ran_again_are_beside_the_verdict(plan: Plan) -> None:
+    """What made the others fail may have chosen the times: slow trials that crash leave quick ones."""
+    ours, theirs = cells_of(plan)
+    found = primary(plan, *ran(plan, {(ours, 1), (ours, 5), (theirs, 3)}, 0.0, 1, ratio=0.6))
+    assert found.spoken == "faster when it succeeds; failed starts 2 of 20 against 1 of 20"
+    assert any("failed starts 2 of 20 against 1 of 20 ran again" in text for text in found.cautions)
+    slower = primary(plan, *ran(plan, {(ours, 1), (ours, 5)}, 0.0, 1, ratio=1.5))
+    assert slower.spoken == "slower" and slower.failed_starts is not None
+    assert primary(plan, *ran(plan, set(), 0.0, 1, ratio=1.5)).failed_starts is None
+
+
+def test_unmeasured_starts_are_no_failed_ones(plan: Plan) -> None:
+    """Lines that were added to a ledger: only `verify` tells that they are wrong, and no verdict changes by them."""
+    results, execution = ran(plan, {(cells_of(plan)[0], 0)}, 0.0, 1, ratio=1.5)
+    added = [started(item, start.started_ms, 0, "crashed") for item in results for start in execution.attempts
+             if (start.trial_id, start.attempt) == (item.trial_id, 1) and item.cell_id == cells_of(plan)[0]]
+    crashed = replace(execution, attempts=[*execution.attempts, *added])
+    assert blocks_of(plan, results, crashed).failed == blocks_of(plan, results, execution).failed
+
+
 def test_failures_in_both_cells_alike_keep_the_verdict(plan: Plan) -> None:
     late = {(name, repeat) for name in cells_of(plan) for repeat in range(6)}
     found = primary(plan, *ran(plan, late, 0.0, 1, ratio=1.5))

@@ -65,6 +65,8 @@ def test_a_carry_over_is_found_and_said_next_to_the_verdict(tmp_path: Path) -> N
     assert rate.carry_over is not None
     assert rate.carry_over.after_baseline.value == pytest.approx(found.carry_over.after_baseline.value)
     assert compare(plan, warmed(plan, 0.05, 1), "samples")[0].carry_over is None
+    assert found.carry_over.words.endswith("if that is alike for both cells")
+    assert "wash_out" not in found.carry_over.model_copy(update={"washed": True}).words, "it is on already"
 
 
 def test_the_estimate_is_that_of_least_squares(tmp_path: Path) -> None:

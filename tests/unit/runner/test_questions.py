@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,18 @@ def test_a_resumed_run_and_a_run_without_a_test_count_once_and_never(tmp_path: P
     untested = {"verdict": "inconclusive", "advice": None}
     keep_answers(record, [item.model_copy(update=untested) for item in findings(record).comparisons])
     assert not state.exists()
+
+
+def test_a_run_that_was_interrupted_after_a_pair_counts(tmp_path: Path, state: Path) -> None:
+    """Who leaves runs that do not look well chooses among more than have ended."""
+    record = ran(tmp_path, 1)
+    state.unlink()
+    short = replace(record, results=record.results[:4])
+    keep_answers(short, findings(short).comparisons)
+    assert asked_before(planned(tmp_path, 2)[0]).endswith("earlier answers: not finished")
+    assert asked_before(planned(tmp_path, 1)[0]) == "", "the run itself, resumed"
+    keep_answers(record, findings(record).comparisons)
+    assert asked_before(planned(tmp_path, 2)[0]) == SECOND, "it ended"
 
 
 def test_plan_says_that_the_question_was_asked(tmp_path: Path, state: Path) -> None:

@@ -113,7 +113,8 @@ def test_page_and_terminal_show_the_looks(settled: Record, tmp_path: Path) -> No
 
 def test_a_reproduction_of_a_settled_run_is_complete(settled: Record, tmp_path: Path) -> None:
     for trials, have in ((None, 7), ("3", 3)):
-        plan = reduce_plan(settled.plan, choose_trials(settled, trials, Wanted(undecided=True))[0], detect(), 5)
+        chosen, terms = choose_trials(settled, trials, Wanted(undecided=True))
+        plan = reduce_plan(settled.plan, chosen, detect(), 5, terms)
         record, _ = execute(prepare(plan, "", tmp_path / f"{have}"), plan)
         assert (record.missing(), plan.design.common) == ([], have)
         for found in compare(plan, record.results, execution=record.execution):
