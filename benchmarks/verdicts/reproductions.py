@@ -15,6 +15,7 @@ from benchmarks.verdicts.scenario import Judged, Scenario
 from repro import stats
 from repro.bundle.claim import Found, shift_between
 from repro.stats.replication import (
+    ALPHA,
     POWER,
     MeanLog,
     change,
@@ -23,6 +24,7 @@ from repro.stats.replication import (
     pairs_for_margin,
     replication_power,
     supported_margin,
+    two_sided,
 )
 from repro.stats.sequential import look_levels, median_unbiased
 
@@ -55,6 +57,12 @@ class Execution:
     """The second execution ends at the first look that answers."""
     change: float = 0.0
     """True change of the log ratio; `EDGE`: of the margin."""
+    chosen: bool = False
+    """Only records whose own p is at most 5 % are reproduced, as those are that somebody reports."""
+    undecided: bool = False
+    """It runs also where the record does not support the margin."""
+    tries: int = 1
+    """Second executions: the next one runs until one says "reproduced"."""
 
 
 def executed(design: Execution, generator: np.random.Generator, own_seeds: np.ndarray, true: float) -> list[float]:
@@ -74,10 +82,19 @@ def answer(design: Execution, generator: np.random.Generator) -> str:
         first = recorded(design, generator, luck)
         assert first.mean is not None
         pairs, margin = _announced(design, first.mean, len(first.logs))
-        if replication_power(first.mean, pairs, margin, design.declared, design.in_looks) >= POWER:
+        if design.chosen and two_sided(first.mean) > ALPHA:
+            continue
+        power = replication_power(first.mean, pairs, margin, design.declared, design.in_looks)
+        if design.undecided or power >= POWER:
             break
     true = math.log1p(margin) * generator.choice((-1, 1)) if design.change == EDGE else design.change
-    logs = executed(design, generator, luck[:pairs], design.true + true)
+    answers = [_judged_again(design, first, executed(design, generator, luck[:pairs], design.true + true), margin)
+               for _ in range(design.tries)]
+    return "reproduced" if "reproduced" in answers else answers[0]
+
+
+def _judged_again(design: Execution, first: Found, logs: Sequence[float], margin: float) -> str:
+    pairs = len(logs)
     for look in looks_up_to(pairs) if design.in_looks else (None,):
         moved = shift_between(first, _found(logs[:look.n if look else pairs]))
         assert moved is not None
@@ -153,7 +170,18 @@ def reproductions() -> Iterator[Scenario]:
         yield _equal(f"reproduce, interaction {own:.0%} declared", Execution(10, 0.05, interaction=own, declared=own))
         yield _edge(f"reproduce, interaction {own:.0%} declared, at the margin",
                     Execution(10, 0.05, interaction=own, declared=own, change=EDGE))
-        yield _shown(f"reproduce, interaction {own:.0%} undeclared", Execution(10, 0.02, interaction=own))
+        name, undeclared = f"reproduce, interaction {own:.0%} undeclared", Execution(10, 0.02, interaction=own)
+        yield _shown(name, undeclared)
+        yield _shown_edge(f"{name}, at the margin", replace(undeclared, change=EDGE))
+    for true in (0.0, 0.03):
+        name, chosen = f"reproduce, records with p < 5 %, true ratio {1 + true:g}", Execution(
+            10, 0.05, true=math.log1p(true), chosen=True)
+        yield _shown(name, chosen)
+        yield _shown_edge(f"{name}, at the margin", replace(chosen, change=EDGE))
+        yield _shown(f"{name}, margin 5%, even if undecided", replace(chosen, margin=0.05, undecided=True))
+    for tries in (3, 5):
+        yield _shown_edge(f"reproduce, up to {tries} times until reproduced, at the margin",
+                          Execution(10, 0.05, change=EDGE, tries=tries))
 
 
 def _judge(name: str, truth: str, design: Execution, **promised: object) -> Scenario:
@@ -178,5 +206,10 @@ def _changed(name: str, design: Execution) -> Scenario:
 
 
 def _shown(name: str, design: Execution) -> Scenario:
-    """Return the scenario of an undeclared interaction: its rate is shown, and not promised."""
-    return _judge(name, "equal", design, right=frozenset({"reproduced"}))
+    """Return a scenario without a change whose rates are shown, and not promised."""
+    return _judge(name, "equal", design, wrong=frozenset({"not reproduced"}), right=frozenset({"reproduced"}), rate=1.0)
+
+
+def _shown_edge(name: str, design: Execution) -> Scenario:
+    """Return the same at a change of the margin."""
+    return _judge(name, "margin", design, wrong=frozenset({"reproduced"}), rate=1.0)

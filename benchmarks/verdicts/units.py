@@ -13,6 +13,8 @@ from benchmarks.verdicts.experiment import Experiment, SimulatedRun, places_of, 
 from benchmarks.verdicts.scenario import DIFFERENT, SHOWN, Judged, Scenario
 from benchmarks.verdicts.sequential_runs import DESIGNS
 from repro.compare import Comparison, compare
+from repro.record.folder.execution import Execution
+from repro.record.folder.ledger import Attempt
 
 STALL = 3.0
 STALLED = 0.1
@@ -27,8 +29,11 @@ def units() -> Iterator[Scenario]:
     """Yield the three groups of scenarios."""
     for pairs in (7, 10, 20, SEEN, 40):
         yield _stalls(pairs)
+        yield _stalls_hidden(pairs)
     for spread in (0.01, 0.05, 0.1):
         yield _failing(spread)
+    for share in (0.1, 0.2):
+        yield _crashing(share)
     for pairs in (10, 20):
         yield _tuned(pairs)
     for count in (6, 10):
@@ -58,6 +63,46 @@ def _stalls(pairs: int) -> Scenario:
     none_seen = (1 - STALLED) ** pairs
     return Scenario(f"stalls of 10 % x 3, {pairs} pairs", f"ratio {STALL ** STALLED:.3f}", judge,
                     wrong=frozenset({"same"}), rate=max(0.05, none_seen))
+
+
+def _stalls_hidden(pairs: int) -> Scenario:
+    """Return a candidate that is 5 % faster until it stalls, and slower over all its trials; `faster` is wrong."""
+    design = Experiment(pairs, spread=0.01, within="speed", ratio=0.95)
+    candidate, _ = places_of(design.cells)
+
+    def judge(generator: np.random.Generator, checked: bool) -> Judged:
+        run = simulated(design, generator)
+        pace = run.seconds_per_sample.copy()
+        pace[candidate] *= np.where(generator.random(pairs) < STALLED, STALL, 1.0)
+        return Judged(_primary(replace(run, seconds_per_sample=pace)).verdict)
+
+    none_seen = (1 - STALLED) ** pairs
+    return Scenario(f"5 % faster, stalls of 10 % x 3, {pairs} pairs", f"ratio {0.95 * STALL ** STALLED:.3f}", judge,
+                    wrong=frozenset({"faster"}), rate=max(0.05, none_seen))
+
+
+def _crashing(share: float) -> Scenario:
+    """Return equal cells of which the slowest trials of one crash and run again at once; `faster` without further words
+    is wrong."""
+    design = Experiment(20, spread=0.05, within="speed")
+    candidate, _ = places_of(design.cells)
+
+    def judge(generator: np.random.Generator, checked: bool) -> Judged:
+        run = simulated(design, generator)
+        pace = run.seconds_per_sample.copy()
+        crashed = pace[candidate] > np.quantile(pace[candidate], 1 - share)
+        pace[candidate, crashed] = generator.choice(pace[candidate, ~crashed], int(crashed.sum()))
+        ran = replace(run, seconds_per_sample=pace)
+        ours = ran.plan.cells[candidate].cell_id
+        results = [item.model_copy(update={"attempt": 2}) if item.cell_id == ours and crashed[item.repeat] else item
+                   for item in ran.results]
+        starts = [Attempt(trial_id=item.trial_id, cell_id=item.cell_id, repeat=item.repeat, attempt=number, seconds=1,
+                          started_ms=10 * place + number, status="ok" if number == item.attempt else "crashed")
+                  for place, item in enumerate(results) for number in range(1, item.attempt + 1)]
+        found = next(each for each in compare(ran.plan, results, execution=Execution(starts)) if each.primary)
+        return Judged(f"{found.verdict} when it succeeds" if found.qualifier else found.verdict)
+
+    return Scenario(f"the slowest {share:.0%} crash and run again", "equal", judge, wrong=frozenset({"faster"}))
 
 
 def _failing(spread: float) -> Scenario:

@@ -78,7 +78,7 @@ class Found:
             return ""
         if math.isinf(self.apart):
             return "the target was crossed before the first evaluation, or between two that are not recorded"
-        return f"evaluations are {100 * self.apart:.0f} % apart at the target, too far to resolve this margin"
+        return f"evaluations are {100 * self.apart:.3g} % apart at the target, too far to resolve this margin"
 
 
 def claims_of(plan: Plan, kept: Sequence[str]) -> tuple[Claimed, ...]:

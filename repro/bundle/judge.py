@@ -25,7 +25,7 @@ from repro.core.errors import visible
 from repro.record.folder.store import Record
 from repro.record.result.status import meaning
 from repro.stats.interval import from_log
-from repro.stats.replication import ALPHA, LEAST_PAIRS, POWER, Change, MeanLog, change
+from repro.stats.replication import ALPHA, LEAST_PAIRS, POWER, Change, MeanLog, change, two_sided
 from repro.stats.sequential import LookLevel
 from repro.suite.metrics import METRICS
 from repro.suite.model import Metric
@@ -62,15 +62,19 @@ class Alone:
     again: Comparison
 
     @property
+    def shows_difference(self) -> bool:
+        """The record alone shows a difference."""
+        return self.record.verdict in DECIDED and self.record.verdict != "same"
+
+    @property
     def lost(self) -> str:
         """The difference that the record shows and the second execution alone does not: `faster`; "": there is none."""
-        word = self.record.verdict
-        return word if word in DECIDED and word not in ("same", self.again.verdict) else ""
+        return self.record.verdict if self.shows_difference and self.record.verdict != self.again.verdict else ""
 
     def is_below(self, margin: float) -> bool:
         """Return whether the record shows a difference that is smaller than the margin: no difference at all would be
         within it, too."""
-        return self.record.verdict in DECIDED and self.record.verdict != "same" and self.record.ratio is not None \
+        return self.shows_difference and self.record.ratio is not None \
             and abs(math.log(self.record.ratio)) <= math.log1p(margin)
 
     @property
@@ -219,7 +223,7 @@ def judge(first: Record, second: Record, chosen: Sequence[tuple[str, int]], term
     found = claims_of(first.plan, tuple(kept))
     alone = [{(item.candidate, item.baseline): item for item in compare(
         record.plan, record.results, execution=record.execution)} for record in (first, second)] if found else []
-    claims = tuple(replace(_claim(first, second, claim, kept, terms, len(found), look), alone=_alone(claim, *alone))
+    claims = tuple(_beside(_claim(first, second, claim, kept, terms, len(found), look), _alone(claim, *alone), terms)
                    for claim in found)
     return Reproduction(_together([*(item.answer for item in claims), *(item.answer for item in cells)]), claims, cells,
                         tuple(_levels(first, second, kept)), tuple(between_executions(first, second)), terms,
@@ -249,18 +253,22 @@ def _claim(
         answer, because = _without_figure(before, after, missing, look.difference if look else ALPHA)
     else:
         answer, because = _answer(found, before, after, claim, look, is_exact=not moved.error)
-    cautions = [f"{where}: {text}" for where, side in (("the record", before), ("the new run", after))
-                for text in _cautions(side)]
-    cautions += _chosen(before, answer, terms)
-    return ClaimAnswer(claim, answer, because, before.mean, after.mean, found, tuple(cautions))
+    cautions = tuple(f"{where}: {text}" for where, side in (("the record", before), ("the new run", after))
+                     for text in _cautions(side))
+    return ClaimAnswer(claim, answer, because, before.mean, after.mean, found, cautions)
 
 
-def _chosen(before: Found, answer: Answer, terms: Terms) -> Iterator[str]:
+def _beside(answer: ClaimAnswer, alone: Alone | None, terms: Terms) -> ClaimAnswer:
+    return replace(answer, alone=alone, cautions=(*answer.cautions, *_chosen(answer, alone, terms)))
+
+
+def _chosen(found: ClaimAnswer, alone: Alone | None, terms: Terms) -> Iterator[str]:
     """Yield why the error of an answer is more than 5 % over records that were chosen for their verdict."""
-    p = before.evidence.p if before.evidence is not None else None
-    if answer == "inconclusive":
+    answer, mean = found.answer, found.record
+    if answer == "inconclusive" or mean is None:
         return
-    if p is not None and JUST < p <= ALPHA:
+    p = two_sided(mean)
+    if alone is not None and alone.shows_difference and p > JUST:
         yield (f"the record: its difference is just significant (p = {p:.2g}); records that are chosen because they "
                "show a difference exaggerate it, and an answer about them errs in more than 5 % (docs/reproduce.md)")
     if answer == "not reproduced" and terms.power is not None and terms.power < POWER:

@@ -51,6 +51,13 @@ def mean_log(logs: Sequence[float]) -> MeanLog:
     return MeanLog(mean(values), spread(values, "a change of a ratio") / math.sqrt(len(values)), len(values) - 1)
 
 
+def two_sided(found: MeanLog) -> float:
+    """Return the two-sided p of Student's t test that the mean of logs is 0."""
+    from scipy.special import stdtr
+
+    return 2 * float(stdtr(found.freedom, -abs(found.value) / found.error)) if found.error else 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """The figure of the second execution over that of the first."""

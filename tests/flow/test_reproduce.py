@@ -55,15 +55,16 @@ def test_a_run_seals_itself_and_is_sound_and_so_is_its_bundle(fake: Path) -> Non
 
 
 def test_a_bundle_is_reproduced_on_the_machine_that_made_it(fake: Path) -> None:
-    code, out, _ = command(fake, "reproduce", "one.zip", "--margin", "0.25", "--out", "again", "--json")
+    words, state = ("reproduce", "one.zip", "--margin", "0.25"), str(fake / "state")
+    code, out, _ = command(fake, *words, "--out", "again", "--json", XDG_STATE_HOME=state)
     found = json.loads(out)
     assert (code, found["answer"], found["exit_code"]) == (0, "reproduced", 0)
     assert found["differences"] == []
     assert command(fake, "verify", "again")[0] == 0
     assert json.loads((fake / "again" / "reproduction.json").read_text())["source"] == "one.zip"
-    code, _, error = command(fake, "reproduce", "one.zip", "--margin", "0.25", "--out", "third")
-    assert code == 0 and "second reproduction of this record on this machine; together they spend up to 10 %; earlier " \
-        "answers: reproduced" in error
+    code, _, error = command(fake, *words, "--out", "third", XDG_STATE_HOME=state)
+    assert code == 0 and ("second reproduction of this record on this machine; together they spend up to 10 %; "
+                          "earlier answers: reproduced") in error
 
 
 def test_a_reproduction_in_looks_ends_at_the_first_that_answers(fake: Path) -> None:

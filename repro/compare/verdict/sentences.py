@@ -179,7 +179,9 @@ def _mean_words(item: Evidence, mean: Restricted) -> str:
 
 def per_cent(share: float) -> str:
     """Return a relative distance between evaluations in words."""
-    return f"{share:.0%}".replace("%", " %") if math.isfinite(share) else "up to the first of them"
+    if not math.isfinite(share):
+        return "up to the first of them"
+    return f"{100 * share:.0f} %" if share >= 0.01 else f"{100 * share:.2g} %"
 
 
 def amount(value: float) -> str:
