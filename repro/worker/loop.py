@@ -67,6 +67,8 @@ class Loop:
             if ending is None and self.writer is not None and self.writer.is_due(self.evaluator.evaluations):
                 self.save(self.writer)
         self.stop(ending)
+        if self.steps.ledger is not None:
+            self.steps.ledger.stop()
         self.traffic.add(self.session.traffic())
 
     def start(self) -> None:
@@ -79,6 +81,8 @@ class Loop:
         self.watch.restart(self.log.write(RunStart()))
         self.open_data()
         self.input.start(self.steps.step)
+        if self.steps.ledger is not None:
+            self.steps.ledger.start()
 
     def open_data(self) -> None:
         """Read the training data; the clock is running."""
@@ -154,6 +158,7 @@ class Loop:
             "whole_steps": self.steps.whole_seconds, "traffic": self.traffic.total(), "peak_bytes": self.peak_bytes(),
             "init_peak_bytes": self.init_peak_bytes,
             "account": self.audit.state() if self.audit else None, "watch": self.watch.state(),
+            "ledger": self.steps.ledger.state() if self.steps.ledger else None,
         }
 
     def peak_bytes(self) -> int | None:
@@ -193,6 +198,9 @@ class Loop:
         self.traffic.restore(state["traffic"])
         if self.audit is not None:
             self.audit.restore(state["account"])
+        if self.steps.ledger is not None:
+            self.steps.ledger.restore(state["ledger"])
+            self.steps.ledger.start()
 
     def close(self) -> None:
         """Close the input, the log and the session, the session also if the log fails."""
@@ -200,4 +208,6 @@ class Loop:
             self.input.close()
             self.log.close()
         finally:
+            if self.steps.ledger is not None:
+                self.steps.ledger.close()
             self.session.close()

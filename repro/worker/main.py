@@ -70,7 +70,7 @@ def build(trial: Trial, place: RankPlace, log_path: Path, payload: Mapping[str, 
             _describe(log, trial, engine)
         else:
             log.flush()
-        started = start_session(trial, job)
+        started = start_session(trial, job, watched=True)
         with _close_on_failure(started.session):
             if resumed is None:
                 _initialise(trial, job, started, log, bar)

@@ -34,6 +34,7 @@ from repro.seams.training import (
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial
 from repro.worker.clock import RankClock
+from repro.worker.ledger import TrainingLedger
 
 if TYPE_CHECKING:
     import torch
@@ -92,10 +93,13 @@ class Started:
     """The workload's functions as they were before the engine started: the harness evaluates with them itself."""
     twin: torch.nn.Module | str | None = None
     """Copy of the model without memory, made before the engine started, or the reason why there is none; on rank 0."""
+    ledger: TrainingLedger | None = None
+    """Watches the training of a trial; None in the gate."""
 
 
 def start_session(
-    trial: Trial, job: Job, disturbance: int = 0, prepare: Callable[[TrainingParts], None] | None = None
+    trial: Trial, job: Job, disturbance: int = 0, prepare: Callable[[TrainingParts], None] | None = None,
+    watched: bool = False,
 ) -> Started:
     """Build workload and engine from the trial's seed streams.
 
@@ -103,12 +107,18 @@ def start_session(
         disturbance: number of a seeded disturbance of the initial weights; 0: none. Only the parity gate uses it, to
             measure how much rounding matters.
         prepare: changes the workload before the engine starts; only in the parity gate.
+        watched: a ledger watches the training.
     """
     engine, streams = trial.training.engine.get(Engine), Streams(trial.master_seed, trial.repeat)
     parts = build_parts(trial, job, disturbance, prepare)
     functions = replace(parts) if parts is not None else None
     twin = meta_twin(parts.model) if parts is not None and job.rank == 0 else None
-    return Started(engine.start(parts, job, streams), parts, functions, twin)
+    ledger = TrainingLedger(parts, job, streams, compiled=bool(trial.training.compile)) \
+        if parts is not None and watched else None
+    session = engine.start(parts, job, streams)
+    if ledger is not None:
+        ledger.optimizer = getattr(session, "optimizer", None)
+    return Started(session, parts, functions, twin, ledger)
 
 
 def meta_twin(model: torch.nn.Module) -> torch.nn.Module | str:

@@ -76,6 +76,9 @@ class TimedSteps:
         self.train_samples, self.global_batch = context.workload.train_samples, context.choices.batch.global_
         self.base_rate, self.max_epochs = context.choices.rate, context.choices.budget_epochs
         self.hashed = context.choices.determinism == "bitwise"
+        self.ledger = context.started.ledger
+        self.last = 0
+        """Number of the last step of this block."""
         self.step = 0
         """Optimizer steps so far."""
         self.losses: list[float] = []
@@ -97,6 +100,7 @@ class TimedSteps:
         """
         session, log = self.session, self.context.log
         count = block_steps(self.context.choices, self.step)
+        self.last = self.step + count - 1
         log.write(BlockStart(first_step=self.step, steps=count))
         self.traffic.add(session.traffic())
         self.timer.start()
@@ -113,7 +117,13 @@ class TimedSteps:
         batches = self.input.take(self.step)
         timer.mark_input()
         epochs = self.step * self.global_batch / self.train_samples
-        loss = self.session.step(batches, self.base_rate * self.schedule.factor(epochs, self.max_epochs))
+        rate = self.base_rate * self.schedule.factor(epochs, self.max_epochs)
+        if self.ledger is None:
+            loss = self.session.step(batches, rate)
+        else:
+            self.ledger.begin(self.step, batches, rate, self.last)
+            loss = self.session.step(batches, rate)
+            self.ledger.end()
         timer.mark_step()
         self.input.look_ahead()
         self.step += 1
@@ -136,6 +146,8 @@ class TimedSteps:
         if self.audit is not None:
             self.audit.count(self.input.consumed())
         self.losses = read_losses(losses)
+        if self.ledger is not None:
+            self.ledger.compare()
         self.block_seconds.append(seconds)
         self.whole_seconds.append([step + waited for step, waited in zip(seconds, inputs, strict=True)])
         finite = [loss if math.isfinite(loss) else math.nan for loss in self.losses]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from repro.core.machine import rank_threads
-from repro.record.log.schema import FinalFacts
+from repro.record.log.schema import FinalFacts, LedgerNote, RankLedger
 from repro.record.result.remarks import (
     GAP_SHARE,
     BlockGap,
+    Contradicted,
     MovedByEvaluation,
     NarrowMasters,
     NotChecked,
@@ -138,6 +139,18 @@ def find_wrong_ranks(facts: FinalFacts) -> list[RankWeightsDiffer]:
         elif held.different:
             found.append(RankWeightsDiffer(rank=rank, different=held.different, first=held.first))
     return found
+
+
+def find_contradictions(ledgers: Sequence[RankLedger]) -> list[Contradicted]:
+    """Return what the ledgers of the ranks contradict: of each kind the first step, and the rank that shows it first.
+    """
+    first: dict[str, tuple[int, int, LedgerNote]] = {}
+    for rank, ledger in enumerate(ledgers):
+        for note in ledger.notes:
+            first[note.kind] = min(first.get(note.kind, (note.step, rank, note)), (note.step, rank, note),
+                                   key=lambda item: item[:2])
+    return [Contradicted(what=note.kind, rank=rank, step=step + 1, steps=note.steps, found=note.found,
+                         wanted=note.wanted) for step, rank, note in sorted(first.values(), key=lambda item: item[:2])]
 
 
 def _narrow_masters(choices: TrainingConfig, facts: FinalFacts) -> list[NarrowMasters]:

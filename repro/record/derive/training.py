@@ -10,6 +10,7 @@ from repro.core.numbers import plain_sum
 from repro.record.derive.effective import (
     block_gap,
     covers_every_rank,
+    find_contradictions,
     find_failures,
     mismatches,
     slow_evaluation,
@@ -95,6 +96,7 @@ def _judged(
     effective, facts = log.mapping(schema.EffectiveSettings), log.facts()
     wrong: list[Reason] = [*_wrong_data(log), *_short_evaluations(trial, log),
              *mismatches(trial.training, effective, log.mapping(schema.Settings)),
+             *find_contradictions(kept.value if (kept := log.last(schema.LedgerKept)) else ()),
              *(find_failures(trial.training, facts, effective) if facts else ())]
     return ("invalid", tuple(wrong)) if wrong else (status, reasons)
 

@@ -546,6 +546,48 @@ class FactsGathered(ValueEvent):
     value: FinalFacts
 
 
+NoteKind = Literal["samples", "loss", "inputs", "targets", "outside", "backward", "update outside", "flags", "autocast",
+                   "updates", "rate"]
+"""What contradicts a ledger: samples of a step that the model, or the loss, saw; other inputs or targets than dealt;
+forward, backward or update outside a timed step; layers in evaluation mode; autocast; updates of a step; the rate."""
+
+
+class LedgerNote(Frozen):
+    """The steps that contradict a ledger in one way."""
+
+    kind: NoteKind
+    step: int = Field(ge=0)
+    """The first such step, from 0; of what happened outside: the step before."""
+    steps: int = Field(ge=1)
+    """How many there are; of `inputs` and `targets` among the steps that were compared."""
+    found: float = 0.0
+    wanted: float = 0.0
+
+
+class RankLedger(Frozen):
+    """What one rank trained, as torch's hooks saw it (`worker.ledger`)."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    steps: int
+    forwarded: int
+    """Samples that the model was called on inside timed steps, with gradients; 0: it could not be watched."""
+    losses: int
+    """The same of the workload's loss."""
+    compared: int
+    """Steps of which inputs and targets were compared with what was dealt."""
+    updates: int
+    """Steps of the trial's optimizer in most timed steps; 0: it steps none."""
+    notes: tuple[LedgerNote, ...] = ()
+
+
+class LedgerKept(ValueEvent):
+    """The ledgers of all ranks."""
+
+    key = "x_ledger"
+    value: tuple[RankLedger, ...]
+
+
 class Seeded(Frozen):
     """Whether what a trial consumed follows its seed."""
 

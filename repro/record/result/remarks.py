@@ -199,6 +199,42 @@ class OtherEvaluation(Worded):
                 "weights")
 
 
+class Contradicted(Worded):
+    """What a rank trained, as the ledger saw it, is not what the trial says; steps count from 1."""
+
+    kind: Literal["contradicted"] = "contradicted"
+    what: str
+    """Kind of the note."""
+    rank: int
+    step: int
+    steps: int
+    found: float
+    wanted: float
+
+    def _words(self) -> str:
+        more = f" (and in {self.steps - 1} other{'' if self.steps == 2 else 's'})" if self.steps > 1 else ""
+        return f"{LEDGER_WORDS[self.what].format(**dict(self), ratio=self._ratio())}{more}, on rank {self.rank}"
+
+    def _ratio(self) -> str:
+        return f"{self.found / self.wanted:.4g} times" if self.wanted else "instead of none,"
+
+
+LEDGER_WORDS = {
+    "samples": "step {step} trained the model on {found:g} samples, and {wanted:g} were dealt",
+    "loss": "step {step} computed the loss of {found:g} samples, and {wanted:g} were dealt",
+    "inputs": "the model saw other inputs than were dealt, in step {step}",
+    "targets": "the loss saw other targets than were dealt, in step {step}",
+    "outside": "the model was trained outside the timed steps, after step {step}: its time is missing in theirs",
+    "backward": "gradients were computed outside the timed steps, after step {step}: their time is missing in theirs",
+    "update outside": "the optimizer stepped outside the timed steps, after step {step}",
+    "flags": "{found:g} layers were in evaluation mode, and {wanted:g} are in training, in step {step}",
+    "autocast": "autocast was {found:g} and {wanted:g} was asked for (1: on), in step {step}",
+    "updates": "the optimizer stepped {found:g} times, and usually {wanted:g}, in step {step}",
+    "rate": "the learning rate was {found:.6g}, {ratio} the scheduled {wanted:.6g}, in step {step}",
+}
+"""Kind of a ledger's note -> its words."""
+
+
 class NoSuccess(Worded):
     """A log that ends in success although its curve does not; of a contest the last evaluation has no quality."""
 
@@ -239,7 +275,7 @@ class OtherOperations(Worded):
 
 Reason = Annotated[
     Stated | OutOfTime | Silent | RankFailed | NoStop | LogDamaged | Unlike | OtherData | ShortEvaluation
-    | RankWeightsDiffer | NarrowMasters | MovedByEvaluation | OtherEvaluation | NoSuccess | CheckFailed
+    | RankWeightsDiffer | NarrowMasters | MovedByEvaluation | OtherEvaluation | Contradicted | NoSuccess | CheckFailed
     | OtherOperations, Field(discriminator="kind")]
 """A reason why a trial ended as it did."""
 

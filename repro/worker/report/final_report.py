@@ -19,8 +19,10 @@ from repro.record.log.schema import (
     FormulaTraffic,
     Hashes,
     InputWaits,
+    LedgerKept,
     MemoryPeaks,
     ModelStated,
+    RankLedger,
     Seeded,
     ServerProtocol,
     StateMemory,
@@ -65,6 +67,9 @@ def report_final(
     log.write(Hashes(value={"final_weights": weights_sha256(weights)}))
     if context.parts is not None:
         log.write(FactsGathered(value=gather_facts(context, weights, capture, last, steps.input.evaluation_again)))
+    if steps.ledger is not None:
+        ranks = session.gather(steps.ledger.facts().model_dump())
+        log.write(LedgerKept(value=[RankLedger.model_validate(rank) for rank in ranks]))
     if steps.audit is None:
         # An engine without a model consumes no samples.
         log.write(Hashes(value={"data_order": order.sha256()}))

@@ -1,0 +1,249 @@
+"""What went through the model, the loss and the optimizer of a trial, seen by torch's own hooks.
+
+An engine states what it did; the ledger counts it. A step costs counters only: no device is waited for and nothing is
+sent. What a few steps were fed is kept by reference, and compared after their block, off the clock of training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from repro.core.random_streams import Streams
+from repro.record.log.schema import LedgerNote, NoteKind, RankLedger
+from repro.seams.training import Batch, Job, TrainingParts
+from repro.seams.workload import tensors_in
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(slots=True)
+class _Note:
+    """The first step that contradicts the ledger in one way, and how many do."""
+
+    step: int
+    found: float
+    wanted: float
+    steps: int = 1
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What one step was dealt, and what the model and the loss saw of it."""
+
+    step: int
+    dealt: Sequence[Batch]
+    inputs: list[Any] = field(default_factory=list)
+    targets: list[Any] = field(default_factory=list)
+
+
+class TrainingLedger:
+    """The ledger of one rank.
+
+    Args:
+        parts: of the trial, before the engine starts: its model gets a hook, its loss is wrapped.
+        compiled: the model is compiled, and a hook on it would be compiled into it; the loss alone is watched.
+    """
+
+    def __init__(self, parts: TrainingParts, job: Job, streams: Streams, *, compiled: bool) -> None:
+        from torch.optim import optimizer as optimizers
+
+        self._streams, self._device = streams, job.device.partition(":")[0]
+        self._model, self._loss = parts.model, parts.loss
+        self._autocast = job.precision.autocast is not None
+        self._scaled = job.precision.loss_scaling is not None
+        self._resting = _resting(parts.model)
+        self._handles = [optimizers.register_optimizer_step_post_hook(self._on_update)]
+        if not compiled:
+            self._handles.append(parts.model.register_forward_pre_hook(self._on_forward, with_kwargs=True))
+        parts.loss = self._on_loss
+        self.optimizer: Any = None
+        """The trial's own optimizer; steps of others (the outer one of local SGD) are not counted."""
+        self._started = self._inside = False
+        self._step, self._rate, self._last_rate = 0, 0.0, 0.0
+        self._dealt = self._forwarded = self._lost = self._updates = 0
+        self._kept: _Kept | None = None
+        self._waiting: list[_Kept] = []
+        self._notes: dict[NoteKind, _Note] = {}
+        self._totals = {"steps": 0, "forwarded": 0, "losses": 0, "compared": 0}
+        self._counts: dict[int, _Note] = {}
+        """Updates in a step -> the first such step, and how many there are."""
+
+    # ---- the run
+
+    def start(self) -> None:
+        """Begin: what the warm-up did does not count."""
+        self._started = True
+
+    def stop(self) -> None:
+        """End: what follows is no training."""
+        self._started = False
+
+    def begin(self, step: int, batches: Sequence[Batch], rate: float, last: int) -> None:
+        """Begin a step.
+
+        Args:
+            step: its number, from 0.
+            last: number of the last step of its block.
+        """
+        self._step, self._last_rate, self._rate = step, self._rate, rate
+        self._dealt = sum(len(targets) for _, targets in batches)
+        self._forwarded = self._lost = self._updates = 0
+        self._kept = _Kept(step, batches) if step == last or self._is_drawn(step) else None
+        self._inside = True
+
+    def end(self) -> None:
+        """End a step."""
+        self._inside = False
+        totals = self._totals
+        totals["steps"] += 1
+        totals["forwarded"] += self._forwarded
+        totals["losses"] += self._lost
+        if self._forwarded != self._dealt:
+            self._note("samples", self._forwarded, self._dealt)
+        if self._lost != self._dealt:
+            self._note("loss", self._lost, self._dealt)
+        if (known := self._counts.get(self._updates)) is None:
+            self._counts[self._updates] = _Note(self._step, self._updates, 0)
+        else:
+            known.steps += 1
+        if self._kept is not None:
+            self._waiting.append(self._kept)
+            if (resting := _resting(self._model, training=False)) != self._resting:
+                self._note("flags", resting, self._resting)
+            self._kept = None
+
+    def compare(self) -> None:
+        """Compare what the kept steps of the last block were fed with what they were dealt; off the clock."""
+        for kept in self._waiting:
+            inputs, targets = zip(*kept.dealt, strict=True)
+            if kept.inputs and not _same(kept.inputs, inputs):
+                self._note("inputs", 0, 0, kept.step)
+            if kept.targets and not _same(kept.targets, targets):
+                self._note("targets", 0, 0, kept.step)
+        self._totals["compared"] += len(self._waiting)
+        self._waiting = []
+
+    def close(self) -> None:
+        """Remove the hooks: the next trial may run in this process."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    # ---- what it saw
+
+    def facts(self) -> RankLedger:
+        """Return what this rank saw."""
+        totals, notes = self._totals, dict(self._notes)
+        for watched, kind in (("forwarded", "samples"), ("losses", "loss")):
+            if not totals[watched]:  # an engine that calls another model, or computes the loss itself, is not watched
+                notes.pop(kind, None)  # type: ignore[call-overload]  # a literal
+        usual = max(self._counts.values(), key=lambda note: note.steps, default=None)
+        if usual is not None and usual.found:
+            other = [note for count, note in self._counts.items() if note is not usual and (count or not self._scaled)]
+            if other:  # a step without an update is one whose scaled gradients overflowed
+                first = min(other, key=lambda note: note.step)
+                notes["updates"] = _Note(first.step, first.found, usual.found, sum(note.steps for note in other))
+        return RankLedger(**totals, updates=int(usual.found) if usual else 0, notes=tuple(
+            LedgerNote(kind=kind, step=note.step, steps=note.steps, found=note.found, wanted=note.wanted)
+            for kind, note in sorted(notes.items())))
+
+    def state(self) -> dict[str, Any]:
+        """Return what a later attempt continues from (JSON-like)."""
+        return {"totals": dict(self._totals), "notes": _plain(self._notes), "counts": _plain(self._counts)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self._totals = dict(state["totals"])
+        self._notes = {kind: _Note(*values) for kind, values in state["notes"].items()}
+        self._counts = {int(count): _Note(*values) for count, values in state["counts"].items()}
+
+    # ---- hooks
+
+    def _on_forward(self, model: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        import torch
+
+        if not self._started or not torch.is_grad_enabled():
+            return
+        first = next(tensors_in((args, kwargs)), None)
+        count = 0 if first is None or not first.ndim else len(first)
+        if not self._inside:
+            self._note("outside", count, 0)
+            return
+        self._forwarded += count
+        if not model.training:
+            self._note("flags", 1, 0)
+        if torch.is_autocast_enabled(self._device) != self._autocast:
+            self._note("autocast", not self._autocast, self._autocast)
+        if self._kept is not None:
+            self._kept.inputs.append((args, kwargs))
+
+    def _on_loss(self, outputs: Any, targets: Any) -> torch.Tensor:
+        loss = self._loss(outputs, targets)
+        if self._started and loss.requires_grad:
+            if self._inside:
+                self._lost += len(targets)
+                if self._kept is not None:
+                    self._kept.targets.append(targets)
+            loss.register_hook(self._on_backward)  # type: ignore[no-untyped-call]
+        return loss
+
+    def _on_backward(self, _: torch.Tensor) -> None:
+        if not self._inside:
+            self._note("backward", 0, 0)
+
+    def _on_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if not self._started or (self.optimizer is not None and optimizer is not self.optimizer):
+            return
+        if not self._inside:
+            self._note("update outside", 0, 0)
+            return
+        self._updates += 1
+        for group in optimizer.param_groups:
+            if group["lr"] != self._rate:
+                self._note("rate", float(group["lr"]), self._rate)
+                break
+
+    def _note(self, kind: NoteKind, found: float, wanted: float, step: int | None = None) -> None:
+        known = self._notes.get(kind)
+        if known is None:
+            self._notes[kind] = _Note(self._step if step is None else step, float(found), float(wanted))
+        else:
+            known.steps += 1
+
+    def _is_drawn(self, step: int) -> bool:
+        """Return True for the drawn step (from 1) of each doubling of steps."""
+        number = step + 1
+        first = 1 << (number.bit_length() - 1)
+        return number == first + int(self._streams.generator("ledger-step", first).integers(first))
+
+
+def _resting(model: torch.nn.Module, *, training: bool = True) -> int:
+    """Return how many layers are in evaluation mode.
+
+    Args:
+        training: after the model was set to training mode, for which it is set back.
+    """
+    flags = {module: module.training for module in model.modules()}
+    if training:
+        model.train()
+        found = sum(not module.training for module in model.modules())
+        for module, was in flags.items():
+            module.training = was
+        return found
+    return sum(not was for was in flags.values())
+
+
+def _same(seen: Collection[Any], dealt: Collection[Any]) -> bool:
+    """Return whether the tensors seen are those dealt, in their order, rounded to the type in which they were seen."""
+    import torch
+
+    ours, theirs = ([*tensors_in([*found])] for found in (seen, dealt))
+    return len(ours) == len(theirs) and all(
+        one.shape == other.shape and torch.equal(one, other.to(one)) for one, other in zip(ours, theirs, strict=True))
+
+
+def _plain(notes: Mapping[Any, _Note]) -> dict[str, list[float]]:
+    return {str(key): [note.step, note.found, note.wanted, note.steps] for key, note in notes.items()}
