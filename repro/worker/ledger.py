@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from repro.core.random_streams import Streams
-from repro.record.log.schema import LedgerNote, NoteKind, RankLedger
+from repro.record.log.schema import Cause, LedgerNote, NoteKind, RankLedger
 from repro.seams.training import Batch, Job, TrainingParts
 from repro.seams.workload import tensors_in
 
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Note:
-    """The first step that contradicts the ledger in one way, and how many do."""
+    """The first step that contradicts the ledger in one way, and how often one does."""
 
     step: int
     found: float
     wanted: float
-    steps: int = 1
+    times: int = 1
+    cause: Cause = ""
 
 
 @dataclass(slots=True)
@@ -62,8 +63,13 @@ class TrainingLedger:
         self.optimizer: Any = None
         """The trial's own optimizer; steps of others (the outer one of local SGD) are not counted."""
         self._started = self._inside = False
-        self._step, self._rate, self._last_rate = 0, 0.0, 0.0
+        self._step, self._rate, self._last_rate, self._first_rate = 0, 0.0, 0.0, 0.0
         self._dealt = self._forwarded = self._lost = self._updates = 0
+        self._batches: Sequence[Batch] = ()
+        self._seen = [0, 0]
+        """Calls of the model and of the loss in this step."""
+        self._passed = [True, True]
+        """Inputs and targets have been the objects that were dealt, so others are told by a look."""
         self._kept: _Kept | None = None
         self._waiting: list[_Kept] = []
         self._notes: dict[NoteKind, _Note] = {}
@@ -89,6 +95,8 @@ class TrainingLedger:
             last: number of the last step of its block.
         """
         self._step, self._last_rate, self._rate = step, self._rate, rate
+        self._first_rate = self._first_rate or rate
+        self._batches, self._seen = batches, [0, 0]
         self._dealt = sum(len(targets) for _, targets in batches)
         self._forwarded = self._lost = self._updates = 0
         self._kept = _Kept(step, batches) if step == last or self._is_drawn(step) else None
@@ -96,7 +104,7 @@ class TrainingLedger:
 
     def end(self) -> None:
         """End a step."""
-        self._inside = False
+        self._inside, self._batches = False, ()
         totals = self._totals
         totals["steps"] += 1
         totals["forwarded"] += self._forwarded
@@ -108,7 +116,7 @@ class TrainingLedger:
         if (known := self._counts.get(self._updates)) is None:
             self._counts[self._updates] = _Note(self._step, self._updates, 0)
         else:
-            known.steps += 1
+            known.times += 1
         if self._kept is not None:
             self._waiting.append(self._kept)
             if (resting := _resting(self._model, training=False)) != self._resting:
@@ -140,14 +148,15 @@ class TrainingLedger:
         for watched, kind in (("forwarded", "samples"), ("losses", "loss")):
             if not totals[watched]:  # an engine that calls another model, or computes the loss itself, is not watched
                 notes.pop(kind, None)  # type: ignore[call-overload]  # a literal
-        usual = max(self._counts.values(), key=lambda note: note.steps, default=None)
+        usual = max(self._counts.values(), key=lambda note: note.times, default=None)
         if usual is not None and usual.found:
             other = [note for count, note in self._counts.items() if note is not usual and (count or not self._scaled)]
             if other:  # a step without an update is one whose scaled gradients overflowed
                 first = min(other, key=lambda note: note.step)
-                notes["updates"] = _Note(first.step, first.found, usual.found, sum(note.steps for note in other))
+                notes["updates"] = _Note(first.step, first.found, usual.found, sum(note.times for note in other))
         return RankLedger(**totals, updates=int(usual.found) if usual else 0, notes=tuple(
-            LedgerNote(kind=kind, step=note.step, steps=note.steps, found=note.found, wanted=note.wanted)
+            LedgerNote(kind=kind, step=note.step, times=note.times, found=note.found, wanted=note.wanted,
+                       cause=note.cause)
             for kind, note in sorted(notes.items())))
 
     def state(self) -> dict[str, Any]:
@@ -179,6 +188,8 @@ class TrainingLedger:
             self._note("autocast", not self._autocast, self._autocast)
         if self._kept is not None:
             self._kept.inputs.append((args, kwargs))
+        elif self._passed[0]:
+            self._look(0, first)
 
     def _on_loss(self, outputs: Any, targets: Any) -> torch.Tensor:
         loss = self._loss(outputs, targets)
@@ -187,6 +198,8 @@ class TrainingLedger:
                 self._lost += len(targets)
                 if self._kept is not None:
                     self._kept.targets.append(targets)
+                elif self._passed[1]:
+                    self._look(1, next(tensors_in(targets), None))
             loss.register_hook(self._on_backward)  # type: ignore[no-untyped-call]
         return loss
 
@@ -203,15 +216,38 @@ class TrainingLedger:
         self._updates += 1
         for group in optimizer.param_groups:
             if group["lr"] != self._rate:
-                self._note("rate", float(group["lr"]), self._rate)
+                self._note("rate", found := float(group["lr"]), self._rate, cause=self._cause(found))
                 break
 
-    def _note(self, kind: NoteKind, found: float, wanted: float, step: int | None = None) -> None:
-        known = self._notes.get(kind)
-        if known is None:
-            self._notes[kind] = _Note(self._step if step is None else step, float(found), float(wanted))
+    def _cause(self, rate: float) -> Cause:
+        """Return what gives a step another rate than the scheduled one."""
+        if rate == self._last_rate:
+            return "late"
+        return "left out" if not rate else "held" if rate == self._first_rate else ""
+
+    def _look(self, place: int, seen: Any) -> None:
+        """Compare what one call saw with what was dealt, if it is another object."""
+        number = self._seen[place]
+        self._seen[place] += 1
+        if number >= len(self._batches):
+            return  # the number of samples tells it
+        dealt = next(tensors_in(self._batches[number][place]), None)
+        if seen is dealt:
+            return
+        if _same([seen], [dealt]):
+            self._passed[place] = False  # the engine casts or copies; kept steps are compared
         else:
-            known.steps += 1
+            self._note("targets" if place else "inputs", 0, 0)
+
+    def _note(
+        self, kind: NoteKind, found: float, wanted: float, step: int | None = None, cause: Cause = ""
+    ) -> None:
+        at, known = self._step if step is None else step, self._notes.get(kind)
+        if known is None:
+            self._notes[kind] = _Note(at, float(found), float(wanted), cause=cause)
+        else:
+            # The second rate tells that of the step before from that of the first one.
+            known.times, known.step, known.cause = known.times + 1, min(known.step, at), cause
 
     def _is_drawn(self, step: int) -> bool:
         """Return True for the drawn step (from 1) of each doubling of steps."""
@@ -245,5 +281,5 @@ def _same(seen: Collection[Any], dealt: Collection[Any]) -> bool:
         one.shape == other.shape and torch.equal(one, other.to(one)) for one, other in zip(ours, theirs, strict=True))
 
 
-def _plain(notes: Mapping[Any, _Note]) -> dict[str, list[float]]:
-    return {str(key): [note.step, note.found, note.wanted, note.steps] for key, note in notes.items()}
+def _plain(notes: Mapping[Any, _Note]) -> dict[str, list[Any]]:
+    return {str(key): [note.step, note.found, note.wanted, note.times, note.cause] for key, note in notes.items()}

@@ -149,8 +149,9 @@ def find_contradictions(ledgers: Sequence[RankLedger]) -> list[Contradicted]:
         for note in ledger.notes:
             first[note.kind] = min(first.get(note.kind, (note.step, rank, note)), (note.step, rank, note),
                                    key=lambda item: item[:2])
-    return [Contradicted(what=note.kind, rank=rank, step=step + 1, steps=note.steps, found=note.found,
-                         wanted=note.wanted) for step, rank, note in sorted(first.values(), key=lambda item: item[:2])]
+    return [Contradicted(what=note.kind, rank=rank, step=step + 1, times=note.times, found=note.found,
+                         wanted=note.wanted, cause=note.cause)
+            for step, rank, note in sorted(first.values(), key=lambda item: item[:2])]
 
 
 def _narrow_masters(choices: TrainingConfig, facts: FinalFacts) -> list[NarrowMasters]:

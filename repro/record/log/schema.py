@@ -552,16 +552,22 @@ NoteKind = Literal["samples", "loss", "inputs", "targets", "outside", "backward"
 forward, backward or update outside a timed step; layers in evaluation mode; autocast; updates of a step; the rate."""
 
 
+Cause = Literal["", "late", "left out", "held"]
+"""What a wrong rate looks like: that of the step before, 0, that of the first step."""
+
+
 class LedgerNote(Frozen):
     """The steps that contradict a ledger in one way."""
 
     kind: NoteKind
     step: int = Field(ge=0)
     """The first such step, from 0; of what happened outside: the step before."""
-    steps: int = Field(ge=1)
-    """How many there are; of `inputs` and `targets` among the steps that were compared."""
+    times: int = Field(ge=1)
+    """How often it happened: steps, or calls outside a step."""
     found: float = 0.0
     wanted: float = 0.0
+    cause: Cause = ""
+    """Of the first such step."""
 
 
 class RankLedger(Frozen):

@@ -207,32 +207,41 @@ class Contradicted(Worded):
     """Kind of the note."""
     rank: int
     step: int
-    steps: int
+    times: int
     found: float
     wanted: float
+    cause: str = ""
 
     def _words(self) -> str:
-        more = f" (and in {self.steps - 1} other{'' if self.steps == 2 else 's'})" if self.steps > 1 else ""
-        return f"{LEDGER_WORDS[self.what].format(**dict(self), ratio=self._ratio())}{more}, on rank {self.rank}"
+        more = f" ({self.times} times in all)" if self.times > 1 else ""
+        cause = LEDGER_CAUSES.get(self.cause) or self._amount()
+        return f"rank {self.rank}: {LEDGER_WORDS[self.what].format(**dict(self))}{more}{f': {cause}' if cause else ''}"
 
-    def _ratio(self) -> str:
-        return f"{self.found / self.wanted:.4g} times" if self.wanted else "instead of none,"
+    def _amount(self) -> str:
+        """Return what a number of samples, or another rate, looks like."""
+        if self.what == "rate" and self.wanted:
+            return f"{self.found / self.wanted:.6g} times it"
+        if self.what in ("samples", "loss"):
+            return "some are left out" if self.found < self.wanted else "some are trained more than once"
+        return ""
 
 
 LEDGER_WORDS = {
-    "samples": "step {step} trained the model on {found:g} samples, and {wanted:g} were dealt",
-    "loss": "step {step} computed the loss of {found:g} samples, and {wanted:g} were dealt",
-    "inputs": "the model saw other inputs than were dealt, in step {step}",
-    "targets": "the loss saw other targets than were dealt, in step {step}",
-    "outside": "the model was trained outside the timed steps, after step {step}: its time is missing in theirs",
-    "backward": "gradients were computed outside the timed steps, after step {step}: their time is missing in theirs",
-    "update outside": "the optimizer stepped outside the timed steps, after step {step}",
-    "flags": "{found:g} layers were in evaluation mode, and {wanted:g} are in training, in step {step}",
-    "autocast": "autocast was {found:g} and {wanted:g} was asked for (1: on), in step {step}",
-    "updates": "the optimizer stepped {found:g} times, and usually {wanted:g}, in step {step}",
-    "rate": "the learning rate was {found:.6g}, {ratio} the scheduled {wanted:.6g}, in step {step}",
+    "samples": "the model was trained on {found:g} samples and not on the {wanted:g} dealt, first in step {step}",
+    "loss": "the loss was computed of {found:g} samples and not of the {wanted:g} dealt, first in step {step}",
+    "inputs": "the model saw other inputs than were dealt, first in step {step}",
+    "targets": "the loss saw other targets than were dealt, first in step {step}",
+    "outside": "the model was trained outside the timed steps, first after step {step}",
+    "backward": "gradients were computed outside the timed steps, first after step {step}",
+    "update outside": "the optimizer stepped outside the timed steps, first after step {step}",
+    "flags": "{found:g} layers were in evaluation mode and not {wanted:g}, first in step {step}",
+    "autocast": "autocast was {found:g} and not {wanted:g} (1: on), first in step {step}",
+    "updates": "the optimizer stepped {found:g} times and not {wanted:g}, as usual, first in step {step}",
+    "rate": "the learning rate was {found:.6g} and not the scheduled {wanted:.6g}, first in step {step}",
 }
 """Kind of a ledger's note -> its words."""
+LEDGER_CAUSES = {"late": "that of the step before", "left out": "the update changes nothing",
+                 "held": "that of the first step, which the schedule does not reach"}
 
 
 class NoSuccess(Worded):
