@@ -70,6 +70,8 @@ class TrainingLedger:
         """Calls of the model and of the loss in this step."""
         self._passed = [True, True]
         """Inputs and targets have been the objects that were dealt, so others are told by a look."""
+        self._last = -1
+        """Number of the last step of this block."""
         self._kept: _Kept | None = None
         self._waiting: list[_Kept] = []
         self._notes: dict[NoteKind, _Note] = {}
@@ -99,8 +101,10 @@ class TrainingLedger:
         self._batches, self._seen = batches, [0, 0]
         self._dealt = sum(len(targets) for _, targets in batches)
         self._forwarded = self._lost = self._updates = 0
-        self._kept = _Kept(step, batches) if step == last or self._is_drawn(step) else None
-        self._inside = True
+        # The first step of a block follows an evaluation, and the last one is behind the value that is found next.
+        kept = step == last or last != self._last or self._is_drawn(step)
+        self._kept = _Kept(step, batches) if kept else None
+        self._last, self._inside = last, True
 
     def end(self) -> None:
         """End a step."""

@@ -1,0 +1,219 @@
+"""The ledger of a trial: what healthy training leaves in it, and what each defect does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+from repro.comm.algorithms.backend import Backend
+from repro.core.random_streams import Streams
+from repro.engines.precisions import Bf16Autocast, Fp16Autocast, Fp32
+from repro.optimizers.rules import Sgd
+from repro.record.derive.effective import find_contradictions
+from repro.record.log.schema import LedgerNote, RankLedger
+from repro.seams.training import Batch, Job, Precision, TrainingParts
+from repro.worker.ledger import TrainingLedger
+
+STEPS, SIZE = 12, 8
+RATES = [0.1 * (1 - step / STEPS) for step in range(STEPS)]
+
+
+def batch(seed: int) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(SIZE, 4, generator=generator), torch.randint(0, 3, (SIZE,), generator=generator)
+
+
+def parts_of() -> TrainingParts:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Dropout(0.1), torch.nn.Linear(6, 3))
+    unused: Any = None
+    return TrainingParts(model=model, loss=torch.nn.functional.cross_entropy, scores={}, train_batch=unused,
+                         eval_batch=unused, synthetic_batch=unused, open_data=unused)
+
+
+@dataclass
+class Loop:
+    """A training loop whose parts a defect replaces."""
+
+    parts: TrainingParts
+    ledger: TrainingLedger
+    step: int = 0
+    micro: int = 2
+    fed: Callable[[int, list[Batch]], list[Batch]] = lambda _, batches: batches
+    rate: Callable[[int], float] = lambda step: RATES[step]
+    updates: Callable[[int], int] = lambda _: 1
+    context: Callable[[int], Any] = lambda _: torch.enable_grad()
+    before: Callable[[Loop, int], None] = lambda *_: None
+    after: Callable[[Loop, int], None] = lambda *_: None
+    optimizer: torch.optim.Optimizer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.optimizer = self.ledger.optimizer = torch.optim.SGD(self.parts.model.parameters(), lr=9.0, momentum=0.9)
+
+    def train(self, batches: list[Batch], rate: float | None = None) -> torch.Tensor:
+        """Forward and backward of every micro-batch; then updates."""
+        for inputs, targets in self.fed(self.step, batches):
+            with self.context(self.step):
+                loss = self.parts.loss(self.parts.model(inputs), targets)
+            loss.backward()
+        self.optimizer.param_groups[0]["lr"] = self.rate(self.step) if rate is None else rate
+        for _ in range(self.updates(self.step)):
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss
+
+    def run(self) -> None:
+        self.train([batch(99)], 0.0)  # the warm-up
+        self.ledger.start()
+        for self.step in range(STEPS):
+            dealt = [batch(10 * self.step + number) for number in range(self.micro)]
+            self.before(self, self.step)
+            self.ledger.begin(self.step, dealt, RATES[self.step], last=self.step | 3)  # blocks of four
+            self.train(dealt)
+            self.ledger.end()
+            self.after(self, self.step)
+        self.ledger.compare()
+        self.ledger.stop()
+
+
+@pytest.fixture
+def loop() -> Iterator[Callable[..., Loop]]:
+    ledgers: list[TrainingLedger] = []
+
+    def make(precision: Precision | None = None, **changes: Any) -> Loop:
+        parts = parts_of()
+        job = Job(rank=0, world=1, device="cpu", micro_batch=SIZE, accumulation=2, gradient_clip=None,
+                  precision=precision or Fp32(), optimizer=Sgd(lr=0.1), comm=Backend())
+        ledgers.append(TrainingLedger(parts, job, Streams(7, 0), compiled=False))
+        return Loop(parts, ledgers[-1], **changes)
+
+    yield make
+    for ledger in ledgers:
+        ledger.close()
+
+
+def notes(made: Loop) -> dict[str, LedgerNote]:
+    made.run()
+    return {note.kind: note for note in made.ledger.facts().notes}
+
+
+def test_healthy_training_contradicts_nothing(loop: Callable[..., Loop]) -> None:
+    made = loop()
+    assert notes(made) == {}
+    found = made.ledger.facts()
+    assert (found.steps, found.forwarded, found.losses, found.updates) == (STEPS, STEPS * 16, STEPS * 16, 1)
+    assert found.compared >= 4, "one step of every doubling and the last"
+
+
+def evaluated(made: Loop, _: int) -> None:
+    made.parts.model.eval()
+    with torch.no_grad():
+        made.parts.loss(made.parts.model(batch(5)[0]), batch(5)[1])
+    made.parts.model.train()
+
+
+def test_evaluations_casts_and_overflows_contradict_nothing(loop: Callable[..., Loop]) -> None:
+    assert notes(loop(after=evaluated)) == {}
+    wide = loop(fed=lambda _, batches: [(inputs.bfloat16(), targets.clone()) for inputs, targets in batches])
+    wide.parts.model.to(torch.bfloat16)
+    assert notes(wide) == {}
+    auto = torch.autocast("cpu", torch.bfloat16)
+    assert notes(loop(precision=Bf16Autocast(), context=lambda _: auto)) == {}
+    assert notes(loop(precision=Fp16Autocast(), context=lambda _: torch.autocast("cpu", torch.float16),
+                      updates=lambda step: int(step not in (0, 5)))) == {}, "a step whose gradients overflowed"
+
+
+def test_frozen_layers_that_never_train_are_the_models_own(loop: Callable[..., Loop]) -> None:
+    class Frozen(torch.nn.Dropout):
+        def train(self, mode: bool = True) -> Frozen:
+            return super().train(False)
+
+    parts = parts_of()
+    parts.model[1] = Frozen()  # type: ignore[index]  # a Sequential
+    made = loop()
+    ledger = TrainingLedger(parts, Job(0, 1, "cpu", SIZE, 2, None, Fp32(), Sgd(lr=0.1), Backend()), Streams(7, 0),
+                            compiled=False)
+    try:
+        parts.model.train()
+        made = Loop(parts, ledger)
+        assert notes(made) == {}
+    finally:
+        ledger.close()
+
+
+def other(step: int, batches: list[Batch], at: int = 4) -> list[Batch]:
+    return [batch(1000 + step), *batches[1:]] if step >= at else batches
+
+
+def train_outside(made: Loop, step: int) -> None:
+    if step == 6:
+        made.train([batch(3)])
+
+
+def work_deferred(made: Loop, step: int) -> None:
+    if step == 6:
+        made.parts.loss(made.parts.model(batch(3)[0]), batch(3)[1]).backward()
+
+
+def sleeping(made: Loop, step: int) -> None:
+    if step == 5:
+        made.parts.model[1].eval()  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("changes", "kind", "step", "times", "words"), [
+    ({"fed": lambda _, batches: [(x[:4], y[:4]) for x, y in batches]}, "samples", 0, STEPS, "some are left out"),
+    ({"fed": lambda _, batches: [(x[:4], y[:4]) for x, y in batches]}, "loss", 0, STEPS, "8 samples and not of the 16"),
+    ({"fed": lambda step, batches: batches * 2 if step == 3 else batches}, "samples", 3, 1, "more than once"),
+    ({"fed": other}, "inputs", 4, 8, "saw other inputs than were dealt, first in step 5"),
+    ({"fed": other}, "targets", 4, 8, "saw other targets than were dealt"),
+    ({"fed": lambda step, found: other(step, found, STEPS - 1)}, "inputs", STEPS - 1, 1, "first in step 12"),
+    ({"after": train_outside}, "outside", 6, 1, "trained outside the timed steps, first after step 7"),
+    ({"after": train_outside}, "update outside", 6, 1, "the optimizer stepped outside"),
+    ({"after": work_deferred}, "backward", 6, 1, "gradients were computed outside"),
+    ({"before": sleeping}, "flags", 7, 3, "1 layers were in evaluation mode and not 0"),
+    ({"context": lambda _: torch.autocast("cpu", torch.bfloat16)}, "autocast", 0, 2 * STEPS, "autocast was 1, not 0"),
+    ({"updates": lambda step: int(step != 4)}, "updates", 4, 1, "stepped 0 times and not 1, as usual"),
+    ({"updates": lambda step: 2 if step == 4 else 1}, "updates", 4, 1, "stepped 2 times"),
+    ({"rate": lambda step: RATES[step] * 1.01}, "rate", 0, STEPS, ": 1.01 times it"),
+    ({"rate": lambda step: RATES[max(0, step - 1)]}, "rate", 1, STEPS - 1, ": that of the step before"),
+    ({"rate": lambda _: RATES[0]}, "rate", 1, STEPS - 1, ": that of the first step, which the schedule does not reach"),
+    ({"rate": lambda step: 0.0 if step == 6 else RATES[step]}, "rate", 6, 1, ": the update changes nothing"),
+])
+def test_each_defect_is_found_with_its_step_and_its_cause(
+    loop: Callable[..., Loop], changes: dict[str, Any], kind: str, step: int, times: int, words: str
+) -> None:
+    made = loop(**changes)
+    found = notes(made)[kind]
+    assert (found.step, found.times) == (step, times), found
+    told, = (item.words for item in find_contradictions([made.ledger.facts()]) if item.what == kind)
+    assert words in told and told.startswith("rank 0: ")
+
+
+def test_an_engine_that_calls_neither_model_nor_loss_is_not_judged_by_them(loop: Callable[..., Loop]) -> None:
+    made = loop()
+    made.train = lambda batches, rate=None: torch.zeros(())  # type: ignore[method-assign]
+    assert notes(made) == {}
+    assert made.ledger.facts().forwarded == 0
+
+
+def test_a_later_attempt_goes_on_with_the_ledger_of_the_first(loop: Callable[..., Loop]) -> None:
+    first = loop(fed=other)
+    before = notes(first)
+    second = loop()
+    second.ledger.restore(first.ledger.state())
+    assert {note.kind: note for note in second.ledger.facts().notes} == before
+    second.run()
+    assert second.ledger.facts().steps == 2 * STEPS
+
+
+def test_the_first_rank_and_step_are_named() -> None:
+    def ledger(*found: LedgerNote) -> RankLedger:
+        return RankLedger(steps=9, forwarded=9, losses=9, compared=1, updates=1, notes=found)
+
+    late, early = (LedgerNote(kind="inputs", step=step, times=1) for step in (5, 2))
+    assert [(item.rank, item.step) for item in find_contradictions([ledger(late), ledger(early)])] == [(1, 3)]
+    assert find_contradictions([ledger(), ledger()]) == []
