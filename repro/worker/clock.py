@@ -112,7 +112,10 @@ class CudaTimer:
         self._begins.append(event)
 
     def exclude_pause(self) -> None:
-        self._begins[-1] = self._mark()
+        if len(self._inputs) > len(self._ends):  # between the input of a step and the step
+            self._inputs[-1] = self._mark()
+        else:
+            self._begins[-1] = self._mark()
 
     def read(self) -> tuple[list[float], list[float]]:
         # There is one more begin than end: the step after the last.

@@ -11,12 +11,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from repro.core.random_streams import Streams
-from repro.record.log.schema import Cause, LedgerNote, NoteKind, RankLedger
-from repro.seams.training import Batch, Job, TrainingParts
+from repro.record.log.schema import Cause, LedgerNote, NoteKind, RankLedger, WeightsAt
+from repro.seams.training import Batch, Held, Job, TrainingParts
 from repro.seams.workload import tensors_in
+from repro.worker.weights import hash_held
 
 if TYPE_CHECKING:
     import torch
+
+
+FIRST_WATCHED = 64
+"""Step from which on weights are held at drawn steps: the gate compares them in earlier ones, and in a trial of few
+steps even few copies would be a share of its time."""
 
 
 @dataclass(slots=True)
@@ -74,6 +80,8 @@ class TrainingLedger:
         """Number of the last step of this block."""
         self._kept: _Kept | None = None
         self._waiting: list[_Kept] = []
+        self._held: str | None = None
+        self._weights: list[WeightsAt] = []
         self._notes: dict[NoteKind, _Note] = {}
         self._totals = {"steps": 0, "forwarded": 0, "losses": 0, "compared": 0}
         self._counts: dict[int, _Note] = {}
@@ -102,7 +110,7 @@ class TrainingLedger:
         self._dealt = sum(len(targets) for _, targets in batches)
         self._forwarded = self._lost = self._updates = 0
         # The first step of a block follows an evaluation, and the last one is behind the value that is found next.
-        kept = step == last or last != self._last or self._is_drawn(step)
+        kept = step == last or last != self._last or self.is_drawn(step)
         self._kept = _Kept(step, batches) if kept else None
         self._last, self._inside = last, True
 
@@ -144,6 +152,23 @@ class TrainingLedger:
             handle.remove()
         self._handles = []
 
+    @property
+    def is_watching(self) -> bool:
+        """The weights were held after the last step, and are to be held again before the next one."""
+        return self._held is not None
+
+    def hold(self, held: Sequence[Held]) -> None:
+        """Take the weights that this rank holds after a drawn step; then those before the next one, which are to be
+        the same."""
+        parts, values = hash_held(held)
+        if self._held is None:
+            self._held = values
+            self._weights.append(WeightsAt(step=self._step, parts=parts, sha256=values))
+            return
+        if values != self._held:
+            self._note("moved", 0, 0)
+        self._held = None
+
     # ---- what it saw
 
     def facts(self) -> RankLedger:
@@ -158,18 +183,20 @@ class TrainingLedger:
             if other:  # a step without an update is one whose scaled gradients overflowed
                 first = min(other, key=lambda note: note.step)
                 notes["updates"] = _Note(first.step, first.found, usual.found, sum(note.times for note in other))
-        return RankLedger(**totals, updates=int(usual.found) if usual else 0, notes=tuple(
+        return RankLedger(**totals, updates=int(usual.found) if usual else 0, weights=tuple(self._weights), notes=tuple(
             LedgerNote(kind=kind, step=note.step, times=note.times, found=note.found, wanted=note.wanted,
                        cause=note.cause)
             for kind, note in sorted(notes.items())))
 
     def state(self) -> dict[str, Any]:
         """Return what a later attempt continues from (JSON-like)."""
-        return {"totals": dict(self._totals), "notes": _plain(self._notes), "counts": _plain(self._counts)}
+        return {"totals": dict(self._totals), "notes": _plain(self._notes), "counts": _plain(self._counts),
+                "weights": [item.model_dump() for item in self._weights]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state` returned."""
         self._totals = dict(state["totals"])
+        self._weights = [WeightsAt.model_validate(item) for item in state["weights"]]
         self._notes = {kind: _Note(*values) for kind, values in state["notes"].items()}
         self._counts = {int(count): _Note(*values) for count, values in state["counts"].items()}
 
@@ -253,7 +280,11 @@ class TrainingLedger:
             # The second rate tells that of the step before from that of the first one.
             known.times, known.step, known.cause = known.times + 1, min(known.step, at), cause
 
-    def _is_drawn(self, step: int) -> bool:
+    def watches(self, step: int) -> bool:
+        """Return True for a step after which the weights are held: a drawn one that the gate did not reach."""
+        return step >= FIRST_WATCHED and self.is_drawn(step)
+
+    def is_drawn(self, step: int) -> bool:
         """Return True for the drawn step (from 1) of each doubling of steps."""
         number = step + 1
         first = 1 << (number.bit_length() - 1)

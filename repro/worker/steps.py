@@ -10,8 +10,9 @@ from repro.core.events import EventLog
 from repro.record.log.schema import BlockStart, BlockStop, Hashes, Operations, RankSteps, StepBlock
 from repro.worker.input.data_audit import DataAudit
 from repro.worker.input.trial_input import TrialInput
+from repro.worker.ledger import TrainingLedger
 from repro.worker.setup import TrialContext, block_steps
-from repro.worker.weights import weights_sha256
+from repro.worker.weights import held_or_full, weights_sha256
 
 SECONDS = ("busy_seconds", "exposed_seconds", "overlapped_seconds")
 COUNTS = ("collectives", "payload_bytes", "sent_bytes", "received_bytes")
@@ -118,6 +119,8 @@ class TimedSteps:
         timer.mark_input()
         epochs = self.step * self.global_batch / self.train_samples
         rate = self.base_rate * self.schedule.factor(epochs, self.max_epochs)
+        if self.ledger is not None and self.ledger.is_watching:
+            self._watch_weights(self.ledger)
         if self.ledger is None:
             loss = self.session.step(batches, rate)
         else:
@@ -125,11 +128,21 @@ class TimedSteps:
             loss = self.session.step(batches, rate)
             self.ledger.end()
         timer.mark_step()
+        if self.ledger is not None and self.ledger.watches(self.step):
+            self._watch_weights(self.ledger)
         self.input.look_ahead()
         self.step += 1
         if self.hashed and self.step in HASHED_STEPS:
             self._log_weights_hash(self.context.log)
         return loss
+
+    def _watch_weights(self, ledger: TrainingLedger) -> None:
+        """Give the ledger the weights that are held after a drawn step and before the next one, off the clock."""
+        self.traffic.add(self.session.traffic(), training=True)
+        with self.context.clock.watch.phase("logging"), self.session.evaluated():
+            ledger.hold(held_or_full(self.session))
+        self.session.traffic()  # what was sent for it is none of the trial's
+        self.timer.exclude_pause()
 
     def _log_weights_hash(self, log: EventLog) -> None:
         """Log the hash of the weights; all ranks take part, and the time counts as logging, not as training."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from repro.record.log.schema import RankWeights
-from repro.seams.training import Held, Precision
+from repro.seams.training import Held, Precision, Session
 
 
 def weights_sha256(weights: Mapping[str, np.ndarray]) -> str:
@@ -32,15 +32,32 @@ def describe_held(held: Sequence[Held], full: Mapping[str, np.ndarray], weights:
         full: the full (master) weights, float32.
         weights: type of the weights that the model computes with.
     """
-    parts, values = hashlib.sha256(), hashlib.sha256()
+    parts, values = hash_held(held)
     different, first = 0, ""
-    for item in sorted(held, key=lambda item: (item.name, item.start, item.values.size)):
-        parts.update(f"{item.name}:{item.start}:{item.values.size};".encode())
-        values.update(np.ascontiguousarray(item.values + np.float32(0), dtype="<f4").tobytes())
+    for item in _in_order(held):
         wrong = _count_different(item, full.get(item.name), weights)
         first = first or (item.name if wrong else "")
         different += wrong
-    return RankWeights(parts=parts.hexdigest()[:16], sha256=values.hexdigest(), different=different, first=first)
+    return RankWeights(parts=parts, sha256=values, different=different, first=first)
+
+
+def held_or_full(session: Session) -> list[Held]:
+    """Return what this rank holds; the full weights if its engine cannot tell (all ranks then take part)."""
+    held = session.held()
+    return held if held is not None else [Held(name, array.ravel()) for name, array in session.weights().items()]
+
+
+def hash_held(held: Sequence[Held]) -> tuple[str, str]:
+    """Return (hash of which numbers a rank holds, sha256 of their values)."""
+    parts, values = hashlib.sha256(), hashlib.sha256()
+    for item in _in_order(held):
+        parts.update(f"{item.name}:{item.start}:{item.values.size};".encode())
+        values.update(np.ascontiguousarray(item.values + np.float32(0), dtype="<f4").tobytes())
+    return parts.hexdigest()[:16], values.hexdigest()
+
+
+def _in_order(held: Sequence[Held]) -> list[Held]:
+    return sorted(held, key=lambda item: (item.name, item.start, item.values.size))
 
 
 def _count_different(item: Held, full: np.ndarray | None, weights: str) -> int:

@@ -149,9 +149,19 @@ def find_contradictions(ledgers: Sequence[RankLedger]) -> list[Contradicted]:
         for note in ledger.notes:
             first[note.kind] = min(first.get(note.kind, (note.step, rank, note)), (note.step, rank, note),
                                    key=lambda item: item[:2])
-    return [Contradicted(what=note.kind, rank=rank, step=step + 1, times=note.times, found=note.found,
-                         wanted=note.wanted, cause=note.cause)
-            for step, rank, note in sorted(first.values(), key=lambda item: item[:2])]
+    found = [Contradicted(what=note.kind, rank=rank, step=step + 1, times=note.times, found=note.found,
+                          wanted=note.wanted, cause=note.cause)
+             for step, rank, note in sorted(first.values(), key=lambda item: item[:2])]
+    return [*found, *_apart(ledgers)]
+
+
+def _apart(ledgers: Sequence[RankLedger]) -> list[Contradicted]:
+    """Return the first drawn step after which a rank holds other weights than one that holds the same parts."""
+    seen: dict[tuple[int, str], str] = {}
+    found = [(item.step, rank) for rank, ledger in enumerate(ledgers) for item in ledger.weights
+             if seen.setdefault((item.step, item.parts), item.sha256) != item.sha256]
+    return [Contradicted(what="ranks", rank=rank, step=step + 1, times=len(found), found=0, wanted=0)
+            for step, rank in sorted(found)[:1]]
 
 
 def _narrow_masters(choices: TrainingConfig, facts: FinalFacts) -> list[NarrowMasters]:

@@ -547,9 +547,10 @@ class FactsGathered(ValueEvent):
 
 
 NoteKind = Literal["samples", "loss", "inputs", "targets", "outside", "backward", "update outside", "flags", "autocast",
-                   "updates", "rate"]
+                   "updates", "rate", "moved"]
 """What contradicts a ledger: samples of a step that the model, or the loss, saw; other inputs or targets than dealt;
-forward, backward or update outside a timed step; layers in evaluation mode; autocast; updates of a step; the rate."""
+forward, backward or update outside a timed step; layers in evaluation mode; autocast; updates of a step; the rate;
+weights that changed between a drawn step and the next one."""
 
 
 Cause = Literal["", "late", "left out", "held"]
@@ -570,6 +571,15 @@ class LedgerNote(Frozen):
     """Of the first such step."""
 
 
+class WeightsAt(Frozen):
+    """Hashes of the weights that one rank held after a drawn step."""
+
+    step: int
+    parts: str
+    """Of which numbers it holds: ranks with equal parts must have equal values."""
+    sha256: str
+
+
 class RankLedger(Frozen):
     """What one rank trained, as torch's hooks saw it (`worker.ledger`)."""
 
@@ -584,6 +594,7 @@ class RankLedger(Frozen):
     """Steps of which inputs and targets were compared with what was dealt."""
     updates: int
     """Steps of the trial's optimizer in most timed steps; 0: it steps none."""
+    weights: tuple[WeightsAt, ...] = ()
     notes: tuple[LedgerNote, ...] = ()
 
 

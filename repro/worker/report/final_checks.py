@@ -12,7 +12,7 @@ from repro.record.log.schema import FinalFacts, OwnEvaluation
 from repro.seams.training import Batch, Held, Session
 from repro.worker.evaluation import Evaluated, OwnModel
 from repro.worker.setup import TrialContext
-from repro.worker.weights import describe_held, wide_share
+from repro.worker.weights import describe_held, held_or_full, wide_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,6 @@ class Capture:
             self.moved.append(evaluated.number)
         self._before = ()
         self.newest = Captured(evaluated, held, self.context.session.buffers())
-
-
-def held_or_full(session: Session) -> list[Held]:
-    """Return what this rank holds; the full weights if its engine cannot tell (all ranks then take part)."""
-    held = session.held()
-    return held if held is not None else [Held(name, array.ravel()) for name, array in session.weights().items()]
 
 
 def _differ(before: Sequence[Held], after: Sequence[Held]) -> bool:
