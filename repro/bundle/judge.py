@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ from repro.compare.evidence.pairing import Observed, cell_trials
 from repro.compare.figures import DECIDED, Comparison
 from repro.compare.runs.run_warnings import run_warnings
 from repro.compare.verdict.sentences import describe_resumed_trials
+from repro.compare.verdict.verdict import judged
 from repro.core.errors import visible
 from repro.record.folder.store import Record
 from repro.record.result.status import meaning
@@ -221,28 +222,25 @@ def judge(first: Record, second: Record, chosen: Sequence[tuple[str, int]], term
     cells = tuple(_cell(first, second, cell_id, repeats) for cell_id, repeats in kept.items()
                   if is_bitwise(first.plan, cell_id))
     found = claims_of(first.plan, tuple(kept))
-    alone = [{(item.candidate, item.baseline): item for item in compare(
-        record.plan, record.results, execution=record.execution)} for record in (first, second)] if found else []
-    claims = tuple(_beside(_claim(first, second, claim, kept, terms, len(found), look), _alone(claim, *alone), terms)
-                   for claim in found)
+    verdicts = {(item.candidate, item.baseline): item
+                for item in compare(first.plan, first.results, execution=first.execution)} if found else {}
+    claims = tuple(_claim(first, second, claim, kept, terms, len(found), look,
+                          verdicts.get((claim.candidate, claim.baseline or ""))) for claim in found)
     return Reproduction(_together([*(item.answer for item in claims), *(item.answer for item in cells)]), claims, cells,
                         tuple(_levels(first, second, kept)), tuple(between_executions(first, second)), terms,
                         tuple(item.line for item in run_warnings(second)), look)
 
 
-def _alone(
-    claim: Claimed, first: Mapping[tuple[str, str], Comparison], second: Mapping[tuple[str, str], Comparison]
-) -> Alone | None:
-    if claim.baseline is None:
-        return None
-    pair = claim.candidate, claim.baseline
-    return Alone(first[pair], second[pair]) if pair in first and pair in second else None
-
-
 def _claim(
     first: Record, second: Record, claim: Claimed, kept: Mapping[str, set[int]], terms: Terms, tests: int,
-    look: LookLevel | None,
+    look: LookLevel | None, verdict: Comparison | None,
 ) -> ClaimAnswer:
+    """Judge one claim.
+
+    Args:
+        verdict: of the record on it. That of the second execution is made of its figures: as a part of another run
+            it has none of its own.
+    """
     before, after = measured(first, claim), measured(second, claim, kept)
     missing = [f"{sum(item.repeat in kept[cell] for item in second.of_cell(cell))} of {len(kept[cell])} trials of "
                f"{second.cell(cell).label} have a result" for cell in claim.cells
@@ -253,20 +251,16 @@ def _claim(
         answer, because = _without_figure(before, after, missing, look.difference if look else ALPHA)
     else:
         answer, because = _answer(found, before, after, claim, look, is_exact=not moved.error)
-    cautions = tuple(f"{where}: {text}" for where, side in (("the record", before), ("the new run", after))
-                     for text in _cautions(side))
-    return ClaimAnswer(claim, answer, because, before.mean, after.mean, found, cautions)
+    alone = Alone(verdict, judged([after.evidence])[0]) if verdict is not None and after.evidence is not None else None
+    cautions = [f"{where}: {text}" for where, side in (("the record", before), ("the new run", after))
+                for text in _cautions(side)]
+    if answer != "inconclusive" and before.mean is not None:
+        cautions += _chosen(before.mean, answer, alone, terms)
+    return ClaimAnswer(claim, answer, because, before.mean, after.mean, found, tuple(cautions), alone)
 
 
-def _beside(answer: ClaimAnswer, alone: Alone | None, terms: Terms) -> ClaimAnswer:
-    return replace(answer, alone=alone, cautions=(*answer.cautions, *_chosen(answer, alone, terms)))
-
-
-def _chosen(found: ClaimAnswer, alone: Alone | None, terms: Terms) -> Iterator[str]:
+def _chosen(mean: MeanLog, answer: Answer, alone: Alone | None, terms: Terms) -> Iterator[str]:
     """Yield why the error of an answer is more than 5 % over records that were chosen for their verdict."""
-    answer, mean = found.answer, found.record
-    if answer == "inconclusive" or mean is None:
-        return
     p = two_sided(mean)
     if alone is not None and alone.shows_difference and p > JUST:
         yield (f"the record: its difference is just significant (p = {p:.2g}); records that are chosen because they "

@@ -279,6 +279,16 @@ def test_a_difference_that_the_new_run_does_not_find_is_named_beside_reproduced(
     assert large.claims[0].limits == () and "alone: the record slower" in large.text()
 
 
+def test_a_reproduction_of_fewer_pairs_finds_the_difference_by_itself(tmp_path: Path) -> None:
+    """As a run it has no verdict of its own, because its pairs are a part of another's; beside the answer it has."""
+    first, second = run(tmp_path / "a", seed=1), run(tmp_path / "b", seed=2, only=14)
+    chosen, terms = choose_trials(first, "7", Wanted(margin=0.05))
+    again = replace(second, plan=reduce_plan(first.plan, chosen, Machine("cpu", 0, 2), 0, terms), results=tuple(
+        item for item in run(tmp_path / "c", seed=2).results if item.repeat < 7))
+    claim = judge(first, again, chosen, terms).claims[0]
+    assert claim.alone is not None and claim.alone.again.verdict == "slower" and claim.limits == ()
+
+
 def test_records_that_may_have_been_chosen_for_their_verdict_are_a_caution(tmp_path: Path) -> None:
     first = run(tmp_path / "a", 1.008, noise=0.01, seed=3)
     p = answer(first, first).claims[0].alone
