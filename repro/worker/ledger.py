@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 FIRST_WATCHED = 64
-"""Step from which on weights are held at drawn steps: the gate compares them in earlier ones, and in a trial of few
-steps even few copies would be a share of its time."""
+"""Step, from 1, from which on weights are held at drawn steps: the gate compares earlier ones, and in a trial of
+few steps even few copies would be a share of its time."""
 
 
 @dataclass(slots=True)
@@ -282,7 +282,7 @@ class TrainingLedger:
 
     def watches(self, step: int) -> bool:
         """Return True for a step after which the weights are held: a drawn one that the gate did not reach."""
-        return step >= FIRST_WATCHED and self.is_drawn(step)
+        return step + 1 >= FIRST_WATCHED and self.is_drawn(step)
 
     def is_drawn(self, step: int) -> bool:
         """Return True for the drawn step (from 1) of each doubling of steps."""

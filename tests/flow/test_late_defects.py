@@ -1,0 +1,80 @@
+"""What the gate cannot see, because it begins later, voids the trial, with the step and the cause: no verdict is left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from repro.record.folder.store import read_record
+from tests.commands import ROOT, command
+from tests.plans import suite
+
+pytest.importorskip("torch")
+pytest.importorskip("deepspeed")
+
+PLUGINS = ROOT / "tests" / "plugins"
+FOOLED = ("trains-on-test-data", "works-when-the-loss-is-read")
+"""Of each, a suite once called the candidate faster."""
+LATE = {
+    "trains-on-test-data": "saw other inputs than were dealt",
+    "works-when-the-loss-is-read": "outside the timed steps",
+    "batch-trained-again-late": "saw other inputs than were dealt",
+    "samples-dropped-late": "trained on 12 samples and not on the 16 dealt",
+    "autocast-late": "autocast was 1, not 0",
+    "rate-held-late": "the learning rate was",
+    "update-dropped-late": "the optimizer stepped 0 times",
+    "update-twice-late": "the optimizer stepped",
+    "rank-1-drifts-late": "rank 1",
+    "targets-of-the-neighbour-late": "saw other targets than were dealt",
+    "inputs-scaled-late": "saw other inputs than were dealt",
+    "labels-smoothed-late": "the loss was computed of 0 samples",
+    "input-changes-weights-late": "the weights changed between step",
+}
+KINDS = {"ddp": "kind: planted", "zero1": "kind: planted-zero, stage: 1", "zero3": "kind: planted-zero, stage: 3"}
+
+
+def ran(folder: Path, engines: list[str], epochs: int = 3, seeds: int = 1) -> Path:
+    """Run a suite with these cells, which are not gated, and return its folder."""
+    (folder / "suite.yaml").write_text(suite(
+        "late", "matrix:\n  engine:\n" + "".join(f"    - {engine}\n" for engine in engines),
+        head="master_seed: 20151102\n", seeds=seeds, engine=None, workload="{kind: digits, norm: group}",
+        batch="{global: 32, accumulation: 2}", optimizer="{kind: sgd, lr: 0.05, momentum: 0.9}",
+        stop=f"{{metric: top1, target: 0.99, max_epochs: {epochs}}}", evaluate_every=640, processes=2,
+        schedule="{kind: cosine}", timeout_seconds=120, gate="{skip: the trial itself is tested}"))
+    path = os.pathsep.join([str(ROOT), str(PLUGINS)])
+    ended = command(folder, "run", "suite.yaml", "--no-mlflow", "--out", "run", PYTHONPATH=path)
+    assert "Traceback" not in ended.error, ended.error
+    return folder / "run"
+
+
+def reasons(root: Path) -> dict[str, tuple[str, str]]:
+    """Label of each cell -> (status, reasons) of its trial."""
+    record = read_record(root)
+    return {record.cell(item.cell_id).label: (item.status, item.reason) for item in record.results}
+
+
+def test_suites_that_were_fooled_end_without_a_verdict(tmp_path: Path) -> None:
+    found = ran(tmp_path, ["ddp", *(f"{{kind: planted, defect: {name}}}" for name in FOOLED)])
+    told = reasons(found)
+    assert {status for label, (status, _) in told.items() if label.startswith("ddp")} == {"missed"}
+    assert {status for label, (status, _) in told.items() if label.startswith("planted")} == {"invalid"}
+    for name in FOOLED:
+        assert LATE[name] in next(reason for label, (_, reason) in told.items() if name in label)
+    compared = json.loads(command(tmp_path, "compare", "run", "--json").out)["comparisons"]
+    assert {item["verdict"] for item in compared} <= {"inconclusive", "exploratory"} and all(
+        "invalid" in item["because"] for item in compared if "planted" in item["candidate_label"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", list(KINDS))
+def test_each_late_defect_voids_its_trial_and_is_named(tmp_path: Path, engine: str) -> None:
+    told = reasons(ran(tmp_path, [f"{{{KINDS[engine]}, defect: {name}}}" for name in LATE]))
+    assert len(told) == len(LATE)
+    for name, words in LATE.items():
+        status, reason = next(item for label, item in told.items() if f"={name}" in label)
+        assert status == "invalid", name
+        assert words in reason or (name == "rank-1-drifts-late" and "weights differ" in reason), (name, reason)

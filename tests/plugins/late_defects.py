@@ -1,0 +1,193 @@
+"""Defects that begin after the last step that the gate compares: only what watches the trial itself finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from plant import Plant, defect
+
+from repro.seams.training import Batch, Job, TrainingParts
+
+LATER = 70
+"""Updates after which they begin; the gate ends at step 59."""
+
+
+def later(plant: Plant) -> bool:
+    return plant.updates >= LATER
+
+
+@defect("inputs")
+def trains_on_test_data(plant: Plant) -> None:
+    """From step 70 on every batch is one of the evaluation samples."""
+    parts = plant.session.parts
+
+    def change(batches: Sequence[Batch]) -> Sequence[Batch]:
+        if not later(plant):
+            return batches
+        first = 32 * plant.updates + 16 * plant.job.rank
+        return [parts.eval_batch((first + np.arange(len(targets)) + 8 * place) % 360)
+                for place, (_, targets) in enumerate(batches)]
+
+    plant.on_batches(change)
+
+
+class WorkOnReading:
+    """A loss whose work is done when somebody reads it."""
+
+    def __init__(self, work: Any) -> None:
+        self.work, self.value = work, None
+
+    def __float__(self) -> float:
+        if self.value is None:
+            self.value = float(self.work())
+        return self.value
+
+
+@defect("outside")
+def works_when_the_loss_is_read(plant: Plant) -> None:
+    """A step returns at once; forward, backward and update run when its loss is read, after the timed block."""
+    step = plant.session.step
+    plant.session.step = lambda batches, rate: WorkOnReading(lambda: step(batches, rate)) \
+        if later(plant) or plant.updates > 4 else step(batches, rate)
+
+
+@defect("inputs")
+def batch_trained_again_late(plant: Plant) -> None:
+    """After 70 steps every second batch is the one before."""
+    kept: list[Sequence[Batch]] = []
+
+    def change(batches: Sequence[Batch]) -> Sequence[Batch]:
+        if not later(plant) or plant.updates % 2 == 0 or not kept:
+            kept[:] = [batches]
+        return kept[0]
+
+    plant.on_batches(change)
+
+
+@defect("samples")
+def samples_dropped_late(plant: Plant) -> None:
+    """After 70 steps the last micro-batch is cut to one half."""
+    plant.on_batches(lambda batches: batches if not later(plant) else [
+        *batches[:-1], (batches[-1][0][:len(batches[-1][1]) // 2], batches[-1][1][:len(batches[-1][1]) // 2])])
+
+
+@defect("autocast")
+def autocast_late(plant: Plant) -> None:
+    """After 70 steps the model computes in bfloat16 products, or in full precision if those were asked for."""
+    forward, asked = plant.session.forward, plant.job.precision.autocast is not None
+    model = plant.session.model
+
+    def within(*args: Any) -> None:
+        torch.set_autocast_enabled("cpu", not asked)
+
+    def change(inputs: Any) -> Any:
+        if not later(plant) or not model.training:
+            return forward(inputs)
+        handle = model.register_forward_pre_hook(within, prepend=True)
+        before = torch.is_autocast_enabled("cpu")
+        torch.set_autocast_dtype("cpu", torch.bfloat16)
+        try:
+            return forward(inputs)
+        finally:
+            handle.remove()
+            torch.set_autocast_enabled("cpu", before)
+
+    plant.session.forward = change
+
+
+@defect("rate")
+def rate_held_late(plant: Plant) -> None:
+    """After 70 updates the schedule no longer reaches the optimizer."""
+    kept: list[float] = []
+
+    def change(rate: float) -> float:
+        if not later(plant):
+            kept[:] = [rate]
+        return kept[0]
+
+    plant.on_rate(change)
+
+
+@defect("updates")
+def update_dropped_late(plant: Plant) -> None:
+    """After 70 updates every seventh is not made; its gradients are cleared."""
+    plant_step(plant, lambda step: None if later(plant) and plant.updates % 7 == 0 else step())
+
+
+@defect("updates")
+def update_twice_late(plant: Plant) -> None:
+    """At update 75 the optimizer steps twice."""
+
+    def change(step: Any) -> None:
+        step()
+        if plant.updates == LATER + 5:
+            step()
+
+    plant_step(plant, change)
+
+
+def plant_step(plant: Plant, change: Any) -> None:
+    """Replace the step of the trial's optimizer."""
+    optimizer = plant.session.optimizer
+    before = optimizer.step
+    optimizer.step = lambda *args, **kwargs: change(lambda: before(*args, **kwargs))
+
+
+@defect("ranks", "weight")
+def rank_1_drifts_late(plant: Plant) -> None:
+    """At update 80 rank 1's own weights leave those of the others; at the end of the trial they are equal again."""
+
+    def change() -> None:
+        if plant.job.rank == 1 and plant.updates >= LATER + 10:
+            with torch.no_grad():
+                for _, parameter in plant.session.trained():
+                    parameter.data.mul_(1 + 1e-4)
+
+    plant.after_update(change)
+
+
+@defect("targets")
+def targets_of_the_neighbour_late(plant: Plant) -> None:
+    """After 70 steps the targets are moved by one sample."""
+    plant.on_batches(lambda batches: batches if not later(plant) else [
+        (inputs, targets.roll(1)) for inputs, targets in batches])
+
+
+@defect("inputs")
+def inputs_scaled_late(plant: Plant) -> None:
+    """After 70 steps the inputs are a thousandth too large, as of another normalisation."""
+    plant.on_batches(lambda batches: batches if not later(plant) else [
+        (inputs * 1.001, targets) for inputs, targets in batches])
+
+
+@defect("loss")
+def labels_smoothed_late(plant: Plant) -> None:
+    """After 70 steps another loss than the workload's is trained."""
+    right = plant.session.parts.loss
+
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if not later(plant):
+            return right(outputs, targets)
+        return torch.nn.functional.cross_entropy(outputs.float(), targets, label_smoothing=0.05)
+
+    plant.session.parts.loss = loss
+
+
+@defect("moved", before=True)
+def input_changes_weights_late(parts: TrainingParts, job: Job) -> Job:
+    """While a batch is read the weights change: after 61 batches a little in each."""
+    right, read = parts.train_batch, [0]
+
+    def train_batch(epoch: int, indices: np.ndarray) -> Batch:
+        read[0] += 1
+        if read[0] > 61 * job.accumulation:
+            with torch.no_grad():
+                for parameter in parts.model.parameters():
+                    parameter.data.mul_(1 - 1e-6)
+        return right(epoch, indices)
+
+    parts.train_batch = train_batch
+    return job
