@@ -13,6 +13,7 @@ from pydantic import validate_call
 from repro.core.errors import Exit, ReproError
 
 BENCHMARKS = {
+    "ledger": "benchmarks.ledger",
     "tracking": "benchmarks.tracking",
     "verdicts": "benchmarks.verdicts.measure",
     "workers": "benchmarks.workers",

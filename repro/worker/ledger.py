@@ -55,17 +55,14 @@ class TrainingLedger:
     """
 
     def __init__(self, parts: TrainingParts, job: Job, streams: Streams, *, compiled: bool) -> None:
-        from torch.optim import optimizer as optimizers
-
         self._streams, self._device = streams, job.device.partition(":")[0]
-        self._model, self._loss = parts.model, parts.loss
+        self._parts, self._model, self._loss = parts, parts.model, parts.loss
+        self._compiled = compiled
         self._autocast = job.precision.autocast is not None
         self._scaled = job.precision.loss_scaling is not None
         self._resting = _resting(parts.model)
-        self._handles = [optimizers.register_optimizer_step_post_hook(self._on_update)]
-        if not compiled:
-            self._handles.append(parts.model.register_forward_pre_hook(self._on_forward, with_kwargs=True))
-        parts.loss = self._on_loss
+        self._handles: list[Any] = []
+        self.attach()
         self.optimizer: Any = None
         """The trial's own optimizer; steps of others (the outer one of local SGD) are not counted."""
         self._started = self._inside = False
@@ -146,11 +143,21 @@ class TrainingLedger:
         self._totals["compared"] += len(self._waiting)
         self._waiting = []
 
+    def attach(self) -> None:
+        """Hook into the model, its loss and all optimizers of this process."""
+        from torch.optim import optimizer as optimizers
+
+        self._handles = [optimizers.register_optimizer_step_post_hook(self._on_update)]
+        if not self._compiled:
+            self._handles.append(self._model.register_forward_pre_hook(self._on_forward, with_kwargs=True))
+        self._parts.loss = self._on_loss
+
     def close(self) -> None:
         """Remove the hooks: the next trial may run in this process."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        self._parts.loss = self._loss
 
     @property
     def is_watching(self) -> bool:
