@@ -6,7 +6,7 @@ sent. What a few steps were fed is kept by reference, and compared after their b
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,11 @@ class TrainingLedger:
         self._scaled = job.precision.loss_scaling is not None
         self._resting = _resting(parts.model)
         self._handles: list[Any] = []
+        self.may_read = False
+        """The clock is running, so training data may be read."""
+        self._early = {name: _Early(getattr(parts, name), self) for name in ("open_data", "train_batch")}
+        for name, watched in self._early.items():
+            setattr(parts, name, watched)
         self.attach()
         self.optimizer: Any = None
         """The trial's own optimizer; steps of others (the outer one of local SGD) are not counted."""
@@ -85,6 +90,13 @@ class TrainingLedger:
         """Updates in a step -> the first such step, and how many there are."""
 
     # ---- the run
+
+    def open_data(self) -> None:
+        """Let the training data be read from now on: the clock is running."""
+        self.may_read = True
+        for name, watched in self._early.items():
+            if getattr(self._parts, name) is watched:
+                setattr(self._parts, name, watched.right)
 
     def start(self) -> None:
         """Begin: what the warm-up did does not count."""
@@ -296,6 +308,18 @@ class TrainingLedger:
         number = step + 1
         first = 1 << (number.bit_length() - 1)
         return number == first + int(self._streams.generator("ledger-step", first).integers(first))
+
+
+class _Early:
+    """A function that reads training data, while nothing may: the clock is not running yet."""
+
+    def __init__(self, right: Callable[..., Any], ledger: TrainingLedger) -> None:
+        self.right, self.ledger = right, ledger
+
+    def __call__(self, *args: Any) -> Any:
+        if not self.ledger.may_read:
+            self.ledger._note("data", 0, 0)
+        return self.right(*args)
 
 
 def _resting(model: torch.nn.Module, *, training: bool = True) -> int:

@@ -86,6 +86,8 @@ class Loop:
 
     def open_data(self) -> None:
         """Read the training data; the clock is running."""
+        if self.steps.ledger is not None:
+            self.steps.ledger.open_data()
         if self.context.parts is not None:
             self.log.write(Hashes(value={"data": self.context.parts.open_data()}))
 
@@ -100,7 +102,11 @@ class Loop:
             return decide_steps(self.steps.step, self.context.budget_steps, self.is_finite())
         value = self.evaluate()
         stop = self.context.choices.stop
+        first = not self.progress.hits
         self.progress, ending = decide(stop, self.progress, value, self.steps.step, self.context.budget_steps)
+        if first and self.progress.hits and ending is None:  # a last evaluation is repeated anyway
+            with self.uncounted():
+                self.capture.keep_crossing(self.evaluator.last)
         return ending or decide_hopeless(self.context.bar, stop.metric, value, before, self.steps.samples)
 
     def is_finite(self) -> bool:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from repro.record.derive.trial_log import TrialLog
 from repro.record.folder.store import read_record
+from repro.record.log.reading import read_log
 from tests.commands import ROOT, command
 from tests.plans import suite
 
@@ -37,13 +39,13 @@ LATE = {
 KINDS = {"ddp": "kind: planted", "zero1": "kind: planted-zero, stage: 1", "zero3": "kind: planted-zero, stage: 3"}
 
 
-def ran(folder: Path, engines: list[str], epochs: int = 3, seeds: int = 1) -> Path:
+def ran(folder: Path, engines: list[str], epochs: int = 3, target: str = "0.99") -> Path:
     """Run a suite with these cells, which are not gated, and return its folder."""
     (folder / "suite.yaml").write_text(suite(
         "late", "matrix:\n  engine:\n" + "".join(f"    - {engine}\n" for engine in engines),
-        head="master_seed: 20151102\n", seeds=seeds, engine=None, workload="{kind: digits, norm: group}",
+        head="master_seed: 20151102\n", seeds=1, engine=None, workload="{kind: digits, norm: group}",
         batch="{global: 32, accumulation: 2}", optimizer="{kind: sgd, lr: 0.05, momentum: 0.9}",
-        stop=f"{{metric: top1, target: 0.99, max_epochs: {epochs}}}", evaluate_every=640, processes=2,
+        stop=f"{{metric: top1, target: {target}, max_epochs: {epochs}}}", evaluate_every=640, processes=2,
         schedule="{kind: cosine}", timeout_seconds=120, gate="{skip: the trial itself is tested}"))
     path = os.pathsep.join([str(ROOT), str(PLUGINS)])
     ended = command(folder, "run", "suite.yaml", "--no-mlflow", "--out", "run", PYTHONPATH=path)
@@ -78,3 +80,20 @@ def test_each_late_defect_voids_its_trial_and_is_named(tmp_path: Path, engine: s
         status, reason = next(item for label, item in told.items() if f"={name}" in label)
         assert status == "invalid", name
         assert words in reason or (name == "rank-1-drifts-late" and "weights differ" in reason), (name, reason)
+
+
+def test_a_foreign_hook_and_the_evaluation_that_reached_the_target_are_looked_at(tmp_path: Path) -> None:
+    """DDP tells which hook it calls; the first of three evaluations that confirm a target is repeated like the last."""
+    root = ran(tmp_path, ["ddp", "{kind: planted, defect: wire}"], epochs=8, target="0.6, confirm_evals: 3")
+    told = reasons(root)
+    wire, = (reason for label, (_, reason) in told.items() if "wire" in label)
+    assert "compression none was asked for, hook _narrowed ran" in wire
+    record = read_record(root)
+    result = next(item for item in record.results if item.status == "ok")
+    log = TrialLog(read_log(record.folder.log(result.trial_id, 1)))
+    facts = log.facts()
+    assert facts is not None and result.bracket is not None
+    crossed = next(number for number, point in enumerate(result.curve, 1)
+                   if point.samples == result.bracket.hit_samples)
+    assert {crossed, crossed + 2} <= {item.number for item in facts.evaluations}
+    assert all(item.reported == pytest.approx(item.own, rel=1e-3) for item in facts.evaluations)

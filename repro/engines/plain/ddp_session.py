@@ -31,6 +31,8 @@ from repro.seams.training import Batch, Comm, Job, TrainingParts
 Bucket = Any
 Future = Any
 Send = Callable[[Bucket], Future]
+Registered = Sequence[tuple[Any, Any]]
+"""Hooks of a DDP module and their states."""
 PLAIN: dict[str, Callable[[Any, Any], Future]] = {
     "none": allreduce_hook, "fp16": fp16_compress_hook, "bf16": bf16_compress_hook,
 }
@@ -62,20 +64,22 @@ class Hooks:
             self.computed = time.perf_counter()
         return self.send(bucket)
 
-    def compression(self, registered: bool) -> str:
-        """Return the effective compression of gradients.
+    def compression(self, registered: Registered) -> str:
+        """Return the effective compression of gradients; of hooks that are not this one, their names.
 
         Args:
-            registered: DDP reports a hook.
+            registered: the hooks that DDP calls, each with its state.
         """
-        send = self.send.send if isinstance(self.send, Deferred) else self.send
         if not registered:
             return "none"
+        if len(registered) > 1 or registered[0][1] is not self:
+            return f"hook {', '.join(getattr(hook, '__qualname__', repr(hook)) for hook, _ in registered)}"
+        send = self.send.send if isinstance(self.send, Deferred) else self.send
         if isinstance(send, PowerSgd):
             return f"powersgd rank {send.state.matrix_approximation_rank}"
         return next((name for name, hook in PLAIN.items() if getattr(send, "func", None) is hook), "unknown")
 
-    def overlap(self, registered: bool) -> str:
+    def overlap(self, registered: Registered) -> str:
         """Return "on" if buckets are sent while back-propagation still runs, else "off"."""
         return "off" if registered and isinstance(self.send, Deferred) else "on"
 
@@ -268,8 +272,8 @@ class DdpSession(LoopSession):
         return {
             **super().effective(),
             **self._sent(sizes),
-            "compression": self.hooks.compression(bool(log.get("comm_hook"))),
-            "overlap": self.hooks.overlap(bool(log.get("comm_hook"))),
+            "compression": self.hooks.compression(self.wrapped._comm_hooks),
+            "overlap": self.hooks.overlap(self.wrapped._comm_hooks),
             "gradient_as_bucket_view": switch(bool(log.get("gradient_as_bucket_view"))),
             "broadcast_buffers": switch(self.wrapped.broadcast_buffers and bool(self.wrapped.modules_buffers)),
             "static_graph": switch(self.wrapped.static_graph),
@@ -282,7 +286,7 @@ class DdpSession(LoopSession):
         """Return how gradients leave, read from DDP's buckets, its hook and the layers that send factors."""
         tensors = len(self.parameters) - self.factor_layers()
         alone = bool(sizes) and len(sizes.split(",")) == tensors
-        late = self.hooks.overlap(True) == "off"
+        late = self.hooks.overlap(self.wrapped._comm_hooks) == "off"
         return {"send": ("blocking" if late else "layerwise") if alone and self.options.get("bucket_cap_mb", 1) < 1e-5
                 else "bucketed", "factor_layers": str(self.factor_layers())}
 

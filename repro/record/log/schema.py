@@ -547,10 +547,10 @@ class FactsGathered(ValueEvent):
 
 
 NoteKind = Literal["samples", "loss", "inputs", "targets", "outside", "backward", "update outside", "flags", "autocast",
-                   "updates", "rate", "moved"]
+                   "updates", "rate", "moved", "data"]
 """What contradicts a ledger: samples of a step that the model, or the loss, saw; other inputs or targets than dealt;
 forward, backward or update outside a timed step; layers in evaluation mode; autocast; updates of a step; the rate;
-weights that changed between a drawn step and the next one."""
+weights that changed between a drawn step and the next one; training data that were read before the clock started."""
 
 
 Cause = Literal["", "late", "left out", "held"]

@@ -237,6 +237,7 @@ LEDGER_WORDS = {
     "flags": "{found:g} layers were in evaluation mode and not {wanted:g}, first in step {step}",
     "autocast": "autocast was {found:g}, not {wanted:g} (1: on), first in step {step}",
     "updates": "the optimizer stepped {found:g} times and not {wanted:g}, as usual, first in step {step}",
+    "data": "training data were read before the clock started",
     "moved": "the weights changed between step {step} and the next one",
     "ranks": "its weights differ from those of another rank that holds the same parts, first after step {step}",
     "rate": "the learning rate was {found:.6g} and not the scheduled {wanted:.6g}, first in step {step}",

@@ -25,7 +25,8 @@ class Captured:
 
 
 class Capture:
-    """Draws one evaluation of every doubling (1, 2-3, 4-7, ...) and keeps the weights of the last drawn one.
+    """Draws one evaluation of every doubling (1, 2-3, 4-7, ...) and keeps the weights of the last drawn one, and of the
+    one that reached the target first.
 
     An engine cannot know which are drawn before it has trained. The number of evaluations need not be known, and few
     of them cost the copy. A copy is a rank's own: nothing is sent while the clock runs.
@@ -36,6 +37,8 @@ class Capture:
         self.enabled = context.parts is not None
         self.streams = Streams(context.trial.master_seed, context.trial.repeat)
         self.newest: Captured | None = None
+        self.crossing: Captured | None = None
+        """The evaluation that reached the target first, if further ones must confirm it."""
         self.moved: list[int] = []
         """Drawn evaluations that changed the weights."""
         self._before: Sequence[Held] = ()
@@ -64,6 +67,12 @@ class Capture:
             self.moved.append(evaluated.number)
         self._before = ()
         self.newest = Captured(evaluated, held, self.context.session.buffers())
+
+    def keep_crossing(self, evaluated: Evaluated | None) -> None:
+        """Keep the weights of the evaluation that has just reached the target."""
+        if self.enabled and evaluated is not None:
+            with self.context.session.evaluated():
+                self.crossing = Captured(evaluated, held_or_full(self.context.session), self.context.session.buffers())
 
 
 def _differ(before: Sequence[Held], after: Sequence[Held]) -> bool:
@@ -107,8 +116,10 @@ def gather_facts(
     held = session.held()
     ranks = session.gather(describe_held(held, weights, job.precision.weights) if held is not None else None)
     moved = {number for numbers in session.gather(capture.moved) for number in numbers}
-    chosen = [capture.newest] if capture.newest else []
-    if capture.enabled and last is not None and (not chosen or chosen[0].evaluated != last):
+    chosen = [item for item in (capture.newest, capture.crossing) if item is not None]
+    if len(chosen) == 2 and chosen[0].evaluated == chosen[1].evaluated:
+        chosen.pop()
+    if capture.enabled and last is not None and all(item.evaluated != last for item in chosen):
         chosen.append(Captured(last, held_or_full(session), session.buffers()))
     functions = context.started.functions
     assert functions is not None

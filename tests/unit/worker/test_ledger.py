@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,7 +16,7 @@ from repro.engines.precisions import Bf16Autocast, Fp16Autocast, Fp32
 from repro.optimizers.rules import Sgd
 from repro.record.derive.effective import find_contradictions
 from repro.record.log.schema import LedgerNote, RankLedger
-from repro.seams.training import Batch, Job, Precision, TrainingParts
+from repro.seams.training import Batch, Held, Job, Precision, TrainingParts
 from repro.worker.ledger import TrainingLedger
 
 STEPS, SIZE = 12, 8
@@ -31,8 +32,9 @@ def parts_of() -> TrainingParts:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Dropout(0.1), torch.nn.Linear(6, 3))
     unused: Any = None
-    return TrainingParts(model=model, loss=torch.nn.functional.cross_entropy, scores={}, train_batch=unused,
-                         eval_batch=unused, synthetic_batch=unused, open_data=unused)
+    return TrainingParts(model=model, loss=torch.nn.functional.cross_entropy, scores={}, eval_batch=unused,
+                         train_batch=lambda _, indices: batch(int(indices[0])), synthetic_batch=unused,
+                         open_data=lambda: "sha")
 
 
 @dataclass
@@ -198,6 +200,34 @@ def test_an_engine_that_calls_neither_model_nor_loss_is_not_judged_by_them(loop:
     made.train = lambda batches, rate=None: torch.zeros(())  # type: ignore[method-assign]
     assert notes(made) == {}
     assert made.ledger.facts().forwarded == 0
+
+
+def test_data_that_are_read_before_the_clock_runs_are_a_note(loop: Callable[..., Loop]) -> None:
+    early = loop()
+    assert early.parts.open_data() == "sha"
+    assert [note.kind for note in early.ledger.facts().notes] == ["data"]
+    right = loop()
+    within = right.parts.train_batch
+    right.parts.train_batch = lambda epoch, indices: within(epoch, indices)  # an engine's own, around it
+    right.ledger.open_data()
+    right.parts.open_data()
+    right.parts.train_batch(0, np.arange(3))
+    assert right.ledger.facts().notes == ()
+
+
+def test_weights_that_change_between_two_steps_or_differ_between_ranks_are_notes(loop: Callable[..., Loop]) -> None:
+    held = [[Held("a", np.arange(4, dtype=np.float32))], [Held("a", np.arange(4, dtype=np.float32) + 1)]]
+    made = loop()
+    made.ledger.hold(held[0])
+    made.ledger.hold(held[0])
+    assert not made.ledger.facts().notes and not made.ledger.is_watching
+    made.ledger.hold(held[0])
+    made.ledger.hold(held[1])
+    assert [note.kind for note in made.ledger.facts().notes] == ["moved"]
+    other = loop()
+    other.ledger.hold(held[1])
+    told = find_contradictions([made.ledger.facts(), other.ledger.facts()])
+    assert [(item.what, item.rank) for item in told] == [("moved", 0), ("ranks", 1)]
 
 
 def test_a_later_attempt_goes_on_with_the_ledger_of_the_first(loop: Callable[..., Loop]) -> None:
