@@ -284,8 +284,8 @@ class TrainingLedger:
         dealt = next(tensors_in(self._batches[number][place]), None)
         if seen is dealt:
             return
-        if _same([seen], [dealt]):
-            self._passed[place] = False  # the engine casts or copies; kept steps are compared
+        if seen is None or dealt is None or seen.shape != dealt.shape or _same([seen], [dealt]):
+            self._passed[place] = False  # the engine casts, copies or joins; kept steps are compared
         else:
             self._note("targets" if place else "inputs", 0, 0)
 
@@ -339,12 +339,26 @@ def _resting(model: torch.nn.Module, *, training: bool = True) -> int:
 
 
 def _same(seen: Collection[Any], dealt: Collection[Any]) -> bool:
-    """Return whether the tensors seen are those dealt, in their order, rounded to the type in which they were seen."""
+    """Return whether the tensors seen are those dealt, rounded to the type in which they were seen; several calls may
+    be one, and one several, if all have the same samples in the same order."""
     import torch
 
-    ours, theirs = ([*tensors_in([*found])] for found in (seen, dealt))
-    return len(ours) == len(theirs) and all(
-        one.shape == other.shape and torch.equal(one, other.to(one)) for one, other in zip(ours, theirs, strict=True))
+    ours, theirs = ([[*tensors_in(call)] for call in found] for found in (seen, dealt))
+    if len(ours) != len(theirs):
+        ours, theirs = _joined(ours), _joined(theirs)
+    return [len(call) for call in ours] == [len(call) for call in theirs] and all(
+        one.shape == other.shape and torch.equal(one, other.to(one))
+        for call, mate in zip(ours, theirs, strict=True) for one, other in zip(call, mate, strict=True))
+
+
+def _joined(calls: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:
+    """Return calls as one call, whose tensors have the samples of all; as they are if they cannot be joined."""
+    import torch
+
+    try:
+        return [[torch.cat(tensors) for tensors in zip(*calls, strict=True)]]
+    except (RuntimeError, ValueError):  # unlike shapes, or numbers of tensors
+        return [[*call] for call in calls]
 
 
 def _plain(notes: Mapping[Any, _Note]) -> dict[str, list[Any]]:

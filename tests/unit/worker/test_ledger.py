@@ -123,6 +123,10 @@ def test_evaluations_casts_and_overflows_contradict_nothing(loop: Callable[..., 
     wide = loop(fed=lambda _, batches: [(inputs.bfloat16(), targets.clone()) for inputs, targets in batches])
     wide.parts.model.to(torch.bfloat16)
     assert notes(wide) == {}
+    joined = loop(fed=lambda _, batches: [tuple(map(torch.cat, zip(*batches, strict=True)))])
+    assert notes(joined) == {}, "an engine that runs two micro-batches in one pass"
+    assert notes(loop(fed=lambda _, batches: [part for x, y in batches for part in ((x[:3], y[:3]), (x[3:], y[3:]))])
+                 ) == {}, "and one that cuts them"
     auto = torch.autocast("cpu", torch.bfloat16)
     assert notes(loop(precision=Bf16Autocast(), context=lambda _: auto)) == {}
     assert notes(loop(precision=Fp16Autocast(), context=lambda _: torch.autocast("cpu", torch.float16),
@@ -173,6 +177,8 @@ def sleeping(made: Loop, step: int) -> None:
     ({"fed": other}, "inputs", 4, 8, "saw other inputs than were dealt, first in step 5"),
     ({"fed": other}, "targets", 4, 8, "saw other targets than were dealt"),
     ({"fed": lambda step, found: other(step, found, STEPS - 1)}, "inputs", STEPS - 1, 1, "first in step 12"),
+    ({"fed": lambda step, found: [tuple(map(torch.cat, zip(*other(step, found), strict=True)))]}, "inputs", 4, 4,
+     "saw other inputs"),
     ({"after": train_outside}, "outside", 6, 1, "trained outside the timed steps, first after step 7"),
     ({"after": train_outside}, "update outside", 6, 1, "the optimizer stepped outside"),
     ({"after": work_deferred}, "backward", 6, 1, "gradients were computed outside"),
