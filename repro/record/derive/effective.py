@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from repro.core.machine import rank_threads
-from repro.record.log.schema import FinalFacts, LedgerNote, RankLedger
+from repro.record.log.schema import FinalFacts, GradientAgain, LedgerNote, RankLedger
 from repro.record.result.remarks import (
     GAP_SHARE,
     BlockGap,
@@ -14,6 +14,7 @@ from repro.record.result.remarks import (
     NarrowMasters,
     NotChecked,
     OtherEvaluation,
+    OtherGradient,
     RankWeightsDiffer,
     Reason,
     SlowEvaluation,
@@ -153,6 +154,28 @@ def find_contradictions(ledgers: Sequence[RankLedger]) -> list[Contradicted]:
                           wanted=note.wanted, cause=note.cause)
              for step, rank, note in sorted(first.values(), key=lambda item: item[:2])]
     return [*found, *_apart(ledgers)]
+
+
+GRADIENT_TOLERANCE = 1e-4
+"""Largest difference between the engine's gradient after the trial and the harness's own, as a share of its norm.
+Healthy engines differ by 6e-8 (measured on a CPU, with bfloat16 products too)."""
+NARROW_GRADIENT_TOLERANCE = 0.05
+"""The same if gradients, or what is sent, are narrower than float32 (healthy: 0.004), or products on a GPU, which may
+choose another kernel."""
+
+
+def find_other_gradient(choices: TrainingConfig, again: GradientAgain | None) -> list[OtherGradient]:
+    """Return the tensor whose gradient differs most, if that is more than rounding."""
+    if again is None or not again.worst:
+        return []
+    precision, worst = choices.precision.get(Precision), again.worst[0]
+    narrow = precision.weights != "float32" or precision.tf32 or choices.compression != "none" or (
+        precision.autocast and choices.device != "cpu")
+    limit = NARROW_GRADIENT_TOLERANCE if narrow else GRADIENT_TOLERANCE
+    if worst.apart <= limit:
+        return []
+    return [OtherGradient(tensor=worst.name, apart=worst.apart, limit=limit, ratio=worst.ratio,
+                          processes=choices.processes, accumulation=choices.batch.accumulation)]
 
 
 def _apart(ledgers: Sequence[RankLedger]) -> list[Contradicted]:

@@ -12,6 +12,7 @@ from repro.record.derive.effective import (
     covers_every_rank,
     find_contradictions,
     find_failures,
+    find_other_gradient,
     mismatches,
     slow_evaluation,
     unchecked,
@@ -94,9 +95,11 @@ def _judged(
     if not meaning(status).logged:
         return status, reasons
     effective, facts = log.mapping(schema.EffectiveSettings), log.facts()
+    kept, again = log.last(schema.LedgerKept), log.last(schema.GradientRepeated)
     wrong: list[Reason] = [*_wrong_data(log), *_short_evaluations(trial, log),
              *mismatches(trial.training, effective, log.mapping(schema.Settings)),
-             *find_contradictions(kept.value if (kept := log.last(schema.LedgerKept)) else ()),
+             *find_contradictions(kept.value if kept else ()),
+             *find_other_gradient(trial.training, again.value if again else None),
              *(find_failures(trial.training, facts, effective) if facts else ())]
     return ("invalid", tuple(wrong)) if wrong else (status, reasons)
 

@@ -605,6 +605,37 @@ class LedgerKept(ValueEvent):
     value: tuple[RankLedger, ...]
 
 
+class TensorGradient(Frozen):
+    """A tensor's gradient of the engine against the harness's own."""
+
+    name: str
+    apart: float
+    """L2 norm of the difference over that of the own one, estimated."""
+    ratio: float
+    """The engine's along the own one, over it: 1 if only noise differs."""
+
+
+class GradientAgain(Frozen):
+    """A gradient that the harness repeated after the trial, of the weights with which it ended."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    step: int
+    """The step, from 0, whose batches it is of."""
+    tensors: int = 0
+    worst: tuple[TensorGradient, ...] = ()
+    """Those that differ most, the first one most."""
+    problem: str = ""
+    """Why it could not be repeated."""
+
+
+class GradientRepeated(ValueEvent):
+    """The gradient after the trial."""
+
+    key = "x_gradient"
+    value: GradientAgain
+
+
 class Seeded(Frozen):
     """Whether what a trial consumed follows its seed."""
 

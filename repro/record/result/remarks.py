@@ -247,6 +247,40 @@ LEDGER_CAUSES = {"late": "that of the step before", "left out": "the update chan
                  "held": "that of the first step, which the schedule does not reach"}
 
 
+class OtherGradient(Worded):
+    """The tensor whose gradient after the trial differs most from the harness's own of the same weights and batches."""
+
+    kind: Literal["other_gradient"] = "other_gradient"
+    tensor: str
+    apart: float
+    """Relative, of the L2 norm."""
+    limit: float
+    ratio: float
+    processes: int
+    accumulation: int
+
+    def _words(self) -> str:
+        return (f"after the trial the gradient of {self.tensor!r} differs by {self.apart:.2g} of its norm from the "
+                f"harness's own (limit {self.limit:g}): {self._cause()}")
+
+    def _cause(self) -> str:
+        """Return what a factor looks like."""
+        known = ((self.processes, "it is summed over the ranks and not averaged"),
+                 (self.accumulation, "it is summed over the micro-batches and not averaged"),
+                 (1 / self.processes, "one rank alone contributes, or it is averaged twice"),
+                 (1 / self.accumulation, "one micro-batch alone contributes, or it is averaged twice"))
+        if abs(self.ratio) < NOTHING:
+            return "it is not trained"
+        near = [words for factor, words in known if factor != 1 and abs(self.ratio / factor - 1) < NEAR]
+        if near or abs(self.ratio - 1) > NEAR:
+            return "; or ".join(near) or f"{self.ratio:.4g} times it"
+        return "rounded, or of other samples"
+
+
+NOTHING, NEAR = 1e-3, 0.02
+"""Largest ratio that is none, and largest distance from a factor that is this factor."""
+
+
 class NoSuccess(Worded):
     """A log that ends in success although its curve does not; of a contest the last evaluation has no quality."""
 
@@ -287,7 +321,8 @@ class OtherOperations(Worded):
 
 Reason = Annotated[
     Stated | OutOfTime | Silent | RankFailed | NoStop | LogDamaged | Unlike | OtherData | ShortEvaluation
-    | RankWeightsDiffer | NarrowMasters | MovedByEvaluation | OtherEvaluation | Contradicted | NoSuccess | CheckFailed
+    | RankWeightsDiffer | NarrowMasters | MovedByEvaluation | OtherEvaluation | Contradicted | OtherGradient
+    | NoSuccess | CheckFailed
     | OtherOperations, Field(discriminator="kind")]
 """A reason why a trial ended as it did."""
 

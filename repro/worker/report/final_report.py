@@ -17,6 +17,7 @@ from repro.record.log.schema import (
     FactsGathered,
     Fed,
     FormulaTraffic,
+    GradientRepeated,
     Hashes,
     InputWaits,
     LedgerKept,
@@ -28,11 +29,13 @@ from repro.record.log.schema import (
     StateMemory,
     TrafficCounted,
 )
+from repro.suite.kinds.training import TrainingConfig
 from repro.worker.evaluation import Evaluated
 from repro.worker.input.data_audit import DataAudit, add_tallies, draws_sha256
 from repro.worker.input.data_order import DataOrder
 from repro.worker.report.expected_traffic import expected_traffic
 from repro.worker.report.final_checks import Capture, gather_facts
+from repro.worker.report.last_gradient import gradient_again
 from repro.worker.report.model_report import describe_model
 from repro.worker.setup import TrialContext
 from repro.worker.steps import TimedSteps, write_rank_steps
@@ -79,8 +82,16 @@ def report_final(
         log.write(ModelStated(value=model))
     if context.choices.compile:
         log.write(CompiledLate(value=session.gather(session.compilation())))
+    if context.parts is not None and has_a_gradient(context.choices):  # after everything that it could change
+        log.write(GradientRepeated(value=gradient_again(context, order, max(0, steps.step - 1))))
     log.write(EffectiveSettings(value=effective))
     log.flush()
+
+
+def has_a_gradient(choices: TrainingConfig) -> bool:
+    """Return whether a trial's gradient can be repeated: PowerSGD sends another one on purpose, and compiled code draws
+    other random numbers."""
+    return choices.compression != "powersgd" and not choices.compile
 
 
 def waited_and_stepped(
