@@ -35,6 +35,15 @@ LATE = {
     "inputs-scaled-late": "saw other inputs than were dealt",
     "labels-smoothed-late": "the loss was computed of 0 samples",
     "input-changes-weights-late": "the weights changed between step",
+    "first-layer-freezes": "the gradient of '0.weight' differs by 1 of its norm from the harness's own (limit 0.0001): "
+                           "it is not trained",
+    "reduction-ends": "after the trial the gradient of",
+    "gradients-thinned": "after the trial the gradient of",
+    "gradients-rounded": "rounded, or of other samples",
+    "uncleared": "after the trial the gradient of",
+    "labels-smoothed": "after the trial the gradient of",
+    "summed-over-ranks": "it is summed over the ranks and not averaged",
+    "bucket-left-out": "after the trial the gradient of",
 }
 KINDS = {"ddp": "kind: planted", "zero1": "kind: planted-zero, stage: 1", "zero3": "kind: planted-zero, stage: 3"}
 
@@ -84,8 +93,10 @@ def test_each_late_defect_voids_its_trial_and_is_named(tmp_path: Path, engine: s
 
 def test_a_foreign_hook_and_the_evaluation_that_reached_the_target_are_looked_at(tmp_path: Path) -> None:
     """DDP tells which hook it calls; the first of three evaluations that confirm a target is repeated like the last."""
-    root = ran(tmp_path, ["ddp", "{kind: planted, defect: wire}"], epochs=8, target="0.6, confirm_evals: 3")
+    root = ran(tmp_path, ["ddp", "{kind: planted, defect: wire}", "{kind: planted, defect: first-layer-freezes}"],
+               epochs=8, target="0.6, confirm_evals: 3")
     told = reasons(root)
+    assert any(LATE["first-layer-freezes"] in reason for _, reason in told.values())
     wire, = (reason for label, (_, reason) in told.items() if "wire" in label)
     assert "compression none was asked for, hook _narrowed ran" in wire
     record = read_record(root)

@@ -1,9 +1,10 @@
-"""The ledger of a trial: what healthy training leaves in it, and what each defect does."""
+"""The ledger of a trial, and its gradient at the end: what healthy training leaves in them, and what defects do."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,11 @@ from repro.comm.algorithms.backend import Backend
 from repro.core.random_streams import Streams
 from repro.engines.precisions import Bf16Autocast, Fp16Autocast, Fp32
 from repro.optimizers.rules import Sgd
-from repro.record.derive.effective import find_contradictions
-from repro.record.log.schema import LedgerNote, RankLedger
+from repro.record.derive.effective import find_contradictions, find_other_gradient
+from repro.record.log.schema import GradientAgain, LedgerNote, RankLedger, TensorGradient
 from repro.seams.training import Batch, Held, Job, Precision, TrainingParts
 from repro.worker.ledger import TrainingLedger
+from repro.worker.report.last_gradient import _sketches
 
 STEPS, SIZE = 12, 8
 RATES = [0.1 * (1 - step / STEPS) for step in range(STEPS)]
@@ -253,3 +255,49 @@ def test_the_first_rank_and_step_are_named() -> None:
     late, early = (LedgerNote(kind="inputs", step=step, times=1) for step in (5, 2))
     assert [(item.rank, item.step) for item in find_contradictions([ledger(late), ledger(early)])] == [(1, 3)]
     assert find_contradictions([ledger(), ledger()]) == []
+
+
+# ---- the gradient after the trial
+
+
+def judged(apart: float, ratio: float = 1.0, **changes: Any) -> list[str]:
+    """Words about a gradient of a trial on four processes with two micro-batches."""
+    choices: Any = SimpleNamespace(
+        precision=SimpleNamespace(get=lambda _: changes.get("precision", Fp32())), device=changes.get("device", "cpu"),
+        compression=changes.get("compression", "none"), processes=4, batch=SimpleNamespace(accumulation=2))
+    worst = TensorGradient(name="0.weight", apart=apart, ratio=ratio)
+    return [item.words for item in find_other_gradient(choices, GradientAgain(step=3, tensors=4, worst=(worst,)))]
+
+
+def test_rounding_is_no_other_gradient_and_nothing_is_judged_without_one() -> None:
+    choices: Any = None
+    assert judged(6e-8) == judged(0.004, compression="bf16") == judged(6e-8, precision=Bf16Autocast()) == []
+    assert judged(0.002, precision=Bf16Autocast(), device="cuda") == [], "another kernel of the device"
+    assert find_other_gradient(choices, None) == find_other_gradient(choices, GradientAgain(step=1, problem="x")) == []
+
+
+@pytest.mark.parametrize(("apart", "ratio", "cause"), [
+    (1.0, 0.0, "it is not trained"),
+    (3.0, 4.0, "it is summed over the ranks and not averaged"),
+    (1.0, 2.0, "it is summed over the micro-batches and not averaged"),
+    (0.75, 0.25, "one rank alone contributes, or it is averaged twice"),
+    (0.5, 0.5, "one micro-batch alone contributes, or it is averaged twice"),
+    (0.1, 0.9, "0.9 times it"),
+    (0.002, 1.0001, "rounded, or of other samples"),
+])
+def test_another_gradient_is_named_with_its_tensor_and_its_likely_cause(apart: float, ratio: float, cause: str) -> None:
+    told, = judged(apart, ratio)
+    assert told == (f"after the trial the gradient of '0.weight' differs by {apart:.2g} of its norm from the harness's "
+                    f"own (limit 0.0001): {cause}")
+
+
+def test_sketches_are_linear_and_know_the_norm_of_a_difference() -> None:
+    draw, streams = np.random.default_rng(1), Streams(3, 0)
+    one, other = ({"a": draw.standard_normal((40, 30)).astype(np.float32), "b": draw.standard_normal(7)
+                   .astype(np.float32)} for _ in range(2))
+    mean = {name: (one[name].astype(np.float64) + other[name]) / 2 for name in one}
+    half = (_sketches(one, streams) + _sketches(other, streams)) / 2
+    assert np.allclose(half, _sketches(mean, streams))
+    apart = np.linalg.norm(_sketches(one, streams) - _sketches(other, streams), axis=1)
+    true = [np.linalg.norm(one[name] - other[name]) for name in sorted(one)]
+    assert np.allclose(apart, true, rtol=0.35), (apart, true)
