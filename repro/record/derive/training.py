@@ -45,6 +45,7 @@ from repro.record.result.remarks import (
     CompiledLate,
     LongInitialisation,
     NoSuccess,
+    NotChecked,
     OtherData,
     Reason,
     ShortEvaluation,
@@ -243,7 +244,10 @@ def _doubts(trial: Trial, log: TrialLog, points: Sequence[Point], measured: Mapp
     if facts is None:
         return []
     phases, samples = measured.get("phases", {}), measured.get("samples", 0)
-    return [*unchecked(facts), *slow_evaluation(trial.training, phases, samples, len(points)),
+    again = log.last(schema.GradientRepeated)
+    problem = f"the gradient after the trial: {again.value.problem}" if again and again.value.problem else ""
+    return [*unchecked(facts), *([NotChecked(problem=problem)] if problem else []),
+            *slow_evaluation(trial.training, phases, samples, len(points)),
             *block_gap(_block_gap(log), measured.get("run_seconds"))]
 
 

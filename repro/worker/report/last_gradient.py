@@ -7,6 +7,7 @@ ranks of their sketches is the sketch of the mean, so nothing of the model's siz
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -61,10 +62,13 @@ def gradient_again(context: TrialContext, order: DataOrder, step: int) -> Gradie
 
 
 def _seed(streams: Streams, rank: int) -> None:
-    """Let the engine and the harness draw the same masks."""
+    """Let the engine and the harness draw the same masks, from whichever generator."""
     import torch
 
-    torch.manual_seed(streams.seed("last-gradient", rank))
+    seed = streams.seed("last-gradient", rank)
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % (1 << 32))
 
 
 def _own_gradients(
