@@ -17,6 +17,7 @@ from repro.compare.evidence.evidence import NO_SPREAD, ComparisonRequest, Eviden
 from repro.compare.evidence.grid import coarseness
 from repro.compare.evidence.pairing import CellTrials, cell_trials
 from repro.compare.evidence.repeated import of_trainings, repeated_in
+from repro.compare.qualifiers import Failures
 from repro.core.errors import UsageError
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
@@ -60,6 +61,10 @@ class Found:
     """The trials of each cell of the claim."""
     evidence: Evidence | None = None
     """Of a ratio."""
+    starts: Failures | None = None
+    """Trials of which a start failed and ran again."""
+    exaggerates: bool = False
+    """It ended at an open-ended look, whose mean nothing corrects."""
     apart: float = 0.0
     """How far evaluations are apart at the target, relative; infinite: unknown. 0: no evaluation limits the figure."""
 
@@ -85,7 +90,7 @@ def claims_of(plan: Plan, kept: Sequence[str]) -> tuple[Claimed, ...]:
     """Return the claims that a second execution of the cells `kept` is judged by: the declared contrast alone if there
     is one, else every contrast, else the figure of each cell.
 
-    Cells of which the suite promises every bit are judged by their hashes.
+    Cells of which the suite promises every bit are judged by their hashes, and so is a contrast of two such cells.
 
     Raises:
         UsageError: the design has no claim that a second execution can be judged by, or none of its cells alone.
@@ -94,17 +99,16 @@ def claims_of(plan: Plan, kept: Sequence[str]) -> tuple[Claimed, ...]:
     if plan.design.is_contest:
         raise UsageError("a contest claims the mean quality of all its declared runs: to test that again, run its "
                          "suite as a new contest")
-    free = [cell for cell in plan.cells if not is_bitwise(plan, cell.cell_id)]
-    index = CellIndex(free)
+    free = {cell.cell_id: cell for cell in plan.cells if not is_bitwise(plan, cell.cell_id)}
+    index = CellIndex(plan.cells)
     primary, contrasts = contrast_pairs(index, suite)
     claimed: Sequence[CellPair] = [primary] if primary else contrasts
+    if not claimed:
+        return tuple(Claimed(name, None, _own_metric(plan), cell.label) for name, cell in free.items() if name in kept)
     found = tuple(Claimed(one, other, metric, f"{index.cells[one].label} against {index.cells[other].label}")
-                  for one, other in claimed)
-    if not found:
-        return tuple(Claimed(cell.cell_id, None, _own_metric(plan), cell.label) for cell in free
-                     if cell.cell_id in kept)
+                  for one, other in claimed if {one, other} & free.keys())
     chosen = tuple(claim for claim in found if {*claim.cells} <= {*kept})
-    if not chosen and any(cell.cell_id in kept for cell in free):
+    if found and not chosen and free.keys() & {*kept}:
         raise UsageError(f"these trials leave no pair of a claim of the record; it claims {found[0].label}"
                          + (f" and {len(found) - 1} more" if len(found) > 1 else ""))
     return chosen
@@ -159,7 +163,8 @@ def measured(record: Record, claim: Claimed, kept: Mapping[str, set[int]] | None
     logs = {pair.repeat: math.log(pair.candidate / pair.baseline) for pair in found.judged_pairs}
     stopped = standing.after_stop(pair)
     mean = _mean(list(logs.values())) if stopped is None else MeanLog(stopped.value, stopped.error, stopped.freedom)
-    return Found(mean, logs, sides=sides, evidence=found, apart=coarseness(sides, METRICS[claim.metric]))
+    return Found(mean, logs, sides=sides, evidence=found, apart=coarseness(sides, METRICS[claim.metric]),
+                 starts=doubts.failed_starts(*pair), exaggerates=kept is None and standing.ended_open(pair))
 
 
 def _without(sides: Sequence[CellTrials]) -> str:

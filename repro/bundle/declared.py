@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from repro.bundle.claim import Claimed, Found, measured
 from repro.core.errors import UsageError
@@ -19,6 +19,8 @@ from repro.stats.replication import (
 )
 from repro.suite.planning.terms import Terms
 
+MOST = 0.99
+"""Probability above which its digits say nothing."""
 MOST_TIMES = 4
 """Pairs of a second execution, as a multiple of the record's, that are run without being asked for."""
 
@@ -49,18 +51,29 @@ def settled_terms(
     """
     found = {claim: measured(record, claim) for claim in claims}
     asked = Asked(record.plan.suite.margin if margin is None else margin, interaction, until_settled)
-    needed = pairs or max((_pairs_needed(item.mean, asked) for item in found.values() if item.mean is not None),
-                          default=record.plan.design.common)
+    needed = pairs or max((_pairs_needed(item.mean, asked, len(found)) for item in found.values()
+                           if item.mean is not None), default=record.plan.design.common)
     if found and not undecided and (why := _out_of_reach(found, needed, asked)):
         raise UsageError(f"{why}; to run all the same: --even-if-undecided")
     # Equal figures of a simulation are exact; measured ones may be equal by chance, and say nothing of their spread.
-    known = all(item.mean and (item.mean.error or _is_simulated(record, claim)) for claim, item in found.items())
+    known = all(item.mean is None or item.mean.error or _is_simulated(record, claim) for claim, item in found.items())
     return Terms(pairs=needed, margin=asked.margin, interaction=interaction, until_settled=until_settled,
-                 power=min(power_of(item, needed, asked) for item in found.values()) if found and known else None)
+                 power=joint_power([*found.values()], needed, asked) if found and known else None)
 
 
 def _is_simulated(record: Record, claim: Claimed) -> bool:
     return all(record.cell(name).choices.origin == "simulated" for name in claim.cells)
+
+
+def joint_power(found: Sequence[Found], pairs: int, asked: Asked) -> float:
+    """Return the least probability that all claims are found to be reproduced if none has changed, however they depend
+    on each other."""
+    return max(0.0, 1 - sum(1 - power_of(item, pairs, asked) for item in found))
+
+
+def _power_of_each(claims: int) -> float:
+    """Return the probability that each of so many claims needs, for all of them to have `POWER`."""
+    return 1 - (1 - POWER) / claims
 
 
 def power_of(found: Found, pairs: int, asked: Asked) -> float:
@@ -68,14 +81,14 @@ def power_of(found: Found, pairs: int, asked: Asked) -> float:
     apart, if all trials end with the weights of the record."""
     if found.mean is None or min(found.n, pairs) < LEAST_PAIRS:
         return 0.0
-    if found.too_coarse(asked.margin) and not found.has_weights:
+    if found.too_coarse(asked.margin) and not (found.has_weights and pairs <= found.n):
         return 0.0
     return replication_power(found.mean, pairs, asked.margin, asked.interaction, asked.until_settled)
 
 
-def _pairs_needed(mean: MeanLog, asked: Asked) -> int:
+def _pairs_needed(mean: MeanLog, asked: Asked, claims: int) -> int:
     """Return the fewest new pairs that show the margin, at least those of the record; its own number if none does."""
-    needed = pairs_for_margin(mean, asked.margin, asked.interaction, in_looks=asked.until_settled)
+    needed = pairs_for_margin(mean, asked.margin, asked.interaction, _power_of_each(claims), asked.until_settled)
     return max(mean.figures, needed if needed is not None and needed <= MOST_TIMES * mean.figures else 0)
 
 
@@ -91,38 +104,52 @@ def _out_of_reach(found: Mapping[Claimed, Found], pairs: int, asked: Asked) -> s
     if pairs < LEAST_PAIRS:
         few = "is" if pairs == 1 else "are"
         return f"{claim.counted(pairs)} {few} too few for an answer; at least {LEAST_PAIRS} are required"
-    coarse = [item for item in found.values() if item.too_coarse(asked.margin) and not item.has_weights]
+    coarse = [item for item in found.values()
+              if item.too_coarse(asked.margin) and not (item.has_weights and pairs <= item.n)]
     if coarse and not all(math.isfinite(item.apart) and item.apart <= 1 for item in coarse):
         return f"no answer is within reach: in the record {coarse[0].too_coarse(asked.margin)}"
-    power = min(power_of(item, pairs, asked) for item in found.values())
+    power = joint_power([*found.values()], pairs, asked)
     if power >= POWER:
         return ""
+    unchanged = "an unchanged claim" if len(found) == 1 else f"all {len(found)} claims, if unchanged,"
     start = f"no answer is within reach: in the record {coarse[0].too_coarse(asked.margin)}" if coarse else (
-        f"no answer is within reach: {claim.counted(pairs, 'new')} find an unchanged claim to be within a margin of "
+        f"no answer is within reach: {claim.counted(pairs, 'new')} find {unchanged} to be within a margin of "
         f"{100 * asked.margin:.3g} % with {chance_words(power)} probability")
     return start + ("" if coarse else _with_more(found, asked)) + _with_wider(found, pairs, asked)
 
 
 def _with_more(found: Mapping[Claimed, Found], asked: Asked) -> str:
     """Return how many pairs would do."""
-    counts = [pairs_for_margin(item.mean, asked.margin, asked.interaction, in_looks=asked.until_settled)
+    most = _most_pairs(found, asked)
+    if most:
+        return f"; {most} do with {100 * POWER:.0f} %: --trials {most}"
+    why = "the declared interaction alone is as large as the margin" if _most_pairs(found, replace(
+        asked, interaction=0.0)) else "the record itself is not that precise"
+    return f", and no number does with {100 * POWER:.0f} %, because {why}"
+
+
+def _most_pairs(found: Mapping[Claimed, Found], asked: Asked) -> int | None:
+    """Return the new pairs with which all claims are shown; None: no number is enough."""
+    each = _power_of_each(len(found))
+    counts = [pairs_for_margin(item.mean, asked.margin, asked.interaction, each, asked.until_settled)
               for item in found.values() if item.mean is not None]
-    most = max((count for count in counts if count is not None), default=0) if None not in counts else 0
-    return f"; {most} do with {100 * POWER:.0f} %: --trials {most}" if most else \
-        f", and no number does with {100 * POWER:.0f} %, because the record itself is not that precise"
+    known = [count for count in counts if count is not None]
+    return max(known) if len(known) == len(counts) else None
 
 
 def _with_wider(found: Mapping[Claimed, Found], pairs: int, asked: Asked) -> str:
     """Return the margin that would do."""
-    margins = [supported_margin(item.mean, pairs, asked.interaction, in_looks=asked.until_settled)
+    each = _power_of_each(len(found))
+    margins = [supported_margin(item.mean, pairs, asked.interaction, each, asked.until_settled)
                for item in found.values() if item.mean is not None]
     if None in margins:
         return ""
-    grids = [math.ceil(100 * item.apart) / 100 for item in found.values() if not item.has_weights]
+    grids = [math.ceil(100 * item.apart) / 100 for item in found.values()
+             if not (item.has_weights and pairs <= item.n)]
     wider = max(*(margin or 0.0 for margin in margins), *grids, 0.0)
     return f"; {next(iter(found)).counted(pairs)} support a margin of {100 * wider:.0f} %: --margin {wider:g}"
 
 
 def chance_words(power: float) -> str:
     """`83 %`; `more than 99 %`."""
-    return "more than 99 %" if power > 0.99 else f"{100 * power:.0f} %"
+    return "more than 99 %" if power > MOST else f"{100 * power:.0f} %"

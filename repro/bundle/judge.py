@@ -17,6 +17,7 @@ import numpy as np
 from repro.bundle.claim import Claimed, Found, claims_of, is_bitwise, measured, shift_between
 from repro.bundle.difference import ExecutionDifference, between_executions
 from repro.compare.comparing import compare
+from repro.compare.design.chosen import Chosen
 from repro.compare.evidence.pairing import Observed, cell_trials
 from repro.compare.figures import DECIDED, Comparison
 from repro.compare.runs.run_warnings import run_warnings
@@ -69,8 +70,13 @@ class Alone:
 
     @property
     def lost(self) -> str:
-        """The difference that the record shows and the second execution alone does not: `faster`; "": there is none."""
-        return self.record.verdict if self.shows_difference and self.record.verdict != self.again.verdict else ""
+        """That the second execution alone does not show the difference of the record; "" if it does."""
+        word = self.record.verdict
+        if not self.shows_difference or word == self.again.verdict:
+            return ""
+        if not self.again.reachable:
+            return f"{self.again.n} pairs cannot show by themselves that the candidate is {word}"
+        return f"that the candidate is {word} was not found again"
 
     def is_below(self, margin: float) -> bool:
         """Return whether the record shows a difference that is smaller than the margin: no difference at all would be
@@ -81,8 +87,9 @@ class Alone:
     @property
     def words(self) -> str:
         """`alone: the record faster, 0.9937 (0.9901 to 0.9973); the new run inconclusive`."""
-        return "alone: " + "; ".join(f"{where} {item.spoken}{_ratio_words(item)}"
-                                     for where, item in (("the record", self.record), ("the new run", self.again)))
+        said = (f"{where} {item.spoken if item.reachable else 'has too few pairs to tell'}{_ratio_words(item)}"
+                for where, item in (("the record", self.record), ("the new run", self.again)))
+        return f"alone: {'; '.join(said)}"
 
 
 def _ratio_words(item: Comparison) -> str:
@@ -112,7 +119,7 @@ class ClaimAnswer:
         found = self.alone
         if self.answer != "reproduced" or found is None or self.change is None:
             return ()
-        lost = [f"that the candidate is {found.lost} was not found again"] if found.lost else []
+        lost = [found.lost] if found.lost else []
         small = ["the whole effect of the record is smaller than the margin, so a ratio of 1 may be within it, too"] \
             if found.is_below(self.change.margin) else []
         return (*lost, *small)
@@ -196,6 +203,8 @@ class Reproduction:
         if self.claims:
             what = "the ratio" if self.claims[0].claim.baseline else METRICS[self.claims[0].claim.metric].noun
             parts.append(f"{what} within a margin of {100 * self.terms.margin:g} %{_interaction(self.terms)}")
+        elif self.levels and METRICS[self.levels[0].metric].clocked:
+            parts.append("times, and ratios of them, are not judged")
         return "; ".join([*parts, *dict.fromkeys(text for item in self.claims for text in item.limits)])
 
 
@@ -224,35 +233,43 @@ def judge(first: Record, second: Record, chosen: Sequence[tuple[str, int]], term
     found = claims_of(first.plan, tuple(kept))
     verdicts = {(item.candidate, item.baseline): item
                 for item in compare(first.plan, first.results, execution=first.execution)} if found else {}
-    claims = tuple(_claim(first, second, claim, kept, terms, len(found), look,
-                          verdicts.get((claim.candidate, claim.baseline or ""))) for claim in found)
+    sides = {claim: (measured(first, claim), measured(second, claim, kept)) for claim in found}
+    again = _verdicts(second, {claim: after for claim, (_, after) in sides.items()})
+    alone = {claim: Alone(verdicts[pair], again[claim]) for claim in found
+             if (pair := (claim.candidate, claim.baseline or "")) in verdicts and claim in again}
+    claims = tuple(_claim(second, claim, *sides[claim], kept, terms, len(found), look, alone.get(claim))
+                   for claim in found)
     return Reproduction(_together([*(item.answer for item in claims), *(item.answer for item in cells)]), claims, cells,
                         tuple(_levels(first, second, kept)), tuple(between_executions(first, second)), terms,
                         tuple(item.line for item in run_warnings(second)), look)
 
 
-def _claim(
-    first: Record, second: Record, claim: Claimed, kept: Mapping[str, set[int]], terms: Terms, tests: int,
-    look: LookLevel | None, verdict: Comparison | None,
-) -> ClaimAnswer:
-    """Judge one claim.
+def _verdicts(second: Record, found: Mapping[Claimed, Found]) -> dict[Claimed, Comparison]:
+    """Return the verdicts that the figures of the second execution give by themselves, in one family: as a part of
+    another run it has none of its own."""
+    known = {claim: item for claim, item in found.items() if item.evidence is not None}
+    compared = judged([item.evidence for item in known.values() if item.evidence is not None])
+    settings = Chosen(second.plan)
+    return {claim: settings.qualified(each).model_copy(update={"failed_starts": known[claim].starts})
+            for claim, each in zip(known, compared, strict=True)}
 
-    Args:
-        verdict: of the record on it. That of the second execution is made of its figures: as a part of another run
-            it has none of its own.
-    """
-    before, after = measured(first, claim), measured(second, claim, kept)
+
+def _claim(
+    second: Record, claim: Claimed, before: Found, after: Found, kept: Mapping[str, set[int]], terms: Terms, tests: int,
+    look: LookLevel | None, alone: Alone | None,
+) -> ClaimAnswer:
     missing = [f"{sum(item.repeat in kept[cell] for item in second.of_cell(cell))} of {len(kept[cell])} trials of "
                f"{second.cell(cell).label} have a result" for cell in claim.cells
                if not kept[cell] <= {item.repeat for item in second.of_cell(cell)}]
     moved = None if missing else shift_between(before, after)
     found = None if moved is None else change(moved, terms.margin, terms.interaction, tests, look)
     if moved is None or found is None:
-        answer, because = _without_figure(before, after, missing, look.difference if look else ALPHA)
+        answer, because = _without_figure(before, after, missing, (look.difference if look else ALPHA) / tests)
     else:
         answer, because = _answer(found, before, after, claim, look, is_exact=not moved.error)
-    alone = Alone(verdict, judged([after.evidence])[0]) if verdict is not None and after.evidence is not None else None
-    cautions = [f"{where}: {text}" for where, side in (("the record", before), ("the new run", after))
+    cautions = ["the record: it ended at an open-ended look (anytime), so its ratio is on average too far from 1, and "
+                "an answer about it errs in more than 5 % (docs/reproduce.md)"] if before.exaggerates else []
+    cautions += [f"{where}: {text}" for where, side in (("the record", before), ("the new run", after))
                 for text in _cautions(side)]
     if answer != "inconclusive" and before.mean is not None:
         cautions += _chosen(before.mean, answer, alone, terms)
@@ -263,8 +280,9 @@ def _chosen(mean: MeanLog, answer: Answer, alone: Alone | None, terms: Terms) ->
     """Yield why the error of an answer is more than 5 % over records that were chosen for their verdict."""
     p = two_sided(mean)
     if alone is not None and alone.shows_difference and p > JUST:
-        yield (f"the record: its difference is just significant (p = {p:.2g}); records that are chosen because they "
-               "show a difference exaggerate it, and an answer about them errs in more than 5 % (docs/reproduce.md)")
+        yield (f"the record: its difference is just significant (t test, p = {p:.2g}); records that are chosen because "
+               "they show a difference exaggerate it, and an answer about them errs in more than 5 % "
+               "(docs/reproduce.md)")
     if answer == "not reproduced" and terms.power is not None and terms.power < POWER:
         yield (f"on these terms an unchanged claim was to be found with {100 * terms.power:.0f} % only; of records "
                "that are chosen because they show a difference, many more than 5 % are then called not reproduced "
@@ -341,13 +359,13 @@ def _figures(found: Change, before: Found, after: Found, claim: Claimed) -> str:
 
 
 def _same_trainings(before: Found, after: Found) -> bool:
-    """Return whether the trials of all seeds that both executions have ended with equal weights: they crossed the
-    target at the same samples, wherever that is between two evaluations."""
-    shared = [(one.results[repeat].hashes, other.results[repeat].hashes)
-              for one, other in zip(before.sides, after.sides, strict=True)
-              for repeat in one.results.keys() & other.results.keys()]
-    return bool(shared) and all(
-        one.get("final_weights") == other.get("final_weights") is not None for one, other in shared)
+    """Return whether all trials of the second execution ended with the weights of the record's: they crossed the target
+    at the same samples, wherever that is between two evaluations."""
+    pairs = [(one.results.get(repeat), mate) for one, other in zip(before.sides, after.sides, strict=True)
+             for repeat, mate in other.results.items()]
+    return bool(pairs) and all(
+        item is not None and item.hashes.get("final_weights") == mate.hashes.get("final_weights") is not None
+        for item, mate in pairs)
 
 
 def _levels(first: Record, second: Record, kept: Mapping[str, set[int]]) -> Iterator[Level]:

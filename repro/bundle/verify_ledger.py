@@ -31,8 +31,11 @@ def check_ledger(
 ) -> None:
     """Check the ledger against the results and the plan."""
     with suppress(OutputError, OSError, RecursionError):  # `check_looks` reports them
-        resumed = [item.at_ms for item in read_lines(folder.incidents, Incident) if item.kind == "resumed"]
-        found.extend(wrong_wash_outs(plan, attempts, read_wash_outs(folder.ledger), resumed))
+        incidents = read_lines(folder.incidents, Incident)
+        resumed = [item.at_ms for item in incidents if item.kind == "resumed"]
+        if not any(item.kind == "clock" for item in incidents):  # a clock that was set orders nothing
+            found.extend(wrong_wash_outs(plan, attempts, read_wash_outs(folder.ledger), resumed))
+    found.extend(_foreign_sources(folder, attempts))
     found.extend(_contradicted_results(results, attempts))
     found.extend(missing_attempts(attempts))
     found.extend(early_ends(plan, attempts))
@@ -117,6 +120,11 @@ def count_unfinished(plan: Plan, results: Sequence[Result], attempts: Sequence[A
                or (meaning(item.status).reruns and may_run_again(plan, failed[item.trial_id])) for item in results)
 
 
+MERGED = "sources.json"
+ROUNDED_MS = 50.0
+"""Milliseconds by which a start may seem to end behind the next one: its length is of another clock than its begin."""
+
+
 def wrong_wash_outs(
     plan: Plan, attempts: Sequence[Attempt], wash_outs: Sequence[Attempt], resumed: Sequence[float]
 ) -> Iterator[Problem]:
@@ -139,6 +147,14 @@ def wrong_wash_outs(
             yield from _misplaced([item for item in starts if begin <= item.started_ms < end], last)
 
 
+def _foreign_sources(folder: RunFolder, attempts: Sequence[Attempt]) -> Iterator[Problem]:
+    """Find attempts of other runs in a record that was not merged."""
+    named = next((item for item in attempts if item.source), None)
+    if named is not None and not (folder.root / MERGED).is_file():
+        yield Problem(LEDGER, f"attempt {named.attempt} of {named.trial_id[:120]} is of the run {named.source[:80]}, "
+                      "but this record was not merged from several", "ledger")
+
+
 def _misplaced(starts: Sequence[Attempt], last: Mapping[str, float]) -> Iterator[Problem]:
     """Find the same among the starts of a run from one resume to the next.
 
@@ -149,11 +165,15 @@ def _misplaced(starts: Sequence[Attempt], last: Mapping[str, float]) -> Iterator
     order = dict.fromkeys((item.cell_id, item.repeat) for item in starts)
     due = {first[key].trial_id for key in washed_out(order)}
     for place, item in enumerate(starts):
-        after = starts[place + 1].trial_id if place + 1 < len(starts) else item.trial_id
+        if item.attempt != WASH_OUT:
+            continue
+        after = starts[place + 1] if place + 1 < len(starts) else None
         is_first = first[item.cell_id, item.repeat] is item
-        if item.attempt == WASH_OUT and (item.trial_id not in due or after != item.trial_id or not is_first):
+        if item.trial_id not in due or not is_first or (after is not None and after.trial_id != item.trial_id):
             yield Problem(LEDGER, f"the wash-out of {item.trial_id} is not where the order of the starts has one",
                           "ledger")
+        elif after is not None and not 0 < 1e3 * item.seconds <= after.started_ms - item.started_ms + ROUNDED_MS:
+            yield Problem(LEDGER, f"the wash-out of {item.trial_id} had not ended when its trial began", "ledger")
     for item in first.values():
         if item.trial_id in due and item.attempt > WASH_OUT and last.get(item.trial_id, -math.inf) <= item.started_ms:
             yield Problem(LEDGER, f"no wash-out is listed before {item.trial_id}, and the suite declares one", "ledger")

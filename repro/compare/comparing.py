@@ -74,8 +74,8 @@ def compare(
             planned=plan.design.common, margin=suite.margin, horizon=suite.horizon,
             refusals=(*doubts.refusals(one, other, spec), *one_of_searches(plan),
                       *(standing.waits if pilot else standing.refusals(one, spec))),
-            cautions=(*doubts.cautions(one, other), *(() if pilot else standing.cautions(one, other, spec)),
-                      *undeclared),
+            cautions=(*doubts.reruns(one, other, spec), *doubts.cautions(one, other),
+                      *(() if pilot else standing.cautions(one, other, spec)), *undeclared),
             slots=doubts.slots(one, other), apart=doubts.apart(one, other), carry=doubts.carry(one, other),
         ))
         for one, other in contrasts
@@ -83,7 +83,7 @@ def compare(
     read_back, chosen_settings = ReadBack(plan, results), Chosen(plan)
     return [chosen_settings.qualified(item).model_copy(update={
                 "differs": read_back.differences(item.candidate, item.baseline),
-                "failed_starts": doubts.failed_starts(item.candidate, item.baseline)})
+                "failed_starts": doubts.failed_starts(item.candidate, item.baseline) if spec.clocked else None})
             for item in map(standing.placed, found)]
 
 

@@ -301,6 +301,8 @@ def check_that_wash_outs_are_verified(found: Record) -> None:
     assert "is not where the order of the starts has one" in told(*ran, invented)
     moved = ran[0].model_copy(update={"started_ms": attempts[-1].started_ms + 1})
     assert "is not where the order of the starts has one" in told(moved, *ran[1:])
+    for changed in ({"seconds": 999.0}, {"seconds": 0.0}):
+        assert "had not ended when its trial began" in told(ran[0].model_copy(update=changed), *ran[1:])
     crashed = ran[0].model_copy(update={"status": "crashed"})
     assert "is no wash-out that the suite declares" in told(crashed, *ran[1:])
     plain = plan.model_copy(update={"suite": plan.suite.model_copy(update={"wash_out": False})})

@@ -101,6 +101,10 @@ def test_terms_are_those_of_the_plan_whatever_a_file_beside_it_says(fake: Path) 
     plan = fake / "edited" / "plan.json"
     plan.write_text(plan.read_text().replace('"margin": 0.25', '"margin": 0.9'))
     assert command(fake, "verify", "edited").code == 3
+    (fake / "edited" / "sha256sums.txt").unlink()  # as after a kill
+    refused = command(fake, "reproduce", "one.zip", "--resume", "edited")
+    assert refused.code == 2 and "its terms are not those with which it began" in refused.error
+    assert json.loads(place.read_text())["answer"] == "reproduced", "a refused resume loses no answer"
 
 
 def test_looks_are_of_pairs_and_not_of_chosen_trials(fake: Path) -> None:

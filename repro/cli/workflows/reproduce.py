@@ -11,7 +11,7 @@ from shlex import quote
 from typing import Any
 
 from repro.bundle.claim import claims_of, is_bitwise, measured
-from repro.bundle.declared import chance_words, settled_terms
+from repro.bundle.declared import MOST, chance_words, settled_terms
 from repro.bundle.judge import Reproduction, judge
 from repro.bundle.source import open_record
 from repro.bundle.verify import verify
@@ -119,8 +119,9 @@ def reproduce(
         asked = AskedAgain(terms.record, plan)
         say(announced(first, plan, terms, asked.before), err=True)
         origin = {"source": source.name, "identity": checked.identity, "of": terms.record}
-        write_json(folder.root / FILE, {**origin, "answer": None})  # a running reproduction has no answer yet
-        asked.keep("not finished", folder)
+        if resume is None:  # one that is resumed keeps its answer until there is another
+            write_json(folder.root / FILE, {**origin, "answer": None})
+            asked.keep("not finished", folder)
         on = command(f"reproduce {quote(str(source))} --resume {quote(str(folder.root))}"
                      f"{permissions(first.plan.cells)}")
         second = execute(plan, folder, kept="nothing is judged; completed trials are kept",
@@ -185,12 +186,17 @@ def reopen_reproduction(root: Path, first: Record) -> tuple[RunFolder, Plan, Ter
 
     Raises:
         OutputError: `root` is no run folder, or its plan is damaged.
-        UsageError: it is no reproduction of this record.
+        UsageError: it is no reproduction of this record, or its terms were changed.
     """
     folder, plan = reopen(root)
     terms = plan.terms
     if terms is None or terms.record != figures_sha256(first) or plan.digest != first.plan.digest:
         raise UsageError(f"{root}: is not a reproduction of this record; to start one, omit --resume")
+    claims = claims_of(first.plan, [cell.cell_id for cell in plan.cells])
+    again = settled_terms(first, claims, terms.pairs, terms.margin, terms.interaction, undecided=True,
+                          until_settled=terms.until_settled)
+    if (again.power is None) != (terms.power is None) or abs((again.power or 0) - (terms.power or 0)) > 1e-6:
+        raise UsageError(f"{root}: its terms are not those with which it began; for others, omit --resume")
     trials = sorted((plan.cells[index].cell_id, repeat) for index, repeat in plan.order)
     reduce_plan(first.plan, trials, detect(), 0, terms)  # raises, before any write, if this machine cannot
     return folder, plan, terms
@@ -259,21 +265,25 @@ def announced(record: Record, plan: Plan, terms: Terms, before: str = "") -> str
         before: that this record was reproduced before.
     """
     claims = claims_of(record.plan, [cell.cell_id for cell in plan.cells])
+    bits = sum(is_bitwise(record.plan, cell.cell_id) for cell in plan.cells)
+    hashes = "judged by hashes: weights and evaluations bit for bit"
     if not claims:
-        return "judged by hashes: weights and evaluations bit for bit"
-    lines, coarse = [], ""
+        return hashes
+    lines, coarse = [f"{hashes} of {bits} cell{'s' if bits > 1 else ''}"] if bits else [], ""
     for claim in claims:
         found = measured(record, claim)
         was = f", {from_log(found.mean.value):.4g} in the record ({claim.counted(found.n)})" if found.mean else ""
         lines.append(f"judged: {METRICS[claim.metric].noun} of {claim.label}{was}")
         coarse = coarse or found.too_coarse(terms.margin)
     reached = "with a probability that the record does not tell" if terms.power is None else \
-        f"with {'at least ' if terms.looks and terms.power else ''}{chance_words(terms.power)} probability"
+        f"with {'at least ' if (terms.looks or len(claims) > 1) and 0 < terms.power <= MOST else ''}" \
+        f"{chance_words(terms.power)} probability"
     if coarse and terms.power:
         reached += f", if all trials end with the weights of the record, because {coarse}"
     looks = f", judged at {terms.look_words} until there is an answer" if terms.looks else ""
-    lines.append(f"{claims[0].counted(terms.pairs, 'new')}{looks}, margin {100 * terms.margin:g} %: an unchanged "
-                 f"claim is found to be reproduced {reached}")
+    lines.append(f"{claims[0].counted(terms.pairs, 'new')}{looks}, margin {100 * terms.margin:g} %: "
+                 f"{'an unchanged claim is' if len(claims) == 1 else f'all {len(claims)} claims, if unchanged, are'} "
+                 f"found to be reproduced {reached}")
     lines.append("over all records, \"reproduced\" at a change of the margin and \"not reproduced\" without a change "
                  "err in at most 5 % each, if the interaction of session and cell has a standard deviation of at most "
                  f"{100 * terms.interaction:g} % (--interaction)")

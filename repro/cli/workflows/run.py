@@ -32,6 +32,7 @@ from repro.record.folder.index import seal, unseal
 from repro.record.folder.resume import plan_differences, reopen
 from repro.record.folder.store import TUNING, Record, RunFolder, read_record
 from repro.record.folder.stored_code import allow_code_of, classes_from_files
+from repro.record.result.status import meaning
 from repro.record.tuning import FROZEN, Tuning, read_tuning, tuning_of
 from repro.reporting import Reporter
 from repro.runner.context import Options, Watcher
@@ -248,7 +249,8 @@ def _next_step(record: Record, code: Exit) -> str:
     """Return the command that follows, with a word on what it does."""
     if code == Exit.INTERRUPTED:
         return _resume_command(record.folder.root, record.plan)
-    if code == Exit.TRIAL_FAILED and not record.plan.design.is_contest and record.plan.design.scored:
+    again = any(meaning(item.status).reruns for item in record.results)
+    if code == Exit.TRIAL_FAILED and again and not record.plan.design.is_contest and record.plan.design.scored:
         return f"{_resume_command(record.folder.root, record.plan)} --rerun-failed"
     return f"{command(f'bundle {shlex.quote(str(record.folder.root))}')}  (one file, which others verify and run again)"
 

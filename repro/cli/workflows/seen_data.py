@@ -7,8 +7,9 @@ from pathlib import Path
 
 from repro.core.errors import OutputError, UsageError
 from repro.core.files import read_bounded
-from repro.record.folder.store import TUNING
+from repro.record.folder.store import TUNING, RunFolder
 from repro.record.questions import answered
+from repro.runner.run import has_begun
 from repro.suite.planning.plan import Plan
 from repro.suite.planning.question import Seen, question_of, seen_by, stop_of
 
@@ -36,7 +37,8 @@ def seen_data(plan: Plan, runs: Path, stated: bool = True) -> str:
     Runs in other folders are known by the user's record of questions: of these only another target refuses.
     """
     below = f"{TUNING}/" if plan.kind == "tuning" else ""
-    earlier = sorted((path for path in runs.glob("*") if (path / f"{below}plan.json").is_file()),
+    earlier = sorted((path for path in runs.glob("*") if (path / f"{below}plan.json").is_file()
+                      and has_begun(RunFolder(path / below))),
                      key=lambda path: path.name[-15:], reverse=True)[:LATEST]
     found = ((path, _seen_by(path / f"{below}plan.json", plan)) for path in earlier)
     here = next((text for path, seen in found if (text := seen_words(plan, str(path), seen, stated))), "")
@@ -53,9 +55,9 @@ def _seen_elsewhere(plan: Plan, stated: bool) -> str:
 def seen_words(plan: Plan, run: str, seen: Seen, stated: bool) -> str:
     """Return why a plan cannot run after a run with its data; "" if it can."""
     if seen == "other target":
-        return (f"{run}: is a run of the same cells with master seed {plan.master_seed} and another target: a target "
-                "that is chosen after its data were seen has no error rate; leave out master_seed and --master-seed, "
-                "so that the run draws new data")
+        return (f"{run}: is a run of the same cells with master seed {plan.master_seed} and another target, or rule to "
+                "stop: one that is chosen after its data were seen has no error rate; leave out master_seed and "
+                "--master-seed, so that the run draws new data")
     if seen == "same" and stated:
         return (f"{run}: is a run of {plan.suite.suite!r} with master seed {plan.master_seed}, which the suite states: "
                 f"a run now would draw the same data again; for new data: --master-seed with another number, or no "

@@ -153,6 +153,11 @@ class Standing:
         last = self._look_of(cells)
         return None if last is None else after_stop(self.plan, last)
 
+    def ended_open(self, cells: Collection[str]) -> bool:
+        """Return whether these cells ended at a look of an open-ended design, where nothing corrects their mean."""
+        last = self._look_of(cells)
+        return last is not None and last.stage.anytime and last.decision in ENDS
+
     def _look_of(self, cells: Collection[str]) -> TakenLook | None:
         """Return the last look of a sequential run if these are the cells of its primary contrast."""
         primary = primary_pair(CellIndex(self.plan.cells), self.plan.suite.primary) if self._last else None

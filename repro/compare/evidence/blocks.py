@@ -39,6 +39,9 @@ class Blocks:
     """Cell -> trials of which a start crashed, hung or vanished."""
     again: frozenset[str] = frozenset()
     """Cells with a failed trial that ran again."""
+    crashed: Mapping[str, int] = field(default_factory=dict)
+    """Cell -> trials of which a start crashed or hung, and which ran again; one that vanished may have been killed with
+    the run."""
 
     def apart(self, candidate: str, baseline: str) -> frozenset[int]:
         """Return the repeats whose two trials did not run in one block."""
@@ -108,11 +111,16 @@ def _starts(
     return sorted(found, key=lambda item: (item.started_ms, places[item.cell_id, item.repeat], item.attempt))
 
 
-def _failures(results: Sequence[Result], starts: Sequence[Attempt]) -> tuple[dict[str, int], frozenset[str]]:
-    """Return cell -> trials of which a start failed, and the cells in which one ran again."""
+def _failures(
+    results: Sequence[Result], starts: Sequence[Attempt]
+) -> tuple[dict[str, int], frozenset[str], dict[str, int]]:
+    """Return cell -> trials of which a start failed, the cells in which one ran again, and cell -> trials that ran
+    again after a crash or a hang."""
     final = {item.trial_id: item.attempt for item in results}
     starts = [item for item in starts if item.attempt != WASH_OUT]
     failed = {item.trial_id: item.cell_id for item in starts if item.attempt <= final.get(item.trial_id, 0)
               and (meaning(item.status).reruns or (item.status == STARTED and item.attempt < final[item.trial_id]))}
     again = {item.cell_id for item in starts if item.trial_id in failed and item.attempt < final[item.trial_id]}
-    return dict(Counter(failed.values())), frozenset(again)
+    crashed = {item.trial_id: item.cell_id for item in starts
+               if meaning(item.status).reruns and item.attempt < final.get(item.trial_id, 0)}
+    return dict(Counter(failed.values())), frozenset(again), dict(Counter(crashed.values()))

@@ -120,11 +120,14 @@ class Doubts:
 
     def cautions(self, candidate: str, baseline: str) -> tuple[str, ...]:
         """Return the cautions about their verdict."""
-        starts = self.failed_starts(candidate, baseline)
-        again = [f"{starts.words} ran again: which times are left may depend on what made the others fail"] \
-            if starts else []
-        return tuple(dict.fromkeys([*again, *(item.text for cell_id in (None, candidate, baseline)
-                                              for item in self.found if item.cell_id == cell_id)]))
+        return tuple(dict.fromkeys(item.text for cell_id in (None, candidate, baseline) for item in self.found
+                                   if item.cell_id == cell_id))
+
+    def reruns(self, candidate: str, baseline: str, spec: MetricSpec) -> tuple[str, ...]:
+        """Return the caution about failed starts of these two cells that ran again; () if a metric has no clock."""
+        starts = self.failed_starts(candidate, baseline) if spec.clocked else None
+        return () if starts is None else (
+            f"{starts.words} ran again: which times are left may depend on what made the others fail",)
 
     def apart(self, candidate: str, baseline: str) -> frozenset[int]:
         """Return the repeats whose two trials did not run in one block."""
@@ -136,8 +139,8 @@ class Doubts:
 
     def failed_starts(self, candidate: str, baseline: str) -> Failures | None:
         """Return the trials of two cells of which a start failed, if some ran again; None: none did."""
-        failed, ran = self.blocks.failed, self.blocks.numbers
-        if not self.blocks.again & {candidate, baseline}:
+        failed, ran = self.blocks.crashed, self.blocks.numbers
+        if not failed.get(candidate, 0) + failed.get(baseline, 0):
             return None
         return Failures(candidate=failed.get(candidate, 0), candidate_trials=len(ran.get(candidate, {})),
                         baseline=failed.get(baseline, 0), baseline_trials=len(ran.get(baseline, {})), starts=True)

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from repro.bundle.claim import Found, shift_between
+from repro.bundle.claim import Found, claims_of, shift_between
+from repro.bundle.declared import settled_terms
 from repro.bundle.difference import between_executions, diff_records, differences
 from repro.bundle.judge import Reproduction, judge
 from repro.cli.workflows.reproduce import Wanted, announced, choose_trials, reduce_plan
@@ -127,7 +128,7 @@ def test_one_cell_claims_its_samples_and_a_record_of_misses_claims_nothing(tmp_p
     missed = make_record(tmp_path / "c", TWO.replace("LEVEL", "seeded"), lambda trial: Course(hits_at=None))
     with pytest.raises(UsageError, match="gives no figure to reproduce"):
         choose_trials(missed, None)
-    assert choose_trials(missed, None, Wanted(undecided=True))[1].power is None
+    assert choose_trials(missed, None, Wanted(undecided=True))[1].power == 0
 
 
 def test_several_claims_share_the_error_of_no(tmp_path: Path) -> None:
@@ -160,7 +161,9 @@ def test_what_is_announced_before_the_trials_run(tmp_path: Path) -> None:
 
 def test_pairs_beyond_those_of_the_record_have_new_seeds(tmp_path: Path) -> None:
     record = run(tmp_path / "a")
-    chosen, terms = choose_trials(record, "14", Wanted(margin=0.1))
+    with pytest.raises(UsageError, match=r"33\.3 % apart at the target.*--margin 0\.34"):
+        choose_trials(record, "14", Wanted(margin=0.1))  # weights of no trial of the record can be theirs
+    chosen, terms = choose_trials(record, "14", Wanted(margin=0.4))
     assert terms.pairs == 14 and {repeat for _, repeat in chosen} == set(range(14))
     plan = reduce_plan(record.plan, chosen, Machine("cpu", 0, 2), 0, terms)
     assert len({trial.trial_id for trial in plan.trials()}) == 28
@@ -293,12 +296,105 @@ def test_records_that_may_have_been_chosen_for_their_verdict_are_a_caution(tmp_p
     first = run(tmp_path / "a", 1.008, noise=0.01, seed=3)
     p = answer(first, first).claims[0].alone
     assert p is not None and p.shows_difference
-    assert "just significant (p = 0.0" in answer(first, run(tmp_path / "b", 1.0, seed=3)).text()
+    assert "just significant (t test, p = 0.0" in answer(first, run(tmp_path / "b", 1.0, seed=3)).text()
     clear = run(tmp_path / "c", seed=1)
     assert "just significant" not in answer(clear, run(tmp_path / "d", seed=2)).text()
     low = TERMS.model_copy(update={"power": 0.3})
     said = judge(clear, run(tmp_path / "e", 1.95, seed=2), choose_trials(clear, None)[0], low).text()
     assert "to be found with 30 % only" in said
+
+
+# ---- several claims, and claims beside cells that are judged by their hashes
+
+
+FOUR = TWO[:TWO.index("primary:")].replace("[ddp, fsdp]", "[ddp, fsdp, {kind: deepspeed, stage: 1}, {kind: deepspeed, "
+                                           "stage: 2}, {kind: deepspeed, stage: 3}]")
+
+
+def test_a_declared_contrast_with_a_bitwise_cell_is_judged_beside_the_hashes(tmp_path: Path) -> None:
+    """The cost of determinism: nothing else may take the place of the declared ratio."""
+    text = TWO[:TWO.index("matrix:")].replace("  determinism: LEVEL\n", "") + """\
+matrix:
+  engine: [ddp, fsdp]
+  determinism: [seeded, bitwise]
+primary: {candidate: {engine: fsdp, determinism: bitwise}, baseline: {engine: fsdp, determinism: seeded}}
+"""
+    def made(root: Path, cost: float) -> Record:
+        draw = np.random.default_rng(len(root.name))
+        return make_record(root, text, course=lambda trial: Course(step_seconds=0.01 * float(
+            np.exp(0.005 * draw.standard_normal())) * (cost if trial.choices.determinism == "bitwise" else 1.0)))
+
+    first, dear = made(tmp_path / "a", 1.19), made(tmp_path / "bb", 2.3)
+    chosen, terms = choose_trials(first, None, Wanted(margin=0.05))
+    found = judge(first, dear, chosen, terms)
+    assert found.answer == "not reproduced" and len(found.claims) == 1 and len(found.cells) == 2, found.text()
+    assert found.claims[0].answer == "not reproduced" and {item.answer for item in found.cells} == {"reproduced"}
+    said = announced(first, reduce_plan(first.plan, chosen, Machine("cpu", 0, 2), 0, terms), terms)
+    assert said.startswith("judged by hashes: weights and evaluations bit for bit of 2 cells\njudged: time")
+
+
+def test_times_of_cells_that_are_all_bitwise_are_not_judged_and_the_last_line_says_so(tmp_path: Path) -> None:
+    first, slower = run(tmp_path / "a", level="bitwise"), run(tmp_path / "b", 2.4, level="bitwise")
+    found = answer(first, slower)
+    assert (found.answer, found.claims) == ("reproduced", ())
+    assert found.text().splitlines()[-1] == (
+        "results reproduced (weights and evaluations bit for bit; times, and ratios of them, are not judged)")
+
+
+def test_the_announced_probability_is_that_of_all_claims_together(tmp_path: Path) -> None:
+    draw = np.random.default_rng(3)
+    record = make_record(tmp_path / "a", FOUR.replace("LEVEL", "seeded"), course=lambda _: Course(
+        step_seconds=0.01 * float(np.exp(0.02 * draw.standard_normal()))))
+    claims = claims_of(record.plan, [cell.cell_id for cell in record.plan.cells])
+    alone = [settled_terms(record, [claim], 10, 0.06, undecided=True).power or 0 for claim in claims]
+    both = settled_terms(record, claims, 10, 0.06, undecided=True).power
+    assert len(claims) == 4 and both == pytest.approx(max(0.0, 1 - sum(1 - power for power in alone)))
+    chosen, terms = choose_trials(record, None, Wanted(margin=0.15))
+    said = announced(record, reduce_plan(record.plan, chosen, Machine("cpu", 0, 2), 0, terms), terms)
+    assert "all 4 claims, if unchanged, are found to be reproduced with" in said and (terms.power or 0) >= 0.8
+    with pytest.raises(UsageError, match="find all 4 claims, if unchanged, to be within"):
+        choose_trials(record, "5", Wanted(margin=0.03))
+
+
+def test_the_verdicts_of_the_new_run_are_one_family_as_those_of_the_record_are(tmp_path: Path) -> None:
+    """A record judged against itself has the same verdicts twice."""
+    for seed in range(4):
+        first = run(tmp_path / f"a{seed}", 1.012, noise=0.01, seed=seed, text=FOUR)
+        for claim in answer(first, first).claims:
+            assert claim.alone is not None and claim.alone.record.verdict == claim.alone.again.verdict
+
+
+def test_misses_share_the_error_of_no_over_the_claims(tmp_path: Path) -> None:
+    """Six of ten misses of one cell have p = 0.011: enough for one claim, not for one of four."""
+    def missing(root: Path, text: str) -> Record:
+        return make_record(root, text.replace("LEVEL", "seeded"), lambda trial: Course(
+            hits_at=None if trial.choices.engine.kind == "fsdp" and trial.repeat < 6 else 3))
+
+    assert answer(run(tmp_path / "a", seed=1), missing(tmp_path / "b", TWO)).answer == "not reproduced"
+    found = answer(run(tmp_path / "c", seed=1, text=FOUR), missing(tmp_path / "d", FOUR))
+    assert found.answer == "inconclusive" and len(found.claims) == 4
+
+
+def test_five_pairs_cannot_find_a_difference_again_by_themselves(tmp_path: Path) -> None:
+    found = answer(run(tmp_path / "a", seed=1), run(tmp_path / "b", seed=2), "5", TERMS.model_copy(update={"pairs": 5}))
+    assert found.answer == "reproduced" and "the new run has too few pairs to tell" in found.text()
+    assert "5 pairs cannot show by themselves that the candidate is slower" in found.text().splitlines()[-1]
+
+
+def test_a_declared_interaction_that_is_as_large_as_the_margin_is_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="because the declared interaction alone is as large as the margin"):
+        choose_trials(run(tmp_path / "a", noise=0.002), "10", Wanted(margin=0.05, interaction=0.05))
+
+
+def test_failed_starts_and_open_ended_looks_stand_beside_the_answer(tmp_path: Path) -> None:
+    first, second = run(tmp_path / "a", 0.7, seed=1), run(tmp_path / "b", 0.7, seed=2)
+    fast = next(item for item in second.results if second.cell(item.cell_id).choices.engine.kind == "fsdp")
+    crashed = next(item for item in second.attempts if item.trial_id == fast.trial_id)
+    again = replace(second, results=tuple(item.model_copy(update={"attempt": 2}) if item is fast else item
+                                          for item in second.results),
+                    attempts=[*(item.model_copy(update={"status": "crashed"}) if item is crashed else item
+                                for item in second.attempts), crashed.model_copy(update={"attempt": 2})])
+    assert "the new run faster when it succeeds; failed starts 1 of 10 against 0 of 10" in answer(first, again).text()
 
 
 # ---- bit for bit

@@ -58,6 +58,7 @@ def test_a_stated_master_seed_is_kept_and_the_command_line_decides(tmp_path: Pat
 
 def earlier_run(folder: Path, plan: dict[str, Any]) -> Path:
     write_json(folder / "plan.json", plan)
+    (folder / "ledger.jsonl").touch()
     return folder
 
 
@@ -87,8 +88,8 @@ def test_a_target_that_is_edited_after_its_data_were_seen_is_refused(tmp_path: P
     earlier_run(runs / "sample-20260101-120000", planned(tmp_path, head="master_seed: 3\n"))
     now = planned(tmp_path, *OTHER_TARGET, head="master_seed: 3\n")
     with pytest.raises(UsageError, match=r"sample-20260101-120000: is a run of the same cells with master seed 3 "
-                                         r"and another target: .*leave out master_seed and --master-seed, so "
-                                         r"that the run draws new data$") as caught:
+                                         r"and another target, or rule to stop: .*leave out master_seed and "
+                                         r"--master-seed, so that the run draws new data$") as caught:
         refuse_same_data(Plan.model_validate(now), runs, stated)
     assert "\n" not in str(caught.value)
     refuse_same_data(Plan.model_validate(planned(tmp_path, *OTHER_TARGET)), runs, stated)  # new data
@@ -112,6 +113,13 @@ def test_a_target_that_is_edited_in_another_folder_is_refused(
     refuse_same_data(first, tmp_path / "runs", stated=False)
     new = Plan.model_validate(planned(tmp_path, *OTHER_TARGET, head="master_seed: 4\n"))
     refuse_same_data(new, tmp_path / "runs", stated=False)
+
+
+def test_a_run_that_ended_before_its_first_trial_has_seen_nothing(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    (earlier_run(runs / "sample-20260101-120000", planned(tmp_path, head="master_seed: 3\n")) / "ledger.jsonl").unlink()
+    for words in ((), OTHER_TARGET):
+        refuse_same_data(Plan.model_validate(planned(tmp_path, *words, head="master_seed: 3\n")), runs)
 
 
 def test_plan_says_that_its_data_were_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

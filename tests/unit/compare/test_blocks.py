@@ -151,6 +151,12 @@ def test_failed_starts_that_ran_again_are_beside_the_verdict(plan: Plan) -> None
     assert any("failed starts 2 of 20 against 1 of 20 ran again" in text for text in found.cautions)
     slower = primary(plan, *ran(plan, {(ours, 1), (ours, 5)}, 0.0, 1, ratio=1.5))
     assert slower.spoken == "slower" and slower.failed_starts is not None
+    results, execution = ran(plan, {(ours, 1), (ours, 5), (theirs, 3)}, 0.0, 1, ratio=0.6)
+    other = compare(plan, results, "samples", execution=execution)[0]
+    assert other.failed_starts is None and not any("ran again" in text for text in other.cautions), "it has no times"
+    killed = replace(execution, attempts=[item.model_copy(update={"status": "started"}) if item.status == "crashed"
+                                          else item for item in execution.attempts])
+    assert primary(plan, results, killed).spoken == "faster", "the run was killed, and not the trial's own doing"
     assert primary(plan, *ran(plan, set(), 0.0, 1, ratio=1.5)).failed_starts is None
 
 
