@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 
@@ -67,7 +68,8 @@ def test_a_warning_that_repeats_is_shown_once_and_counted(record: Record) -> Non
 
 @pytest.mark.parametrize(("code", "following"), [
     (Exit.DONE, "bundle {run}  (one file, which others verify and run again)"),
-    (Exit.INTERRUPTED, "run --resume {run}"), (Exit.TRIAL_FAILED, "run --resume {run} --rerun-failed")])
+    (Exit.INTERRUPTED, "run --resume {run}"),
+    (Exit.TRIAL_FAILED, "bundle {run}  (one file, which others verify and run again)")])  # none would run again
 def test_the_last_lines_are_answer_certainty_places_and_the_next_step(
     record: Record, code: Exit, following: str,
 ) -> None:
@@ -77,3 +79,9 @@ def test_the_last_lines_are_answer_certainty_places_and_the_next_step(
     assert places[0] == "report: report.html" and places[1] == f"run:    {record.folder.root}"
     assert places[2].endswith(following.format(run=record.folder.root))
     assert not any(line.startswith("warning: ") for line in answer)
+
+
+def test_trials_that_would_run_again_are_the_next_step(record: Record) -> None:
+    crashed = replace(record, results=(record.results[0].model_copy(update={"status": "crashed"}), *record.results[1:]))
+    last = ended_text(_summarize(crashed, Exit.TRIAL_FAILED, ["report.html"], None)).splitlines()[-1]
+    assert last.endswith(f"run --resume {record.folder.root} --rerun-failed")
