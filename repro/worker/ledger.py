@@ -82,6 +82,8 @@ class TrainingLedger:
         """Number of the last step of this block."""
         self._kept: _Kept | None = None
         self._waiting: list[_Kept] = []
+        self.newest: tuple[int, Sequence[Batch]] | None = None
+        """The last compared step, from 0, and what it was dealt."""
         self._held: str | None = None
         self._weights: list[WeightsAt] = []
         self._notes: dict[NoteKind, _Note] = {}
@@ -152,6 +154,8 @@ class TrainingLedger:
                 self._note("inputs", 0, 0, kept.step)
             if kept.targets and not _same(kept.targets, targets):
                 self._note("targets", 0, 0, kept.step)
+        if self._waiting:
+            self.newest = self._waiting[-1].step, self._waiting[-1].dealt
         self._totals["compared"] += len(self._waiting)
         self._waiting = []
 

@@ -82,8 +82,8 @@ def report_final(
         log.write(ModelStated(value=model))
     if context.choices.compile:
         log.write(CompiledLate(value=session.gather(session.compilation())))
-    if context.parts is not None and has_a_gradient(context.choices):  # after everything that it could change
-        log.write(GradientRepeated(value=gradient_again(context, order, max(0, steps.step - 1))))
+    if steps.ledger is not None and steps.ledger.newest is not None and has_a_gradient(context.choices):
+        log.write(GradientRepeated(value=gradient_again(context, *steps.ledger.newest)))  # it changes the session
     log.write(EffectiveSettings(value=effective))
     log.flush()
 

@@ -17,7 +17,6 @@ from repro.record.log.schema import GradientAgain, TensorGradient
 from repro.seams.training import Batch
 from repro.seams.workload import call_model
 from repro.worker.evaluation import OwnModel
-from repro.worker.input.data_order import DataOrder
 from repro.worker.setup import TrialContext
 
 BUCKETS = 64
@@ -31,16 +30,14 @@ SCALE = 2.0**12
 """Factor of the loss of formats that scale it: a small one, which overflows nowhere."""
 
 
-def gradient_again(context: TrialContext, order: DataOrder, step: int) -> GradientAgain:
+def gradient_again(context: TrialContext, step: int, batches: Sequence[Batch]) -> GradientAgain:
     """Return how the engine's gradient of a step's batches differs from the harness's own; all ranks take part.
 
     Args:
-        step: the step, from 0, whose batches are taken; its pass is drawn.
+        step: the step, from 0, that was dealt `batches`.
     """
     trial, job, session, functions = context.trial, context.job, context.session, context.started.functions
     assert functions is not None
-    epoch, shares = order.micro_batches(step, job.rank, job.world, job.accumulation)
-    batches = [functions.train_batch(epoch, indices) for indices in shares]
     streams = Streams(trial.master_seed, trial.repeat)
     weights, buffers = session.weights(), session.buffers()
     _seed(streams, job.rank)
