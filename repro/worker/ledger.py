@@ -55,6 +55,10 @@ class TrainingLedger:
     """
 
     def __init__(self, parts: TrainingParts, job: Job, streams: Streams, *, compiled: bool) -> None:
+        import torch
+
+        # In every step between two kernels, and so from cold caches: no import, no generator, few calls.
+        self._grad_enabled, self._autocast_enabled = torch.is_grad_enabled, torch.is_autocast_enabled
         self._streams, self._device = streams, job.device.partition(":")[0]
         self._parts, self._model, self._loss = parts, parts.model, parts.loss
         self._compiled = compiled
@@ -78,6 +82,8 @@ class TrainingLedger:
         """Calls of the model and of the loss in this step."""
         self._passed = [True, True]
         """Inputs and targets have been the objects that were dealt, so others are told by a look."""
+        self._doubling = self._drawn = 0
+        """The first step, from 1, of this doubling, and the drawn one."""
         self._last = -1
         """Number of the last step of this block."""
         self._kept: _Kept | None = None
@@ -118,7 +124,7 @@ class TrainingLedger:
         self._step, self._last_rate, self._rate = step, self._rate, rate
         self._first_rate = self._first_rate or rate
         self._batches, self._seen = batches, [0, 0]
-        self._dealt = sum(len(targets) for _, targets in batches)
+        self._dealt = len(batches[0][1]) if len(batches) == 1 else sum(len(targets) for _, targets in batches)
         self._forwarded = self._lost = self._updates = 0
         # The first step of a block follows an evaluation, and the last one is behind the value that is found next.
         kept = step == last or last != self._last or self.is_drawn(step)
@@ -226,11 +232,9 @@ class TrainingLedger:
     # ---- hooks
 
     def _on_forward(self, model: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        import torch
-
-        if not self._started or not torch.is_grad_enabled():
+        if not self._started or not self._grad_enabled():
             return
-        first = next(tensors_in((args, kwargs)), None)
+        first = args[0] if args and hasattr(args[0], "untyped_storage") else next(tensors_in((args, kwargs)), None)
         count = 0 if first is None or not first.ndim else len(first)
         if not self._inside:
             self._note("outside", count, 0)
@@ -238,7 +242,7 @@ class TrainingLedger:
         self._forwarded += count
         if not model.training:
             self._note("flags", 1, 0)
-        if torch.is_autocast_enabled(self._device) != self._autocast:
+        if self._autocast_enabled(self._device) != self._autocast:
             self._note("autocast", not self._autocast, self._autocast)
         if self._kept is not None:
             self._kept.inputs.append((args, kwargs))
@@ -247,14 +251,14 @@ class TrainingLedger:
 
     def _on_loss(self, outputs: Any, targets: Any) -> torch.Tensor:
         loss = self._loss(outputs, targets)
-        if self._started and loss.requires_grad:
-            if self._inside:
-                self._lost += len(targets)
-                if self._kept is not None:
-                    self._kept.targets.append(targets)
-                elif self._passed[1]:
-                    self._look(1, next(tensors_in(targets), None))
+        if not (self._started and self._inside and loss.requires_grad):
+            return loss
+        self._lost += len(targets)
+        if self._kept is not None:
+            self._kept.targets.append(targets)
             loss.register_hook(self._on_backward)  # type: ignore[no-untyped-call]
+        elif self._passed[1]:
+            self._look(1, targets if hasattr(targets, "untyped_storage") else next(tensors_in(targets), None))
         return loss
 
     def _on_backward(self, _: torch.Tensor) -> None:
@@ -285,7 +289,10 @@ class TrainingLedger:
         self._seen[place] += 1
         if number >= len(self._batches):
             return  # the number of samples tells it
-        dealt = next(tensors_in(self._batches[number][place]), None)
+        dealt = self._batches[number][place]
+        if seen is dealt:
+            return
+        dealt = next(tensors_in(dealt), None)
         if seen is dealt:
             return
         if seen is None or dealt is None or seen.shape != dealt.shape or _same([seen], [dealt]):
@@ -311,7 +318,10 @@ class TrainingLedger:
         """Return True for the drawn step (from 1) of each doubling of steps."""
         number = step + 1
         first = 1 << (number.bit_length() - 1)
-        return number == first + int(self._streams.generator("ledger-step", first).integers(first))
+        if first != self._doubling:  # drawn once: a generator costs a tenth of a millisecond
+            self._doubling = first
+            self._drawn = first + int(self._streams.generator("ledger-step", first).integers(first))
+        return number == self._drawn
 
 
 class _Early:

@@ -112,7 +112,8 @@ def in_process(run: Run) -> Ran:
 def test_any_number_of_workers_feeds_the_same_bytes(run: Run, in_process: Ran, workers: int) -> None:
     read = ended_well(run(input={"workers": workers}))
     assert [read.fed(rank) for rank in range(2)] == [in_process.fed(rank) for rank in range(2)]
-    # 2.4 passes over 96 samples, in steps of 16, two micro-batches each; then the last step by engine and harness again.
+    # 2.4 passes over 96 samples, in steps of 16, two micro-batches each; then the last step again, by the engine and by
+    # the harness.
     assert len(read.fed(0)) == 2 * 15 + 4 and read.fed(0)[-6:-4] == read.fed(0)[-4:-2] == read.fed(0)[-2:]
     assert read.result.hashes == in_process.result.hashes
     assert {"data_order", "augmentation", "final_weights"} <= read.result.hashes.keys()
