@@ -39,7 +39,7 @@ LATE = {
                            "it is not trained",
     "reduction-ends": "after the trial the gradient of",
     "gradients-thinned": "after the trial the gradient of",
-    "gradients-rounded": "rounded, or of other samples",
+    "gradients-rounded": "rounded, noisy, or of other samples",
     "uncleared": "after the trial the gradient of",
     "labels-smoothed": "after the trial the gradient of",
     "summed-over-ranks": "it is summed over the ranks and not averaged",

@@ -269,16 +269,17 @@ class OtherGradient(Worded):
                  (self.accumulation, "it is summed over the micro-batches and not averaged"),
                  (1 / self.processes, "one rank alone contributes, or it is averaged twice"),
                  (1 / self.accumulation, "one micro-batch alone contributes, or it is averaged twice"))
+        if abs(self.apart - abs(self.ratio - 1)) > EXPLAINED * self.apart:
+            return "no factor explains it: rounded, noisy, or of other samples"
         if abs(self.ratio) < NOTHING:
             return "it is not trained"
         near = [words for factor, words in known if factor != 1 and abs(self.ratio / factor - 1) < NEAR]
-        if near or abs(self.ratio - 1) > NEAR:
-            return "; or ".join(near) or f"{self.ratio:.4g} times it"
-        return "rounded, or of other samples"
+        return "; or ".join(near) or f"{self.ratio:.4g} times it"
 
 
-NOTHING, NEAR = 1e-3, 0.02
-"""Largest ratio that is none, and largest distance from a factor that is this factor."""
+NOTHING, NEAR, EXPLAINED = 1e-3, 0.02, 0.2
+"""Largest ratio that is none, largest distance from a factor that is this factor, and the share of a difference that a
+factor may leave open."""
 
 
 class NoSuccess(Worded):

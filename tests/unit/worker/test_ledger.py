@@ -291,7 +291,8 @@ def test_rounding_is_no_other_gradient_and_nothing_is_judged_without_one() -> No
     (0.75, 0.25, "one rank alone contributes, or it is averaged twice"),
     (0.5, 0.5, "one micro-batch alone contributes, or it is averaged twice"),
     (0.1, 0.9, "0.9 times it"),
-    (0.002, 1.0001, "rounded, or of other samples"),
+    (0.002, 1.0001, "no factor explains it: rounded, noisy, or of other samples"),
+    (0.51, 0.84, "no factor explains it: rounded, noisy, or of other samples"),
 ])
 def test_another_gradient_is_named_with_its_tensor_and_its_likely_cause(apart: float, ratio: float, cause: str) -> None:
     told, = judged(apart, ratio)
