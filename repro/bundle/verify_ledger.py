@@ -13,6 +13,7 @@ from repro.bundle.verify_files import Problem, Verification, without_place
 from repro.compare.design.sequential import TakenLook, looks_taken, stages
 from repro.core.errors import OutputError
 from repro.record.folder.execution import Execution
+from repro.record.folder.index import MERGED
 from repro.record.folder.ledger import WASH_OUT, Attempt, Incident, Look, end_of, latest, read_lines, read_wash_outs
 from repro.record.folder.resume import may_run_again
 from repro.record.folder.store import RunFolder
@@ -120,7 +121,6 @@ def count_unfinished(plan: Plan, results: Sequence[Result], attempts: Sequence[A
                or (meaning(item.status).reruns and may_run_again(plan, failed[item.trial_id])) for item in results)
 
 
-MERGED = "sources.json"
 ROUNDED_MS = 50.0
 """Milliseconds by which a start may seem to end behind the next one: its length is of another clock than its begin."""
 

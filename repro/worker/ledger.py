@@ -14,7 +14,7 @@ from repro.core.random_streams import Streams
 from repro.record.log.schema import Cause, LedgerNote, NoteKind, RankLedger, WeightsAt
 from repro.seams.training import Batch, Held, Job, TrainingParts
 from repro.seams.workload import tensors_in
-from repro.worker.weights import hash_held
+from repro.worker.weights import checksum_held
 
 if TYPE_CHECKING:
     import torch
@@ -189,10 +189,10 @@ class TrainingLedger:
     def hold(self, held: Sequence[Held]) -> None:
         """Take the weights that this rank holds after a drawn step; then those before the next one, which are to be
         the same."""
-        parts, values = hash_held(held)
+        parts, values = checksum_held(held)
         if self._held is None:
             self._held = values
-            self._weights.append(WeightsAt(step=self._step, parts=parts, sha256=values))
+            self._weights.append(WeightsAt(step=self._step, parts=parts, values=values))
             return
         if values != self._held:
             self._note("moved", 0, 0)
@@ -361,7 +361,7 @@ def _same(seen: Collection[Any], dealt: Collection[Any]) -> bool:
     if len(ours) != len(theirs):
         ours, theirs = _joined(ours), _joined(theirs)
     return [len(call) for call in ours] == [len(call) for call in theirs] and all(
-        one.shape == other.shape and torch.equal(one, other.to(one))
+        one is other or (one.shape == other.shape and torch.equal(one, other.to(one)))
         for call, mate in zip(ours, theirs, strict=True) for one, other in zip(call, mate, strict=True))
 
 

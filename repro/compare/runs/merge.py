@@ -16,7 +16,7 @@ from repro.compare.design.calibration import FILE, machine_of, read_kept_calibra
 from repro.core.errors import OutputError, UsageError
 from repro.core.files import write_json, write_model
 from repro.record.environment.differences import changed_data, changed_plugins
-from repro.record.folder.index import seal
+from repro.record.folder.index import MERGED, seal
 from repro.record.folder.ledger import Attempt, append_line
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.folder.stored_code import copy_code
@@ -184,7 +184,7 @@ def merge(group: Sequence[Source], root: Path, notes: Sequence[str] = ()) -> Rec
     plan = base.plan.model_copy(update={"notes": (*base.plan.notes, *notes)})
     write_model(folder.plan, plan)
     write_model(folder.environment, group[0].record.environment)
-    write_json(root / "sources.json", {"schema": 1, "runs": [
+    write_json(root / MERGED, {"schema": 1, "runs": [
         {"name": item.name, "started_ms": item.record.environment.started_ms,
          "seeds": sorted({result.repeat for result in item.record.results})} for item in group]})
     parity = _parity(group)

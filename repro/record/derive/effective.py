@@ -182,7 +182,7 @@ def _apart(ledgers: Sequence[RankLedger]) -> list[Contradicted]:
     """Return the first drawn step after which a rank holds other weights than one that holds the same parts."""
     seen: dict[tuple[int, str], str] = {}
     found = [(item.step, rank) for rank, ledger in enumerate(ledgers) for item in ledger.weights
-             if seen.setdefault((item.step, item.parts), item.sha256) != item.sha256]
+             if seen.setdefault((item.step, item.parts), item.values) != item.values]
     return [Contradicted(what="ranks", rank=rank, step=step + 1, times=len(found), found=0, wanted=0)
             for step, rank in sorted(found)[:1]]
 

@@ -16,9 +16,9 @@ from repro.core.errors import OutputError
 from repro.core.files import read_bounded, write_text
 from repro.record.folder.store import TUNING, RunFolder
 
-NAME = "sha256sums.txt"
+NAME, MERGED = "sha256sums.txt", "sources.json"
 TOP = ("plan.json", "suite.yaml", "environment.json", "launchers.json", "ledger.jsonl", "incidents.jsonl",
-       "looks.jsonl", "parity.json", "declared.json", "tuned.yaml")
+       "looks.jsonl", "parity.json", "declared.json", "tuned.yaml", MERGED)
 BELOW = ("code", "parity", "trials")
 """Folders whose every file belongs to the record, as the files of the record in TUNING do, whose own index that of the
 run replaces. Reports, tracking and calibration can be made from it again."""

@@ -572,12 +572,12 @@ class LedgerNote(Frozen):
 
 
 class WeightsAt(Frozen):
-    """Hashes of the weights that one rank held after a drawn step."""
+    """Checksums of the weights that one rank held after a drawn step."""
 
     step: int
     parts: str
     """Of which numbers it holds: ranks with equal parts must have equal values."""
-    sha256: str
+    values: str
 
 
 class RankLedger(Frozen):
