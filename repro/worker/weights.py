@@ -51,8 +51,8 @@ def held_or_full(session: Session) -> list[Held]:
 
 
 def checksum_held(held: Sequence[Held]) -> tuple[str, str]:
-    """Return the checksums (CRC-32) of which numbers a rank holds, and of their values: a hash would take longer, and the
-    wall clock runs."""
+    """Return the checksums (CRC-32) of which numbers a rank holds, and of their values; a hash would take longer, and
+    the wall clock runs."""
     parts = values = 0
     for item in _in_order(held):
         parts = zlib.crc32(_part(item), parts)
