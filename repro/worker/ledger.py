@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from repro.core.random_streams import Streams
-from repro.record.log.schema import Cause, LedgerNote, NoteKind, RankLedger, WeightsAt
+from repro.record.log.facts import Cause, LedgerNote, NoteKind, RankLedger, WeightsAt
 from repro.seams.training import Batch, Held, Job, TrainingParts
 from repro.seams.workload import tensors_in
 from repro.worker.weights import checksum_held

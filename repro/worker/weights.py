@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from repro.record.log.schema import RankWeights
+from repro.record.log.facts import RankWeights
 from repro.seams.training import Held, Precision, Session
 
 

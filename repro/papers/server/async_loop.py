@@ -19,6 +19,7 @@ import numpy as np
 
 from repro.papers.server.rules import Update
 from repro.papers.server.session import ServerSession
+from repro.record.log.facts import FinalFacts
 from repro.record.log.schema import (
     BlockStart,
     BlockStop,
@@ -29,7 +30,6 @@ from repro.record.log.schema import (
     EvalStart,
     EvalStop,
     FactsGathered,
-    FinalFacts,
     Hashes,
     ModelStated,
     Phases,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from repro.core.machine import rank_threads
-from repro.record.log.schema import FinalFacts, GradientAgain, LedgerNote, RankLedger
+from repro.record.log.facts import FinalFacts, GradientAgain, LedgerNote, RankLedger
 from repro.record.result.remarks import (
     GAP_SHARE,
     BlockGap,

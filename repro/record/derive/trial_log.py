@@ -9,6 +9,7 @@ from repro.core.machine import says_out_of_memory
 from repro.core.numbers import plain_sum
 from repro.record.log import schema
 from repro.record.log.event import LogEvent
+from repro.record.log.facts import FinalFacts
 from repro.record.log.reading import Recorded
 from repro.record.result.remarks import NoStop, OutOfTime, RankFailed, Reason, Silent, init_excess, stated
 from repro.record.result.results import Bracket, Point
@@ -41,7 +42,7 @@ class TrialLog:
         """Return the last event of a kind; None: there is none."""
         return next((item.event for item in reversed(self.recorded) if isinstance(item.event, kind)), None)
 
-    def facts(self) -> schema.FinalFacts | None:
+    def facts(self) -> FinalFacts | None:
         event = self.last(schema.FactsGathered)
         return event.value if event is not None else None
 

@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, create_model
 
 from repro.core.frozen import Frozen
 from repro.record.log.event import LogEvent, Series, Start, Stop, ValueEvent
+from repro.record.log.facts import FinalFacts, GradientAgain, RankLedger
 from repro.record.result.parts import Checked, Figured, Formula, Frames, LayerCost, Model, Protocol, RankTraffic
 from repro.record.result.remarks import Resumed
 
@@ -492,110 +493,11 @@ class ServerProtocol(ValueEvent):
     value: Protocol
 
 
-class RankWeights(Frozen):
-    """Hashes of the weights that one rank holds at the end (`worker.weights`)."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    parts: str
-    """Of which numbers it holds: ranks with equal parts must have equal values."""
-    sha256: str
-    """Of their values."""
-    different: int
-    """Values that differ from the trial's weights."""
-    first: str
-    """The first such tensor."""
-
-
-class OwnEvaluation(Frozen):
-    """One evaluation that the harness repeated."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    number: int
-    samples: int
-    reported: float | None
-    """The engine's value; None: not finite, as below."""
-    own: float | None
-    problem: str = ""
-    """Why it could not be repeated."""
-
-
-class FinalFacts(Frozen):
-    """Facts about a finished trial that no engine states."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    ranks: tuple[RankWeights | None, ...] = ()
-    """None: the rank's own weights cannot be read."""
-    wide_share: float = 1.0
-    """Share of the master weights with more digits than the narrow type, 0 to 1."""
-    moved_by_evaluation: tuple[int, ...] = ()
-    """Evaluations that changed the weights."""
-    evaluations: tuple[OwnEvaluation, ...] = ()
-    optimizer: dict[str, str] = Field(default_factory=dict)
-    """The requested optimizer, in the words of `effective`."""
-    problem: str = ""
-    """Why the model could not be built a second time."""
-
-
 class FactsGathered(ValueEvent):
-    """The facts, judged by `record.derive.final_facts`."""
+    """The facts about the finished trial."""
 
     key = "x_checked"
     value: FinalFacts
-
-
-NoteKind = Literal["samples", "loss", "inputs", "targets", "outside", "backward", "update outside", "flags", "autocast",
-                   "updates", "rate", "moved", "data"]
-"""What contradicts a ledger: samples of a step that the model, or the loss, saw; other inputs or targets than dealt;
-forward, backward or update outside a timed step; layers in evaluation mode; autocast; updates of a step; the rate;
-weights that changed between a drawn step and the next one; training data that were read before the clock started."""
-
-
-Cause = Literal["", "late", "left out", "held"]
-"""What a wrong rate looks like: that of the step before, 0, that of the first step."""
-
-
-class LedgerNote(Frozen):
-    """The steps that contradict a ledger in one way."""
-
-    kind: NoteKind
-    step: int = Field(ge=0)
-    """The first such step, from 0; of what happened outside: the step before."""
-    times: int = Field(ge=1)
-    """How often it happened: steps, or calls outside a step."""
-    found: float = 0.0
-    wanted: float = 0.0
-    cause: Cause = ""
-    """Of the first such step."""
-
-
-class WeightsAt(Frozen):
-    """Checksums of the weights that one rank held after a drawn step."""
-
-    step: int
-    parts: str
-    """Of which numbers it holds: ranks with equal parts must have equal values."""
-    values: str
-
-
-class RankLedger(Frozen):
-    """What one rank trained, as torch's hooks saw it (`worker.ledger`)."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    steps: int
-    forwarded: int
-    """Samples that the model was called on inside timed steps, with gradients; 0: it could not be watched."""
-    losses: int
-    """The same of the workload's loss."""
-    compared: int
-    """Steps of which inputs and targets were compared with what was dealt."""
-    updates: int
-    """Steps of the trial's optimizer in most timed steps; 0: it steps none."""
-    weights: tuple[WeightsAt, ...] = ()
-    notes: tuple[LedgerNote, ...] = ()
 
 
 class LedgerKept(ValueEvent):
@@ -603,30 +505,6 @@ class LedgerKept(ValueEvent):
 
     key = "x_ledger"
     value: tuple[RankLedger, ...]
-
-
-class TensorGradient(Frozen):
-    """A tensor's gradient of the engine against the harness's own."""
-
-    name: str
-    apart: float
-    """L2 norm of the difference over that of the own one, estimated."""
-    ratio: float
-    """The engine's along the own one, over it: 1 if only noise differs."""
-
-
-class GradientAgain(Frozen):
-    """A gradient that the harness repeated after the trial, of the weights with which it ended."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    step: int
-    """The step, from 0, whose batches it is of."""
-    tensors: int = 0
-    worst: tuple[TensorGradient, ...] = ()
-    """Those that differ most, the first one most."""
-    problem: str = ""
-    """Why it could not be repeated."""
 
 
 class GradientRepeated(ValueEvent):

@@ -1,4 +1,4 @@
-"""Gathers facts about a finished trial that no engine states; `record.derive.final_facts` judges them."""
+"""Gathers facts about a finished trial that no engine states; `record.derive.effective` judges them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from repro.core.random_streams import Streams
-from repro.record.log.schema import FinalFacts, OwnEvaluation
+from repro.record.log.facts import FinalFacts, OwnEvaluation
 from repro.seams.training import Batch, Held, Session
 from repro.worker.evaluation import Evaluated, OwnModel
 from repro.worker.setup import TrialContext

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from repro.record.log.facts import RankLedger
 from repro.record.log.schema import (
     CompiledLate,
     ControllerCounted,
@@ -23,7 +24,6 @@ from repro.record.log.schema import (
     LedgerKept,
     MemoryPeaks,
     ModelStated,
-    RankLedger,
     Seeded,
     ServerProtocol,
     StateMemory,

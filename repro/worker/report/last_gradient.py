@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from repro.core.random_streams import Streams
-from repro.record.log.schema import GradientAgain, TensorGradient
+from repro.record.log.facts import GradientAgain, TensorGradient
 from repro.seams.training import Batch
 from repro.seams.workload import call_model
 from repro.worker.evaluation import OwnModel

@@ -13,7 +13,7 @@ from repro.record.derive.effective import (
     slow_evaluation,
     unchecked,
 )
-from repro.record.log.schema import FinalFacts
+from repro.record.log.facts import FinalFacts
 from repro.record.result.remarks import (
     BlockGap,
     MovedByEvaluation,

@@ -12,6 +12,7 @@ from repro.core.errors import OutputError
 from repro.core.events import Event, EventLog, parse_line
 from repro.record.log import schema
 from repro.record.log.event import LogEvent
+from repro.record.log.facts import FinalFacts
 from repro.record.log.reading import MalformedEvent, interpret, log_damage, read_log
 from tests.unit.test_house import ROOT
 
@@ -30,7 +31,7 @@ def line_of(key: str, value: Any, metadata: dict[str, Any] | None = None) -> str
     schema.Phases(train=1.0, lost=0.5), schema.CheckpointWritten(step=3, seconds=0.1, skipped="disk full"),
     schema.InputWaits(value=[(0.1, 2.0), (0.2, 2.0)]), schema.Fed(
         samples=5, order="0a", augmentation="", as_seeded=schema.Seeded(data_order=True)),
-    schema.FactsGathered(value=schema.FinalFacts(ranks=(None,), optimizer={"optimizer": "sgd"})),
+    schema.FactsGathered(value=FinalFacts(ranks=(None,), optimizer={"optimizer": "sgd"})),
 ], ids=lambda event: type(event).__name__)
 def test_what_is_written_is_read(tmp_path: Path, event: LogEvent) -> None:
     log = EventLog(tmp_path / "log", now=lambda: 5)

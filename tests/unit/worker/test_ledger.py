@@ -16,7 +16,7 @@ from repro.core.random_streams import Streams
 from repro.engines.precisions import Bf16Autocast, Fp16Autocast, Fp32
 from repro.optimizers.rules import Sgd
 from repro.record.derive.effective import find_contradictions, find_other_gradient
-from repro.record.log.schema import GradientAgain, LedgerNote, RankLedger, TensorGradient
+from repro.record.log.facts import GradientAgain, LedgerNote, RankLedger, TensorGradient
 from repro.seams.training import Batch, Held, Job, Precision, TrainingParts
 from repro.worker.ledger import TrainingLedger
 from repro.worker.report.last_gradient import _sketches
