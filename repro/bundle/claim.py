@@ -163,8 +163,9 @@ def measured(record: Record, claim: Claimed, kept: Mapping[str, set[int]] | None
     logs = {pair.repeat: math.log(pair.candidate / pair.baseline) for pair in found.judged_pairs}
     stopped = standing.after_stop(pair)
     mean = _mean(list(logs.values())) if stopped is None else MeanLog(stopped.value, stopped.error, stopped.freedom)
-    return Found(mean, logs, sides=sides, evidence=found, apart=coarseness(sides, METRICS[claim.metric]),
-                 starts=doubts.failed_starts(*pair), exaggerates=kept is None and standing.ended_open(pair))
+    spec = METRICS[claim.metric]
+    return Found(mean, logs, sides=sides, evidence=found, starts=doubts.failed_starts(*pair, spec),
+                 exaggerates=kept is None and standing.ended_open(pair), apart=coarseness(sides, spec))
 
 
 def _without(sides: Sequence[CellTrials]) -> str:

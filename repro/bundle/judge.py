@@ -115,7 +115,7 @@ class ClaimAnswer:
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """What "reproduced" does not say here."""
+        """Statements that "reproduced" does not include here."""
         found = self.alone
         if self.answer != "reproduced" or found is None or self.change is None:
             return ()
@@ -237,8 +237,8 @@ def judge(first: Record, second: Record, chosen: Sequence[tuple[str, int]], term
     again = _verdicts(second, {claim: after for claim, (_, after) in sides.items()})
     alone = {claim: Alone(verdicts[pair], again[claim]) for claim in found
              if (pair := (claim.candidate, claim.baseline or "")) in verdicts and claim in again}
-    claims = tuple(_claim(second, claim, *sides[claim], kept, terms, len(found), look, alone.get(claim))
-                   for claim in found)
+    claims = tuple(_claim(claim, *sides[claim], _missing(second, claim, kept), terms, len(found), look,
+                          alone.get(claim)) for claim in found)
     return Reproduction(_together([*(item.answer for item in claims), *(item.answer for item in cells)]), claims, cells,
                         tuple(_levels(first, second, kept)), tuple(between_executions(first, second)), terms,
                         tuple(item.line for item in run_warnings(second)), look)
@@ -254,13 +254,17 @@ def _verdicts(second: Record, found: Mapping[Claimed, Found]) -> dict[Claimed, C
             for claim, each in zip(known, compared, strict=True)}
 
 
+def _missing(second: Record, claim: Claimed, kept: Mapping[str, set[int]]) -> list[str]:
+    """Return `3 of 10 trials of ddp have a result` of each cell with chosen trials that have none."""
+    done = {cell: kept[cell] & {item.repeat for item in second.of_cell(cell)} for cell in claim.cells}
+    return [f"{len(ran)} of {len(kept[cell])} trials of {second.cell(cell).label} have a result"
+            for cell, ran in done.items() if ran < kept[cell]]
+
+
 def _claim(
-    second: Record, claim: Claimed, before: Found, after: Found, kept: Mapping[str, set[int]], terms: Terms, tests: int,
+    claim: Claimed, before: Found, after: Found, missing: Sequence[str], terms: Terms, tests: int,
     look: LookLevel | None, alone: Alone | None,
 ) -> ClaimAnswer:
-    missing = [f"{sum(item.repeat in kept[cell] for item in second.of_cell(cell))} of {len(kept[cell])} trials of "
-               f"{second.cell(cell).label} have a result" for cell in claim.cells
-               if not kept[cell] <= {item.repeat for item in second.of_cell(cell)}]
     moved = None if missing else shift_between(before, after)
     found = None if moved is None else change(moved, terms.margin, terms.interaction, tests, look)
     if moved is None or found is None:

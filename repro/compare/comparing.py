@@ -24,7 +24,7 @@ from repro.suite.metrics import METRICS
 from repro.suite.model import MARGIN, Metric
 from repro.suite.planning.plan import Plan
 
-UNDECLARED = "{what}: whoever tries k of them finds a difference where there is none in up to 1 - 0.95^k (3: 14 %)"
+UNDECLARED = "{what}: the best of k of them shows a difference where there is none in up to 1 - 0.95^k (3: 14 %)"
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def compare(
     read_back, chosen_settings = ReadBack(plan, results), Chosen(plan)
     return [chosen_settings.qualified(item).model_copy(update={
                 "differs": read_back.differences(item.candidate, item.baseline),
-                "failed_starts": doubts.failed_starts(item.candidate, item.baseline) if spec.clocked else None})
+                "failed_starts": doubts.failed_starts(item.candidate, item.baseline, spec)})
             for item in map(standing.placed, found)]
 
 

@@ -38,7 +38,7 @@ class _Note:
 
 @dataclass(slots=True)
 class _Kept:
-    """What one step was dealt, and what the model and the loss saw of it."""
+    """The batches dealt to one step, and those that the model and the loss saw."""
 
     step: int
     dealt: Sequence[Batch]
@@ -81,7 +81,7 @@ class TrainingLedger:
         self._seen = [0, 0]
         """Calls of the model and of the loss in this step."""
         self._passed = [True, True]
-        """Inputs and targets have been the objects that were dealt, so others are told by a look."""
+        """Inputs, and targets, were the dealt objects so far, so a comparison of objects finds others."""
         self._doubling = self._drawn = 0
         """The first step, from 1, of this doubling, and the drawn one."""
         self._last = -1

@@ -134,7 +134,8 @@ def reproduce(
 
 
 class AskedAgain:
-    """How often this machine reproduced a record: who repeats that until it says "reproduced" errs more often."""
+    """The count of the reproductions of a record on this machine: repeating them until one says "reproduced" errs more
+    often than one does."""
 
     def __init__(self, record: str, plan: Plan) -> None:
         self._question = hashlib.sha256(f"reproduction of {record}".encode()).hexdigest()

@@ -237,7 +237,7 @@ def _check_options(plan: Plan, options: Options) -> None:
 def messages(
     root: Path, plan: Plan, kept: str = "reporting the completed trials", closing: str = "the report is being written"
 ) -> Messages:
-    """Return what a user who interrupts a run is told."""
+    """Return the messages for a user who interrupts a run."""
     return Messages(kept, f"resume with: {_resume_command(root, plan)}", closing)
 
 

@@ -124,8 +124,8 @@ class Doubts:
                                    if item.cell_id == cell_id))
 
     def reruns(self, candidate: str, baseline: str, spec: MetricSpec) -> tuple[str, ...]:
-        """Return the caution about failed starts of these two cells that ran again; () if a metric has no clock."""
-        starts = self.failed_starts(candidate, baseline) if spec.clocked else None
+        """Return the caution about failed starts of these two cells that ran again."""
+        starts = self.failed_starts(candidate, baseline, spec)
         return () if starts is None else (
             f"{starts.words} ran again: which times are left may depend on what made the others fail",)
 
@@ -137,10 +137,11 @@ class Doubts:
         """Return what the start before each trial of two cells could do to their ratios."""
         return Carry.of(candidate, baseline, self.blocks.before, self.washed)
 
-    def failed_starts(self, candidate: str, baseline: str) -> Failures | None:
-        """Return the trials of two cells of which a start failed, if some ran again; None: none did."""
+    def failed_starts(self, candidate: str, baseline: str, spec: MetricSpec) -> Failures | None:
+        """Return the trials of two cells of which a start failed, if some ran again; None: none did, or no clock is in
+        the metric."""
         failed, ran = self.blocks.crashed, self.blocks.numbers
-        if not failed.get(candidate, 0) + failed.get(baseline, 0):
+        if not spec.clocked or not failed.get(candidate, 0) + failed.get(baseline, 0):
             return None
         return Failures(candidate=failed.get(candidate, 0), candidate_trials=len(ran.get(candidate, {})),
                         baseline=failed.get(baseline, 0), baseline_trials=len(ran.get(baseline, {})), starts=True)

@@ -92,7 +92,7 @@ class WeightsAt(Frozen):
 
 
 class RankLedger(Frozen):
-    """What one rank trained, as torch's hooks saw it (`worker.ledger`)."""
+    """The training of one rank, as torch's hooks saw it (`worker.ledger`)."""
 
     model_config = ConfigDict(extra="ignore")
 

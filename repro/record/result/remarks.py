@@ -108,7 +108,7 @@ class LogDamaged(Worded):
 
     @property
     def damage(self) -> str:
-        """What is wrong with the log."""
+        """The damage of the log in words."""
         return {"torn": "its log ends in the middle of a line", "unreadable": f"its log cannot be read: {self.error}",
                 "lines": f"{self.bad} of {self.lines} lines of its log are damaged",
                 "incomplete": "its log does not go from its first event to its last",
@@ -200,7 +200,7 @@ class OtherEvaluation(Worded):
 
 
 class Contradicted(Worded):
-    """What a rank trained, as the ledger saw it, is not what the trial says; steps count from 1."""
+    """Training of a rank that its ledger contradicts; steps count from 1."""
 
     kind: Literal["contradicted"] = "contradicted"
     what: str

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from repro.cli.main import cli
-from repro.cli.workflows.seen_data import refuse_same_data
+from repro.cli.workflows.seen_data import refuse_same_data, seen_data
 from repro.core.errors import UsageError
 from repro.core.files import write_json
 from repro.record.questions import keep_answer
@@ -119,7 +119,7 @@ def test_a_run_that_ended_before_its_first_trial_has_seen_nothing(tmp_path: Path
     runs = tmp_path / "runs"
     (earlier_run(runs / "sample-20260101-120000", planned(tmp_path, head="master_seed: 3\n")) / "ledger.jsonl").unlink()
     for words in ((), OTHER_TARGET):
-        refuse_same_data(Plan.model_validate(planned(tmp_path, *words, head="master_seed: 3\n")), runs)
+        assert seen_data(Plan.model_validate(planned(tmp_path, *words, head="master_seed: 3\n")), runs) == ""
 
 
 def test_plan_says_that_its_data_were_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,7 @@ def test_another_metric_or_baseline_than_declared_is_not_primary(tmp_path: Path)
     assert not any(item.primary for item in other)
     assert {item.family for item in other} == {4}
     said = [[text for text in item.cautions if "not declared" in text] for item in (other[0], compare(plan, found)[0])]
-    assert said == [["the metric tta_train was not declared: whoever tries k of them finds a difference where there is "
+    assert said == [["the metric tta_train was not declared: the best of k of them shows a difference where there is "
                      "none in up to 1 - 0.95^k (3: 14 %)"], []]
     against_one = compare(plan, found, baseline={"engine": "ddp", "processes": 1})
     assert not any(item.primary for item in against_one)
