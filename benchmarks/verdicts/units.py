@@ -71,7 +71,7 @@ def _crashing(share: float) -> Scenario:
     """Return equal cells of which the slowest trials of one crash and run again at once.
 
     What the crashes select is in the times, and no test sees it: the rate is that of "faster when it succeeds", shown
-    and not promised. "faster" without these words cannot come, because failed starts of the quicker cell always add them.
+    and not promised. "faster" alone cannot come, because failed starts of the quicker cell always add these words.
     """
     design = Experiment(20, spread=0.05, within="speed")
     candidate, _ = places_of(design.cells)
