@@ -233,6 +233,10 @@ class Session(ABC):
     def warm_up(self, batches: Sequence[Batch]) -> None:
         """Run two steps on synthetic data and restore weights, optimizer, scaler, buffers and random states."""
 
+    def forget_optimizer(self) -> bool:
+        """Let the optimizer begin anew, as after `warm_up`; False: it cannot. Called after the trial."""
+        return False
+
     @abstractmethod
     def effective(self) -> dict[str, str]:
         """Return the effective configuration: dtypes, stage, optimizer class, process group.

@@ -88,8 +88,8 @@ class TrainingLedger:
         """Number of the last step of this block."""
         self._kept: _Kept | None = None
         self._waiting: list[_Kept] = []
-        self.newest: tuple[int, Sequence[Batch]] | None = None
-        """The last compared step, from 0, and what it was dealt."""
+        self.newest: list[tuple[int, Sequence[Batch]]] = []
+        """The last two compared steps, from 0, and what they were dealt."""
         self._held: str | None = None
         self._weights: list[WeightsAt] = []
         self._notes: dict[NoteKind, _Note] = {}
@@ -160,8 +160,7 @@ class TrainingLedger:
                 self._note("inputs", 0, 0, kept.step)
             if kept.targets and not _same(kept.targets, targets):
                 self._note("targets", 0, 0, kept.step)
-        if self._waiting:
-            self.newest = self._waiting[-1].step, self._waiting[-1].dealt
+        self.newest = [*self.newest, *((kept.step, kept.dealt) for kept in self._waiting)][-2:]
         self._totals["compared"] += len(self._waiting)
         self._waiting = []
 

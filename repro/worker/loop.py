@@ -8,7 +8,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from repro.record.folder.checkpoint import Resumption
-from repro.record.log.schema import CheckpointWritten, ControllerReading, Hashes, Phases, ResumedFrom, RunStart, RunStop
+from repro.record.log.schema import (
+    CheckpointWritten,
+    ControllerReading,
+    EffectiveSettings,
+    Hashes,
+    Phases,
+    ResumedFrom,
+    RunStart,
+    RunStop,
+)
 from repro.record.result.remarks import Resumed
 from repro.worker.checkpoints import CheckpointWriter, refuse_foreign_state, save_checkpoint
 from repro.worker.control_counters import read_controller
@@ -18,6 +27,7 @@ from repro.worker.input.data_order import make_order
 from repro.worker.input.pipeline import make_input
 from repro.worker.report.final_checks import Capture
 from repro.worker.report.final_report import report_final
+from repro.worker.report.steps_after import report_steps_after
 from repro.worker.setup import TrialContext
 from repro.worker.steps import TimedSteps, TrafficLog
 from repro.worker.stop_rule import Ending, Progress, decide, decide_hopeless, decide_steps
@@ -53,8 +63,11 @@ class Loop:
             self._train()
             peak_bytes = self.peak_bytes()
             with self.session.evaluated():  # the final weights are those of the last evaluation
-                report_final(self.context, self.steps, self.order, self.capture, self.evaluator.last,
-                             (self.init_peak_bytes, peak_bytes), self.controller)
+                effective = report_final(self.context, self.steps, self.order, self.capture, self.evaluator.last,
+                                         (self.init_peak_bytes, peak_bytes), self.controller)
+            report_steps_after(self.context, self.steps)
+            self.log.write(EffectiveSettings(value=effective))
+            self.log.flush()
 
     def _train(self) -> None:
         if self.resumed is not None:

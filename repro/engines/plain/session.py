@@ -63,6 +63,8 @@ class TorchSession(Session):
         """Samples of the largest forward pass of an evaluation so far."""
         self.recomputation: Recomputation | None = None
         self.compiler: Compiler | None = None
+        self.unstepped: OptimizerState | None = None
+        """The optimizer's state before the warm-up."""
         place = Place(job.rank, job.world, job.device, job.accumulation)
         self.preconditioning = job.preconditioner.attach(self.model, place) if job.preconditioner else None
         if self.device.type == "cuda":
@@ -358,9 +360,8 @@ class TorchSession(Session):
             TrialError: the weights changed.
         """
         before = digest(self.weights())
-        snapshots = (RandomStates(), Buffers(self.model),
-                     OptimizerState(self.optimizer, self.job.optimizer.starts_from_zero),
-                     PreconditionerState(self.preconditioning))
+        self.unstepped = OptimizerState(self.optimizer, self.job.optimizer.starts_from_zero)
+        snapshots = RandomStates(), Buffers(self.model), self.unstepped, PreconditionerState(self.preconditioning)
         scaler = self.scaler_state()
         self.traffic()  # drops what was counted before the step
         # torch would never again compile a function that it meets while it is watched.
@@ -376,6 +377,11 @@ class TorchSession(Session):
         self.load_scaler_state(scaler)
         if digest(self.weights()) != before:
             raise TrialError("warm-up changed the weights: its steps have learning rate 0 and must not")
+
+    def forget_optimizer(self) -> bool:
+        if self.unstepped is not None:
+            self.unstepped.restore()
+        return self.unstepped is not None
 
     def close(self) -> None:
         """End the process group; forget compiled code."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from repro.core.machine import rank_threads
-from repro.record.log.facts import FinalFacts, GradientAgain, LedgerNote, RankLedger
+from repro.record.log.facts import FinalFacts, LedgerNote, RankLedger, StepsAgain
 from repro.record.result.remarks import (
     GAP_SHARE,
     BlockGap,
@@ -14,7 +14,8 @@ from repro.record.result.remarks import (
     NarrowMasters,
     NotChecked,
     OtherEvaluation,
-    OtherGradient,
+    OtherScore,
+    OtherStep,
     RankWeightsDiffer,
     Reason,
     SlowEvaluation,
@@ -156,26 +157,32 @@ def find_contradictions(ledgers: Sequence[RankLedger]) -> list[Contradicted]:
     return [*found, *_apart(ledgers)]
 
 
-GRADIENT_TOLERANCE = 1e-4
-"""Largest difference between the engine's gradient after the trial and the harness's own, as a share of its norm.
-Healthy engines differ by 6e-8 (measured on a CPU, with bfloat16 products too)."""
-NARROW_GRADIENT_TOLERANCE = 0.05
-"""The same if gradients, or what is sent, are narrower than float32 (healthy: 0.004), or products on a GPU, which may
-choose another kernel."""
+STEP_TOLERANCE = 1e-4
+"""Largest difference between a loss, gradient or update of the engine after the trial and the harness's own, as a share
+of its norm. Healthy engines differ by 6e-8 in the gradient (measured on a CPU, with bfloat16 products too)."""
+NARROW_STEP_TOLERANCE = 0.05
+"""The same of losses and gradients if these, or what is sent, are narrower than float32 (healthy: 0.004), or products
+on a GPU, which may choose another kernel. An update is made in float32, from the engine's own gradient, in all formats.
+"""
 
 
-def find_other_gradient(choices: TrainingConfig, again: GradientAgain | None) -> list[OtherGradient]:
-    """Return the tensor whose gradient differs most, if that is more than rounding."""
-    if again is None or not again.worst:
+def find_other_steps(choices: TrainingConfig, again: StepsAgain | None) -> Sequence[OtherStep | OtherScore]:
+    """Return the first difference between the steps after the trial and the harness's own that is more than rounding,
+    of each the cause before the effect; else that of their evaluation."""
+    if again is None:
         return []
-    precision, worst = choices.precision.get(Precision), again.worst[0]
+    precision = choices.precision.get(Precision)
     narrow = precision.weights != "float32" or precision.tf32 or choices.compression != "none" or (
         precision.autocast and choices.device != "cpu")
-    limit = NARROW_GRADIENT_TOLERANCE if narrow else GRADIENT_TOLERANCE
-    if worst.apart <= limit:
-        return []
-    return [OtherGradient(tensor=worst.name, apart=worst.apart, limit=limit, ratio=worst.ratio,
-                          processes=choices.processes, accumulation=choices.batch.accumulation)]
+    for step in again.steps:
+        for item in step.apart:
+            limit = NARROW_STEP_TOLERANCE if narrow and item.what != "update" else STEP_TOLERANCE
+            if item.apart > limit:
+                return [OtherStep(what=item.what, tensor=item.name, step=step.number, apart=item.apart, limit=limit,
+                                  ratio=item.ratio, processes=choices.processes,
+                                  accumulation=choices.batch.accumulation)]
+    return [OtherScore(metric=item.metric, reported=item.reported, own=item.own) for item in again.scores
+            if _scores_differ(choices, item.metric, item.samples, item.reported, item.own)][:1]
 
 
 def _apart(ledgers: Sequence[RankLedger]) -> list[Contradicted]:
@@ -196,21 +203,19 @@ def _narrow_masters(choices: TrainingConfig, facts: FinalFacts) -> list[NarrowMa
 
 
 def _other_evaluations(choices: TrainingConfig, facts: FinalFacts) -> list[OtherEvaluation]:
+    samples, metric = choices.workload.get(Workload).eval_samples, choices.stop.metric
+    return [OtherEvaluation(evaluation=item.number, metric=metric, reported=item.reported, own=item.own)
+            for item in facts.evaluations if item.reported is not None and item.own is not None
+            and _scores_differ(choices, metric, samples, item.reported, item.own)]
+
+
+def _scores_differ(choices: TrainingConfig, metric: str, samples: int, reported: float, own: float) -> bool:
     precision = choices.precision.get(Precision)
     narrow = precision.autocast or precision.weights != "float32" or precision.tf32
     relative = LOW_PRECISION_TOLERANCE if narrow else EVALUATION_TOLERANCE
-    workload = choices.workload.get(Workload)
-    bounded = tuple(workload.ranges.get(choices.stop.metric, ())) == (0.0, 1.0)
-    one_sample = 1 / workload.eval_samples if bounded and workload.eval_samples else 0.0
-    found = []
-    for item in facts.evaluations:
-        if item.reported is None or item.own is None:
-            continue
-        allowed = relative * max(abs(item.reported), abs(item.own)) + one_sample
-        if abs(item.reported - item.own) > allowed * (1 + 1e-9):
-            found.append(OtherEvaluation(evaluation=item.number, metric=choices.stop.metric, reported=item.reported,
-                                         own=item.own))
-    return found
+    bounded = tuple(choices.workload.get(Workload).ranges.get(metric, ())) == (0.0, 1.0)
+    allowed = relative * max(abs(reported), abs(own)) + (1 / samples if bounded and samples else 0.0)
+    return abs(reported - own) > allowed * (1 + 1e-9)
 
 
 def unchecked(facts: FinalFacts) -> list[NotChecked]:

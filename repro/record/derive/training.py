@@ -12,7 +12,7 @@ from repro.record.derive.effective import (
     covers_every_rank,
     find_contradictions,
     find_failures,
-    find_other_gradient,
+    find_other_steps,
     mismatches,
     slow_evaluation,
     unchecked,
@@ -96,11 +96,11 @@ def _judged(
     if not meaning(status).logged:
         return status, reasons
     effective, facts = log.mapping(schema.EffectiveSettings), log.facts()
-    kept, again = log.last(schema.LedgerKept), log.last(schema.GradientRepeated)
+    kept, again = log.last(schema.LedgerKept), log.last(schema.StepsRepeated)
     wrong: list[Reason] = [*_wrong_data(log), *_short_evaluations(trial, log),
              *mismatches(trial.training, effective, log.mapping(schema.Settings)),
              *find_contradictions(kept.value if kept else ()),
-             *find_other_gradient(trial.training, again.value if again else None),
+             *find_other_steps(trial.training, again.value if again else None),
              *(find_failures(trial.training, facts, effective) if facts else ())]
     return ("invalid", tuple(wrong)) if wrong else (status, reasons)
 
@@ -244,8 +244,8 @@ def _doubts(trial: Trial, log: TrialLog, points: Sequence[Point], measured: Mapp
     if facts is None:
         return []
     phases, samples = measured.get("phases", {}), measured.get("samples", 0)
-    again = log.last(schema.GradientRepeated)
-    problem = f"the gradient after the trial: {again.value.problem}" if again and again.value.problem else ""
+    again = log.last(schema.StepsRepeated)
+    problem = f"the steps after the trial: {again.value.problem}" if again and again.value.problem else ""
     return [*unchecked(facts), *([NotChecked(problem=problem)] if problem else []),
             *slow_evaluation(trial.training, phases, samples, len(points)),
             *block_gap(_block_gap(log), measured.get("run_seconds"))]

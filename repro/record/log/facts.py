@@ -109,25 +109,45 @@ class RankLedger(Frozen):
     notes: tuple[LedgerNote, ...] = ()
 
 
-class TensorGradient(Frozen):
-    """A tensor's gradient of the engine against the harness's own."""
+class Apart(Frozen):
+    """How something of an engine differs from the harness's own; of the tensors of a step the one that differs most."""
 
-    name: str
+    what: Literal["loss", "gradient", "update"]
+    name: str = ""
+    """Of the tensor."""
     apart: float
-    """L2 norm of the difference over that of the own one, estimated."""
+    """Difference over the own value; of a tensor L2 norms."""
     ratio: float
     """The engine's along the own one, over it: 1 if only noise differs."""
 
 
-class GradientAgain(Frozen):
-    """A gradient that the harness repeated after the trial, of the weights with which it ended."""
+class StepAgain(Frozen):
+    """One step after the trial."""
+
+    number: int = Field(ge=1)
+    apart: tuple[Apart, ...] = ()
+    """Empty: a scaled gradient overflowed."""
+
+
+class ScoreAgain(Frozen):
+    """One evaluation after these steps, over all ranks."""
+
+    metric: str
+    samples: int
+    reported: float
+    own: float
+
+
+class StepsAgain(Frozen):
+    """The steps that the harness repeated after the trial (`worker.report.steps_after`)."""
 
     model_config = ConfigDict(extra="ignore")
 
-    step: int
-    """The step, from 0, whose batches it is of."""
-    tensors: int = 0
-    worst: tuple[TensorGradient, ...] = ()
-    """Those that differ most, the first one most."""
+    dealt: tuple[int, ...] = ()
+    """Steps of the trial, from 0, on whose batches they train in turn."""
+    updates: bool = False
+    """Updates and scores are compared too; False: the engine makes other updates than one process would."""
+    steps: tuple[StepAgain, ...] = ()
+    scores: tuple[ScoreAgain, ...] = ()
     problem: str = ""
-    """Why it could not be repeated."""
+    """Why nothing could be repeated."""

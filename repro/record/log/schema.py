@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, create_model
 
 from repro.core.frozen import Frozen
 from repro.record.log.event import LogEvent, Series, Start, Stop, ValueEvent
-from repro.record.log.facts import FinalFacts, GradientAgain, RankLedger
+from repro.record.log.facts import FinalFacts, RankLedger, StepsAgain
 from repro.record.result.parts import Checked, Figured, Formula, Frames, LayerCost, Model, Protocol, RankTraffic
 from repro.record.result.remarks import Resumed
 
@@ -507,11 +507,11 @@ class LedgerKept(ValueEvent):
     value: tuple[RankLedger, ...]
 
 
-class GradientRepeated(ValueEvent):
-    """The gradient after the trial."""
+class StepsRepeated(ValueEvent):
+    """The steps after the trial."""
 
-    key = "x_gradient"
-    value: GradientAgain
+    key = "x_again"
+    value: StepsAgain
 
 
 class Seeded(Frozen):

@@ -247,11 +247,16 @@ LEDGER_CAUSES = {"late": "that of the step before", "left out": "the update chan
                  "held": "that of the first step, which the schedule does not reach"}
 
 
-class OtherGradient(Worded):
-    """The tensor whose gradient after the trial differs most from the harness's own of the same weights and batches."""
+class OtherStep(Worded):
+    """The first step after the trial whose loss, gradient or update differs from the harness's own of the same weights
+    and batches."""
 
-    kind: Literal["other_gradient"] = "other_gradient"
+    kind: Literal["other_step"] = "other_step"
+    what: Literal["loss", "gradient", "update"]
     tensor: str
+    """That differs most; "" of a loss."""
+    step: int
+    """From 1, after the trial."""
     apart: float
     """Relative, of the L2 norm."""
     limit: float
@@ -260,21 +265,39 @@ class OtherGradient(Worded):
     accumulation: int
 
     def _words(self) -> str:
-        return (f"after the trial the gradient of {self.tensor!r} differs by {self.apart:.2g} of its norm from the "
+        of = f" of {self.tensor!r}" if self.tensor else ""
+        size = "of its norm " if self.tensor else ""
+        return (f"in step {self.step} after the trial the {self.what}{of} differs by {self.apart:.2g} {size}from the "
                 f"harness's own (limit {self.limit:g}): {self._cause()}")
 
     def _cause(self) -> str:
         """Return what a factor looks like."""
+        if self.what == "loss":
+            return "it is of other samples, or computed in another type"
+        if abs(self.apart - abs(self.ratio - 1)) > EXPLAINED * self.apart:
+            return ("no factor explains it: rounded, noisy, or of other samples" if self.what == "gradient" else
+                    "what the optimizer keeps is lost or rounded, or it is another rule")
+        if abs(self.ratio) < NOTHING:
+            return "it is not trained"
+        if self.what == "update":
+            return f"{self.ratio:.4g} times it: another rate, or another limit of clipping"
         known = ((self.processes, "it is summed over the ranks and not averaged"),
                  (self.accumulation, "it is summed over the micro-batches and not averaged"),
                  (1 / self.processes, "one rank alone contributes, or it is averaged twice"),
                  (1 / self.accumulation, "one micro-batch alone contributes, or it is averaged twice"))
-        if abs(self.apart - abs(self.ratio - 1)) > EXPLAINED * self.apart:
-            return "no factor explains it: rounded, noisy, or of other samples"
-        if abs(self.ratio) < NOTHING:
-            return "it is not trained"
         near = [words for factor, words in known if factor != 1 and abs(self.ratio / factor - 1) < NEAR]
         return "; or ".join(near) or f"{self.ratio:.4g} times it"
+
+
+class OtherScore(Worded):
+    """An evaluation after the trial that differs from the harness's own of the same weights."""
+
+    kind: Literal["other_score"] = "other_score"
+    metric: str
+    reported: float
+    own: float
+    sentence = ("an evaluation after the trial found {metric} {reported:.6g}, and the harness {own:.6g} with the same "
+                "weights")
 
 
 NOTHING, NEAR, EXPLAINED = 1e-3, 0.02, 0.2
@@ -322,9 +345,8 @@ class OtherOperations(Worded):
 
 Reason = Annotated[
     Stated | OutOfTime | Silent | RankFailed | NoStop | LogDamaged | Unlike | OtherData | ShortEvaluation
-    | RankWeightsDiffer | NarrowMasters | MovedByEvaluation | OtherEvaluation | Contradicted | OtherGradient
-    | NoSuccess | CheckFailed
-    | OtherOperations, Field(discriminator="kind")]
+    | RankWeightsDiffer | NarrowMasters | MovedByEvaluation | OtherEvaluation | Contradicted | OtherStep
+    | OtherScore | NoSuccess | CheckFailed | OtherOperations, Field(discriminator="kind")]
 """A reason why a trial ended as it did."""
 
 

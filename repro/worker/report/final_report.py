@@ -14,11 +14,9 @@ from repro.record.log.schema import (
     ControllerCounted,
     ControllerReading,
     ControllerReadings,
-    EffectiveSettings,
     FactsGathered,
     Fed,
     FormulaTraffic,
-    GradientRepeated,
     Hashes,
     InputWaits,
     LedgerKept,
@@ -29,13 +27,11 @@ from repro.record.log.schema import (
     StateMemory,
     TrafficCounted,
 )
-from repro.suite.kinds.training import TrainingConfig
 from repro.worker.evaluation import Evaluated
 from repro.worker.input.data_audit import DataAudit, add_tallies, draws_sha256
 from repro.worker.input.data_order import DataOrder
 from repro.worker.report.expected_traffic import expected_traffic
 from repro.worker.report.final_checks import Capture, gather_facts
-from repro.worker.report.last_gradient import gradient_again
 from repro.worker.report.model_report import describe_model
 from repro.worker.setup import TrialContext
 from repro.worker.steps import TimedSteps, write_rank_steps
@@ -45,8 +41,9 @@ from repro.worker.weights import weights_sha256
 def report_final(
     context: TrialContext, steps: TimedSteps, order: DataOrder, capture: Capture, last: Evaluated | None,
     peaks: tuple[int | None, int | None], controller: Sequence[ControllerReading | None],
-) -> None:
-    """Gather the figures of all ranks and log them; all ranks take part.
+) -> dict[str, str]:
+    """Gather the figures of all ranks and log them; return the effective settings, which end a log. All ranks take
+    part.
 
     Args:
         last: the last evaluation.
@@ -82,16 +79,7 @@ def report_final(
         log.write(ModelStated(value=model))
     if context.choices.compile:
         log.write(CompiledLate(value=session.gather(session.compilation())))
-    if steps.ledger is not None and steps.ledger.newest is not None and has_a_gradient(context.choices):
-        log.write(GradientRepeated(value=gradient_again(context, *steps.ledger.newest)))  # it changes the session
-    log.write(EffectiveSettings(value=effective))
-    log.flush()
-
-
-def has_a_gradient(choices: TrainingConfig) -> bool:
-    """Return whether a trial's gradient can be repeated: PowerSGD sends another one on purpose, and compiled code draws
-    other random numbers."""
-    return choices.compression != "powersgd" and not choices.compile
+    return effective
 
 
 def waited_and_stepped(

@@ -15,11 +15,10 @@ from repro.comm.algorithms.backend import Backend
 from repro.core.random_streams import Streams
 from repro.engines.precisions import Bf16Autocast, Fp16Autocast, Fp32
 from repro.optimizers.rules import Sgd
-from repro.record.derive.effective import find_contradictions, find_other_gradient
-from repro.record.log.facts import GradientAgain, LedgerNote, RankLedger, TensorGradient
+from repro.record.derive.effective import find_contradictions, find_other_steps
+from repro.record.log.facts import Apart, LedgerNote, RankLedger, ScoreAgain, StepAgain, StepsAgain
 from repro.seams.training import Batch, Held, Job, Precision, TrainingParts
 from repro.worker.ledger import TrainingLedger
-from repro.worker.report.last_gradient import _sketches
 
 STEPS, SIZE = 12, 8
 RATES = [0.1 * (1 - step / STEPS) for step in range(STEPS)]
@@ -265,26 +264,31 @@ def test_the_first_rank_and_step_are_named() -> None:
     assert find_contradictions([ledger(), ledger()]) == []
 
 
-# ---- the gradient after the trial
+# ---- the steps after the trial
 
 
-def judged(apart: float, ratio: float = 1.0, **changes: Any) -> list[str]:
-    """Words about a gradient of a trial on four processes with two micro-batches."""
+def judged(apart: float, ratio: float = 1.0, what: Any = "gradient", **changes: Any) -> list[str]:
+    """Words about the second step after a trial on four processes with two micro-batches; the first one was right."""
     choices: Any = SimpleNamespace(
         precision=SimpleNamespace(get=lambda _: changes.get("precision", Fp32())), device=changes.get("device", "cpu"),
-        compression=changes.get("compression", "none"), processes=4, batch=SimpleNamespace(accumulation=2))
-    worst = TensorGradient(name="0.weight", apart=apart, ratio=ratio)
-    return [item.words for item in find_other_gradient(choices, GradientAgain(step=3, tensors=4, worst=(worst,)))]
+        compression=changes.get("compression", "none"), processes=4, batch=SimpleNamespace(accumulation=2),
+        workload=SimpleNamespace(get=lambda _: SimpleNamespace(ranges={"top1": (0.0, 1.0)})))
+    name = "" if what == "loss" else "0.weight"
+    steps = [StepAgain(number=number, apart=(Apart(what=what, name=name, apart=size, ratio=ratio),))
+             for number, size in ((1, 6e-8), (2, apart))]
+    again = StepsAgain(updates=True, steps=tuple(steps), scores=changes.get("scores", ()))
+    return [item.words for item in find_other_steps(choices, again)]
 
 
-def test_rounding_is_no_other_gradient_and_nothing_is_judged_without_one() -> None:
-    choices: Any = None
+def test_rounding_is_no_other_step_and_nothing_is_judged_without_one() -> None:
+    choices: Any = SimpleNamespace(precision=SimpleNamespace(get=lambda _: Fp32()), compression="none", device="cpu")
     assert judged(6e-8) == judged(0.004, compression="bf16") == judged(6e-8, precision=Bf16Autocast()) == []
     assert judged(0.002, precision=Bf16Autocast(), device="cuda") == [], "another kernel of the device"
-    assert find_other_gradient(choices, None) == find_other_gradient(choices, GradientAgain(step=1, problem="x")) == []
+    assert judged(0.002, what="update", compression="bf16") != [], "an update is made in float32"
+    assert find_other_steps(choices, None) == find_other_steps(choices, StepsAgain(problem="x")) == []
 
 
-@pytest.mark.parametrize(("apart", "ratio", "cause"), [
+GRADIENT = [
     (1.0, 0.0, "it is not trained"),
     (3.0, 4.0, "it is summed over the ranks and not averaged"),
     (1.0, 2.0, "it is summed over the micro-batches and not averaged"),
@@ -293,20 +297,28 @@ def test_rounding_is_no_other_gradient_and_nothing_is_judged_without_one() -> No
     (0.1, 0.9, "0.9 times it"),
     (0.002, 1.0001, "no factor explains it: rounded, noisy, or of other samples"),
     (0.51, 0.84, "no factor explains it: rounded, noisy, or of other samples"),
-])
-def test_another_gradient_is_named_with_its_tensor_and_its_likely_cause(apart: float, ratio: float, cause: str) -> None:
-    told, = judged(apart, ratio)
-    assert told == (f"after the trial the gradient of '0.weight' differs by {apart:.2g} of its norm from the harness's "
-                    f"own (limit 0.0001): {cause}")
+]
+UPDATE = [
+    (1.0, 2.0, "2 times it: another rate, or another limit of clipping"),
+    (1.0, 0.0, "it is not trained"),
+    (0.002, 1.0001, "what the optimizer keeps is lost or rounded, or it is another rule"),
+]
 
 
-def test_sketches_are_linear_and_know_the_norm_of_a_difference() -> None:
-    draw, streams = np.random.default_rng(1), Streams(3, 0)
-    one, other = ({"a": draw.standard_normal((40, 30)).astype(np.float32), "b": draw.standard_normal(7)
-                   .astype(np.float32)} for _ in range(2))
-    mean = {name: (one[name].astype(np.float64) + other[name]) / 2 for name in one}
-    half = (_sketches(one, streams) + _sketches(other, streams)) / 2
-    assert np.allclose(half, _sketches(mean, streams))
-    apart = np.linalg.norm(_sketches(one, streams) - _sketches(other, streams), axis=1)
-    true = [np.linalg.norm(one[name] - other[name]) for name in sorted(one)]
-    assert np.allclose(apart, true, rtol=0.35), (apart, true)
+@pytest.mark.parametrize(("what", "apart", "ratio", "cause"), [
+    *(("gradient", *row) for row in GRADIENT), *(("update", *row) for row in UPDATE)])
+def test_another_step_is_named_with_its_tensor_and_its_likely_cause(
+    what: str, apart: float, ratio: float, cause: str
+) -> None:
+    told, = judged(apart, ratio, what)
+    assert told == (f"in step 2 after the trial the {what} of '0.weight' differs by {apart:.2g} of its norm from the "
+                    f"harness's own (limit 0.0001): {cause}")
+
+
+def test_a_loss_and_a_score_have_their_words() -> None:
+    assert judged(0.01, what="loss") == ["in step 2 after the trial the loss differs by 0.01 from the harness's own "
+                                         "(limit 0.0001): it is of other samples, or computed in another type"]
+    one_off = ScoreAgain(metric="top1", samples=100, reported=0.91, own=0.9)
+    assert judged(0.0, scores=(one_off,)) == [], "a sample may round to the other side"
+    assert judged(0.0, scores=(one_off.model_copy(update={"reported": 0.93}),)) == [
+        "an evaluation after the trial found top1 0.93, and the harness 0.9 with the same weights"]
