@@ -13,7 +13,7 @@ from repro.record.folder.resume import began_elsewhere
 from repro.record.folder.store import Record
 from repro.runner.context import RunContext
 from repro.runner.launching import PARITY_WORKER, Launchers
-from repro.seams.training import Precision
+from repro.seams.training import Optimizer, Precision
 from repro.suite.model import Trial
 from repro.worker.gate import parity
 from repro.worker.gate.difference import LARGEST_TOLERANCE, TOLERANCE, Difference
@@ -46,8 +46,9 @@ class ParityGate:
         findings = self.run()
         bad = [item for item in findings if item["problem"]]
         if bad:
-            texts = "; ".join(f"{item['candidate']} against {item['reference']}: {item['problem']}" for item in bad)
-            raise ParityError(f"parity gate: {texts}; no {'more trials are' if resumed else 'trial was'} timed")
+            texts = "".join(f"\n  {item['candidate']} against {item['reference']}: {item['problem']}" for item in bad)
+            raise ParityError(f"parity gate: no {'more trials are' if resumed else 'trial was'} timed{texts}\n"
+                              "  every check: repro gate SUITE")
 
     def run(self, every: bool = False) -> list[dict[str, Any]]:
         """Compare all groups and write the verdict; return one finding for each candidate of each group.
@@ -107,7 +108,8 @@ class ParityGate:
             return findings
         # How far does the reference differ from itself if its weights are off by rounding? Less than that is no fault.
         disturbed = [self._traces(group, group.reference, number + 1)[0] for number in range(DISTURBANCES)]
-        return self._compare(group, reference, traces, widen_tolerances(reference, disturbed))
+        rounding = group.reference.training.optimizer.get(Optimizer).rounding
+        return self._compare(group, reference, traces, widen_tolerances(reference, disturbed, rounding))
 
     def _compare(
         self, group: parity.Group, reference: Trace, traces: Mapping[str, Sequence[Trace] | str],
@@ -120,13 +122,15 @@ class ParityGate:
                 findings.append(_not_run(group, candidate, ranks))
                 continue
             precision = candidate.training.precision.get(Precision)
-            checks = judge(reference, ranks, tolerances) if group.kind == "fp32" else \
-                judge_precision(precision, reference, ranks)
+            rounding = candidate.training.optimizer.get(Optimizer).rounding
+            checks = judge(reference, ranks, tolerances, rounding) if group.kind == "fp32" else \
+                judge_precision(precision, reference, ranks, rounding)
             worst = culprit(checks)
             findings.append({
-                **_names(group, candidate), "problem": sentence(worst, tolerances),
+                **_names(group, candidate), "problem": sentence(worst, tolerances, candidate.training),
                 "largest_difference": largest_difference(reference, ranks[0]), "tolerances": list(tolerances),
-                "checks": {name: _as_json(found) for name, found in checks.items()}, "effective": ranks[0].effective,
+                "checks": {name: _as_json(found, sentence(found, tolerances, candidate.training))
+                           for name, found in checks.items()}, "effective": ranks[0].effective,
             })
         return findings
 
@@ -170,9 +174,9 @@ def _not_run(group: parity.Group, candidate: Trial, problem: str) -> dict[str, A
             "effective": {}}
 
 
-def _as_json(found: Difference | None) -> dict[str, Any] | None:
+def _as_json(found: Difference | None, text: str) -> dict[str, Any] | None:
     if found is None:
         return None
-    return {"step": found.step, "tensor": found.tensor, "text": found.text,
+    return {"step": found.step, "tensor": found.tensor, "text": text,
             "size": found.size if math.isfinite(found.size) else None,
             "tolerance": found.tolerance if math.isfinite(found.tolerance) else None}

@@ -106,9 +106,9 @@ class Optimizer(Plugin):
     starts_from_zero: ClassVar[bool] = True
     """False: state that a first step creates is not zero before it (copies of weights, preconditioners); after a
     warm-up it is dropped, so that the first step creates it again."""
-    ungated: ClassVar[str] = ""
-    """Why the parity gate cannot judge engines under this rule: rounding alone makes correct ones differ more than the
-    gate's largest tolerance. "": it can."""
+    rounding: ClassVar[float] = 0.0
+    """Largest relative difference of an update that rounding alone explains, from the rule's own arithmetic (products
+    of narrow types, roots and eigenvectors of nearly singular matrices); 0: no more than of the gradient."""
     linear: ClassVar[bool] = False
     """True: all updates are linear in the gradients and the weights, so the mean of several ranks' updates is the
     update by their mean gradient."""

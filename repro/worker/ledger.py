@@ -6,6 +6,7 @@ sent. What a few steps were fed is kept by reference, and compared after their b
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -91,6 +92,8 @@ class TrainingLedger:
         self.newest: list[tuple[int, Sequence[Batch]]] = []
         """The last two compared steps, from 0, and what they were dealt."""
         self._held: str | None = None
+        self._undrawn = ""
+        """The generator's state before the first step."""
         self._weights: list[WeightsAt] = []
         self._notes: dict[NoteKind, _Note] = {}
         self._totals = {"steps": 0, "forwarded": 0, "losses": 0, "compared": 0}
@@ -109,6 +112,7 @@ class TrainingLedger:
     def start(self) -> None:
         """Begin: what the warm-up did does not count."""
         self._started = True
+        self._undrawn = self._generator_state()
 
     def stop(self) -> None:
         """End: what follows is no training."""
@@ -191,11 +195,20 @@ class TrainingLedger:
         parts, values = checksum_held(held)
         if self._held is None:
             self._held = values
-            self._weights.append(WeightsAt(step=self._step, parts=parts, values=values))
+            drawn = self._generator_state()
+            self._weights.append(WeightsAt(step=self._step, parts=parts, values=values,
+                                           drawn=drawn if drawn != self._undrawn else ""))
             return
         if values != self._held:
             self._note("moved", 0, 0)
         self._held = None
+
+    def _generator_state(self) -> str:
+        """Return a checksum of the state of the generator of the device, which a layer draws masks from."""
+        import torch
+
+        state = torch.get_rng_state() if self._device == "cpu" else torch.cuda.get_rng_state()
+        return f"{zlib.crc32(state.numpy().data):08x}"
 
     # ---- what it saw
 

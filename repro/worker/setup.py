@@ -217,7 +217,9 @@ def seed_libraries(streams: Streams, determinism: str, with_torch: bool, rank: i
 
     if not torch.cuda.is_available():
         torch.set_num_threads(rank_threads(os.environ))
-    if determinism != "free":
+    if determinism == "free":
+        torch.seed()  # torch starts every process from one seed, and ranks would draw the same masks
+    else:
         torch.manual_seed(streams.seed("torch", rank))  # dropout masks differ by rank
     if determinism == "bitwise":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -188,12 +188,14 @@ def test_the_gate_reports_effective_settings(defective: Ended) -> None:
     assert [stages[f"deepspeed (stage={stage}) on 2 processes"] for stage in (1, 3)] == ["1", "3"]
 
 
-def test_the_run_stops_with_one_line_before_any_trial(defective: Ended) -> None:
+def test_the_run_stops_with_a_line_a_failure_before_any_trial(defective: Ended) -> None:
     assert defective.code == 1
-    last = defective.error.strip().splitlines()[-1]
-    assert last.startswith("error: parity gate: planted (defect=sum) on 2 processes against single on 1 process: step")
-    assert last.endswith("; no trial was timed")
-    assert "planted (defect=buffers) on 2 processes against single on 1 process: after evaluation: " in last
+    lines = defective.error[defective.error.index("error: parity gate: no trial was timed"):].splitlines()
+    against = "on 2 processes against single on 1 process: "
+    summed, = (line for line in lines if f"planted (defect=sum) {against}step" in line)
+    assert summed.endswith("it is summed over the ranks and not averaged")
+    assert any(f"planted (defect=buffers) {against}after evaluation: " in line for line in lines)
+    assert lines[-1] == "  every check: repro gate SUITE"
     assert "Traceback" not in defective.error
     assert not (defective.folder / "ledger.jsonl").exists()
     assert list((defective.folder / "trials").iterdir()) == []

@@ -21,7 +21,7 @@ from repro.record.result.remarks import (
     SlowEvaluation,
     Unlike,
 )
-from repro.seams.training import BACKEND, Comm, Engine, Precision, Preconditioner, Workload
+from repro.seams.training import BACKEND, Comm, Engine, Optimizer, Precision, Preconditioner, Workload
 from repro.suite.kinds import training_options as model_options
 from repro.suite.kinds.training import TrainingConfig
 
@@ -174,9 +174,10 @@ def find_other_steps(choices: TrainingConfig, again: StepsAgain | None) -> Seque
     precision = choices.precision.get(Precision)
     narrow = precision.weights != "float32" or precision.tf32 or choices.compression != "none" or (
         precision.autocast and choices.device != "cpu")
+    rounding = max(STEP_TOLERANCE, choices.optimizer.get(Optimizer).rounding)
     for step in again.steps:
         for item in step.apart:
-            limit = NARROW_STEP_TOLERANCE if narrow and item.what != "update" else STEP_TOLERANCE
+            limit = rounding if item.what == "update" else NARROW_STEP_TOLERANCE if narrow else STEP_TOLERANCE
             if item.apart > limit:
                 return [OtherStep(what=item.what, tensor=item.name, step=step.number, apart=item.apart, limit=limit,
                                   ratio=item.ratio, processes=choices.processes,
@@ -186,12 +187,16 @@ def find_other_steps(choices: TrainingConfig, again: StepsAgain | None) -> Seque
 
 
 def _apart(ledgers: Sequence[RankLedger]) -> list[Contradicted]:
-    """Return the first drawn step after which a rank holds other weights than one that holds the same parts."""
+    """Return the first drawn step after which a rank holds other weights than one that holds the same parts, and the
+    first after which two ranks have drawn the same random numbers."""
     seen: dict[tuple[int, str], str] = {}
     found = [(item.step, rank) for rank, ledger in enumerate(ledgers) for item in ledger.weights
              if seen.setdefault((item.step, item.parts), item.values) != item.values]
-    return [Contradicted(what="ranks", rank=rank, step=step + 1, times=len(found), found=0, wanted=0)
-            for step, rank in sorted(found)[:1]]
+    drawn: dict[tuple[int, str], int] = {}
+    alike = [(item.step, rank) for rank, ledger in enumerate(ledgers) for item in ledger.weights
+             if item.drawn and drawn.setdefault((item.step, item.drawn), rank) != rank]
+    return [Contradicted(what=what, rank=rank, step=step + 1, times=len(every), found=0, wanted=0)
+            for what, every in (("ranks", found), ("masks", alike)) for step, rank in sorted(every)[:1]]
 
 
 def _narrow_masters(choices: TrainingConfig, facts: FinalFacts) -> list[NarrowMasters]:

@@ -89,6 +89,8 @@ class WeightsAt(Frozen):
     parts: str
     """Of which numbers it holds: ranks with equal parts must have equal values."""
     values: str
+    drawn: str = ""
+    """Of the state of the generator of masks (dropout); "": none were drawn."""
 
 
 class RankLedger(Frozen):

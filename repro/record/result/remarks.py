@@ -240,6 +240,7 @@ LEDGER_WORDS = {
     "data": "training data were read before the clock started",
     "moved": "the weights changed between step {step} and the next one",
     "ranks": "its weights differ from those of another rank that holds the same parts, first after step {step}",
+    "masks": "it drew the same random numbers as another rank, first in step {step}: dropout masks are not its own",
     "rate": "the learning rate was {found:.6g} and not the scheduled {wanted:.6g}, first in step {step}",
 }
 """Kind of a ledger's note -> its words."""
@@ -275,18 +276,26 @@ class OtherStep(Worded):
         if self.what == "loss":
             return "it is of other samples, or computed in another type"
         if abs(self.apart - abs(self.ratio - 1)) > EXPLAINED * self.apart:
-            return ("no factor explains it: rounded, noisy, or of other samples" if self.what == "gradient" else
-                    "what the optimizer keeps is lost or rounded, or it is another rule")
-        if abs(self.ratio) < NOTHING:
-            return "it is not trained"
-        if self.what == "update":
-            return f"{self.ratio:.4g} times it: another rate, or another limit of clipping"
-        known = ((self.processes, "it is summed over the ranks and not averaged"),
-                 (self.accumulation, "it is summed over the micro-batches and not averaged"),
-                 (1 / self.processes, "one rank alone contributes, or it is averaged twice"),
-                 (1 / self.accumulation, "one micro-batch alone contributes, or it is averaged twice"))
-        near = [words for factor, words in known if factor != 1 and abs(self.ratio / factor - 1) < NEAR]
-        return "; or ".join(near) or f"{self.ratio:.4g} times it"
+            return NO_FACTOR if self.what == "gradient" else UPDATE_CAUSE
+        if self.what == "update" and abs(self.ratio) >= NOTHING:
+            return f"{self.ratio:.4g} times it: another rate, decay or limit of clipping"
+        return factor_cause(self.ratio, self.processes, self.accumulation)
+
+
+NO_FACTOR = "no factor explains it: rounded, noisy, or of other samples"
+UPDATE_CAUSE = "what the optimizer keeps is lost or rounded, or it is another rule"
+
+
+def factor_cause(ratio: float, processes: int, accumulation: int) -> str:
+    """Return what a gradient that is `ratio` times the right one looks like."""
+    if abs(ratio) < NOTHING:
+        return "it is not trained"
+    known = ((processes, "it is summed over the ranks and not averaged"),
+             (accumulation, "it is summed over the micro-batches and not averaged"),
+             (1 / processes, "one rank alone contributes, or it is averaged twice"),
+             (1 / accumulation, "one micro-batch alone contributes, or it is averaged twice"))
+    near = [words for factor, words in known if factor != 1 and abs(ratio / factor - 1) < NEAR]
+    return "; or ".join(dict.fromkeys(near)) or f"{ratio:.4g} times it"
 
 
 class OtherScore(Worded):

@@ -197,12 +197,12 @@ class TrainingConfig(TrialConfig):
 
     @property
     def ungated(self) -> str:
-        """Return the reason of suite, engine or optimizer for no parity gate of the cell; "": it is gated."""
+        """Return the reason of suite or engine for no parity gate of the cell; "": it is gated."""
         stated = self.gate.skip if self.gate is not None else None
         rule = self.optimizer.get(Optimizer)
         engine = self.engine.get(Engine)
         clipping = engine.ungated_clipping if self.gradient_clip is not None and self.processes > 1 else ""
-        return stated or engine.ungated(self.processes, rule) or clipping or rule.ungated
+        return stated or engine.ungated(self.processes, rule) or clipping
 
     @property
     def gate_metric(self) -> str:
@@ -336,11 +336,14 @@ class TrainingConfig(TrialConfig):
 
     def notes(self, machine: Machine) -> list[str]:
         costly = self.determinism == "bitwise" and self.origin != "simulated"
-        ungated = [f"not gated: {self.ungated}"] if self.ungated else []
+        rounding = self.optimizer.get(Optimizer).rounding
+        gated = f"not gated: {self.ungated}" if self.ungated else (
+            f"the gate lets updates of {self.optimizer.kind} differ by {rounding:.0%}: rounding of its own can do that"
+            if rounding else "")
         remark = self.engine.get(Engine).remark(self.workload.get(Workload).layer_shapes,
                                                 self.batch.global_ // self.processes, self.processes,
                                                 self.comm.get(Comm))
-        return [*ungated, *([remark] if remark else []), *([BITWISE] if costly else []), *super().notes(machine)]
+        return [*filter(None, (gated, remark)), *([BITWISE] if costly else []), *super().notes(machine)]
 
     @property
     def preconditioner_work(self) -> Work | None:

@@ -48,6 +48,9 @@ WIDE_SHARE = 0.5
 NARROW_EVALUATION_TOLERANCE = 1e-2
 """Of the harness's evaluation of the same weights in the same format."""
 
+SAME_FACTOR = 1e-3
+"""Relative difference of two ratios that are one factor."""
+
 # ---- before an engine starts
 
 RANDOM = 1e-3
@@ -67,6 +70,8 @@ class Difference:
     size: float = math.nan
     """Relative difference; NaN if it is not a number."""
     tolerance: float = math.nan
+    ratio: float = math.nan
+    """Of a tensor to the reference's, if it is a multiple of it; else NaN."""
 
 
 def differ(ours: float, theirs: float, scale: float, floor: float, tolerance: float) -> bool:
@@ -122,8 +127,16 @@ def compare_tensors(
         floor = floors[tensor] if floors is not None else NOISE * largest
         if text := describe_tensor(mine, right, tolerance, floor):
             return Difference(what.check, what.step, f"{what.text()} of {tensor!r} on rank {what.rank} has {text}",
-                              tensor, _size(mine, right), tolerance)
+                              tensor, _size(mine, right), tolerance, _ratio(mine, right))
     return None
+
+
+def _ratio(ours: Measure, theirs: Measure) -> float:
+    """Return the factor between two tensors if norm and projection have the same."""
+    if not theirs[0] or not theirs[1]:
+        return math.nan
+    norms, projections = ours[0] / theirs[0], ours[1] / theirs[1]
+    return norms if abs(norms - projections) <= SAME_FACTOR * norms else math.nan
 
 
 def _size(ours: Measure, theirs: Measure) -> float:

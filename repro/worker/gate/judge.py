@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from repro.record.result.remarks import NO_FACTOR, UPDATE_CAUSE, factor_cause
 from repro.seams.training import Precision
+from repro.suite.kinds.training import TrainingConfig
 from repro.worker.gate.difference import (
     AGED,
     AUTOCAST_TOLERANCE,
@@ -48,6 +50,8 @@ class Pair:
     ranks: Sequence[Trace]
     tolerances: Sequence[float]
     """By measured step."""
+    rounding: float = 0.0
+    """Of an update, by the optimizer (`Optimizer.rounding`)."""
 
 
 Check = Callable[[Pair, int], Difference | None]
@@ -76,7 +80,8 @@ def check_updates(pair: Pair, index: int) -> Difference | None:
     norms = [value[0] for value in pair.reference.measures("update", index).values() if value]
     floors = {name: UPDATE_ROUNDING * value[0] + NOISE * max(norms, default=0.0)
               for name, value in pair.reference.measures("weight", index).items() if value}
-    tolerance = min(max(UPDATE_TOLERANCE, UPDATE_WIDENED * pair.tolerances[index]), LARGEST_UPDATE_TOLERANCE)
+    tolerance = max(min(max(UPDATE_TOLERANCE, UPDATE_WIDENED * pair.tolerances[index]), LARGEST_UPDATE_TOLERANCE),
+                    pair.rounding)
     return check_series(pair, index, "update", tolerance, floors)
 
 
@@ -91,7 +96,8 @@ def check_series(
 
 STEP_CHECKS: Mapping[str, Check] = {
     "input": check_input, "loss": check_loss, "gradient": lambda pair, index: check_series(pair, index, "gradient"),
-    "weight": lambda pair, index: check_series(pair, index, "weight"), "update": check_updates,
+    "weight": lambda pair, index: check_series(pair, index, "weight", max(pair.tolerances[index], pair.rounding)),
+    "update": check_updates,
 }
 """Causes before effects: wrong input of one rank changes the loss and the gradients of all."""
 
@@ -131,7 +137,7 @@ def aged_index(reference: Trace) -> int:
 
 def check_buffers(pair: Pair) -> Difference | None:
     """Compare the buffers after the evaluation: all ranks have those of rank 0, whose micro-batches made them."""
-    reference, last = pair.reference, pair.reference.steps[-1]
+    reference, last = pair.reference, pair.reference.evaluations[0].step
     tolerance = max(pair.tolerances)
     every = [compare_tensors(Compared("buffers", last, trace.rank, "buffer", "after evaluation"), trace.buffers,
                              reference.buffers, tolerance) for trace in pair.ranks]
@@ -157,7 +163,8 @@ def check_evaluations(pair: Pair) -> Difference | None:
                 text = (f"after step {right.step}: the evaluation is {value:.8g} on rank {trace.rank}, "
                         f"{values[0]:.8g} on rank 0")
                 return Difference("evaluation", right.step, text)
-        found = compare_number("evaluation", right.step, values[0], right.value, EVALUATION_TOLERANCE)
+        found = compare_number("evaluation", right.step, values[0], right.value,
+                               max(EVALUATION_TOLERANCE, pair.rounding))
         if found and (index == 0 or pair.ranks[0].evaluations[index].own is None):
             return found
     return None
@@ -167,6 +174,10 @@ def check_own_evaluation(ranks: Sequence[Trace], index: int, tolerance: float) -
     """Compare an evaluation with the harness's own of the same weights, which it must leave as they are."""
     for trace in ranks:
         item = trace.evaluations[index]
+        if item.resting or item.counted != item.samples:
+            what = (f"{item.counted} samples were evaluated, not {item.samples}" if item.counted != item.samples else
+                    f"the evaluation left {item.resting} layers of rank {trace.rank} in evaluation mode")
+            return Difference("evaluation", item.step, f"after step {item.step}: {what}")
         if item.moved:
             text = (f"after step {item.step}: the evaluation changed the weights, the first of them {item.moved!r} "
                     f"on rank {trace.rank}")
@@ -204,17 +215,32 @@ def check_optimizer(pair: Pair) -> Difference | None:
     return None
 
 
+def check_infinity(pair: Pair) -> Difference | None:
+    """Compare which weights a step of infinite loss left finite: one engine may leave it out, another one not."""
+    theirs, step = {*pair.reference.after_infinity}, pair.reference.steps[-1] + 1
+    for trace in pair.ranks:
+        if odd := sorted(theirs ^ {*trace.after_infinity}):
+            words = "is not finite, the reference's is" if odd[0] not in theirs else "is finite, the reference's is not"
+            text = f"step {step}, whose loss is infinite: weight of {odd[0]!r} on rank {trace.rank} {words}"
+            return Difference("infinity", step, text, odd[0])
+    return None
+
+
 END_CHECKS: Mapping[str, Callable[[Pair], Difference | None]] = {
     "initial weights": check_initial, "rate 0": check_aged, "buffers": check_buffers, "evaluation": check_evaluations,
-    "ranks": check_ranks, "optimizer": check_optimizer,
+    "ranks": check_ranks, "optimizer": check_optimizer, "infinity": check_infinity,
 }
 
 
 def judge(
-    reference: Trace, ranks: Sequence[Trace], tolerances: Sequence[float] | None = None
+    reference: Trace, ranks: Sequence[Trace], tolerances: Sequence[float] | None = None, rounding: float = 0.0
 ) -> dict[str, Difference | None]:
-    """Return the first difference of every check; None: passed."""
-    pair = Pair(reference, ranks, tolerances or (TOLERANCE,) * len(reference.loss))
+    """Return the first difference of every check; None: passed.
+
+    Args:
+        rounding: of the optimizer's updates (`Optimizer.rounding`).
+    """
+    pair = Pair(reference, ranks, tolerances or (TOLERANCE,) * len(reference.loss), rounding)
     found = {name: first(check(pair, index) for index in range(len(reference.loss)))
              for name, check in STEP_CHECKS.items()}
     if (aged := check_aged_losses(pair)) and (found["loss"] is None or aged.step < found["loss"].step):
@@ -223,7 +249,7 @@ def judge(
 
 
 ORDER = ("initial weights", "input", "loss", "gradient", "weight", "update", "rate 0", "buffers", "evaluation", "ranks",
-         "optimizer", "wide masters")
+         "optimizer", "wide masters", "infinity")
 
 
 def culprit(found: Mapping[str, Difference | None]) -> Difference | None:
@@ -232,29 +258,49 @@ def culprit(found: Mapping[str, Difference | None]) -> Difference | None:
     return min(known, key=lambda item: (item.step, ORDER.index(item.check)), default=None)
 
 
-def sentence(found: Difference | None, tolerances: Sequence[float]) -> str:
-    """Return a difference in words; "": there is none. Where the tolerance is at its limit it may be rounding.
+def sentence(found: Difference | None, tolerances: Sequence[float], choices: TrainingConfig | None = None) -> str:
+    """Return a difference in words, with its likely cause; "": there is none. Where the tolerance is at its limit it
+    may be rounding.
 
     Args:
         tolerances: as `widen_tolerances` returns them; empty: plain ones.
+        choices: of the candidate, whose ranks and micro-batches are factors to look for.
     """
     if found is None:
         return ""
-    limited = found.tolerance == LARGEST_TOLERANCE and LARGEST_TOLERANCE in tolerances
-    return found.text + SENSITIVE if limited else found.text
+    if found.tolerance == LARGEST_TOLERANCE and LARGEST_TOLERANCE in tolerances:
+        return found.text + SENSITIVE
+    cause = likely_cause(found, choices.processes, choices.batch.accumulation) if choices is not None else ""
+    return f"{found.text}: {cause}" if cause else found.text
 
 
-def widen_tolerances(reference: Trace, disturbed: Sequence[Trace]) -> tuple[float, ...]:
+def likely_cause(found: Difference, processes: int, accumulation: int) -> str:
+    """Return what a difference of loss, gradient, weights or update looks like; "": nothing known."""
+    if found.step == 0 or found.check not in ("loss", "gradient", "weight", "update"):
+        return ""
+    if found.check == "loss":
+        return ("the model computes in another mode or type, or it is the loss of other samples" if found.step == 1 else
+                "the model computes in another mode or type, or what is not compared, such as a buffer, differs")
+    if found.check == "gradient":
+        return factor_cause(found.ratio, processes, accumulation) if math.isfinite(found.ratio) else NO_FACTOR
+    return "another rate, decay or limit of clipping" if found.step == 1 else UPDATE_CAUSE
+
+
+def widen_tolerances(reference: Trace, disturbed: Sequence[Trace], rounding: float = 0.0) -> tuple[float, ...]:
     """Return the tolerance of each step: ten times the largest distance so far between the reference and its copies.
 
     Adaptive optimizers amplify rounding (a step of AdamW depends on the sign of a gradient near zero), and so does a
     unit that switches on or off, at another step in every copy. Two correct engines therefore differ by more than 1e-5.
     The first step keeps the plain tolerance: it reveals scaling errors.
+
+    Args:
+        rounding: of the optimizer's updates; later steps differ by as much, whatever the limit.
     """
     found, largest = [], 0.0
     for index in range(len(reference.loss)):
         largest = max([largest, *(_distance(reference, copy, index) for copy in disturbed)])
-        found.append(TOLERANCE if index == 0 else min(LARGEST_TOLERANCE, max(TOLERANCE, WIDENED * largest)))
+        most = max(LARGEST_TOLERANCE, rounding)
+        found.append(TOLERANCE if index == 0 else min(most, max(TOLERANCE, WIDENED * largest)))
     return tuple(found)
 
 
@@ -290,7 +336,9 @@ def norm(trace: Trace, what: Series, index: int) -> float:
 # ---- in a cell's own format: the first step, the size of every update, the width of master weights
 
 
-def judge_precision(precision: Precision, reference: Trace, ranks: Sequence[Trace]) -> dict[str, Difference | None]:
+def judge_precision(
+    precision: Precision, reference: Trace, ranks: Sequence[Trace], rounding: float = 0.0
+) -> dict[str, Difference | None]:
     """Return the first difference of every check in a cell's own format; None: passed."""
     tolerance = AUTOCAST_TOLERANCE if precision.weights == "float32" else NARROW_TOLERANCE
     pair = Pair(reference, ranks, (tolerance,) * len(reference.loss))
@@ -301,7 +349,8 @@ def judge_precision(precision: Precision, reference: Trace, ranks: Sequence[Trac
         "input": first(check_input(pair, step) for step in range(len(reference.loss))),
         "loss": check_loss(pair, 0),
         "gradient": check_series(pair, 0, "gradient") if finite else None,
-        "update": (check_series(pair, 0, "update", min(1.0, NARROW_UPDATE * tolerance)) if finite else None)
+        "update": (check_series(pair, 0, "update", max(min(1.0, NARROW_UPDATE * tolerance), rounding))
+                   if finite else None)
         or _check_sizes(pair),
         "wide masters": _check_width(pair),
         "evaluation": first(check_own_evaluation(ranks, number, NARROW_EVALUATION_TOLERANCE)

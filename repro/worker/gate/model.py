@@ -29,10 +29,14 @@ class ScaledLoss:
     def __init__(self, loss: Callable[[Any, Any], Any]) -> None:
         self.loss = loss
         self.factor = 1.0
+        self.whole = 0
+        """Samples of a full micro-batch: a smaller one counts as much less, so that every sample counts alike. 0: no
+        micro-batch is smaller."""
 
     def __call__(self, outputs: Any, targets: Any) -> Any:
         loss = self.loss(outputs, targets)
-        return loss if self.factor == 1.0 else loss * self.factor
+        factor = self.factor * (len(targets) / self.whole if self.whole else 1.0)
+        return loss if factor == 1.0 else loss * factor
 
 
 def prepare(parts: TrainingParts, ranks: int, device: str) -> None:

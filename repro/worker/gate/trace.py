@@ -20,6 +20,10 @@ AGED_STEPS = 48
 """Steps at rate 0 between the two measured parts: the engine ages beyond step 50, and rounding does not grow."""
 LOW_RATE = 1e-2
 """Share of the full rate in one of the last steps."""
+YOUNG = (1.0, 0.6, 0.3, 0.15, 0.05)
+"""Shares of the full rate in the first steps: a schedule goes through all of them."""
+RAGGED = 4
+"""Step, from 1, whose last micro-batch is half as large on every rank."""
 SPIKE = 10.0
 """Factor of the loss in the last step: limits and guards that ordinary gradients never reach act there."""
 LEAST_RATE = 1e-4
@@ -38,6 +42,8 @@ class Step(NamedTuple):
     before_evaluation: bool = True
     factor: float = 1.0
     """Of the loss."""
+    ragged: bool = False
+    """The last micro-batch of every rank has half its samples, and its loss so much less weight."""
 
 
 def measured_steps(kind: Kind, least_share: float) -> tuple[Step, ...]:
@@ -47,8 +53,9 @@ def measured_steps(kind: Kind, least_share: float) -> tuple[Step, ...]:
         least_share: the schedule's smallest rate as a share of the full one.
     """
     least = min(LOW_RATE, max(LEAST_RATE, least_share))
-    count = 5 if kind == "fp32" else 3
-    young = [Step(1 + index, 1 - 0.05 * index, split=True) for index in range(count)]
+    count = len(YOUNG) if kind == "fp32" else 3
+    young = [Step(1 + index, share, split=True, ragged=kind == "fp32" and 1 + index == RAGGED)
+             for index, share in enumerate(YOUNG[:count])]
     first = count + 1 + (AGED_STEPS if kind == "fp32" else 0)
     # Afterwards one more step at the full rate: an evaluation must leave the engine as it was.
     aged = [Step(first, 1.0, split=True), Step(first + 1, 1.0, split=False), Step(first + 2, LOW_RATE, split=False),
@@ -75,6 +82,12 @@ class Evaluation(Frozen):
     """The harness's own evaluation of the same weights; None: not to be compared."""
     moved: str = ""
     """First tensor that the evaluation changed; "" if none."""
+    resting: int = 0
+    """Layers that it left in evaluation mode."""
+    counted: int = 0
+    """Samples that the engine evaluated, over all ranks."""
+    samples: int = 0
+    """Those that it was given."""
 
 
 class Trace(Frozen):
@@ -105,6 +118,8 @@ class Trace(Frozen):
     """Name -> after the first evaluation."""
     evaluations: tuple[Evaluation, ...]
     """One before the last step and one after it, so that what an evaluation leaves to the next one shows."""
+    after_infinity: tuple[str, ...] = ()
+    """Weights that are not finite after a step whose loss is infinite, the last one of all."""
     parts: str = ""
     """Hash of which weights this rank holds itself; ranks with equal parts must have equal `held`."""
     held: str = ""

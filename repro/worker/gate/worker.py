@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,17 +49,21 @@ def _run(trial: Trial, place: RankPlace, payload: Mapping[str, Any]) -> Trace:
         if trial.training.warmup_steps:  # the reference has none: what a warm-up leaves behind must show
             warm_up(started.session, started.parts, job, trial.training)
         kind: Kind = payload["kind"]
-        return Recorder(trial, job, started).record(kind, measured_steps(kind, float(payload["least_share"])))
+        return Recorder(trial, job, started, cut).record(kind, measured_steps(kind, float(payload["least_share"])))
     finally:
         started.session.close()
 
 
 class Recorder:
-    """Trains one session through the steps of the gate and measures it."""
+    """Trains one session through the steps of the gate and measures it.
 
-    def __init__(self, trial: Trial, job: Job, started: Started) -> None:
+    Args:
+        turns: micro-batches of this process that are one of each candidate's ranks; 1 for a candidate.
+    """
+
+    def __init__(self, trial: Trial, job: Job, started: Started, turns: int) -> None:
         assert started.parts is not None and started.functions is not None
-        self.trial, self.job, self.started = trial, job, started
+        self.trial, self.job, self.started, self.turns = trial, job, started, turns
         self.session: Session = started.session
         self.parts: TrainingParts = started.parts
         assert isinstance(started.functions.loss, ScaledLoss)
@@ -68,6 +73,7 @@ class Recorder:
         self.eval_samples = min(workload.eval_samples, (trial.training.gate or GateOptions()).eval_samples)
         self.order = SampleOrder(
             Streams(trial.master_seed, trial.repeat), workload.train_samples, trial.training.batch.global_)
+        self.offset = max(0, workload.train_samples // trial.training.batch.global_ - PASS_END)
         self.measures = Measures()
         self.weights: dict[str, np.ndarray] = {}
         self.fed: list[tuple[str, ...]] = []
@@ -91,6 +97,8 @@ class Recorder:
         # Fewer samples: a sum that is left over from the first evaluation cannot be right by chance.
         evaluations.append(self._evaluate(steps[-1].number, max(1, self.eval_samples // 2)))
         facts |= self._describe_ranks()
+        if kind == "fp32":
+            facts["after_infinity"] = self._after_infinity(steps[-1].number + 1)
         return Trace(
             rank=self.job.rank, steps=tuple(step.number for step in steps), fed=tuple(self.fed),
             loss=tuple(self._mean(self.losses)), initial=initial, gradients=self.measures.series("gradient"),
@@ -98,16 +106,19 @@ class Recorder:
             effective=self.session.effective(), evaluations=tuple(evaluations), optimizer=self._optimizer, **facts,
         )
 
-    def _batches(self, number: int) -> list[Batch]:
-        job, index = self.job, number - 1
+    def _batches(self, number: int, ragged: bool = False) -> list[Batch]:
+        job, index = self.job, number - 1 + self.offset
         epoch, shares = self.order.micro_batches(index, job.rank, job.world, job.accumulation)
+        if ragged:
+            whole = len(shares) - self.turns
+            shares = [*shares[:whole], *(indices[:(len(indices) + 1) // 2] for indices in shares[whole:])]
         # Another epoch and another rate every step reveal an engine or workload that mishandles either.
         return [self.parts.train_batch(epoch + index % 3, indices) for indices in shares]
 
     def _measure_step(self, step: Step) -> None:
-        batches, rate = self._batches(step.number), self.trial.training.rate * step.share
+        batches, rate = self._batches(step.number, step.ragged), self.trial.training.rate * step.share
         self.fed.append(tuple(batch_sha256(batch) for batch in batches))
-        self.loss.factor = step.factor
+        self.loss.factor, self.loss.whole = step.factor, self.job.micro_batch if step.ragged else 0
         if step.split:
             self.losses.append(float(self.session.backward(batches)))
             self.measures.add("gradient", self.session.gradients().items())
@@ -124,6 +135,12 @@ class Recorder:
         moved = "" if self.job.optimizer.moves_at_rate_zero else self._moved()
         return {"aged_loss": tuple(self._mean(losses)), "moved_at_rate_zero": moved}
 
+    def _after_infinity(self, number: int) -> tuple[str, ...]:
+        """Return the weights that are not finite after a step of infinite loss, against which an engine may guard."""
+        self.loss.factor = math.inf
+        self.session.step(self._batches(number), self.trial.training.rate)
+        return tuple(sorted(name for name, array in self.session.weights().items() if not np.isfinite(array).all()))
+
     def _moved(self) -> str:
         """Return the first tensor whose weights differ from those at the last measured step."""
         now = self.session.weights()
@@ -132,8 +149,9 @@ class Recorder:
     def _evaluate(self, step: int, samples: int) -> Evaluation:
         """Evaluate by the engine and, with the weights that it reports, by the harness's own model."""
         metric, job = self.trial.training.gate_metric, self.job
+        before = _resting(self.parts.model)
         theirs = self.session.evaluate(share_batches(self.parts, job, samples), metric)
-        moved = self._moved()
+        moved, resting = self._moved(), _resting(self.parts.model) - before
         weights = self.weights
         if job.optimizer.evaluates_other_weights:
             with self.session.evaluated():
@@ -145,9 +163,9 @@ class Recorder:
         ours = own.score(share_batches(functions, job, samples), metric)
         sums = self.session.total([theirs[0], float(theirs[1]), ours[0], float(ours[1])])
         self._optimizer = own.describe_optimizer()
-        # A lost sample must show: the harness's own count is the divisor of both.
-        value = sums[0] / sums[1] if sums[1] == sums[3] else float("nan")
-        return Evaluation(step=step, value=value, own=sums[2] / sums[3], moved=moved)
+        # The harness's own count is the divisor of both.
+        return Evaluation(step=step, value=sums[0] / sums[3], own=sums[2] / sums[3], moved=moved, resting=resting,
+                          counted=int(sums[1]), samples=int(sums[3]))
 
     def _describe_ranks(self) -> dict[str, Any]:
         held, precision = self.session.held(), self.job.precision
@@ -162,11 +180,17 @@ class Recorder:
         return [total / self.job.world for total in self.session.total(losses)]
 
 
+def _resting(model: Any) -> int:
+    return sum(not module.training for module in model.modules())
+
+
 def _equal(one: np.ndarray, other: np.ndarray) -> bool:
     # Looking for NaN takes several times as long.
     return np.array_equal(one, other) or np.array_equal(one, other, equal_nan=True)
 
 
+PASS_END = 2
+"""Steps of the gate before the pass over the data ends, where there are as many: readers begin anew there."""
 BLOCK = 1 << 16
 """Numbers that are measured at a time: their float64 copies stay in a processor's cache."""
 

@@ -117,10 +117,10 @@ def test_wrong_options_are_refused_in_a_line(tmp_path: Path, options: str, messa
     assert message in str(caught.value) and "\n" not in str(caught.value) and "suite.yaml:6: " in str(caught.value)
 
 
-def test_soap_says_that_the_gate_leaves_it_out(tmp_path: Path) -> None:
+def test_soap_says_how_much_the_gate_lets_it_differ(tmp_path: Path) -> None:
     found = plan(tmp_path, "{kind: soap, lr: 0.1}", "ddp, {kind: deepspeed, stage: 0}")
-    assert any("not gated: rounding decides SOAP's eigenbasis" in note for note in found.notes)
-    assert not any("not gated" in note for note in plan(tmp_path, "{kind: shampoo, lr: 0.1}", "ddp").notes)
+    assert any("the gate lets updates of soap differ by 50%" in note for note in found.notes)
+    assert not any("the gate lets" in note for note in plan(tmp_path, "{kind: adamw, lr: 0.1}", "ddp").notes)
 
 
 def test_every_optimizer_is_listed_and_says_what_it_is() -> None:

@@ -76,8 +76,10 @@ def test_the_message_names_every_candidate_that_failed(gate: Measured) -> None:
     MADE.update(ddp=["ddp did not run: no such library"], deepspeed=[off(0.5)])
     with pytest.raises(ParityError) as caught:
         gate._run(resumed=False)
-    assert "ddp did not run: no such library; deepspeed (stage=1) on 2 processes against" in str(caught.value)
-    assert str(caught.value).endswith("; no trial was timed")
+    first, one, two, last = str(caught.value).splitlines()
+    assert first == "parity gate: no trial was timed" and last == "  every check: repro gate SUITE"
+    assert one.endswith("ddp did not run: no such library")
+    assert two.startswith("  deepspeed (stage=1) on 2 processes against")
 
 
 def test_a_small_difference_with_one_seed_only_is_rounding(gate: Measured) -> None:

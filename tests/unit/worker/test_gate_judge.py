@@ -10,10 +10,12 @@ import pytest
 
 from repro.engines.precisions import Bf16Autocast, Bf16Master
 from repro.worker.gate import judge as gate_judge
-from repro.worker.gate.difference import LARGEST_TOLERANCE, TOLERANCE
-from repro.worker.gate.judge import SENSITIVE, culprit, judge_precision, sentence, widen_tolerances
+from repro.worker.gate.difference import LARGEST_TOLERANCE, TOLERANCE, Difference
+from repro.worker.gate.judge import SENSITIVE, culprit, judge_precision, likely_cause, sentence, widen_tolerances
 from repro.worker.gate.trace import Trace
 from tests.traces import NAMES, STEPS, WORLD, evaluated, put, set_norm, trace
+
+Change = Callable[[dict[str, Any]], object]
 
 
 def judge(reference: Trace, ranks: Sequence[Trace], tolerances: Sequence[float] | None = None) -> str:
@@ -110,6 +112,60 @@ def test_an_evaluation_of_other_weights_than_reported_is_found() -> None:
     stale = evaluated(0, value=0.501, own=0.5)
     assert judge(trace(None), [trace(0, stale), trace(1, stale)]) == (
         "step 9: evaluation is 0.501, the harness's of the same weights 0.5")
+
+
+def test_what_an_evaluation_leaves_behind_or_leaves_out_is_found() -> None:
+    assert judged(1, evaluated(0, resting=3)) == (
+        "after step 9: the evaluation left 3 layers of rank 1 in evaluation mode")
+    assert judged(0, evaluated(1, counted=358, samples=360)) == "after step 10: 358 samples were evaluated, not 360"
+
+
+def test_a_guard_against_infinity_that_only_one_of_both_has_is_found() -> None:
+    def broken(*names: str) -> Change:
+        return lambda data: data.update(after_infinity=names)
+
+    assert judge(trace(None, broken(*NAMES)), [trace(0, broken(*NAMES)), trace(1, broken(*NAMES))]) == ""
+    assert judge(trace(None, broken(*NAMES)), [trace(0), trace(1)]) == (
+        "step 11, whose loss is infinite: weight of 'first.bias' on rank 0 is finite, the reference's is not")
+    assert judged(1, broken("last.weight")).endswith("'last.weight' on rank 1 is not finite, the reference's is")
+
+
+@pytest.mark.parametrize(("check", "step", "ratio", "cause"), [
+    ("gradient", 1, 4.0, "it is summed over the ranks and not averaged"),
+    ("gradient", 60, 0.5, "one micro-batch alone contributes, or it is averaged twice"),
+    ("gradient", 1, 0.0, "it is not trained"),
+    ("gradient", 1, 1.3, "1.3 times it"),
+    ("gradient", 1, math.nan, "no factor explains it: rounded, noisy, or of other samples"),
+    ("loss", 1, math.nan, "the model computes in another mode or type, or it is the loss of other samples"),
+    ("weight", 1, math.nan, "another rate, decay or limit of clipping"),
+    ("update", 3, math.nan, "what the optimizer keeps is lost or rounded, or it is another rule"),
+    ("ranks", 9, math.nan, ""), ("initial weights", 0, math.nan, ""),
+])
+def test_a_difference_has_its_likely_cause(check: str, step: int, ratio: float, cause: str) -> None:
+    assert likely_cause(Difference(check, step, "", ratio=ratio), 4, 2) == cause
+
+
+def test_a_factor_is_one_of_norm_and_direction() -> None:
+    twice = lambda data: data["gradients"]["first.bias"].__setitem__(2, (2 / 3, 2.6))  # noqa: E731
+    turned = set_norm("gradients", "first.bias", 3, 2 / 3)
+    for change, ratio in ((twice, 2.0), (turned, math.nan)):
+        found = culprit(gate_judge.judge(trace(None), [trace(0, change), trace(1, change)]))
+        assert found is not None and found.ratio == pytest.approx(ratio, nan_ok=True)
+
+
+def test_a_rule_that_amplifies_rounding_gets_its_own_tolerance_after_the_first_gradient() -> None:
+    def judge_with(change: Change, rounding: float) -> str:
+        found = culprit(gate_judge.judge(trace(None), [trace(0, change), trace(1, change)], None, rounding))
+        return found.check if found else ""
+
+    weight = set_norm("weights", "first.weight", 7, 16.001)
+    assert (judge_with(weight, 0.0), judge_with(weight, 0.3)) == ("weight", "")
+    first = set_norm("gradients", "first.bias", 1, 1.001)
+    assert judge_with(first, 0.3) == "gradient"
+    far = trace(None, set_norm("weights", "first.weight", 3, 30.0))
+    assert widen_tolerances(trace(None), [far], 0.3)[0] == TOLERANCE
+    assert widen_tolerances(trace(None), [far], 0.3)[-1] == 0.3
+    assert widen_tolerances(trace(None), [far])[-1] == LARGEST_TOLERANCE
 
 
 def test_an_evaluation_that_depends_on_the_one_before_is_found() -> None:
@@ -248,9 +304,6 @@ def test_tolerances_grow_with_rounding_but_not_on_the_first_step() -> None:
     assert found is not None and sentence(found, tolerances) == found.text + SENSITIVE
     assert sentence(culprit(gate_judge.judge(trace(None), late)), ()).endswith(found.text)
     assert sentence(None, tolerances) == ""
-
-
-Change = Callable[[dict[str, Any]], object]
 
 
 def moving(*changes: Change) -> Change:

@@ -16,7 +16,7 @@ from repro.core.random_streams import Streams
 from repro.engines.precisions import Bf16Autocast, Fp16Autocast, Fp32
 from repro.optimizers.rules import Sgd
 from repro.record.derive.effective import find_contradictions, find_other_steps
-from repro.record.log.facts import Apart, LedgerNote, RankLedger, ScoreAgain, StepAgain, StepsAgain
+from repro.record.log.facts import Apart, LedgerNote, RankLedger, ScoreAgain, StepAgain, StepsAgain, WeightsAt
 from repro.seams.training import Batch, Held, Job, Precision, TrainingParts
 from repro.worker.ledger import TrainingLedger
 
@@ -262,6 +262,17 @@ def test_the_first_rank_and_step_are_named() -> None:
     late, early = (LedgerNote(kind="inputs", step=step, times=1) for step in (5, 2))
     assert [(item.rank, item.step) for item in find_contradictions([ledger(late), ledger(early)])] == [(1, 3)]
     assert find_contradictions([ledger(), ledger()]) == []
+
+
+def test_ranks_that_draw_the_same_masks_are_found_and_models_that_draw_none_are_not() -> None:
+    def ledger(drawn: str, parts: str = "a") -> RankLedger:
+        held = WeightsAt(step=70, parts=parts, values="v", drawn=drawn)
+        return RankLedger(steps=99, forwarded=9, losses=9, compared=1, updates=1, weights=(held,))
+
+    assert find_contradictions([ledger("1"), ledger("2")]) == find_contradictions([ledger(""), ledger("")]) == []
+    found, = find_contradictions([ledger("1", "a"), ledger("1", "b")])
+    assert found.words == ("rank 1: it drew the same random numbers as another rank, first in step 71: dropout masks "
+                           "are not its own")
 
 
 # ---- the steps after the trial
