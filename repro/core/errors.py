@@ -28,7 +28,7 @@ from __future__ import annotations
 import difflib
 import signal
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
 
@@ -101,7 +101,18 @@ class OutOfMemory(TrialError):
 
 
 class ParityError(TrialError):
-    """Two engines train differently; the message names the first different step and tensor."""
+    """Two engines train differently; the message names the first different step and tensor.
+
+    Args:
+        failures: a line each, below the message.
+    """
+
+    def __init__(self, message: str, failures: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.failures = tuple(failures)
+
+    def __str__(self) -> str:
+        return "\n  ".join([super().__str__(), *map(one_line, self.failures)])
 
 
 class CheckpointError(TrialError):

@@ -46,9 +46,9 @@ class ParityGate:
         findings = self.run()
         bad = [item for item in findings if item["problem"]]
         if bad:
-            texts = "".join(f"\n  {item['candidate']} against {item['reference']}: {item['problem']}" for item in bad)
-            raise ParityError(f"parity gate: no {'more trials are' if resumed else 'trial was'} timed{texts}\n"
-                              "  every check: repro gate SUITE")
+            raise ParityError(f"parity gate: no {'more trials are' if resumed else 'trial was'} timed", [
+                *(f"{item['candidate']} against {item['reference']}: {item['problem']}" for item in bad),
+                "every check: repro gate SUITE"])
 
     def run(self, every: bool = False) -> list[dict[str, Any]]:
         """Compare all groups and write the verdict; return one finding for each candidate of each group.

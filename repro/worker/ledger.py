@@ -92,8 +92,8 @@ class TrainingLedger:
         self.newest: list[tuple[int, Sequence[Batch]]] = []
         """The last two compared steps, from 0, and what they were dealt."""
         self._held: str | None = None
-        self._undrawn = ""
-        """The generator's state before the first step."""
+        self._undrawn = self._generator_state()
+        """Before the first step."""
         self._weights: list[WeightsAt] = []
         self._notes: dict[NoteKind, _Note] = {}
         self._totals = {"steps": 0, "forwarded": 0, "losses": 0, "compared": 0}
@@ -112,7 +112,6 @@ class TrainingLedger:
     def start(self) -> None:
         """Begin: what the warm-up did does not count."""
         self._started = True
-        self._undrawn = self._generator_state()
 
     def stop(self) -> None:
         """End: what follows is no training."""

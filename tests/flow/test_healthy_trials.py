@@ -27,20 +27,24 @@ LOCAL = ["{kind: local-sgd, every: 4}", "{kind: ddp, sufficient_factors: all}"]
 SHAPES: Mapping[str, Mapping[str, Any]] = {
     "clipped": {"gradient_clip": 0.5, "schedule": "{kind: cosine}"},
     "batch-norm": {"workload": "{kind: digits, norm: batch}", "batch": "{global: 64}"},
-    "dropout": {"workload": "{kind: digits-mlp, hidden: 64, dropout: 0.2}", "batch": "{global: 32, accumulation: 4}"},
+    "dropout": {"workload": "{kind: text, context: 32, layers: 1, width: 32, heads: 2, dropout: 0.1}",
+                "batch": "{global: 64, accumulation: 2}", "evaluate_every": 6400, "gradient_clip": 1.0,
+                "optimizer": "{kind: adamw, lr: 0.01, betas: [0.9, 0.95], decay: weights}",
+                "stop": "{metric: val_loss, target: 0.5, max_epochs: 1}"},
     "ragged": {"workload": "{kind: digits, norm: group}", "batch": "{global: 48, accumulation: 3}",
                "evaluate_every": 500, "gradient_clip": 5},
 }
 RULES = OPTIMIZERS | {"sgd": "{kind: sgd, lr: 0.05, momentum: 0.9, nesterov: true}",
                       "adamw": "{kind: adamw, lr: 0.003, decay: weights}"}
+SEEDS = (7, 8, 9)
 FORMATS = ("bf16-autocast", "fp16-autocast", "bf16-master", "fp16-master")
 
 
-def run(folder: Path, engines: list[str], **trial: Any) -> list[tuple[str, StepsAgain, list[RankLedger]]]:
+def run(folder: Path, seed: int, engines: list[str], **trial: Any) -> list[tuple[str, StepsAgain, list[RankLedger]]]:
     """Run one trial of each engine; return labels, steps after the trials and ledgers, once nothing is held against
     them."""
     (folder / "suite.yaml").write_text(suite(
-        "healthy", f"matrix:\n  engine: [{', '.join(engines)}]\n", head="master_seed: 7\n", engine=None, processes=2,
+        "healthy", f"matrix:\n  engine: [{', '.join(engines)}]\n", head=f"master_seed: {seed}\n", engine=None, processes=2,
         timeout_seconds=300, gate="{skip: trials are tested}", **{
             "workload": "{kind: digits, norm: group}", "batch": "{global: 32, accumulation: 2}",
             "optimizer": "{kind: sgd, lr: 0.05, momentum: 0.9, weight_decay: 0.01}", "evaluate_every": 640,
@@ -62,26 +66,29 @@ def run(folder: Path, engines: list[str], **trial: Any) -> list[tuple[str, Steps
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", list(RULES))
-def test_every_update_rule(tmp_path: Path, name: str) -> None:
-    found = run(tmp_path, engines_of(name) if name in OPTIMIZERS else ENGINES, optimizer=RULES[name], gradient_clip=0.5,
+def test_every_update_rule(tmp_path: Path, name: str, seed: int) -> None:
+    found = run(tmp_path, seed, engines_of(name) if name in OPTIMIZERS else ENGINES, optimizer=RULES[name], gradient_clip=0.5,
                 workload="{kind: digits-mlp, hidden: 64}")
     assert all(again.updates and len(again.steps) > 1 for _, again, _ in found)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("precision", FORMATS)
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
-def test_every_format(tmp_path: Path, precision: str, name: str) -> None:
+def test_every_format(tmp_path: Path, precision: str, name: str, seed: int) -> None:
     engines = ["ddp", "fsdp", "{kind: deepspeed, stage: 0}"]
     if not precision.startswith("fp16"):
         engines += [f"{{kind: deepspeed, stage: {stage}}}" for stage in (1, 2, 3)]
     elif precision == "fp16-master":
         engines.pop()
-    run(tmp_path, engines, optimizer=RULES[name], precision=precision)
+    run(tmp_path, seed, engines, optimizer=RULES[name], precision=precision)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("shape", list(SHAPES))
-def test_every_shape_of_training(tmp_path: Path, shape: str) -> None:
-    run(tmp_path, ENGINES + LOCAL, **SHAPES[shape])
+def test_every_shape_of_training(tmp_path: Path, shape: str, seed: int) -> None:
+    run(tmp_path, seed, ENGINES + LOCAL, **SHAPES[shape])

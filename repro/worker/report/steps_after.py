@@ -9,10 +9,12 @@ before it, and what is left is the rule alone.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+import psutil
 
 from repro.core.random_streams import Streams
 from repro.record.log.facts import Apart, ScoreAgain, StepAgain, StepsAgain
@@ -63,41 +65,52 @@ def steps_after(context: TrialContext, dealt: Sequence[tuple[int, Sequence[Batch
     session, choices = context.session, context.choices
     functions = context.started.functions
     assert functions is not None
-    own, problem = None, ""
-    try:
-        own = _Own(OwnModel(context.trial, context.job, functions), choices)
-    except (RuntimeError, MemoryError) as error:
-        problem = f"the model could not be built a second time: {_line(error)}"
+    numbers = tuple(step for step, _ in dealt)
+    if session.total([float(not _fits(context))])[0]:
+        return StepsAgain(dealt=numbers, problem="copies of the weights would need over a quarter of the free memory")
+    own = _Own(context, functions)
     updates = _has_an_update(choices) and session.forget_optimizer()
     count = max(1, min(MOST_STEPS, trained // SHARE)) if updates else 1
-    streams, steps = Streams(context.trial.master_seed, context.trial.repeat), []
-    for number in range(1, count + 1):
-        # In turn, because a gradient that comes a step late is nearly right on the same batches.
-        batches = dealt[number % len(dealt)][1]
-        weights, buffers = session.weights(), session.buffers()
-        seed = streams.seed("last-gradient", number, context.job.rank)
-        _seed(seed)
-        loss, gradients = float(session.backward(batches)), session.gradients()
-        mine: tuple[float, dict[str, np.ndarray]] | None = None
-        if own is not None and not problem:
-            try:
-                mine = own.gradients(weights, buffers, batches, seed)
-            except (RuntimeError, MemoryError, KeyError) as error:
-                problem = _line(error)
-        losses = session.gather(None if mine is None else [loss, mine[0]])
-        # Every rank gathers as often as the others, also if one of them has failed.
-        means = {name: _mean(session.gather(None if mine is None else mine[1][name])) for name in gradients}
-        changes: list[Apart] = []
-        if updates:
-            session.update(choices.rate)
-            after = session.weights()
-            if context.job.rank == 0 and own is not None and not problem:
-                changes = own.compare_update(weights, gradients, after)
-        steps.append(StepAgain(number=number, apart=tuple(_of_step(losses, gradients, means) + changes)))
+    # In turn, because a gradient that comes a step late is nearly right on the same batches.
+    steps = [_step(context, own, number, dealt[number % len(dealt)][1], updates) for number in range(1, count + 1)]
     scores = _scores(context, own, functions) if updates else ()
-    found = [text for text in session.gather(problem) if text]
-    return StepsAgain(dealt=tuple(step for step, _ in dealt), updates=updates, steps=() if found else tuple(steps),
-                      scores=() if found else scores, problem=found[0] if found else "")
+    if problems := [text for text in session.gather(own.problem) if text]:
+        return StepsAgain(dealt=numbers, problem=problems[0])
+    return StepsAgain(dealt=numbers, updates=updates, steps=tuple(steps), scores=scores)
+
+
+def _step(context: TrialContext, own: _Own, number: int, batches: Sequence[Batch], updates: bool) -> StepAgain:
+    """Train one step and return how it differs; every rank gathers as often as the others, also if one has failed."""
+    session, first = context.session, context.job.rank == 0
+    seed = Streams(context.trial.master_seed, context.trial.repeat).seed("steps-after", number, context.job.rank)
+    weights, buffers = session.weights(), session.buffers()
+    _seed(seed)
+    loss, gradients = float(session.backward(batches)), session.gradients()
+    own_loss, own_gradients = own.gradients(weights, buffers, batches, seed)
+    losses, worst = session.gather([loss, own_loss]), _Worst("gradient")
+    for name, theirs in gradients.items():
+        shares = session.gather(own_gradients.pop(name, None))
+        if first and all(share is not None for share in shares):
+            worst.add(name, theirs, np.mean([share.astype(np.float64) for share in shares], axis=0))
+    found = [_of_loss(losses), *worst.found()]
+    if updates:
+        session.update(context.choices.rate)
+        after = session.weights()
+        # The loss scale may have overflowed, which leaves the update out.
+        if first and all(np.isfinite(array).all() for array in gradients.values()):
+            found += own.compare_update(weights, gradients, after)
+    return StepAgain(number=number, apart=tuple(found if worst.found() else ()))
+
+
+COPIES = 6
+"""Of the weights on the host while a step is repeated: before and after it, two gradients, those of one tensor from all
+ranks, the state of the optimizer."""
+
+
+def _fits(context: TrialContext) -> bool:
+    """Return whether the copies of all ranks need at most a quarter of the memory that is free."""
+    weights = sum(array.nbytes for array in context.session.weights().values())
+    return COPIES * context.job.world * weights <= psutil.virtual_memory().available / 4
 
 
 def _has_an_update(choices: TrainingConfig) -> bool:
@@ -106,10 +119,6 @@ def _has_an_update(choices: TrainingConfig) -> bool:
     engine = choices.engine.get(Engine)
     return not (choices.preconditioner.get(Preconditioner).active or (clipping and engine.ungated_clipping)
                 or engine.ungated(choices.processes, choices.optimizer.get(Optimizer)))
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def _seed(seed: int) -> None:
@@ -124,91 +133,107 @@ def _seed(seed: int) -> None:
 class _Own:
     """The model and the optimizer of the harness."""
 
-    def __init__(self, model: OwnModel, choices: TrainingConfig) -> None:
-        self.model, self.clip, self.rate = model, choices.gradient_clip, choices.rate
+    def __init__(self, context: TrialContext, functions: TrainingParts) -> None:
+        self.job, self.clip, self.rate = context.job, context.choices.gradient_clip, context.choices.rate
+        self.problem = ""
+        """The first failure, after which nothing is repeated."""
+        self.model: OwnModel | None = None
         self.rule: torch.optim.Optimizer | None = None
         self.stepped: dict[str, torch.nn.Parameter] = {}
+        with self.noting():
+            self.model = OwnModel(context.trial, context.job, functions)
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Keep a failure, so that this rank goes on to gather with the others."""
+        try:
+            yield
+        except (RuntimeError, MemoryError, KeyError) as error:
+            self.problem = " ".join(str(error).split())[:200] or type(error).__name__
 
     def gradients(
         self, weights: Mapping[str, np.ndarray], buffers: Mapping[str, np.ndarray], batches: Sequence[Batch], seed: int
     ) -> tuple[float, dict[str, np.ndarray]]:
-        """Return this rank's mean loss over its micro-batches, and its gradient by name, float32."""
-        own = self.model
-        own.load(weights, buffers)
-        model, scale, total = own.model, SCALE if own.job.precision.loss_scaling else 1.0, 0.0
-        model.train()
-        model.zero_grad()
-        _seed(seed)
-        for inputs, targets in batches:
-            with own.numerics.autocast():
-                outputs = call_model(model, own.numerics.inputs(inputs))
-            loss = own.functions.loss(own.numerics.outputs(outputs), targets)
-            total += float(loss.detach()) / len(batches)
-            (loss * (scale / len(batches))).backward()  # type: ignore[no-untyped-call]
-        return total, {name: np.zeros(tuple(parameter.shape), np.float32) if parameter.grad is None
-                       else parameter.grad.detach().float().cpu().numpy() / np.float32(scale)
-                       for name, parameter in model.named_parameters() if name in weights}
+        """Return this rank's mean loss over its micro-batches, and its gradient by name, float32; empty if it failed.
+        """
+        own, total, found = self.model, 0.0, dict[str, np.ndarray]()
+        if own is None or self.problem:
+            return total, found
+        scale = SCALE if self.job.precision.loss_scaling else 1.0
+        with self.noting():
+            own.load(weights, buffers)
+            own.model.train()
+            own.model.zero_grad()
+            _seed(seed)
+            for inputs, targets in batches:
+                with own.numerics.autocast():
+                    outputs = call_model(own.model, own.numerics.inputs(inputs))
+                loss = own.functions.loss(own.numerics.outputs(outputs), targets)
+                total += float(loss.detach()) / len(batches)
+                (loss * (scale / len(batches))).backward()  # type: ignore[no-untyped-call]
+            found = {name: np.zeros(tuple(parameter.shape), np.float32) if parameter.grad is None
+                     else parameter.grad.detach().float().cpu().numpy() / np.float32(scale)
+                     for name, parameter in own.model.named_parameters() if name in weights}
+        return total, found
 
     def compare_update(
         self, weights: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray]
     ) -> list[Apart]:
-        """Return the tensor whose update differs most from that of the requested rule for the same gradient; nothing
-        if the loss scale overflowed, which leaves an update out."""
+        """Return the tensor whose update differs most from that of the requested rule for the same gradient."""
         import torch
 
-        if not all(np.isfinite(array).all() for array in gradients.values()):
+        worst = _Worst("update")
+        if self.model is None or self.problem:
             return []
-        if self.rule is None:
-            self.stepped = {name: torch.nn.Parameter(torch.from_numpy(weights[name]).to(self.model.job.device))
-                            for name, parameter in self.model.model.named_parameters() if name in weights}
-            self.rule = self.model.job.optimizer.build([*self.stepped.items()])
-        with torch.no_grad():
+        with self.noting():
+            if self.rule is None:
+                self.stepped = {name: torch.nn.Parameter(torch.from_numpy(weights[name]).to(self.job.device, copy=True))
+                                for name, _ in self.model.model.named_parameters() if name in weights}
+                self.rule = self.job.optimizer.build([*self.stepped.items()])
+            with torch.no_grad():
+                for name, parameter in self.stepped.items():
+                    parameter.copy_(torch.from_numpy(weights[name]))
+                    parameter.grad = torch.from_numpy(gradients[name]).to(parameter.device, copy=True)
+            if self.clip is not None:
+                torch.nn.utils.clip_grad_norm_(self.stepped.values(), self.clip)
+            for group in self.rule.param_groups:
+                group["lr"] = self.rate
+            self.rule.step()
             for name, parameter in self.stepped.items():
-                parameter.copy_(torch.from_numpy(weights[name]))
-                parameter.grad = torch.from_numpy(gradients[name]).to(parameter.device, copy=True)
-        if self.clip is not None:
-            torch.nn.utils.clip_grad_norm_(self.stepped.values(), self.clip)
-        for group in self.rule.param_groups:
-            group["lr"] = self.rate
-        self.rule.step()
-        theirs = {name: after[name] - weights[name] for name in self.stepped}
-        ours = {name: parameter.detach().cpu().numpy() - weights[name] for name, parameter in self.stepped.items()}
-        return [_most_apart("update", theirs, ours, {name: ROUNDING * _norm(weights[name]) for name in ours})]
+                before = weights[name]
+                worst.add(name, after[name] - before, parameter.detach().cpu().numpy() - before,
+                          ROUNDING * _norm(before))
+        return worst.found()
 
 
-def _mean(found: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    known = [array.astype(np.float64) for array in found if array is not None]
-    return np.sum(known, axis=0) / len(found) if len(known) == len(found) else None
+def _of_loss(losses: Sequence[Sequence[float]]) -> Apart:
+    theirs, ours = (float(np.mean([pair[place] for pair in losses])) for place in (0, 1))
+    return Apart(what="loss", apart=_short(abs(theirs - ours) / (abs(ours) or 1.0)),
+                 ratio=_short(theirs / ours) if ours else 1.0)
 
 
-def _of_step(
-    losses: Sequence[Sequence[float] | None], gradients: Mapping[str, np.ndarray],
-    means: Mapping[str, np.ndarray | None],
-) -> list[Apart]:
-    """Return how the loss and the gradient of a step differ; nothing if they are not finite, or not known."""
-    known = [pair for pair in losses if pair is not None]
-    own = {name: array for name, array in means.items() if array is not None}
-    if len(known) != len(losses) or own.keys() != gradients.keys() or not all(
-            np.isfinite(array).all() for array in gradients.values()):
-        return []
-    theirs, ours = (sum(pair[place] for pair in known) / len(known) for place in (0, 1))
-    return [Apart(what="loss", apart=_short(abs(theirs - ours) / (abs(ours) or 1.0)),
-                  ratio=_short(theirs / ours) if ours else 1.0),
-            _most_apart("gradient", gradients, own, {})]
+class _Worst:
+    """The tensor that differs most, as a share of its own norm."""
 
+    def __init__(self, what: Literal["gradient", "update"]) -> None:
+        self.what = what
+        self.rows: list[tuple[str, float, float, float]] = []
+        """Name, norm of the difference, own norm, product of both tensors."""
 
-def _most_apart(
-    what: Literal["gradient", "update"], theirs: Mapping[str, np.ndarray], ours: Mapping[str, np.ndarray],
-    floors: Mapping[str, float],
-) -> Apart:
-    """Return the tensor that differs most, as a share of its own norm."""
-    norms = {name: _norm(array) for name, array in ours.items()}
-    whole = float(np.linalg.norm([*norms.values()]))
-    shares = {name: max(0.0, _norm(theirs[name] - array) - floors.get(name, 0.0))
-              / (norms[name] + FLOOR * whole + 1e-300) for name, array in ours.items()}
-    worst = max(shares, key=lambda name: (shares[name], name))
-    along = float(np.sum(theirs[worst].astype(np.float64) * ours[worst]))
-    return Apart(what=what, name=worst, apart=_short(shares[worst]), ratio=_short(along / max(norms[worst]**2, 1e-300)))
+    def add(self, name: str, theirs: np.ndarray, ours: np.ndarray, floor: float = 0.0) -> None:
+        """Add a tensor; a difference of at most `floor` counts as none."""
+        apart = _norm(theirs - ours)
+        self.rows.append((name, apart if np.isnan(apart) else max(0.0, apart - floor), _norm(ours),
+                          float(np.sum(theirs.astype(np.float64) * ours))))
+
+    def found(self) -> list[Apart]:
+        """Return the tensor; nothing if there is none, or a tensor is not finite."""
+        if not self.rows or not np.isfinite([row[1:] for row in self.rows]).all():
+            return []
+        least = FLOOR * float(np.linalg.norm([norm for _, _, norm, _ in self.rows])) + 1e-300
+        name, apart, norm, along = max(self.rows, key=lambda row: (row[1] / (row[2] + least), row[0]))
+        return [Apart(what=self.what, name=name, apart=_short(apart / (norm + least)),
+                      ratio=_short(along / max(norm**2, 1e-300)))]
 
 
 def _short(value: float) -> float:
@@ -219,19 +244,20 @@ def _norm(array: np.ndarray) -> float:
     return float(np.linalg.norm(array.astype(np.float64)))
 
 
-def _scores(context: TrialContext, own: _Own | None, functions: TrainingParts) -> tuple[ScoreAgain, ...]:
+def _scores(context: TrialContext, own: _Own, functions: TrainingParts) -> tuple[ScoreAgain, ...]:
     """Return two evaluations at least of the weights that the steps left: an engine that leaves every second one out
     shows it."""
-    session, job, choices = context.session, context.job, context.choices
-    samples = min(context.workload.eval_samples, (choices.gate or GateOptions()).eval_samples)
+    session, job = context.session, context.job
+    samples = min(context.workload.eval_samples, (context.choices.gate or GateOptions()).eval_samples)
     with session.evaluated():
         weights = session.weights()
     found, metrics = [], [*functions.scores]
     for metric in metrics if len(metrics) > 1 else metrics * 2:
         theirs, mine = session.evaluate(share_batches(functions, job, samples), metric), (0.0, 0)
-        if own is not None:
-            own.model.load(weights, session.buffers())  # rank 0's, which an evaluation shares
-            mine = own.model.score(share_batches(functions, job, samples), metric)
+        with own.noting():
+            if own.model is not None:
+                own.model.load(weights, session.buffers())  # rank 0's, which an evaluation shares
+                mine = own.model.score(share_batches(functions, job, samples), metric)
         sums = session.total([float(theirs[0]), float(theirs[1]), float(mine[0]), float(mine[1])])
         if sums[3]:  # the harness's own number divides both, so a lost sample shows
             found.append(ScoreAgain(metric=metric, samples=int(sums[3]), reported=sums[0] / sums[3],

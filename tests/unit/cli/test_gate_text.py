@@ -19,7 +19,8 @@ def test_other_options_of_the_optimizer_are_named_before_what_they_cause() -> No
         set_norm("gradients", "first.bias", 2, 3.0)(data)
         data.update(optimizer={"optimizer_options": "decay 0"}, effective={"optimizer_options": "decay 0.3"})
 
-    checks = {name: _as_json(found) for name, found in judge(trace(None), [trace(0, other), trace(1, other)]).items()}
+    found = judge(trace(None), [trace(0, other), trace(1, other)])
+    checks = {name: _as_json(item, item.text if item else "") for name, item in found.items()}
     rows = [row for candidate in ("mine", "theirs")
             for row in rows_of({"candidate": candidate, "group": "g", "problem": "x", "checks": checks})]
     stream = io.StringIO()

@@ -283,6 +283,7 @@ def judged(apart: float, ratio: float = 1.0, what: Any = "gradient", **changes: 
     choices: Any = SimpleNamespace(
         precision=SimpleNamespace(get=lambda _: changes.get("precision", Fp32())), device=changes.get("device", "cpu"),
         compression=changes.get("compression", "none"), processes=4, batch=SimpleNamespace(accumulation=2),
+        optimizer=SimpleNamespace(get=lambda _: Sgd(lr=0.1)),
         workload=SimpleNamespace(get=lambda _: SimpleNamespace(ranges={"top1": (0.0, 1.0)})))
     name = "" if what == "loss" else "0.weight"
     steps = [StepAgain(number=number, apart=(Apart(what=what, name=name, apart=size, ratio=ratio),))
@@ -292,7 +293,8 @@ def judged(apart: float, ratio: float = 1.0, what: Any = "gradient", **changes: 
 
 
 def test_rounding_is_no_other_step_and_nothing_is_judged_without_one() -> None:
-    choices: Any = SimpleNamespace(precision=SimpleNamespace(get=lambda _: Fp32()), compression="none", device="cpu")
+    choices: Any = SimpleNamespace(precision=SimpleNamespace(get=lambda _: Fp32()), compression="none", device="cpu",
+                                   optimizer=SimpleNamespace(get=lambda _: Sgd(lr=0.1)))
     assert judged(6e-8) == judged(0.004, compression="bf16") == judged(6e-8, precision=Bf16Autocast()) == []
     assert judged(0.002, precision=Bf16Autocast(), device="cuda") == [], "another kernel of the device"
     assert judged(0.002, what="update", compression="bf16") != [], "an update is made in float32"
@@ -310,7 +312,7 @@ GRADIENT = [
     (0.51, 0.84, "no factor explains it: rounded, noisy, or of other samples"),
 ]
 UPDATE = [
-    (1.0, 2.0, "2 times it: another rate, or another limit of clipping"),
+    (1.0, 2.0, "2 times it: another rate, decay or limit of clipping"),
     (1.0, 0.0, "it is not trained"),
     (0.002, 1.0001, "what the optimizer keeps is lost or rounded, or it is another rule"),
 ]
