@@ -23,7 +23,7 @@ pytest.importorskip("pytorch_optimizer")
 pytest.importorskip("schedulefree")
 
 ENGINES = ["ddp", "fsdp", *(f"{{kind: deepspeed, stage: {stage}}}" for stage in range(4))]
-LOCAL = ["{kind: local-sgd, every: 4}", "{kind: ddp, sufficient_factors: all}"]
+LOCAL = ["{kind: local-sgd, every: 4}"]
 SHAPES: Mapping[str, Mapping[str, Any]] = {
     "clipped": {"gradient_clip": 0.5, "schedule": "{kind: cosine}"},
     "batch-norm": {"workload": "{kind: digits, norm: batch}", "batch": "{global: 64}"},
@@ -31,6 +31,9 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
                 "batch": "{global: 64, accumulation: 2}", "evaluate_every": 6400, "gradient_clip": 1.0,
                 "optimizer": "{kind: adamw, lr: 0.01, betas: [0.9, 0.95], decay: weights}",
                 "stop": "{metric: val_loss, target: 0.5, max_epochs: 1}"},
+    "factors": {"workload": "{kind: digits-mlp, hidden: 64}",
+                "engines": ["ddp", "{kind: ddp, send: layerwise, sufficient_factors: all}"]},
+    "kfac": {"preconditioner": "{kind: kfac}", "engines": ["ddp", "{kind: deepspeed, stage: 0}"]},
     "ragged": {"workload": "{kind: digits, norm: group}", "batch": "{global: 48, accumulation: 3}",
                "evaluate_every": 500, "gradient_clip": 5},
 }
@@ -44,8 +47,8 @@ def run(folder: Path, seed: int, engines: list[str], **trial: Any) -> list[tuple
     """Run one trial of each engine; return labels, steps after the trials and ledgers, once nothing is held against
     them."""
     (folder / "suite.yaml").write_text(suite(
-        "healthy", f"matrix:\n  engine: [{', '.join(engines)}]\n", head=f"master_seed: {seed}\n", engine=None, processes=2,
-        timeout_seconds=300, gate="{skip: trials are tested}", **{
+        "healthy", f"matrix:\n  engine: [{', '.join(engines)}]\n", head=f"master_seed: {seed}\n", engine=None,
+        processes=2, timeout_seconds=300, gate="{skip: trials are tested}", **{
             "workload": "{kind: digits, norm: group}", "batch": "{global: 32, accumulation: 2}",
             "optimizer": "{kind: sgd, lr: 0.05, momentum: 0.9, weight_decay: 0.01}", "evaluate_every": 640,
             "stop": "{metric: top1, target: 0.99, max_epochs: 3}"} | trial))
@@ -69,7 +72,8 @@ def run(folder: Path, seed: int, engines: list[str], **trial: Any) -> list[tuple
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", list(RULES))
 def test_every_update_rule(tmp_path: Path, name: str, seed: int) -> None:
-    found = run(tmp_path, seed, engines_of(name) if name in OPTIMIZERS else ENGINES, optimizer=RULES[name], gradient_clip=0.5,
+    engines = engines_of(name) if name in OPTIMIZERS else ENGINES
+    found = run(tmp_path, seed, engines, optimizer=RULES[name], gradient_clip=0.5,
                 workload="{kind: digits-mlp, hidden: 64}")
     assert all(again.updates and len(again.steps) > 1 for _, again, _ in found)
 
@@ -91,4 +95,4 @@ def test_every_format(tmp_path: Path, precision: str, name: str, seed: int) -> N
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("shape", list(SHAPES))
 def test_every_shape_of_training(tmp_path: Path, shape: str, seed: int) -> None:
-    run(tmp_path, seed, ENGINES + LOCAL, **SHAPES[shape])
+    run(tmp_path, seed, **{"engines": ENGINES + LOCAL} | SHAPES[shape])

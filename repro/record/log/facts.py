@@ -121,6 +121,9 @@ class Apart(Frozen):
     """Difference over the own value; of a tensor L2 norms."""
     ratio: float
     """The engine's along the own one, over it: 1 if only noise differs."""
+    like: str = ""
+    """What the engine's gradient is like, if not the own one: "rank 1", "late" (the step before), "last" (the last
+    micro-batch alone)."""
 
 
 class StepAgain(Frozen):

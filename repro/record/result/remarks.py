@@ -262,6 +262,8 @@ class OtherStep(Worded):
     """Relative, of the L2 norm."""
     limit: float
     ratio: float
+    like: str = ""
+    """Of a gradient: what it is instead (`log.facts.Apart`)."""
     processes: int
     accumulation: int
 
@@ -275,6 +277,9 @@ class OtherStep(Worded):
         """Return what a factor looks like."""
         if self.what == "loss":
             return "it is of other samples, or computed in another type"
+        if self.like:
+            return {"late": "it is that of the step before", "last": "it is that of the last micro-batch alone"}.get(
+                self.like, f"it is that of {self.like} alone")
         if abs(self.apart - abs(self.ratio - 1)) > EXPLAINED * self.apart:
             return NO_FACTOR if self.what == "gradient" else UPDATE_CAUSE
         if self.what == "update" and abs(self.ratio) >= NOTHING:

@@ -9,8 +9,10 @@ before it, and what is left is the rule alone.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -71,8 +73,8 @@ def steps_after(context: TrialContext, dealt: Sequence[tuple[int, Sequence[Batch
     own = _Own(context, functions)
     updates = _has_an_update(choices) and session.forget_optimizer()
     count = max(1, min(MOST_STEPS, trained // SHARE)) if updates else 1
-    # In turn, because a gradient that comes a step late is nearly right on the same batches.
-    steps = [_step(context, own, number, dealt[number % len(dealt)][1], updates) for number in range(1, count + 1)]
+    # In turn, the last one of the trial second: a gradient that comes a step late is nearly right on the same batches.
+    steps = [_step(context, own, number + 1, dealt[number % len(dealt)][1], updates) for number in range(count)]
     scores = _scores(context, own, functions) if updates else ()
     if problems := [text for text in session.gather(own.problem) if text]:
         return StepsAgain(dealt=numbers, problem=problems[0])
@@ -87,11 +89,20 @@ def _step(context: TrialContext, own: _Own, number: int, batches: Sequence[Batch
     _seed(seed)
     loss, gradients = float(session.backward(batches)), session.gradients()
     own_loss, own_gradients = own.gradients(weights, buffers, batches, seed)
-    losses, worst = session.gather([loss, own_loss]), _Worst("gradient")
+    losses, worst, before = session.gather([loss, own_loss]), _Worst("gradient"), own.newest
+    own.newest = {}
     for name, theirs in gradients.items():
         shares = session.gather(own_gradients.pop(name, None))
-        if first and all(share is not None for share in shares):
-            worst.add(name, theirs, np.mean([share.astype(np.float64) for share in shares], axis=0))
+        if not first or any(share is None for share in shares):
+            continue
+        whole, last = (np.mean([share[place].astype(np.float64) for share in shares], axis=0) for place in (0, 1))
+        own.newest[name] = whole.astype(np.float32)
+        likes = {f"rank {rank}": share[0] for rank, share in enumerate(shares)} if len(shares) > 1 else {}
+        if len(batches) > 1:
+            likes["last"] = last
+        if name in before:
+            likes["late"] = before[name]
+        worst.add(name, theirs, whole, likes=likes)
     found = [_of_loss(losses), *worst.found()]
     if updates:
         session.update(context.choices.rate)
@@ -102,9 +113,11 @@ def _step(context: TrialContext, own: _Own, number: int, batches: Sequence[Batch
     return StepAgain(number=number, apart=tuple(found if worst.found() else ()))
 
 
-COPIES = 6
-"""Of the weights on the host while a step is repeated: before and after it, two gradients, those of one tensor from all
-ranks, the state of the optimizer."""
+COPIES = 10
+"""Of the weights on the host while a step is repeated: before and after it, five gradients, the state of the optimizer
+and its parameters."""
+LIKE = 0.1
+"""Largest difference from what a gradient is like, as a share of that from what it should be."""
 
 
 def _fits(context: TrialContext) -> bool:
@@ -140,6 +153,8 @@ class _Own:
         self.model: OwnModel | None = None
         self.rule: torch.optim.Optimizer | None = None
         self.stepped: dict[str, torch.nn.Parameter] = {}
+        self.newest: dict[str, np.ndarray] = {}
+        """The mean gradient of the step before, on the first rank."""
         with self.noting():
             self.model = OwnModel(context.trial, context.job, functions)
 
@@ -153,10 +168,11 @@ class _Own:
 
     def gradients(
         self, weights: Mapping[str, np.ndarray], buffers: Mapping[str, np.ndarray], batches: Sequence[Batch], seed: int
-    ) -> tuple[float, dict[str, np.ndarray]]:
-        """Return this rank's mean loss over its micro-batches, and its gradient by name, float32; empty if it failed.
+    ) -> tuple[float, dict[str, tuple[np.ndarray, np.ndarray]]]:
+        """Return this rank's mean loss over its micro-batches, and by name its gradient and that of the last
+        micro-batch alone, float32; empty if it failed.
         """
-        own, total, found = self.model, 0.0, dict[str, np.ndarray]()
+        own, total, found = self.model, 0.0, dict[str, tuple[np.ndarray, np.ndarray]]()
         if own is None or self.problem:
             return total, found
         scale = SCALE if self.job.precision.loss_scaling else 1.0
@@ -165,16 +181,25 @@ class _Own:
             own.model.train()
             own.model.zero_grad()
             _seed(seed)
-            for inputs, targets in batches:
+            share = 1 / len(batches)
+            for place, (inputs, targets) in enumerate(batches):
+                if place == len(batches) - 1:
+                    earlier = self._taken(weights, scale)
                 with own.numerics.autocast():
                     outputs = call_model(own.model, own.numerics.inputs(inputs))
                 loss = own.functions.loss(own.numerics.outputs(outputs), targets)
-                total += float(loss.detach()) / len(batches)
-                (loss * (scale / len(batches))).backward()  # type: ignore[no-untyped-call]
-            found = {name: np.zeros(tuple(parameter.shape), np.float32) if parameter.grad is None
-                     else parameter.grad.detach().float().cpu().numpy() / np.float32(scale)
-                     for name, parameter in own.model.named_parameters() if name in weights}
+                total += float(loss.detach()) * share
+                (loss * (scale * share)).backward()  # type: ignore[no-untyped-call]
+            found = {name: (array, (array - earlier[name]) / np.float32(share))
+                     for name, array in self._taken(weights, scale).items()}
         return total, found
+
+    def _taken(self, weights: Collection[str], scale: float) -> dict[str, np.ndarray]:
+        """Return the gradients so far, copied."""
+        assert self.model is not None
+        return {name: np.zeros(tuple(parameter.shape), np.float32) if parameter.grad is None
+                else parameter.grad.detach().float().cpu().numpy() / np.float32(scale)
+                for name, parameter in self.model.model.named_parameters() if name in weights}
 
     def compare_update(
         self, weights: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray]
@@ -219,10 +244,20 @@ class _Worst:
         self.what = what
         self.rows: list[tuple[str, float, float, float]] = []
         """Name, norm of the difference, own norm, product of both tensors."""
+        self.squares: Counter[str] = Counter()
+        """Squared difference of all tensors from what they could be instead; "": from the own ones."""
 
-    def add(self, name: str, theirs: np.ndarray, ours: np.ndarray, floor: float = 0.0) -> None:
-        """Add a tensor; a difference of at most `floor` counts as none."""
+    def add(
+        self, name: str, theirs: np.ndarray, ours: np.ndarray, floor: float = 0.0,
+        likes: Mapping[str, np.ndarray] = MappingProxyType({}),
+    ) -> None:
+        """Add a tensor; a difference of at most `floor` counts as none.
+
+        Args:
+            likes: what it could be instead.
+        """
         apart = _norm(theirs - ours)
+        self.squares.update({"": apart**2} | {like: _norm(theirs - array)**2 for like, array in likes.items()})
         self.rows.append((name, apart if np.isnan(apart) else max(0.0, apart - floor), _norm(ours),
                           float(np.sum(theirs.astype(np.float64) * ours))))
 
@@ -232,8 +267,10 @@ class _Worst:
             return []
         least = FLOOR * float(np.linalg.norm([norm for _, _, norm, _ in self.rows])) + 1e-300
         name, apart, norm, along = max(self.rows, key=lambda row: (row[1] / (row[2] + least), row[0]))
+        like = min(self.squares, key=lambda kind: (self.squares[kind], kind))
         return [Apart(what=self.what, name=name, apart=_short(apart / (norm + least)),
-                      ratio=_short(along / max(norm**2, 1e-300)))]
+                      ratio=_short(along / max(norm**2, 1e-300)),
+                      like=like if self.squares[like] < LIKE**2 * self.squares[""] else "")]
 
 
 def _short(value: float) -> float:
