@@ -221,7 +221,7 @@ def check_infinity(pair: Pair) -> Difference | None:
     for trace in pair.ranks:
         if odd := sorted(theirs ^ {*trace.after_infinity}):
             words = "is not finite, the reference's is" if odd[0] not in theirs else "is finite, the reference's is not"
-            text = f"step {step}, whose loss is infinite: weight of {odd[0]!r} on rank {trace.rank} {words}"
+            text = f"step {step}, whose loss is infinite: {odd[0]!r} on rank {trace.rank} {words}"
             return Difference("infinity", step, text, odd[0])
     return None
 

@@ -138,7 +138,10 @@ class Recorder:
     def _after_infinity(self, number: int) -> tuple[str, ...]:
         """Return the weights that are not finite after a step of infinite loss, against which an engine may guard."""
         self.loss.factor = math.inf
-        self.session.step(self._batches(number), self.trial.training.rate)
+        try:
+            self.session.step(self._batches(number), self.trial.training.rate)
+        except RuntimeError as error:  # a rule that decomposes matrices refuses what is not finite
+            return (f"the update ({type(error).__name__})",)
         return tuple(sorted(name for name, array in self.session.weights().items() if not np.isfinite(array).all()))
 
     def _moved(self) -> str:

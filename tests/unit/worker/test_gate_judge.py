@@ -126,7 +126,7 @@ def test_a_guard_against_infinity_that_only_one_of_both_has_is_found() -> None:
 
     assert judge(trace(None, broken(*NAMES)), [trace(0, broken(*NAMES)), trace(1, broken(*NAMES))]) == ""
     assert judge(trace(None, broken(*NAMES)), [trace(0), trace(1)]) == (
-        "step 11, whose loss is infinite: weight of 'first.bias' on rank 0 is finite, the reference's is not")
+        "step 11, whose loss is infinite: 'first.bias' on rank 0 is finite, the reference's is not")
     assert judged(1, broken("last.weight")).endswith("'last.weight' on rank 1 is not finite, the reference's is")
 
 
