@@ -77,7 +77,9 @@ class TrainingLedger:
         """The trial's own optimizer; steps of others (the outer one of local SGD) are not counted."""
         self._started = self._inside = False
         self._step, self._rate, self._last_rate, self._first_rate = 0, 0.0, 0.0, 0.0
-        self._dealt = self._forwarded = self._lost = self._updates = 0
+        self._micro, self._dealt = job.micro_batch, job.micro_batch * job.accumulation
+        """Samples of a micro-batch, and of a step: every one is full."""
+        self._forwarded = self._lost = self._updates = 0
         self._batches: Sequence[Batch] = ()
         self._seen = [0, 0]
         """Calls of the model and of the loss in this step."""
@@ -127,7 +129,6 @@ class TrainingLedger:
         self._step, self._last_rate, self._rate = step, self._rate, rate
         self._first_rate = self._first_rate or rate
         self._batches, self._seen = batches, [0, 0]
-        self._dealt = len(batches[0][1]) if len(batches) == 1 else sum(len(targets) for _, targets in batches)
         self._forwarded = self._lost = self._updates = 0
         # The first step of a block follows an evaluation, and the last one is behind the value that is found next.
         kept = step == last or last != self._last or self.is_drawn(step)
@@ -245,31 +246,40 @@ class TrainingLedger:
     def _on_forward(self, model: torch.nn.Module, args: Any, kwargs: Any) -> None:
         if not self._started or not self._grad_enabled():
             return
-        first = args[0] if args and hasattr(args[0], "untyped_storage") else next(tensors_in((args, kwargs)), None)
-        count = 0 if first is None or not first.ndim else len(first)
-        if not self._inside:
-            self._note("outside", count, 0)
-            return
-        self._forwarded += count
+        number, batches = self._seen[0], self._batches
+        self._seen[0] += 1
+        if number < len(batches) and args and args[0] is batches[number][0]:
+            self._forwarded += self._micro  # the dealt object: nothing else of it need be asked
+            first = None
+        else:
+            first = args[0] if args and hasattr(args[0], "untyped_storage") else next(tensors_in((args, kwargs)), None)
+            count = 0 if first is None or not first.ndim else len(first)
+            if not self._inside:
+                self._note("outside", count, 0)
+                return
+            self._forwarded += count
         if not model.training:
             self._note("flags", 1, 0)
         if self._autocast_enabled(self._device) != self._autocast:
             self._note("autocast", not self._autocast, self._autocast)
         if self._kept is not None:
             self._kept.inputs.append((args, kwargs))
-        elif self._passed[0]:
-            self._look(0, first)
+        elif first is not None and self._passed[0]:
+            self._look(0, number, first)
 
     def _on_loss(self, outputs: Any, targets: Any) -> torch.Tensor:
         loss = self._loss(outputs, targets)
         if not (self._started and self._inside and loss.requires_grad):
             return loss
-        self._lost += len(targets)
+        number, batches = self._seen[1], self._batches
+        self._seen[1] += 1
+        same = number < len(batches) and targets is batches[number][1]
+        self._lost += self._micro if same else len(targets)
         if self._kept is not None:
             self._kept.targets.append(targets)
             loss.register_hook(self._on_backward)  # type: ignore[no-untyped-call]
-        elif self._passed[1]:
-            self._look(1, targets if hasattr(targets, "untyped_storage") else next(tensors_in(targets), None))
+        elif not same and self._passed[1]:
+            self._look(1, number, targets if hasattr(targets, "untyped_storage") else next(tensors_in(targets), None))
         return loss
 
     def _on_backward(self, _: torch.Tensor) -> None:
@@ -294,16 +304,11 @@ class TrainingLedger:
             return "late"
         return "left out" if not rate else "held" if rate == self._first_rate else ""
 
-    def _look(self, place: int, seen: Any) -> None:
-        """Compare what one call saw with what was dealt, if it is another object."""
-        number = self._seen[place]
-        self._seen[place] += 1
+    def _look(self, place: int, number: int, seen: Any) -> None:
+        """Compare what one call, another object, saw with what was dealt."""
         if number >= len(self._batches):
             return  # the number of samples tells it
-        dealt = self._batches[number][place]
-        if seen is dealt:
-            return
-        dealt = next(tensors_in(dealt), None)
+        dealt = next(tensors_in(self._batches[number][place]), None)
         if seen is dealt:
             return
         if seen is None or dealt is None or seen.shape != dealt.shape or _same([seen], [dealt]):

@@ -45,7 +45,8 @@ LATE = {
     "summed-over-ranks": "it is summed over the ranks and not averaged",
     "bucket-left-out": "after the trial the gradient of",
 }
-KINDS = {"ddp": "kind: planted", "zero1": "kind: planted-zero, stage: 1", "zero3": "kind: planted-zero, stage: 3"}
+KINDS = {"ddp": "kind: planted", "zero1": "kind: planted-zero, stage: 1", "zero3": "kind: planted-zero, stage: 3",
+         "fsdp": "kind: planted-fsdp"}
 
 
 def ran(folder: Path, engines: list[str], epochs: int = 3, target: str = "0.99") -> Path:

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from repro.core.random_streams import Streams
 from repro.engines.deepspeed_zero import DeepSpeedZero
-from repro.engines.torch_engines import Ddp
+from repro.engines.torch_engines import Ddp, Fsdp
 from repro.seams.training import Job, Session, TrainingParts
 
 
@@ -34,6 +34,19 @@ class PlantedZero(DeepSpeedZero):
 
     title: ClassVar[str] = "DeepSpeed ZeRO with a planted defect"
     preload: ClassVar[tuple[str, ...]] = (*DeepSpeedZero.preload, "defects")
+
+    defect: str
+
+    def start(self, parts: TrainingParts | None, job: Job, streams: Streams) -> Session:
+        return _planted(self.defect, super().start, parts, job, streams)
+
+
+class PlantedFsdp(Fsdp):
+    """FSDP2 with one defect; one that changes gradients before they are averaged cannot be planted: nothing sees them.
+    """
+
+    title: ClassVar[str] = "FSDP with a planted defect"
+    preload: ClassVar[tuple[str, ...]] = (*Fsdp.preload, "defects")
 
     defect: str
 
