@@ -106,8 +106,8 @@ def main() -> None:
         error.message = one_line(error.message)  # type: ignore[misc]  # it quotes what was written
         error.show()
         sys.exit(Exit.USAGE)
-    except ReproError as error:
-        click.echo(f"error: {_message(error)}", err=True)
+    except ReproError as error:  # a line, and a further one for each engine that trains otherwise
+        click.echo("error: " + "\n".join(map(_message, str(error).splitlines() or [""])), err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:  # the reader of stdout has exited, so no message would reach it
         _drop_output()

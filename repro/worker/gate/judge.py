@@ -215,20 +215,9 @@ def check_optimizer(pair: Pair) -> Difference | None:
     return None
 
 
-def check_infinity(pair: Pair) -> Difference | None:
-    """Compare which weights a step of infinite loss left finite: one engine may leave it out, another one not."""
-    theirs, step = {*pair.reference.after_infinity}, pair.reference.steps[-1] + 1
-    for trace in pair.ranks:
-        if odd := sorted(theirs ^ {*trace.after_infinity}):
-            words = "is not finite, the reference's is" if odd[0] not in theirs else "is finite, the reference's is not"
-            text = f"step {step}, whose loss is infinite: {odd[0]!r} on rank {trace.rank} {words}"
-            return Difference("infinity", step, text, odd[0])
-    return None
-
-
 END_CHECKS: Mapping[str, Callable[[Pair], Difference | None]] = {
     "initial weights": check_initial, "rate 0": check_aged, "buffers": check_buffers, "evaluation": check_evaluations,
-    "ranks": check_ranks, "optimizer": check_optimizer, "infinity": check_infinity,
+    "ranks": check_ranks, "optimizer": check_optimizer,
 }
 
 
@@ -249,7 +238,7 @@ def judge(
 
 
 ORDER = ("initial weights", "input", "loss", "gradient", "weight", "update", "rate 0", "buffers", "evaluation", "ranks",
-         "optimizer", "wide masters", "infinity")
+         "optimizer", "wide masters")
 
 
 def culprit(found: Mapping[str, Difference | None]) -> Difference | None:

@@ -118,9 +118,6 @@ class Trace(Frozen):
     """Name -> after the first evaluation."""
     evaluations: tuple[Evaluation, ...]
     """One before the last step and one after it, so that what an evaluation leaves to the next one shows."""
-    after_infinity: tuple[str, ...] = ()
-    """Weights that are not finite after a step whose loss is infinite, the last one of all; if that step fails, this.
-    """
     parts: str = ""
     """Hash of which weights this rank holds itself; ranks with equal parts must have equal `held`."""
     held: str = ""

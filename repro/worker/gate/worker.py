@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -97,8 +96,6 @@ class Recorder:
         # Fewer samples: a sum that is left over from the first evaluation cannot be right by chance.
         evaluations.append(self._evaluate(steps[-1].number, max(1, self.eval_samples // 2)))
         facts |= self._describe_ranks()
-        if kind == "fp32":
-            facts["after_infinity"] = self._after_infinity(steps[-1].number + 1)
         return Trace(
             rank=self.job.rank, steps=tuple(step.number for step in steps), fed=tuple(self.fed),
             loss=tuple(self._mean(self.losses)), initial=initial, gradients=self.measures.series("gradient"),
@@ -134,15 +131,6 @@ class Recorder:
         losses = [float(self.session.step(self._batches(last + 1 + index), 0.0)) for index in range(AGED_STEPS)]
         moved = "" if self.job.optimizer.moves_at_rate_zero else self._moved()
         return {"aged_loss": tuple(self._mean(losses)), "moved_at_rate_zero": moved}
-
-    def _after_infinity(self, number: int) -> tuple[str, ...]:
-        """Return the weights that are not finite after a step of infinite loss, against which an engine may guard."""
-        self.loss.factor = math.inf
-        try:
-            self.session.step(self._batches(number), self.trial.training.rate)
-        except RuntimeError as error:  # a rule that decomposes matrices refuses what is not finite
-            return (f"the update ({type(error).__name__})",)
-        return tuple(sorted(name for name, array in self.session.weights().items() if not np.isfinite(array).all()))
 
     def _moved(self) -> str:
         """Return the first tensor whose weights differ from those at the last measured step."""

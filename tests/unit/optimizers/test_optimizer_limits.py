@@ -119,7 +119,7 @@ def test_wrong_options_are_refused_in_a_line(tmp_path: Path, options: str, messa
 
 def test_soap_says_how_much_the_gate_lets_it_differ(tmp_path: Path) -> None:
     found = plan(tmp_path, "{kind: soap, lr: 0.1}", "ddp, {kind: deepspeed, stage: 0}")
-    assert any("the gate lets updates of soap differ by 50%" in note for note in found.notes)
+    assert any("the gate lets updates of soap differ by 80%" in note for note in found.notes)
     assert not any("the gate lets" in note for note in plan(tmp_path, "{kind: adamw, lr: 0.1}", "ddp").notes)
 
 
