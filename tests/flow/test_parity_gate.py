@@ -193,7 +193,7 @@ def test_the_run_stops_with_a_line_a_failure_before_any_trial(defective: Ended) 
     lines = defective.error[defective.error.index("error: parity gate: no trial was timed"):].splitlines()
     against = "on 2 processes against single on 1 process: "
     summed, = (line for line in lines if f"planted (defect=sum) {against}step" in line)
-    assert summed.endswith("it is summed over the ranks and not averaged")
+    assert ": it is summed over the ranks and not averaged" in summed
     assert any(f"planted (defect=buffers) {against}after evaluation: " in line for line in lines)
     assert lines[-1] == "  every check: repro gate SUITE"
     assert "Traceback" not in defective.error
