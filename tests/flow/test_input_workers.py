@@ -112,9 +112,10 @@ def in_process(run: Run) -> Ran:
 def test_any_number_of_workers_feeds_the_same_bytes(run: Run, in_process: Ran, workers: int) -> None:
     read = ended_well(run(input={"workers": workers}))
     assert [read.fed(rank) for rank in range(2)] == [in_process.fed(rank) for rank in range(2)]
-    # 2.4 passes over 96 samples, in steps of 16, two micro-batches each; then the last step again, by the engine and by
-    # the harness.
-    assert len(read.fed(0)) == 2 * 15 + 4 and read.fed(0)[-6:-4] == read.fed(0)[-4:-2] == read.fed(0)[-2:]
+    # 2.4 passes over 96 samples, in steps of 16, two micro-batches each; then a drawn one of them again, by the engine
+    # and by the harness.
+    fed = read.fed(0)
+    assert len(fed) == 2 * 15 + 4 and fed[-4:-2] == fed[-2:] and fed[-2:] in [fed[at:at + 2] for at in range(0, 30, 2)]
     assert read.result.hashes == in_process.result.hashes
     assert {"data_order", "augmentation", "final_weights"} <= read.result.hashes.keys()
     assert [point.value for point in read.result.curve] == [point.value for point in in_process.result.curve]
@@ -125,7 +126,9 @@ def test_any_number_of_workers_feeds_the_same_bytes(run: Run, in_process: Ran, w
 
 def test_workers_are_small_and_hold_no_log(run: Run) -> None:
     ran = ended_well(run(input={"workers": 2}))
-    found = ran.processes()
+    told = ran.processes()
+    parents = {item["parent"] for item in told}
+    found = [item for item in told if item["pid"] not in parents]  # the ranks themselves read after the steps after
     ranks = {item["parent"] for item in found}
     assert len(ranks) == 2 and len(found) >= 4, "two workers a rank, and those that read an evaluation again"
     assert {item["threads"] for item in found} == {1}
