@@ -88,7 +88,8 @@ def round_to(values: np.ndarray, kind: str) -> np.ndarray:
 
 
 def wide_share(weights: Mapping[str, np.ndarray], precision: Precision) -> float:
-    """Return the share of the weights, zeros aside, that the narrow type of `precision` could not hold; 0 to 1.
+    """Return the share of the weights, zeros and values that are not finite aside, that the narrow type of `precision`
+    could not hold; 0 to 1.
 
     Without a narrow type it is bfloat16. Master weights in float32 nearly all have more digits; copies that were
     rounded have none.
@@ -97,7 +98,7 @@ def wide_share(weights: Mapping[str, np.ndarray], precision: Precision) -> float
     mask = np.uint32(LOW_BITS.get(narrow, LOW_BITS["bfloat16"]))
     wide = known = 0
     for array in weights.values():
-        bits = np.ascontiguousarray(array, dtype=np.float32).view(np.uint32)
+        bits = np.ascontiguousarray(array[np.isfinite(array)], dtype=np.float32).view(np.uint32)
         known += int(np.count_nonzero(bits))
         wide += int(np.count_nonzero(bits & mask))
     return wide / known if known else 1.0

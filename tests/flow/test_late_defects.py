@@ -45,18 +45,20 @@ LATE = {
     "summed-over-ranks": "it is summed over the ranks and not averaged",
     "bucket-left-out": "after the trial the gradient of",
 }
+ZERO = [f"{{kind: deepspeed, stage: {stage}}}" for stage in range(4)]
 KINDS = {"ddp": "kind: planted", "zero1": "kind: planted-zero, stage: 1", "zero3": "kind: planted-zero, stage: 3",
          "fsdp": "kind: planted-fsdp"}
 
 
-def ran(folder: Path, engines: list[str], epochs: int = 3, target: str = "0.99") -> Path:
+def ran(folder: Path, engines: list[str], epochs: int = 3, target: str = "0.99", **trial: object) -> Path:
     """Run a suite with these cells, which are not gated, and return its folder."""
     (folder / "suite.yaml").write_text(suite(
         "late", "matrix:\n  engine:\n" + "".join(f"    - {engine}\n" for engine in engines),
-        head="master_seed: 20151102\n", seeds=1, engine=None, workload="{kind: digits, norm: group}",
-        batch="{global: 32, accumulation: 2}", optimizer="{kind: sgd, lr: 0.05, momentum: 0.9}",
-        stop=f"{{metric: top1, target: {target}, max_epochs: {epochs}}}", evaluate_every=640, processes=2,
-        schedule="{kind: cosine}", timeout_seconds=120, gate="{skip: the trial itself is tested}"))
+        head="master_seed: 20151102\n", seeds=1, **{
+            "engine": None, "workload": "{kind: digits, norm: group}", "batch": "{global: 32, accumulation: 2}",
+            "optimizer": "{kind: sgd, lr: 0.05, momentum: 0.9}", "evaluate_every": 640, "processes": 2,
+            "stop": f"{{metric: top1, target: {target}, max_epochs: {epochs}}}", "schedule": "{kind: cosine}",
+            "timeout_seconds": 120, "gate": "{skip: the trial itself is tested}"} | trial))
     path = os.pathsep.join([str(ROOT), str(PLUGINS)])
     ended = command(folder, "run", "suite.yaml", "--no-mlflow", "--out", "run", PYTHONPATH=path)
     assert "Traceback" not in ended.error, ended.error
@@ -109,3 +111,20 @@ def test_a_foreign_hook_and_the_evaluation_that_reached_the_target_are_looked_at
                    if point.samples == result.bracket.hit_samples)
     assert {crossed, crossed + 2} <= {item.number for item in facts.evaluations}
     assert all(item.reported == pytest.approx(item.own, rel=1e-3) for item in facts.evaluations)
+
+
+ODD: dict[str, object] = {
+    "workload": "{kind: random-layers, odd: true}", "stop": "{metric: loss, target: 0.1, max_epochs: 4}",
+    "optimizer": "{kind: adamw, lr: 0.003}", "evaluate_every": 256}
+
+
+@pytest.mark.slow
+def test_a_model_of_tied_frozen_and_unused_parameters_is_no_defect(tmp_path: Path) -> None:
+    told = reasons(ran(tmp_path, ["{kind: ddp, find_unused: true}", "{kind: fsdp, wrap: model}", *ZERO], **ODD))
+    assert len(told) == 6 and {status for status, _ in told.values()} == {"missed"}, told
+
+
+@pytest.mark.slow
+def test_a_diverged_trial_is_called_diverged_and_nothing_else(tmp_path: Path) -> None:
+    told = reasons(ran(tmp_path, ["ddp", "fsdp", *ZERO], optimizer="{kind: sgd, lr: 1000000.0, momentum: 0.9}"))
+    assert len(told) == 6 and {status for status, _ in told.values()} == {"diverged"}, told

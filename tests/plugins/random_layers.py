@@ -35,6 +35,8 @@ class RandomLayers(Workload):
     drop: float = 0.2
     greedy_at: int = 0
     """Forward pass of training at which rank 1 asks for more memory than there is; 0: never."""
+    odd: bool = False
+    """A head tied to the embedding, a frozen parameter, one that no loss depends on, and one of a single number."""
     hook: bool = True
     """Whether the workload can turn its random layers off."""
 
@@ -126,6 +128,11 @@ def network(options: RandomLayers) -> torch.nn.Module:
             self.place = nn.Parameter(0.02 * torch.randn(options.tokens, options.width))
             self.blocks = nn.ModuleList(Block() for _ in range(options.layers))
             self.head = nn.Linear(options.width, VOCABULARY)
+            if options.odd:
+                self.gain = nn.Parameter(torch.ones(1))
+                self.head.weight = self.embedding.weight
+                self.head.bias.requires_grad_(False)
+                self.spare = nn.Linear(options.width, 3)
             self.passes = 0
 
         def forward(self, tokens: torch.Tensor, shift: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -135,6 +142,6 @@ def network(options: RandomLayers) -> torch.nn.Module:
             hidden = self.embedding(tokens) + self.place + shift[:, None]
             for block in self.blocks:
                 hidden = block(hidden)
-            return {"logits": self.head(hidden)}
+            return {"logits": self.head(hidden * self.gain if options.odd else hidden)}
 
     return Network()

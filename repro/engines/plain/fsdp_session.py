@@ -62,7 +62,10 @@ def divide(
     assert dist.group.WORLD is not None
     mesh = DeviceMesh.from_group(dist.group.WORLD, device_type)
     for module in [*inner, model]:
-        fully_shard(module, mesh=mesh, reshard_after_forward=reshard_after_forward, mp_policy=policy)
+        try:
+            fully_shard(module, mesh=mesh, reshard_after_forward=reshard_after_forward, mp_policy=policy)
+        except ValueError as error:  # two modules share a parameter
+            raise TrialError(f"engine fsdp: {error} With wrap: model all modules are in one group.") from error
 
 
 def sharded_modules(model: nn.Module) -> list[FSDPModule]:

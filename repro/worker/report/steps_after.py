@@ -68,8 +68,12 @@ def steps_after(context: TrialContext, dealt: Sequence[tuple[int, Sequence[Batch
     functions = context.started.functions
     assert functions is not None
     numbers = tuple(step for step, _ in dealt)
-    if session.total([float(not _fits(context))])[0]:
+    weights = session.weights()
+    crowded, diverged = session.total([float(not _fits(context, weights)), float(not _finite(weights))])
+    if crowded:
         return StepsAgain(dealt=numbers, problem="copies of the weights would need over a quarter of the free memory")
+    if diverged:  # rounding grows without limit
+        return StepsAgain(dealt=numbers)
     own = _Own(context, functions)
     updates = _has_an_update(choices) and session.forget_optimizer()
     count = max(1, min(MOST_STEPS, trained // SHARE)) if updates else 1
@@ -108,7 +112,7 @@ def _step(context: TrialContext, own: _Own, number: int, batches: Sequence[Batch
         session.update(context.choices.rate)
         after = session.weights()
         # The loss scale may have overflowed, which leaves the update out.
-        if first and all(np.isfinite(array).all() for array in gradients.values()):
+        if first and _finite(gradients):
             found += own.compare_update(weights, gradients, after)
     return StepAgain(number=number, apart=tuple(found if worst.found() else ()))
 
@@ -120,10 +124,14 @@ LIKE = 0.1
 """Largest difference from what a gradient is like, as a share of that from what it should be."""
 
 
-def _fits(context: TrialContext) -> bool:
+def _fits(context: TrialContext, weights: Mapping[str, np.ndarray]) -> bool:
     """Return whether the copies of all ranks need at most a quarter of the memory that is free."""
-    weights = sum(array.nbytes for array in context.session.weights().values())
-    return COPIES * context.job.world * weights <= psutil.virtual_memory().available / 4
+    size = sum(array.nbytes for array in weights.values())
+    return COPIES * context.job.world * size <= psutil.virtual_memory().available / 4
+
+
+def _finite(arrays: Mapping[str, np.ndarray]) -> bool:
+    return all(np.isfinite(array).all() for array in arrays.values())
 
 
 def _has_an_update(choices: TrainingConfig) -> bool:
@@ -155,6 +163,8 @@ class _Own:
         self.stepped: dict[str, torch.nn.Parameter] = {}
         self.newest: dict[str, np.ndarray] = {}
         """The mean gradient of the step before, on the first rank."""
+        self.unused: set[str] = set()
+        """Parameters that the newest loss does not depend on: some engines decay them, others leave them alone."""
         with self.noting():
             self.model = OwnModel(context.trial, context.job, functions)
 
@@ -163,7 +173,7 @@ class _Own:
         """Keep a failure, so that this rank goes on to gather with the others."""
         try:
             yield
-        except (RuntimeError, MemoryError, KeyError) as error:
+        except Exception as error:
             self.problem = " ".join(str(error).split())[:200] or type(error).__name__
 
     def gradients(
@@ -190,6 +200,7 @@ class _Own:
                 loss = own.functions.loss(own.numerics.outputs(outputs), targets)
                 total += float(loss.detach()) * share
                 (loss * (scale * share)).backward()  # type: ignore[no-untyped-call]
+            self.unused = {name for name, parameter in own.model.named_parameters() if parameter.grad is None}
             found = {name: (array, (array - earlier[name]) / np.float32(share))
                      for name, array in self._taken(weights, scale).items()}
         return total, found
@@ -225,6 +236,8 @@ class _Own:
                 group["lr"] = self.rate
             self.rule.step()
             for name, parameter in self.stepped.items():
+                if name in self.unused:
+                    continue
                 before = weights[name]
                 worst.add(name, after[name] - before, parameter.detach().cpu().numpy() - before,
                           ROUNDING * _norm(before))
