@@ -154,14 +154,16 @@ class Torchrun(Local):
         self._server.revive()
         self._number += 1
         watch, here, processes = NodeWatch(request, nodes, self._number), None, request.processes // used
-        store, prefix = bind_store(LOOPBACK), secrets.token_hex(16)
+        own = {node.channel.own_address for node in nodes} or {LOOPBACK}  # where the other nodes reach this one
+        address, everywhere = min(own), len(own) > 1
+        store, prefix = bind_store("" if everywhere else address), secrets.token_hex(16)
         for node in nodes:
             self._send(node, request, store.port, prefix, used, shared)
         interface = interface_of(nodes[0].channel.own_address) if nodes else {}
         work = Assignment(request.entry, request.payload, str(request.folder), {**interface, **request.environment},
                           request.expendable)
         try:
-            here = NodeLaunch(work, processes, None, Membership(0, used, LOOPBACK, store.port, store, prefix),
+            here = NodeLaunch(work, processes, None, Membership(0, used, address, store.port, store, prefix),
                               self.monitor_seconds, self.grace_seconds).carry_out(watch.in_time, self._server.folder)
         finally:
             if here is None or any(code != 0 for code in here.codes):
@@ -206,7 +208,10 @@ class Torchrun(Local):
         missing = sorted({*range(1, self.nodes)} - {node.number for node in there})
         gone = {node.number: node for node in self._head.nodes if node.lost}
         until, came = time.monotonic() + self.join_seconds, list[Node]()
-        while len(came) < len(missing):
+        while len(came) < len(missing) or not self._opened(came):
+            came = [node for node in came if not node.lost]
+            if len(came) == len(missing):
+                continue
             node = self._head.join(until - time.monotonic(), lambda: not self._starts.problem())
             if node is None and (problem := self._starts.problem()):
                 raise TrialError(f"{missing[len(came)]} of {self.nodes} nodes are there: {problem}")
@@ -216,16 +221,29 @@ class Torchrun(Local):
                 raise TrialError(f"{names} did not join within {self.join_seconds:g} s; there: "
                                  f"repro agent --join HOST:{self._head.port}")
             came.append(node)
+            node.send("open", {"preload": self._modules, "device": self._device,
+                               "silence_seconds": self.silence_seconds})
         for number, node in zip(missing, sorted(came, key=lambda item: (item.host, item.pid)) if sort else came,
                                 strict=True):
             node.number = number
-            node.send("open", {"preload": self._modules, "device": self._device,
-                               "silence_seconds": self.silence_seconds})
-        for node in came:
-            answer = node.answer(OPEN_SECONDS)
-            if answer is None or answer.kind == "unable":
-                raise TrialError(f"{node.name}: {answer.content['reason'] if answer else node.lost or 'no answer'}")
         return sorted((*there, *came), key=lambda node: node.number)
+
+    def _opened(self, nodes: Sequence[Node]) -> bool:
+        """Wait until nodes are warm; False: one was lost meanwhile.
+
+        Raises:
+            TrialError: one cannot load its modules.
+        """
+        for node in nodes:
+            if node.ready:
+                continue
+            answer = node.answer(OPEN_SECONDS)
+            if answer is not None and answer.kind == "unable":
+                raise TrialError(f"{node.name}: {answer.content['reason']}")
+            if answer is None:
+                node.leave("no answer")
+            node.ready = answer is not None
+        return all(not node.lost for node in nodes)
 
     def _measure_links(self) -> None:
         """Measure the links of a ring of all nodes.

@@ -10,13 +10,17 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
 from repro.core.errors import UsageError
+from repro.launchers.nodes import channel
 from repro.launchers.nodes import hosts as host_lists
+from repro.launchers.nodes.head import identity
+from repro.launchers.nodes.hosts import key_of
 from repro.launchers.torchrun import Torchrun
 from repro.record.folder.store import Record, read_record
 from tests.commands import environment
@@ -162,6 +166,25 @@ def test_a_killed_agent_is_named_and_another_takes_its_place(nodes: Nodes) -> No
 
 
 @pytest.mark.slow
+def test_an_agent_that_is_lost_while_it_joins_is_waited_for(nodes: Nodes) -> None:
+    run = nodes.run(written(1, 1))
+    lost: list[channel.Channel] = []
+
+    def join() -> bool:
+        with suppress(channel.LinkLost):
+            lost.append(channel.connect("127.0.0.1", nodes.port, key_of(SECRET)))
+        return bool(lost)
+
+    until(join)
+    lost[0].send("hello", {"identity": identity(), "host": "gone", "pid": 1, "description": {}})
+    assert lost[0].receive().kind == "open"
+    lost[0].close()
+    agent = nodes.agent()
+    nodes.end(run)
+    nodes.end(agent)
+    assert [item.status for item in nodes.record().results] == ["missed"]
+
+
 def test_agents_of_a_killed_run_serve_the_one_that_resumes_it(nodes: Nodes) -> None:
     agent = nodes.agent()
     run = nodes.run(written(3, 60))

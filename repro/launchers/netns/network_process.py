@@ -13,7 +13,6 @@ import signal
 import socket
 import threading
 import time
-from datetime import timedelta
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
@@ -239,12 +238,9 @@ class _Service:
         return self._network.traffic(), []
 
     def store(self) -> tuple[int, list[int]]:
-        from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, not marked so
+        from repro.launchers.processes.fixed_nodes import bind_store
 
         self._network.step = "open a store on the control network"
         self._store = None  # first, to free the port and thread of the old store
-        self._store = TCPStore(
-            self._network.spec.control_address, 0, is_master=True, wait_for_workers=False,
-            timeout=timedelta(seconds=60), multi_tenant=False,
-        )
+        self._store = bind_store(self._network.spec.control_address)
         return int(self._store.port), []

@@ -11,6 +11,7 @@ import json
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -50,11 +51,11 @@ class Channel:
 
     @property
     def own_address(self) -> str:
-        return str(self._link.getsockname()[0])
+        return _plain(self._link.getsockname()[0])
 
     @property
     def peer_address(self) -> str:
-        return str(self._link.getpeername()[0])
+        return _plain(self._link.getpeername()[0])
 
     def patience(self, seconds: float) -> None:
         """Set the longest silence of the other side, and the longest time that a message may take to be sent."""
@@ -86,7 +87,10 @@ class Channel:
             raise LinkLost("a message that is not from the other side")
         self._received += 1
         head, _, body = payload.partition(b"\n")
-        kind, content = json.loads(head)
+        try:
+            kind, content = json.loads(head)
+        except ValueError as error:
+            raise LinkLost("a message that cannot be read") from error
         return Message(kind, content, body)
 
     def close(self) -> None:
@@ -99,16 +103,22 @@ class Channel:
         return hmac.digest(self._key, side + number.to_bytes(8, "big") + payload, "sha256")
 
 
+def _plain(address: str) -> str:
+    """Return an IPv4 address as such, also if it came over a socket for both versions."""
+    return address.removeprefix("::ffff:")
+
+
 def accept(link: socket.socket, secret: bytes) -> Channel:
     """Return the channel to a peer that has just connected, after it has proved that it holds the secret.
 
     Raises:
-        LinkLost: it does not hold it, or does not answer.
+        LinkLost: it does not hold it, or has not proved it in `HANDSHAKE_SECONDS`.
     """
+    until = time.monotonic() + HANDSHAKE_SECONDS
     link.settimeout(HANDSHAKE_SECONDS)
     mine = secrets.token_bytes(NONCE)
     _send(link, GREETING + mine)
-    answer = _exactly(link, NONCE + TAG)
+    answer = _exactly(link, NONCE + TAG, until)
     both = mine + answer[:NONCE]
     if not hmac.compare_digest(answer[NONCE:], _proof(secret, b"agent", both)):
         raise LinkLost("it does not hold the secret of this run")
@@ -157,9 +167,16 @@ def _send(link: socket.socket, content: bytes) -> None:
         raise LinkLost(str(error)) from error
 
 
-def _exactly(link: socket.socket, size: int) -> bytes:
+def _exactly(link: socket.socket, size: int, until: float | None = None) -> bytes:
+    """Return the next `size` bytes.
+
+    Args:
+        until: time of the monotonic clock after which nothing is waited for; None: each silence counts by itself.
+    """
     found = bytearray()
     while len(found) < size:
+        if until is not None:
+            link.settimeout(max(1e-3, until - time.monotonic()))
         try:
             part = link.recv(min(size - len(found), 1 << 20))
         except TimeoutError as error:

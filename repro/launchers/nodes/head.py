@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import platform
 import queue
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -23,6 +23,7 @@ from repro.core.errors import UsageError
 from repro.launchers.nodes.channel import Arrivals, Channel, LinkLost, Message, accept
 from repro.launchers.processes.hang import ANSWER_SECONDS, Deadline, Stacks
 from repro.launchers.processes.node_launch import NodeEnd
+from repro.launchers.processes.rank import listen_at
 from repro.launchers.processes.rank_processes import RankProcesses, RankReport
 from repro.seams.launching import LaunchRequest
 
@@ -58,6 +59,8 @@ def _code() -> str:
 
 BEAT_SECONDS = 1.0
 HELLO_SECONDS = 30.0
+MOST_GREETED = 64
+"""Connections at a time that have not yet proved themselves."""
 
 
 @dataclass(slots=True)
@@ -96,6 +99,8 @@ class Node:
     clock: Clock = field(default_factory=Clock)
     inbox: queue.Queue[Message] = field(default_factory=queue.Queue)
     stacks: queue.Queue[dict[int, list[tuple[str, str]]]] = field(default_factory=queue.Queue)
+    ready: bool = False
+    """It has loaded its modules."""
     lost: str = ""
     """Why it is gone; "" while it is there."""
 
@@ -130,6 +135,8 @@ class Node:
                     self.inbox.put(message)
         except LinkLost as error:
             self.leave(str(error))
+        except (KeyError, TypeError, ValueError) as error:
+            self.leave(f"a message that is not understood: {error!r}")
 
     def answer(self, seconds: float) -> Message | None:
         """Wait for the next message; None: the node is lost, or silent for so long."""
@@ -153,14 +160,17 @@ class Head:
             UsageError: the address is in use, or none of this computer.
         """
         self._secret, self._silence = secret, silence_seconds
+        self._identity = identity()  # now: strangers may leave no file to open
         self._joined: queue.Queue[Node] = queue.Queue()
         self._refused: queue.Queue[str] = queue.Queue()
         self.nodes: list[Node] = []
         self._over = threading.Event()
+        self._greeted: deque[socket.socket] = deque()
+        """Connections that have not yet proved themselves, the oldest first."""
         try:
-            self._server = socket.create_server((host, port))
+            self._server = listen_at(host, port)
         except OSError as error:
-            raise UsageError(f"{host}:{port} cannot be listened on: {os.strerror(error.errno or 0)}; set "
+            raise UsageError(f"{host}:{port} cannot be listened on: {error.strerror}; set "
                              "REPRO_LISTEN=HOST:PORT") from error
         self.port = int(self._server.getsockname()[1])
         threading.Thread(target=self._accept, name="repro-head", daemon=True).start()
@@ -201,22 +211,49 @@ class Head:
         while not self._over.is_set():
             try:
                 link, _ = self._server.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._greet, args=(link,), name="repro-greet", daemon=True).start()
+            except OSError:  # no file is left, say: strangers must not end the joining of the others
+                self._drop_oldest()
+                self._over.wait(0.01)
+                continue
+            self._greeted.append(link)
+            if len(self._greeted) > MOST_GREETED:
+                self._drop_oldest()
+            try:
+                threading.Thread(target=self._greet, args=(link,), name="repro-greet", daemon=True).start()
+            except RuntimeError:  # no thread is left
+                self._forget(link)
+                link.close()
+
+    def _drop_oldest(self) -> None:
+        """End the oldest connection that has not proved itself: an honest agent needs milliseconds."""
+        with suppress(IndexError, OSError):
+            self._greeted.popleft().shutdown(socket.SHUT_RDWR)
+
+    def _forget(self, link: socket.socket) -> None:
+        with suppress(ValueError):
+            self._greeted.remove(link)
 
     def _greet(self, link: socket.socket) -> None:
         """Let a peer prove itself; one that cannot is dropped without a word."""
         try:
             channel = accept(link, self._secret)
+            self._forget(link)
             channel.patience(HELLO_SECONDS)
-            hello = channel.receive()
+            hello = channel.receive().content
         except LinkLost:
+            self._forget(link)
             link.close()
             return
-        host = str(hello.content["host"])
-        node = Node(channel, host, int(hello.content["pid"]), hello.content["description"])
-        if problem := difference(hello.content["identity"], identity()):
+        try:
+            host = str(hello["host"])
+            node = Node(channel, host, int(hello["pid"]), dict(hello["description"]))
+            problem = difference(dict(hello["identity"]), self._identity)
+        except (KeyError, TypeError, ValueError) as error:
+            self._refused.put(f"an agent at {channel.peer_address} has the secret and another language: {error!r}; "
+                              "install the same version of repro there")
+            channel.close()
+            return
+        if problem:
             reason = f"{host} cannot take part: {problem}; install the same there"
             node.send("refused", {"reason": reason})
             node.leave(reason)

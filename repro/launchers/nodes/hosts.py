@@ -90,7 +90,8 @@ class Hosts:
         Raises:
             UsageError: the host cannot be found.
         """
-        join = f"{_own_address(host, self.source)}:{port}"
+        own = _own_address(host, self.source)
+        join = f"[{own}]:{port}" if ":" in own else f"{own}:{port}"
         agent = [sys.executable, "-m", "repro", "agent", "--join", join, "--wait", f"{wait_seconds:g}",
                  "--secret-stdin"]
         return [*self.command, host, shlex.join(agent)]
@@ -160,7 +161,7 @@ def listen() -> tuple[str, int]:
     host, _, port = os.environ.get(LISTEN, f":{PORT}").rpartition(":")
     if not port.isdecimal() or int(port) > 65_535:
         raise UsageError(f"{LISTEN}={os.environ[LISTEN]}: must be HOST:PORT or :PORT")
-    return host, int(port)
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def master() -> str | None:

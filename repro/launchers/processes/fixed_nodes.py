@@ -21,16 +21,30 @@ from torch.distributed.elastic.rendezvous import (
     rendezvous_handler_registry,
 )
 
-from repro.launchers.processes.rank import Membership
+from repro.core.errors import TrialError
+from repro.launchers.processes.rank import Membership, listen_at
 
 BACKEND = "repro-fixed-nodes"
 STORE_SECONDS = 60
 
 
 def bind_store(address: str) -> TCPStore:
-    """Bind a store on any free port of this node."""
-    return TCPStore(address, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=STORE_SECONDS),
-                    multi_tenant=False)
+    """Bind a store to any free port of one address of this node (torch itself: of all, and it asks for no secret).
+
+    Args:
+        address: "" for all.
+
+    Raises:
+        TrialError: this node does not have the address.
+    """
+    try:
+        listening = listen_at(address, 0)
+    except OSError as error:
+        raise TrialError(f"{address} cannot be listened on: {error.strerror}; the processes of a trial meet there, so "
+                         "its network interface must be up (`ip address`)") from error
+    port = listening.getsockname()[1]
+    return TCPStore(address, port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=STORE_SECONDS),
+                    multi_tenant=False, master_listen_fd=listening.detach())
 
 
 class FixedNodes(RendezvousHandler):

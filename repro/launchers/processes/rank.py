@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -45,6 +46,20 @@ class Membership:
     """On the node that hosts it, if it was bound before."""
     prefix: str = "agent"
     """Of all keys; a secret of the launch where nodes meet over a network."""
+
+
+def listen_at(host: str, port: int) -> socket.socket:
+    """Return a socket that listens at one address of this computer; at all of them if `host` is "".
+
+    Raises:
+        OSError: the address is in use, or none of this computer.
+    """
+    both = not host and socket.has_dualstack_ipv6()
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if both or ":" in host else socket.AF_INET,
+                                    dualstack_ipv6=both)
+    except OSError as error:  # Python adds the address
+        raise OSError(error.errno, str(error.strerror).partition(" (while")[0]) from error
 
 
 @dataclass(frozen=True, slots=True)

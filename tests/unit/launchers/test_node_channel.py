@@ -5,17 +5,22 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
-from repro.core.errors import UsageError
+from repro.core.errors import TrialError, UsageError
 from repro.launchers.nodes import channel, hosts
 from repro.launchers.nodes.agent import moved
 from repro.launchers.nodes.channel import GREETING, NONCE, TAG, Channel, LinkLost, accept, connect
 from repro.launchers.nodes.head import Clock, Head, difference, identity
+from tests.waiting import LONG_SECONDS
 
 SECRET, OTHER = b"s" * 32, b"t" * 32
 
@@ -187,6 +192,91 @@ def test_strangers_do_not_keep_the_head_busy(stack: contextlib.ExitStack) -> Non
     head.close()
     assert agent.receive().kind == "close"
     agent.close()
+
+
+FEW_FILES = """
+import resource, sys
+from repro.launchers.nodes import channel, head
+channel.HANDSHAKE_SECONDS = 600.0
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+found = head.Head("127.0.0.1", 0, bytes.fromhex(sys.argv[1]), 10.0)
+print(found.port, flush=True)
+node = found.join(60)
+print(node.host if node else "nobody", flush=True)
+found.close()
+"""
+
+
+def test_a_flood_of_silent_connections_ends_no_joining() -> None:
+    """More than the head may have files: the oldest are dropped, and the accept loop goes on."""
+    command = [sys.executable, "-c", FEW_FILES, SECRET.hex()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        with contextlib.ExitStack() as opened:
+            for _ in range(300):
+                opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+            agent = connect("127.0.0.1", port, SECRET, LONG_SECONDS)
+            agent.send("hello", {"identity": identity(), "host": "late", "pid": 1, "description": {}})
+            assert process.stdout.readline() == "late\n"
+            agent.close()
+
+
+def test_a_peer_that_drips_bytes_has_one_time_limit(
+    listening: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "HANDSHAKE_SECONDS", 0.5)
+    ended = threading.Event()
+
+    def drip() -> None:
+        with socket.create_connection(listening.getsockname()) as link, contextlib.suppress(OSError):
+            while not ended.wait(0.2):
+                link.sendall(b"x")
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    with listening.accept()[0] as link, pytest.raises(LinkLost, match="no word in time"):
+        accept(link, SECRET)
+    ended.set()
+    thread.join()
+
+
+@pytest.mark.parametrize("hello", [{}, {"host": "a", "pid": "x", "description": {}, "identity": {}},
+                                   {"host": "a", "pid": 1, "description": 3, "identity": {}}])
+def test_a_hello_of_another_form_is_one_line(hello: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
+    head = Head("127.0.0.1", 0, SECRET, 10.0)
+    agent = connect("127.0.0.1", head.port, SECRET)
+    agent.send("hello", hello)
+    with pytest.raises(UsageError, match=r"an agent at 127\.0\.0\.1 has the secret and another language: .*install"):
+        head.join(20)
+    head.close()
+    agent.close()
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("host", "to"), [("::1", "::1"), ("", "::1"), ("", "127.0.0.1")])
+def test_agents_join_by_either_version_of_the_protocol(host: str, to: str) -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    head = Head(host, 0, SECRET, 10.0)
+    agent = connect(to, head.port, SECRET)
+    agent.send("hello", {"identity": identity(), "host": "a", "pid": 1, "description": {}})
+    node = head.join(20)
+    assert node is not None and (node.channel.own_address, agent.peer_address) == (to, to)
+    head.close()
+    agent.close()
+
+
+def test_a_store_listens_at_the_address_that_it_was_given_alone() -> None:
+    """Also that of a run on one machine: torch's own listens at all addresses and lets anybody read and write."""
+    fixed_nodes = pytest.importorskip("repro.launchers.processes.fixed_nodes")
+    before = {item.laddr for item in psutil.Process().net_connections() if item.status == psutil.CONN_LISTEN}
+    store = fixed_nodes.bind_store("127.0.0.1")
+    opened = [item.laddr for item in psutil.Process().net_connections()
+              if item.status == psutil.CONN_LISTEN and item.laddr not in before]
+    assert [(address.ip, address.port) for address in opened] == [("127.0.0.1", store.port)]
+    with pytest.raises(TrialError, match=r"192\.0\.2\.1 cannot be listened on: Cannot assign requested address"):
+        fixed_nodes.bind_store("192.0.2.1")
 
 
 def test_an_agent_with_other_code_is_refused_by_name() -> None:
