@@ -159,7 +159,7 @@ def _run(folder: RunFolder, trial: Trial, course: Course) -> None:
     write_model(folder.result(trial.trial_id), result)
     folder.append_attempt(Attempt(
         trial_id=trial.trial_id, cell_id=trial.cell_id, repeat=trial.repeat, attempt=1, started_ms=1.6e12,
-        seconds=1.0, status=result.status, reasons=result.reasons,
+        seconds=max(1.0, round((result.run_seconds or 0.0) + 0.6, 3)), status=result.status, reasons=result.reasons,
     ))
 
 

@@ -17,6 +17,8 @@ from repro.record.folder.index import MERGED
 from repro.record.folder.ledger import WASH_OUT, Attempt, Incident, Look, end_of, latest, read_lines, read_wash_outs
 from repro.record.folder.resume import may_run_again
 from repro.record.folder.store import RunFolder
+from repro.record.log.reading import read_lines as log_lines
+from repro.record.result.remarks import joined
 from repro.record.result.results import Result
 from repro.record.result.status import STARTED, WASHED_OUT, meaning
 from repro.suite.model import Trial
@@ -25,6 +27,8 @@ from repro.suite.planning.plan import Plan, washed_out
 LEDGER = "ledger.jsonl"
 ROUNDED_SECONDS = 0.01
 """Largest rounding error of the seconds in the ledger."""
+CLOCK_SECONDS = 2.0
+"""By which the wall clock may have been adjusted without notice."""
 
 
 def check_ledger(
@@ -34,8 +38,10 @@ def check_ledger(
     with suppress(OutputError, OSError, RecursionError):  # `check_looks` reports them
         incidents = read_lines(folder.incidents, Incident)
         resumed = [item.at_ms for item in incidents if item.kind == "resumed"]
-        if not any(item.kind == "clock" for item in incidents):  # a clock that was set orders nothing
+        was_set = any(item.kind == "clock" for item in incidents)
+        if not was_set:  # a clock that was set orders nothing
             found.extend(wrong_wash_outs(plan, attempts, read_wash_outs(folder.ledger), resumed))
+        found.extend(other_times(folder, plan, results, attempts, was_set))
     found.extend(_foreign_sources(folder, attempts))
     found.extend(_contradicted_results(results, attempts))
     found.extend(missing_attempts(attempts))
@@ -54,6 +60,9 @@ def _contradicted_results(results: list[Result], attempts: list[Attempt]) -> Ite
         elif line.status not in (result.status, STARTED):
             yield Problem(LEDGER, f"{result.trial_id} ended as {line.status!r}, but its result says {result.status!r}",
                           "ledger")
+        elif line.status != STARTED and line.reasons != result.reasons:
+            yield Problem(LEDGER, f"{result.trial_id} ended because of {joined(line.reasons)[:80]!r}, but its result "
+                          f"says {joined(result.reasons)[:80]!r}", "ledger")
 
 
 def _unknown_trials(plan: Plan, results: list[Result], attempts: list[Attempt]) -> Iterator[Problem]:
@@ -95,6 +104,31 @@ def early_ends(plan: Plan, attempts: Sequence[Attempt]) -> Iterator[Problem]:
         if limit is not None and item.seconds < limit - ROUNDED_SECONDS:
             yield Problem(LEDGER, f"{item.trial_id[:120]} ended as {item.status!r} after {item.seconds:g} s, but its "
                           f"limit is {limit:g} s", "ledger")
+
+
+def other_times(
+    folder: RunFolder, plan: Plan, results: Sequence[Result], attempts: Sequence[Attempt], clock_was_set: bool
+) -> Iterator[Problem]:
+    """Find starts that were shorter than the run in their log, or whose log began before or after them.
+
+    Left out are resumed starts, whose log has that of an earlier one, and simulated trials, which invent their
+    times. If a clock was set, only durations count.
+    """
+    invented = {cell.cell_id for cell in plan.cells if cell.choices.origin == "simulated"}
+    starts = {(item.trial_id, item.attempt): item for item in attempts}
+    for result in results:
+        start = starts.get((result.trial_id, result.attempt))
+        if start is None or start.known_seconds is None or start.resumed_from or result.cell_id in invented:
+            continue
+        begin = next((item.time_ms for _, item, _ in log_lines(folder.log(result.trial_id, result.attempt)) if item),
+                     start.started_ms)
+        late = (begin - start.started_ms) / 1e3
+        if not clock_was_set and not -CLOCK_SECONDS <= late <= start.seconds + CLOCK_SECONDS:
+            yield Problem(LEDGER, f"{result.trial_id} started {abs(late):.0f} s {'before' if late > 0 else 'after'} "
+                          "its log began", "ledger")
+        if result.run_seconds is not None and start.seconds < result.run_seconds - ROUNDED_SECONDS:
+            yield Problem(LEDGER, f"{result.trial_id} took {start.seconds:g} s from start to end, but the run in its "
+                          f"log took {result.run_seconds:g} s", "ledger")
 
 
 def unlisted_logs(folder: RunFolder, trial: Trial, attempts: Sequence[Attempt]) -> Iterator[Problem]:

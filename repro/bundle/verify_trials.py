@@ -18,7 +18,7 @@ from repro.record.folder import index
 from repro.record.folder.store import RunFolder
 from repro.record.log.event import LogEvent, count_packed
 from repro.record.log.reading import Recorded, log_damage, read_lines
-from repro.record.log.schema import RunStop, TrialStated
+from repro.record.log.schema import ResumedFrom, RunStop, TrialStated
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.seams.launching import LaunchResult, RankCause, RankEnd
@@ -58,6 +58,10 @@ def verified_result(folder: RunFolder, trial: Trial, code: str, found: Verificat
 def _check_figures(folder: RunFolder, trial: Trial, result: Result, code: str, found: Verification) -> None:
     """Derive the result from its log again and compare; check conservation of time and samples."""
     place = f"trials/{trial.trial_id}"
+    if not folder.log(trial.trial_id, result.attempt).exists():
+        found.add(f"{place}/{folder.log(trial.trial_id, result.attempt).name}", "is missing: every start has a log",
+                  "missing")
+        return
     try:
         wrong = differences(trial, result, folder.log(trial.trial_id, result.attempt))
     except OutputError as error:
@@ -180,7 +184,7 @@ def _other_trial(trial: Trial, events: Sequence[Recorded]) -> str:
 def _events(log: Path, failed: bool) -> list[Recorded]:
     """Read the events of complete lines, up to MAX_HELD_BYTES. A damaged line is an error unless the trial failed."""
     found: list[Recorded] = []
-    held = 0
+    held, clocks = 0, _Clocks()
     try:
         if log.is_symlink() or not log.is_file():
             raise OutputError(f"{log}: is missing or not a regular file")
@@ -190,6 +194,8 @@ def _events(log: Path, failed: bool) -> list[Recorded]:
         for number, (line, recorded, problem) in enumerate(read_lines(log), 1):
             if problem and ":::MLLOG" in line and not failed:
                 raise OutputError(f"{log}:{number}: {problem}")
+            if recorded is not None:
+                clocks.take(number, recorded)
             if recorded is None or isinstance(recorded.event, UNREAD):
                 continue
             held += _size(recorded.event, line)
@@ -197,9 +203,39 @@ def _events(log: Path, failed: bool) -> list[Recorded]:
                 raise OutputError(f"{log}:{number}: holds more events than fit into {MAX_HELD_BYTES >> 20} MiB; its "
                                   "result was not derived again")
             found.append(recorded)
+        if line_number := clocks.contradiction():
+            raise OutputError(f"{log}:{line_number}: the wall clock and the monotonic clock of this event, which are "
+                              "written from one reading, are further apart than those of the event before")
     except OSError as error:
         raise OutputError(f"{log}: cannot be read: {error.strerror}") from error
     return found
+
+
+CLOCKS_MS = 0.01
+"""Largest rounding error of the difference of the two times of an event."""
+
+
+class _Clocks:
+    """The difference of the two times of the events of a log, which changes only where another process goes on."""
+
+    def __init__(self) -> None:
+        self._offset: float | None = None
+        self._changed: list[int] = []
+        self._resumed = 0
+
+    def take(self, number: int, recorded: Recorded) -> None:
+        """Take the event of a line."""
+        self._resumed += isinstance(recorded.event, ResumedFrom)
+        if recorded.at_ns is None:
+            return
+        offset = recorded.time_ms - recorded.at_ns / 1e6
+        if self._offset is not None and abs(offset - self._offset) > CLOCKS_MS:
+            self._changed.append(number)
+        self._offset = offset
+
+    def contradiction(self) -> int | None:
+        """Return the line of the first change that no resumption explains; None: there is none."""
+        return self._changed[0] if len(self._changed) > self._resumed else None
 
 
 def _size(event: object, line: str) -> int:

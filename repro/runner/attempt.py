@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 
+from repro.core import door
 from repro.core.errors import OutputError, ReproError, interrupter
 from repro.core.events import EventLog
 from repro.core.files import read_model, write_model
@@ -308,6 +309,10 @@ class TrialStarter:
         log, spent = folder.log(trial.trial_id, start.attempt), spent_seconds(trial, point)
         if point is not None and spent >= trial.choices.timeout_seconds:
             return _out_of_time(point, log, spent)
+        try:
+            door.open_plain(log, "ab").close()  # also a trial that fails before its first event has a log
+        except OSError as error:
+            raise OutputError(f"{log}: cannot be written: {error.strerror}") from error
         system_log = folder.system_log(trial.trial_id, start.attempt)
         with Monitor(log, system_log, self.context.watcher.trial_ticked, self.replays.while_running):
             outcome = self.launchers.launch(

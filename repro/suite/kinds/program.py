@@ -33,6 +33,7 @@ PLACEHOLDER = re.compile(r"\{\{([A-Za-z_][\w.-]*)\}\}|\{([A-Za-z_][\w.-]*)\}")
 RESERVED = ("REPRO_TRIAL", "REPRO_OWNER", "REPRO_WATCH")
 """Variables by which the harness finds a program's processes and hears from it."""
 UNFILLED = {SEED: f"{{{SEED}}}", RUN_DIR: f"{{{RUN_DIR}}}"}
+ALL_PYTHON = ("**/*.py",)
 NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,99}$"
 UNVERIFIED = ("self-reported: the programs state their quality and their training clock themselves; not gated: "
               "their data, its order, their initial weights and their arithmetic were not compared")
@@ -48,7 +49,7 @@ class Program(SuitePart):
                                  "through a shell; {seed}, {processes}, {batch.global}, {run_dir} and parameters in "
                                  "braces are filled in")
     folder: str = Field(".", min_length=1, max_length=1000, description="working folder, relative to the suite's file")
-    files: tuple[str, ...] = Field(("**/*.py",), min_length=1, max_length=100,
+    files: tuple[str, ...] = Field(ALL_PYTHON, min_length=1, max_length=100,
                                    description="patterns of the files below it that are the program")
     commit: str = Field("", pattern=r"^([\w@][\w./~^@-]{0,199})?$", description="commit, tag or branch of the folder's "
                         "git repository to run, in a separate folder; empty: the files as they are")
@@ -164,11 +165,15 @@ class ProgramConfig(TrialConfig):
         return self.model_copy(update={"engine": self.engine.model_copy(update={"sha256": found})})
 
     def carried_code(self) -> tuple[CarriedCode, ...]:
-        sets = {name: self.filled(text, UNFILLED) for name, text in self.engine.environment.items()}
+        engine = self.engine
+        sets = {name: self._as_written(text) for name, text in engine.environment.items()}
         more = f" with {json.dumps(sets, sort_keys=True)}" if sets else ""
-        more += f" seeing {json.dumps(sorted(self.engine.passes))}" if self.engine.passes else ""
-        return (CarriedCode(f"command `{self.work}`{more}", self.engine.sha256,
-                            f"code/{self.engine.sha256[:PLACE_DIGITS]}"),)
+        more += f" seeing {json.dumps(sorted(engine.passes))}" if engine.passes else ""
+        more += f" reading {json.dumps(self._as_written(self.evaluation.logs))}" if self.evaluation.logs else ""
+        more += " under a terminal" if engine.terminal else ""
+        more += f" of the files {json.dumps(engine.files)}" if engine.files != ALL_PYTHON else ""
+        return (CarriedCode(f"command `{shlex.join(map(self._as_written, engine.run))}`{more}", engine.sha256,
+                            f"code/{engine.sha256[:PLACE_DIGITS]}"),)
 
     # ---- filling in
 
@@ -178,11 +183,17 @@ class ProgramConfig(TrialConfig):
         Args:
             given: seed and run_dir.
         """
-        values = {name: plain(value) for name, value in self.parameters.items()}
-        values |= {"processes": str(self.processes), **given}
-        if self.batch is not None:
-            values["batch.global"] = str(self.batch.global_)
+        values = self._values() | given
         return PLACEHOLDER.sub(lambda found: f"{{{found[1]}}}" if found[1] else values[found[2]], text)
+
+    def _as_written(self, text: str) -> str:
+        """Return a template with its values, but with seed, run_dir and doubled braces as the suite has them."""
+        values = self._values()
+        return PLACEHOLDER.sub(lambda found: values.get(found[2], found[0]), text)
+
+    def _values(self) -> dict[str, str]:
+        values = {name: plain(value) for name, value in self.parameters.items()} | {"processes": str(self.processes)}
+        return values if self.batch is None else values | {"batch.global": str(self.batch.global_)}
 
     # ---- as a kind of trial
 

@@ -6,7 +6,9 @@ import json
 import random
 import shutil
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -224,6 +226,38 @@ def test_a_complete_run_without_its_index_is_not_as_it_was(run: Path) -> None:
     assert kinds(run) == {("missing", index.NAME)}
 
 
+def relogged(log: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change every event of a log."""
+    events = [json.loads(line.partition(" ")[2]) for line in log.read_text().splitlines()]
+    for event in events:
+        change(event)
+    log.write_text("".join(f":::MLLOG {json.dumps(event)}\n" for event in events))
+
+
+def test_a_log_whose_durations_were_halved(run: Path) -> None:
+    """With the result and the ledger changed to match: the wall clock of each event tells."""
+    folder, path = RunFolder(run), trial_of(run)
+    trial = next(item for item in read_plan(folder.plan).trials() if item.trial_id == path.name)
+
+    def halve(event: dict[str, Any]) -> None:
+        event["metadata"]["mono_ns"] = 1_000_000_000 + (event["metadata"]["mono_ns"] - 1_000_000_000) // 2
+
+    relogged(path / "result_1.txt", halve)
+    outcome = LaunchResult((RankEnd(0, 0),), 9.0)
+    write_model(path / "result.json", derive(trial, 1, read_log(path / "result_1.txt"), outcome))
+    reseal(run)
+    assert ("result", "result_1.txt") in kinds(run)
+
+
+@pytest.mark.parametrize(("field", "value"), [("seconds", 0.01), ("started_ms", 1.5e12), ("started_ms", 1.7e12), (
+    "reasons", [{"kind": "stated", "text": "2.0 times faster than ddp"}])])
+def test_a_ledger_that_contradicts_a_log(run: Path, field: str, value: Any) -> None:
+    lines = [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
+    (run / "ledger.jsonl").write_text("".join(f"{json.dumps(line | {field: value})}\n" for line in lines))
+    reseal(run)
+    assert kinds(run) == {("ledger", "ledger.jsonl")}
+
+
 # ---- unmodified: failures are marked as such
 
 
@@ -244,7 +278,8 @@ def test_a_failure_is_as_it_was(run: Path, how: str) -> None:
     assert (result.status, stored.status) == ("crashed" if how == "lost" else how, "ok")
     write_model(path / "result.json", result)
     ledger = [json.loads(line) for line in folder.ledger.read_text().splitlines()]
-    said = {"status": result.status, "seconds": trial.choices.timeout_seconds}
+    said = {"status": result.status, "seconds": trial.choices.timeout_seconds,
+            "reasons": json.loads((path / "result.json").read_text())["reasons"]}
     folder.ledger.write_text("".join(f"{json.dumps(line | said if line['trial_id'] == path.name else line)}\n"
                                      for line in ledger))
     reseal(run)

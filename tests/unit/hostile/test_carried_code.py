@@ -7,11 +7,14 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from repro.core import source_code
 from repro.record.folder.index import file_sha256, members, text_of
+from repro.suite.kinds.program import ProgramConfig
+from repro.suite.planning.consent import code_sha256
 from tests.file_classes import imports, write_suite
 from tests.hostile_records import invoke_words
 
@@ -157,3 +160,25 @@ def test_no_name_in_a_plan_leads_to_another_file(kind: str, made: Path, place: P
         code, text = run(*words)
         assert code in (2, 3), text
     assert not (place / "ran").exists() and imports(made) == 0
+
+
+PROGRAM: dict[str, Any] = {
+    "engine": {"kind": "program", "run": ["python", "train.py", "--seed", "{seed}"], "sha256": "a" * 64},
+    "evaluation": {"metric": "loss", "direction": "lower", "reader": "tensorboard", "tag": "loss",
+                   "logs": "{run_dir}/tb"},
+    "stop": {"target": 0.5}}
+
+
+@pytest.mark.parametrize(("part", "change"), [
+    ("evaluation", {"logs": "/etc/passwd"}), ("evaluation", {"logs": "../.."}), ("engine", {"terminal": True}),
+    ("engine", {"files": ["*"]}), ("engine", {"run": ["python", "train.py", "--seed", "{{seed}}"]}),
+    ("engine", {"passes": ["AWS_PROFILE"]}), ("engine", {"environment": {"LD_PRELOAD": "./x.so"}}),
+    ("engine", {"environment": {"A": "{run_dir}"}}), ("engine", {"environment": {"A": "{{run_dir}}"}}),
+], ids=str)
+def test_consent_to_a_program_covers_everything_that_acts(part: str, change: dict[str, Any]) -> None:
+    one = ProgramConfig.model_validate(PROGRAM)
+    other = ProgramConfig.model_validate(PROGRAM | {part: PROGRAM[part] | change})
+    assert code_sha256(one.carried_code()) != code_sha256(other.carried_code())
+    value = next(iter(change.values()))
+    shown = str(value[-1] if isinstance(value, list) else next(iter(value)) if isinstance(value, dict) else value)
+    assert shown in other.carried_code()[0].text() or "terminal" in other.carried_code()[0].text()

@@ -339,7 +339,7 @@ def test_strict_refuses_a_machine_that_is_not_fit(begin: Begin, monkeypatch: pyt
     assert not run.folder.ledger.exists()
     run.options = Options()
     record = run.execute()
-    assert [(item.kind, item.text) for item in record.incidents] == [("machine", "its load is 9 on 2 core(s)")]
+    assert [item.text for item in record.incidents if item.kind == "machine"] == ["its load is 9 on 2 core(s)"]
 
 
 @pytest.mark.parametrize("strict", [False, True])
