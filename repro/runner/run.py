@@ -71,6 +71,7 @@ def unsealed(context: RunContext, damage: Sequence[resume.Damaged]) -> Iterator[
         folder.mend()
         resume.record_set_aside(folder, plan, damage)
         resume.complete_ledger(folder, plan)
+        resume.describe_again(folder, plan)
         for item in damage:
             context.watcher.stage(f"warning: {item.trial_id}: {item.why}; set aside, the trial runs again")
         yield

@@ -246,6 +246,16 @@ def temporary() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_shared_memory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "parent.py").write_text(PARENT)
+    mounted = "mount -t tmpfs -o ro tmpfs /dev/shm && exec"
+    ended = subprocess.run(["unshare", "-m", "sh", "-c", f"{mounted} {sys.executable} parent.py ."], cwd=tmp_path,
+                           env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
+    assert "TrialError: torch elastic could not launch: OSError: [Errno 30] Read-only file system: /dev/shm, where " \
+           "processes share locks, cannot be written" in ended.stderr
+
+
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 def test_nothing_outlives_a_killed_parent(tmp_path: Path, temporary: Path, signum: signal.Signals) -> None:
     script = tmp_path / "parent.py"  # without a __main__ guard: ranks must not run it again
@@ -260,7 +270,7 @@ def test_nothing_outlives_a_killed_parent(tmp_path: Path, temporary: Path, signu
         parent.send_signal(signum)
         assert parent.wait(LONG_SECONDS) == -signum
         assert _gone(family)
-        assert list(temporary.glob("repro-launch-*")) == []
+        assert list(temporary.iterdir()) == []
     finally:
         parent.kill()
         parent.wait()

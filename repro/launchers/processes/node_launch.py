@@ -42,6 +42,7 @@ class NodeEnd:
     """The rank of the whole launch that elastic saw fail first."""
 
 
+SHARED = "/dev/shm"
 InTime = Callable[[RankProcesses, threading.Event], bool]
 """Wait for the end of the launch, which sets the event; False: the ranks are to be killed."""
 
@@ -86,6 +87,7 @@ class NodeLaunch:
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher.api import elastic_launch
 
+        before, tempfile.tempdir = tempfile.tempdir, reports  # torch leaves files there if this process is killed
         try:
             elastic_launch(self._configuration(), run)(self.work, ranks, self.place, reports)
         except ChildFailedError as failed:
@@ -93,8 +95,11 @@ class NodeLaunch:
         except SignalException:
             raise
         except Exception as error:  # torch elastic passes on errors of its store, its agent and the system
-            raise TrialError(f"torch elastic could not launch: {reason(error)}") from error
+            locks = isinstance(error, OSError) and not error.filename and not os.access(SHARED, os.W_OK)
+            raise TrialError(f"torch elastic could not launch: {reason(error)}"
+                             f"{f': {SHARED}, where processes share locks, cannot be written' * locks}") from error
         finally:
+            tempfile.tempdir = before
             ranks.kill()
             ranks.reap(self.grace_seconds)
         return None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from repro.core import door
 from repro.core.errors import OutputError, ReproError, UsageError
-from repro.core.files import read_model
+from repro.core.files import read_model, write_model
 from repro.core.machine import Machine
 from repro.record.environment.differences import Difference
 from repro.record.folder import index as record_index
@@ -288,6 +288,18 @@ def record_set_aside(folder: RunFolder, plan: Plan, found: Sequence[Damaged]) ->
             folder.append_incident(LOST, f"attempt {number}: {entry.reason}; the trial was run again",
                                    trial.trial_id)
             folder.append_attempt(entry)
+
+
+def describe_again(folder: RunFolder, plan: Plan) -> None:
+    """Write the description of every trial that has lost it: the plan has it.
+
+    Raises:
+        OutputError: the folder cannot be written.
+    """
+    for trial in plan.trials():
+        path = folder.trial_file(trial.trial_id)
+        if path.parent.is_dir() and not path.exists():
+            write_model(path, trial)
 
 
 def complete_ledger(folder: RunFolder, plan: Plan) -> None:

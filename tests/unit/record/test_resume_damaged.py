@@ -272,6 +272,15 @@ def test_only_files_of_trials_that_run_again_are_not_refused(half: Scripted) -> 
         f"trials/{name}/result_2.txt was added since the run ended"]
 
 
+def test_a_lost_description_is_written_again(half: Scripted) -> None:
+    (name,) = results(half.folder)
+    half.folder.trial_file(name).unlink()
+    with pytest.raises(UsageError, match=r"trial\.json is missing"):
+        resume.require_unmodified(half.folder, half.plan, force=False)
+    go_on(half)
+    assert verify(half.folder.root).problems == []
+
+
 def test_a_failed_trial_whose_result_was_set_aside_by_a_killed_start(begin: Begin) -> None:
     run = begin("", "crash")
     name = next(item.trial_id for item in run.execute().results if item.status == "crashed")
