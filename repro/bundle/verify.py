@@ -34,6 +34,7 @@ from repro.core.source_code import PLACE_DIGITS, stored_source
 from repro.record.environment.differences import Nodes
 from repro.record.environment.environment import Environment
 from repro.record.folder import index as record_index
+from repro.record.folder import registration
 from repro.record.folder.ledger import Attempt, Incident, end_of, read_attempts, read_lines
 from repro.record.folder.store import TUNING, Gate, RunFolder, lists_trials, read_record
 from repro.record.folder.stored_code import classes_from_files
@@ -43,14 +44,38 @@ from repro.suite.planning.plan import Plan
 from repro.suite.recorded import reading
 
 
-def verify(path: Path) -> Verification:
+def verify(path: Path, signer: Path | None = None, register: Path | None = None) -> Verification:
     """Check the run folder or bundle at `path`.
+
+    Args:
+        signer: the public key of whoever is to have signed the bundle, or the plan before its first trial.
+        register: the file in which the plan is to have been registered then, as others have kept it.
 
     Raises:
         OutputError: there is neither, or the bundle cannot be unpacked safely.
+        UsageError: `signer` is no public key.
     """
     with open_record(path) as root:
-        return verify_opened(root, path)
+        found = verify_opened(root, path)
+        if signer is not None:
+            _check_signatures(root, path, signer, found)
+        if register is not None and not registration.is_listed(root, register):
+            found.add(registration.NAME, f"is not in {register}", "signature")
+        return found
+
+
+def _check_signatures(root: Path, path: Path, signer: Path, found: Verification) -> None:
+    """Check what of a record is signed; something has to be."""
+    own, below = path.with_name(path.name + registration.SUFFIX), root / (registration.NAME + registration.SUFFIX)
+    signed = [*([(path, own, registration.BUNDLES)] if path.is_file() and own.is_file() else []),
+              *([(root / registration.NAME, below, registration.PLANS)] if below.is_file() else [])]
+    for what, signature, purpose in signed:
+        if problem := registration.check_signature(what, signature, signer, purpose):
+            found.add(signature.name, problem, "signature")
+        else:
+            found.count(f"signatures by that key of the {purpose.partition('@')[0]}")
+    if not signed:
+        found.add(path.name, "neither the bundle nor its plan is signed", "signature")
 
 
 def verify_opened(root: Path, path: Path) -> Verification:
@@ -112,8 +137,21 @@ def _check_record(folder: RunFolder, found: Verification) -> Plan | None:
         check_machine(plan, environment, found)
     if lists_trials(plan):  # check_plan has reported it otherwise; which trials are planned is unknown
         with reading(plan.plugins):
+            _check_registration(folder, plan, attempts, found)
             _check_trials(folder, plan, attempts, code, found)
     return plan
+
+
+def _check_registration(
+    folder: RunFolder, plan: Plan, attempts: list[Attempt] | None, found: Verification
+) -> None:
+    try:
+        problem = registration.contradiction(folder.root, plan, [item.started_ms for item in attempts or ()])
+    except OutputError as error:
+        found.add(registration.NAME, without_place(registration.NAME, folder.root, error), "schema")
+        return
+    if problem:
+        found.add(registration.NAME, problem, "plan")
 
 
 def _check_trials(

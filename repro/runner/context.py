@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from repro.compare.figures import Comparison
@@ -40,6 +41,8 @@ class Options:
     """Measure energy with CodeCarbon in a separate process."""
     budget_seconds: float | None = None
     """End a sequential run when this time is spent; None: when it is settled."""
+    register: Path | None = None
+    """The key that signs the plan before the first trial, or the file in which it is registered."""
 
 
 @dataclass(frozen=True, slots=True)

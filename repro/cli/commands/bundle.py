@@ -17,8 +17,10 @@ from repro.cli.terminal import say
               "[default: SUITE-DIGEST.zip]")
 @click.option("--license", "licence", default="not stated", metavar="TEXT", help="Licence of the bundle (an address or "
               "an SPDX name).")
+@click.option("--sign", "key", type=PlaceParam(exists=True, dir_okay=False, path_type=Path), metavar="KEY",
+              help="Sign the bundle with an SSH key; the signature is a file beside it, with .sig after its name.")
 @json_option
-def bundle(run: Path, out: Path | None, licence: str, as_json: bool) -> None:
+def bundle(run: Path, out: Path | None, licence: str, key: Path | None, as_json: bool) -> None:
     """Pack RUN into one file for others.
 
     The bundle holds a hash of every file and RO-Crate metadata, but no credentials and no paths of this machine.
@@ -27,8 +29,11 @@ def bundle(run: Path, out: Path | None, licence: str, as_json: bool) -> None:
     Example: repro bundle runs/quickstart-20260101-120000 -o quickstart.zip
     """
     from repro.bundle.contents import make_bundle
+    from repro.record.folder.registration import BUNDLES, sign
 
     made = make_bundle(run, out, licence)
+    if key is not None:
+        sign(made.path, key, BUNDLES)
     if as_json:
         echo_json(made.as_json())
         return
@@ -40,8 +45,12 @@ def bundle(run: Path, out: Path | None, licence: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("source", metavar="BUNDLE|RUN", type=PlaceParam(path_type=Path))
+@click.option("--signer", type=PlaceParam(exists=True, dir_okay=False, path_type=Path), metavar="KEY.pub", help="Also "
+              "check that the owner of this public SSH key signed the bundle, or its plan before the first trial.")
+@click.option("--registered", type=PlaceParam(exists=True, dir_okay=False, path_type=Path), metavar="FILE", help="Also "
+              "check that this file, as others have kept it, registers its plan.")
 @json_option
-def verify(source: Path, as_json: bool) -> None:
+def verify(source: Path, signer: Path | None, registered: Path | None, as_json: bool) -> None:
     """Check that a record is unmodified.
 
     A record is sound if it is complete and unmodified.
@@ -54,7 +63,7 @@ def verify(source: Path, as_json: bool) -> None:
     """
     from repro.bundle.verify import verify as verify_record
 
-    found = verify_record(source)
+    found = verify_record(source, signer, registered)
     answer(as_json, found.as_json(), found.text)
     sys.exit(found.exit_code)
 

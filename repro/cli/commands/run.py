@@ -44,6 +44,9 @@ from repro.core.errors import visible
               "cores, little disk or shared memory), and stop if its clock is set.")
 @click.option("--energy", is_flag=True, help="Measure energy with CodeCarbon (pip install 'repro-harness[energy]'); "
               "if the machine has no counters, the energy is modelled and labelled so.")
+@click.option("--register", type=PlaceParam(dir_okay=False, path_type=Path), metavar="KEY|FILE", help="Sign the plan "
+              "before the first trial with an SSH key, or write it into a file that others see: a trial left out later "
+              "is missed.")
 @click.option("--out", type=PlaceParam(path_type=Path), help="Run folder to create.  [default: runs/SUITE-DATE-TIME]")
 @click.option("--mlflow/--no-mlflow", "track", default=True, help="Replay the run to MLflow (MLFLOW_TRACKING_URI, "
               "or a local SQLite store).")
@@ -53,7 +56,8 @@ from repro.core.errors import visible
 def run(
     suite: str | None, scheduler: tuple[str, ...], overrides: tuple[str, ...], launcher: str | None,
     resume: Path | None, again: bool, force: bool, budget: float | None, strict: bool, energy: bool,
-    out: Path | None, track: bool, allowed: tuple[str, ...], code: str | None, as_json: bool, **design: Any
+    register: Path | None, out: Path | None, track: bool, allowed: tuple[str, ...], code: str | None, as_json: bool,
+    **design: Any,
 ) -> None:
     """Run SUITE, or resume an interrupted run.
 
@@ -73,13 +77,15 @@ def run(
     from repro.runner.context import Options
 
     overrides = (*overrides, *([f"launcher={launcher}"] if launcher else []))
-    options = Options(force, again, strict, energy, budget)
+    options = Options(force, again, strict, energy, budget, register)
     if resume is not None:
         if scheduler:
             raise click.UsageError("--resume RUN submits nothing; leave out what follows --")
         if {suite, out, design["seeds"], design["master_seed"]} != {None} or overrides:
             raise click.UsageError("--resume RUN takes its suite, seeds and folder from RUN; leave out SUITE, -o, "
                                    "--seeds, --master-seed and --out")
+        if register is not None:
+            raise click.UsageError("--register: a plan is registered before its first trial; leave it out")
         if design["until_settled"] or design["anytime"]:
             raise click.UsageError("--resume RUN keeps the design of RUN; leave out --until-settled and --anytime")
         ended = resume_suite(resume, track, options, allowed, code)
@@ -94,7 +100,7 @@ def run(
         if source.suite.master_seed is not None:
             refuse_same_data(phases.tuning if phases else plan, Path("runs"), stated)
         flags = [flag for flag, given in (("--no-mlflow", not track), ("--strict", strict), ("--energy", energy))
-                 if given]
+                 if given] + (["--register", str(register.resolve())] if register else [])
         if job := submitted(plan, scheduler, sys.argv[1:], out, flags):
             say(job)
             return

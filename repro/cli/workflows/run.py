@@ -29,6 +29,7 @@ from repro.core.machine import detect
 from repro.launchers.slurm import Slurm, in_job, submit
 from repro.record.folder import limits
 from repro.record.folder.index import seal, unseal
+from repro.record.folder.registration import register
 from repro.record.folder.resume import plan_differences, reopen
 from repro.record.folder.store import TUNING, Record, RunFolder, read_record
 from repro.record.folder.stored_code import allow_code_of, classes_from_files
@@ -166,7 +167,8 @@ def _tune(root: Path, plan: Plan, options: Options, track: bool, new: bool = Tru
         ReproError: it could not be run.
     """
     told = messages(root, plan, "completed tuning trials are kept", "the settings are being chosen")
-    with _opened(RunFolder(root).tuning, plan, replace(options, budget_seconds=None), told, new) as (run, session):
+    own = replace(options, budget_seconds=None, register=None)
+    with _opened(RunFolder(root).tuning, plan, own, told, new) as (run, session):
         run.watcher.stage(f"phase 1 of 2: {planned_tuning(plan)}")
         run.tracking = tracker = Tracker(run.folder.root) if track else None
         ended = session.execute(run)
@@ -197,6 +199,8 @@ def _opened(
         if new:
             for text in (*limits.warnings(plan), *over_time_limits(plan)):
                 watcher.stage(f"warning: {text}")
+            if options.register is not None:
+                watcher.stage(register(folder, plan, machine, options.register))
         else:
             session.accept(plan, plan_differences(plan, machine), options.force)
         yield Run(plan, folder, machine, watcher, options), session
