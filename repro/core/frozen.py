@@ -72,7 +72,11 @@ class Formatted(Frozen):
 
 def canonical(model: BaseModel, exclude: set[str] | None = None) -> str:
     """Return the one JSON text of a model: every field but those of `exclude`, keys sorted, no spaces."""
-    data = model.model_dump(mode="json", by_alias=True, exclude=exclude)
+    return canonical_text(model.model_dump(mode="json", by_alias=True, exclude=exclude))
+
+
+def canonical_text(data: Mapping[str, Any]) -> str:
+    """Return the same of the fields."""
     return json.dumps(data, sort_keys=True, separators=(",", ":"))
 
 
