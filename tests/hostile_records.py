@@ -48,7 +48,19 @@ VERBS: dict[str, tuple[str, ...]] = {
     "plan": ("plan", "SUITE", "--pilot", "RUN"),
     "calibrate": ("calibrate", "SUITE", "--from", "RUN"),
     "import": ("import", "mlperf", "RUN", "--out", "OUT/import"),
+    "import dawnbench": ("import", "dawnbench", "RUN", "--out", "OUT/import"),
+    "import speedrun": ("import", "speedrun", "RUN", "--out", "OUT/import"),
+    "board": ("board", "RUN", "--out", "OUT/board"),
+    "scores": ("scores", "RUN"),
+    "predict": ("predict", "RUN", "--out", "OUT/predict"),
+    "advise": ("advise", "SUITE", "--pilot", "RUN"),
+    "show": ("show", "RUN/suite.yaml"),
 }
+OTHERWISE = {"bench comm": "writes only", "data prepare": "reads data, tests/unit/workloads",
+             "gate": "reads a suite only", "track": "a run starts it for its own folder",
+             "volume create-tasks": "reads volumes, tests/unit/volumes",
+             "volume run read": "the same", "volume run write": "the same"}
+"""Commands with a path that is no record."""
 TRIAL_FILES = ("trial.json", "result.json", "result_1.txt", "rank0.log", "system_1.txt", "lost_1.json", ".x.tmp",
                "checkpoints")
 RUN_FILES = ("plan.json", "suite.yaml", "environment.json", "launchers.json", "ledger.jsonl", "incidents.jsonl",
@@ -170,7 +182,8 @@ def invoke(place: Place, verb: str, record: str = "run") -> tuple[int, str]:
     shutil.rmtree(place.root / "out", ignore_errors=True)
     (place.root / "out").mkdir()
     words = {"RUN": place.root / record, "GOOD": place.root / "good", "SUITE": place.root / "suite.yaml"}
-    arguments = [str(words.get(item, item)).replace("OUT/", f"{place.root}/out/") for item in VERBS[verb]]
+    arguments = [str(words.get(item, item)).replace("OUT/", f"{place.root}/out/").replace("RUN/", f"{words['RUN']}/")
+                 for item in VERBS[verb]]
     store = {"MLFLOW_TRACKING_URI": f"sqlite:///{_store(place)}"} if verb == "report to mlflow" else {}
     return invoke_words(*arguments, **store)[:2]
 

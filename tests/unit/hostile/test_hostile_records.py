@@ -6,14 +6,18 @@ import os
 import shutil
 import stat
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
+from repro.cli.main import cli
+from repro.cli.options import PlaceParam, SuiteParam
 from repro.core import door
 from tests.hostile_records import (
+    OTHERWISE,
     RUN_FILES,
     VERBS,
     Place,
@@ -51,6 +55,25 @@ def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     return Place(root)
 
 
+def leaves(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from leaves(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", command
+
+
+def test_every_command_that_takes_a_path_is_tried() -> None:
+    """A new command is tried with hostile records, or `OTHERWISE` says why not."""
+    taking = {name for name, command in leaves(cli)
+              if any(isinstance(item.type, PlaceParam | SuiteParam) for item in command.params)}
+    tried = {name for name in taking for words in VERBS.values() if " ".join(words).startswith(f"{name} ")}
+    assert taking - tried == OTHERWISE.keys()
+
+
 def try_all(made: Path, place: Place, verb: str, attacks: dict[str, Callable[[Place], None]], codes: set[int]) -> None:
     """Try every attack on a fresh copy of the run."""
     for name, attack in attacks.items():
@@ -73,8 +96,9 @@ def test_no_link_is_followed(made: Path, place: Place, verb: str) -> None:
 
 
 def refusals(verb: str) -> set[int]:
-    """An import takes the files that it may open and names the others."""
-    return {0, 2, 3} if verb == "import" else {2, 3}
+    """An import takes the files that it may open and names the others, as a board does with records; `show` reads the
+    suite alone."""
+    return {0, 2, 3} if verb.startswith(("import", "board", "show")) else {2, 3}
 
 
 def whole(at: Place) -> None:
