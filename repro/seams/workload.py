@@ -164,6 +164,9 @@ class Workload(Plugin):
     """True for generated data: every figure from them is labelled synthetic."""
     reads_samples: ClassVar[bool] = False
     """True: `build` gives a `SampleReader`, so a trial may have input workers."""
+    repeatable: ClassVar[bool] = True
+    """Loss and gradient follow from weights, buffers, batch and random numbers alone. False: model or loss keep other
+    state (a counter, a teacher, a running mean in Python), and the steps after a trial are left out."""
     test_views: ClassVar[int | None] = None
     """Times that an evaluation shows each test sample: 1 means once, unchanged; None: not stated."""
     eval_batch_size: ClassVar[int] = 512

@@ -127,10 +127,14 @@ class OwnModel:
         self.job, self.functions = job, functions
         self.workload = trial.training.workload.get(Workload)
         self.model = self.workload.build(Streams(trial.master_seed, trial.repeat), job.device).model
-        self.numerics = Numerics(job.precision, job.device)
+        self.numerics = Numerics(job.precision, job.device, job.model.channels_last)
         self.numerics.prepare(self.model)
         self.numerics.cast_parameters(self.model)
         self.model.to(job.device)
+        if job.model.channels_last:  # which elements random layers drop depends on it
+            import torch
+
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's overloads
 
     def load(self, weights: Mapping[str, np.ndarray], buffers: Mapping[str, np.ndarray]) -> None:
         """Copy weights, rounded to the type of the model's, and buffers into the model."""

@@ -45,6 +45,25 @@ class _Kept:
     dealt: Sequence[Batch]
     inputs: list[Any] = field(default_factory=list)
     targets: list[Any] = field(default_factory=list)
+    versions: list[tuple[torch.Tensor, int]] = field(default_factory=list)
+    """Of the tensors that were dealt or seen, and how often each was changed until then."""
+
+    def keep(self, seen: list[Any], call: Any) -> None:
+        """Keep what a call saw."""
+        seen.append(call)
+        self.note_versions(call)
+
+    def forget_seen(self) -> None:
+        self.versions = self.versions[:sum(1 for _ in tensors_in(self.dealt))]
+        self.inputs, self.targets = [], []
+
+    def note_versions(self, call: Any) -> None:
+        self.versions += [(tensor, tensor._version) for tensor in tensors_in(call)]
+
+    @property
+    def was_changed(self) -> bool:
+        """A model or a loss changed tensors in place after they were kept, so nothing can be compared."""
+        return any(tensor._version != version for tensor, version in self.versions)
 
 
 class TrainingLedger:
@@ -91,8 +110,9 @@ class TrainingLedger:
         """Number of the last step of this block."""
         self._kept: _Kept | None = None
         self._waiting: list[_Kept] = []
-        self.newest: list[tuple[int, Sequence[Batch]]] = []
-        """The last two compared steps, from 0, and what they were dealt."""
+        self.newest: list[_Kept] = []
+        """The last two compared steps."""
+        self._state: list[torch.Tensor] | None = None
         self._held: str | None = None
         self._undrawn = self._generator_state()
         """Before the first step."""
@@ -133,6 +153,8 @@ class TrainingLedger:
         # The first step of a block follows an evaluation, and the last one is behind the value that is found next.
         kept = step == last or last != self._last or self.is_drawn(step)
         self._kept = _Kept(step, batches) if kept else None
+        if self._kept is not None:
+            self._kept.note_versions(batches)
         self._last, self._inside = last, True
 
     def end(self) -> None:
@@ -159,14 +181,41 @@ class TrainingLedger:
     def compare(self) -> None:
         """Compare what the kept steps of the last block were fed with what they were dealt; off the clock."""
         for kept in self._waiting:
+            if kept.was_changed:
+                continue
             inputs, targets = zip(*kept.dealt, strict=True)
             if kept.inputs and not _same(kept.inputs, inputs):
                 self._note("inputs", 0, 0, kept.step)
             if kept.targets and not _same(kept.targets, targets):
                 self._note("targets", 0, 0, kept.step)
-        self.newest = [*self.newest, *((kept.step, kept.dealt) for kept in self._waiting)][-2:]
+        self.newest = [*self.newest, *self._waiting][-2:]
+        for kept in self._waiting:
+            kept.forget_seen()
         self._totals["compared"] += len(self._waiting)
         self._waiting = []
+
+    def read_again(self, read: Callable[[int, Any], Batch], shares: Callable[[int], tuple[int, Sequence[Any]]]) -> None:
+        """Compare the batches of the last compared steps with those that the workload gives; after the trial.
+
+        Args:
+            read: returns the batch of an epoch and its samples, by the function that no engine has seen.
+            shares: returns the epoch and this rank's micro-batches of a step, from 0.
+        """
+        for kept in self.newest:
+            epoch, micro_batches = shares(kept.step)
+            if not kept.was_changed and not _same([read(epoch, indices) for indices in micro_batches], kept.dealt):
+                self._note("dealt", 0, 0, kept.step)
+
+    def hold_state(self) -> None:
+        """Copy what the optimizer keeps, before an evaluation and after it: it is to be the same."""
+        state = getattr(self.optimizer, "state", {}) if self._started else {}
+        found = [_bytes(tensor).clone() for tensor in tensors_in([*state.values()])]
+        if self._state is None:
+            self._state = found
+            return
+        if len(found) != len(self._state) or not all(map(_equal, found, self._state)):
+            self._note("state", 0, 0)
+        self._state = None
 
     def attach(self) -> None:
         """Hook into the model, its loss and all optimizers of this process."""
@@ -253,7 +302,7 @@ class TrainingLedger:
             first = None
         else:
             first = args[0] if args and hasattr(args[0], "untyped_storage") else next(tensors_in((args, kwargs)), None)
-            count = 0 if first is None or not first.ndim else len(first)
+            count = self._count(number, first)
             if not self._inside:
                 self._note("outside", count, 0)
                 return
@@ -263,9 +312,17 @@ class TrainingLedger:
         if self._autocast_enabled(self._device) != self._autocast:
             self._note("autocast", not self._autocast, self._autocast)
         if self._kept is not None:
-            self._kept.inputs.append((args, kwargs))
+            self._kept.keep(self._kept.inputs, (args, kwargs))
         elif first is not None and self._passed[0]:
             self._look(0, number, first)
+
+    def _count(self, number: int, first: Any) -> int:
+        """Return the number of samples in a call whose first tensor is given. That of some models has no row a sample
+        (a mask, the edges of a graph): as many as were dealt if it is the dealt one, or has its shape."""
+        dealt = next(tensors_in(self._batches[number][0]), None) if number < len(self._batches) else None
+        if dealt is not None and first is not None and first.shape == dealt.shape:
+            return self._micro
+        return 0 if first is None or not first.ndim else len(first)
 
     def _on_loss(self, outputs: Any, targets: Any) -> torch.Tensor:
         loss = self._loss(outputs, targets)
@@ -276,7 +333,7 @@ class TrainingLedger:
         same = number < len(batches) and targets is batches[number][1]
         self._lost += self._micro if same else len(targets)
         if self._kept is not None:
-            self._kept.targets.append(targets)
+            self._kept.keep(self._kept.targets, targets)
             loss.register_hook(self._on_backward)  # type: ignore[no-untyped-call]
         elif not same and self._passed[1]:
             self._look(1, number, targets if hasattr(targets, "untyped_storage") else next(tensors_in(targets), None))
@@ -379,6 +436,22 @@ def _same(seen: Collection[Any], dealt: Collection[Any]) -> bool:
     return [len(call) for call in ours] == [len(call) for call in theirs] and all(
         one is other or (one.shape == other.shape and torch.equal(one, other.to(one)))
         for call, mate in zip(ours, theirs, strict=True) for one, other in zip(call, mate, strict=True))
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what this rank holds of a tensor, as bytes: NaN is unequal to itself."""
+    import torch
+
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    dense = local.detach().to_dense() if local.is_sparse else local.detach()
+    found: torch.Tensor = dense.reshape(-1).contiguous().view(torch.uint8)
+    return found
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    import torch
+
+    return torch.equal(one, other)
 
 
 def _joined(calls: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:

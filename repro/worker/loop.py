@@ -129,15 +129,19 @@ class Loop:
 
     def evaluate(self) -> float:
         """Evaluate; at a drawn evaluation keep the weights, which counts as logging."""
-        drawn = self.capture.is_drawn(self.evaluator.evaluations + 1)
+        drawn, ledger = self.capture.is_drawn(self.evaluator.evaluations + 1), self.steps.ledger
         if drawn:
             with self.uncounted():
                 self.capture.before()
+                if ledger is not None:
+                    ledger.hold_state()
         with self.watch.phase("eval"):
             value = self.evaluator.evaluate(self.steps.samples, self.steps.losses)
         if drawn and self.evaluator.last is not None:
             with self.uncounted():
                 self.capture.after(self.evaluator.last)
+                if ledger is not None:
+                    ledger.hold_state()
         return value
 
     @contextmanager

@@ -397,5 +397,6 @@ def switch(value: bool) -> str:
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
-    """Return a float32 copy on the host."""
-    return tensor.detach().to("cpu", torch.float32, copy=True).numpy()
+    """Return a float32 copy on the host, dense."""
+    found = tensor.detach().to_dense() if tensor.is_sparse else tensor.detach()
+    return found.to("cpu", torch.float32, copy=True).numpy()

@@ -238,6 +238,8 @@ LEDGER_WORDS = {
     "autocast": "autocast was {found:g}, not {wanted:g} (1: on), first in step {step}",
     "updates": "the optimizer stepped {found:g} times and not {wanted:g}, as usual, first in step {step}",
     "data": "training data were read before the clock started",
+    "dealt": "it was dealt other samples than the workload gives, or changed ones, first in step {step}",
+    "state": "an evaluation changed what the optimizer keeps, first after step {step}",
     "moved": "the weights changed between step {step} and the next one",
     "ranks": "its weights differ from those of another rank that holds the same parts, first after step {step}",
     "masks": "it drew the same random numbers as another rank, first in step {step}: dropout masks are not its own",
@@ -276,17 +278,18 @@ class OtherStep(Worded):
     def _cause(self) -> str:
         """Return what a factor looks like."""
         if self.what == "loss":
-            return "it is of other samples, or computed in another type"
+            return f"it is of other samples, or computed in another type{STATEFUL}"
         if self.like:
             return {"late": "it is that of the step before", "last": "it is that of the last micro-batch alone"}.get(
                 self.like, f"it is that of {self.like} alone")
         if abs(self.apart - abs(self.ratio - 1)) > EXPLAINED * self.apart:
-            return NO_FACTOR if self.what == "gradient" else UPDATE_CAUSE
+            return f"{NO_FACTOR}{STATEFUL}" if self.what == "gradient" else UPDATE_CAUSE
         if self.what == "update" and abs(self.ratio) >= NOTHING:
             return f"{self.ratio:.4g} times it: another rate, decay or limit of clipping"
         return factor_cause(self.ratio, self.processes, self.accumulation)
 
 
+STATEFUL = ", or the model keeps state beside weights and buffers (then its workload is not `repeatable`)"
 NO_FACTOR = "no factor explains it: rounded, noisy, or of other samples"
 UPDATE_CAUSE = "what the optimizer keeps is lost or rounded, or it is another rule"
 

@@ -68,6 +68,10 @@ def report_final(
     if context.parts is not None:
         log.write(FactsGathered(value=gather_facts(context, weights, capture, last, steps.input.evaluation_again)))
     if steps.ledger is not None:
+        functions, job = context.started.functions, context.job
+        if functions is not None and functions.fed is None:  # a stream gives every batch once
+            steps.ledger.read_again(functions.train_batch, lambda step: order.micro_batches(
+                step, job.rank, job.world, job.accumulation))
         ranks = session.gather(steps.ledger.facts().model_dump())
         log.write(LedgerKept(value=[RankLedger.model_validate(rank) for rank in ranks]))
     if steps.audit is None:

@@ -22,7 +22,7 @@ from repro.core.random_streams import Streams
 from repro.record.log.facts import Apart, ScoreAgain, StepAgain, StepsAgain
 from repro.record.log.schema import StepsRepeated
 from repro.seams.training import Batch, Engine, Optimizer, Preconditioner, TrainingParts
-from repro.seams.workload import call_model
+from repro.seams.workload import Workload, call_model, map_tensors
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.kinds.training_options import GateOptions
 from repro.worker.evaluation import OwnModel, share_batches
@@ -32,6 +32,10 @@ from repro.worker.steps import TimedSteps
 if TYPE_CHECKING:
     import torch
 
+RATES = (1.0, 1.0, 0.1)
+"""Of the full rate, in turn: what depends on the rate, such as a limit of clipping, shows."""
+SPIKE = 4
+"""In every fourth step samples have the targets of their neighbours: what a large loss changes shows."""
 MOST_STEPS = 12
 """More than ten, so that what happens in every tenth step is among them."""
 SHARE = 20
@@ -48,13 +52,15 @@ SCALE = 2.0**12
 def report_steps_after(context: TrialContext, steps: TimedSteps) -> None:
     """Train the steps after the trial and log them; all ranks take part, and the session is of no use afterwards."""
     if steps.ledger is not None and steps.ledger.newest and has_a_gradient(context.choices):
-        context.log.write(StepsRepeated(value=steps_after(context, steps.ledger.newest, steps.step)))
+        dealt = [(kept.step, kept.dealt) for kept in steps.ledger.newest]
+        context.log.write(StepsRepeated(value=steps_after(context, dealt, steps.step)))
 
 
 def has_a_gradient(choices: TrainingConfig) -> bool:
-    """Return whether a trial's gradient can be repeated: PowerSGD sends another one on purpose, and compiled code draws
-    other random numbers."""
-    return choices.compression != "powersgd" and not choices.compile
+    """Return whether a trial's gradient can be repeated: PowerSGD sends another one on purpose, compiled code draws
+    other random numbers, and a workload may keep state that no engine states."""
+    return (choices.compression != "powersgd" and not choices.compile
+            and choices.workload.get(Workload).repeatable)
 
 
 def steps_after(context: TrialContext, dealt: Sequence[tuple[int, Sequence[Batch]]], trained: int) -> StepsAgain:
@@ -78,22 +84,37 @@ def steps_after(context: TrialContext, dealt: Sequence[tuple[int, Sequence[Batch
     updates = _has_an_update(choices) and session.forget_optimizer()
     count = max(1, min(MOST_STEPS, trained // SHARE)) if updates else 1
     # In turn, the last one of the trial second: a gradient that comes a step late is nearly right on the same batches.
-    steps = [_step(context, own, number + 1, dealt[number % len(dealt)][1], updates) for number in range(count)]
-    scores = _scores(context, own, functions) if updates else ()
+    steps = list[StepAgain]()
+    for number in range(count):
+        if (step := _step(context, own, number + 1, _batches(number, dealt), updates)) is None:
+            break
+        steps.append(step)
+    scores = _scores(context, own, functions) if updates and len(steps) == count else ()
     if problems := [text for text in session.gather(own.problem) if text]:
         return StepsAgain(dealt=numbers, problem=problems[0])
     return StepsAgain(dealt=numbers, updates=updates, steps=tuple(steps), scores=scores)
 
 
-def _step(context: TrialContext, own: _Own, number: int, batches: Sequence[Batch], updates: bool) -> StepAgain:
-    """Train one step and return how it differs; every rank gathers as often as the others, also if one has failed."""
+def _batches(number: int, dealt: Sequence[tuple[int, Sequence[Batch]]]) -> Sequence[Batch]:
+    batches = dealt[number % len(dealt)][1]
+    if number % SPIKE != SPIKE - 1:
+        return batches
+    return [(inputs, targets.roll(1, 0) if hasattr(targets, "roll") else targets) for inputs, targets in batches]
+
+
+def _step(context: TrialContext, own: _Own, number: int, batches: Sequence[Batch], updates: bool) -> StepAgain | None:
+    """Train one step and return how it differs; None: its loss is not finite, and further steps say nothing. Every rank
+    gathers as often as the others, also if one has failed."""
     session, first = context.session, context.job.rank == 0
     seed = Streams(context.trial.master_seed, context.trial.repeat).seed("steps-after", number, context.job.rank)
     weights, buffers = session.weights(), session.buffers()
+    copied = map_tensors(batches, lambda tensor: tensor.clone())  # a model may change its inputs in place
     _seed(seed)
     loss, gradients = float(session.backward(batches)), session.gradients()
-    own_loss, own_gradients = own.gradients(weights, buffers, batches, seed)
+    own_loss, own_gradients = own.gradients(weights, buffers, copied, seed)
     losses, worst, before = session.gather([loss, own_loss]), _Worst("gradient"), own.newest
+    if not np.isfinite(losses).all():
+        return None
     own.newest = {}
     for name, theirs in gradients.items():
         shares = session.gather(own_gradients.pop(name, None))
@@ -109,11 +130,12 @@ def _step(context: TrialContext, own: _Own, number: int, batches: Sequence[Batch
         worst.add(name, theirs, whole, likes=likes)
     found = [_of_loss(losses), *worst.found()]
     if updates:
-        session.update(context.choices.rate)
+        rate = context.choices.rate * RATES[(number - 1) % len(RATES)]
+        session.update(rate)
         after = session.weights()
         # The loss scale may have overflowed, which leaves the update out.
         if first and _finite(gradients):
-            found += own.compare_update(weights, gradients, after)
+            found += own.compare_update(weights, gradients, after, rate)
     return StepAgain(number=number, apart=tuple(found if worst.found() else ()))
 
 
@@ -155,7 +177,7 @@ class _Own:
     """The model and the optimizer of the harness."""
 
     def __init__(self, context: TrialContext, functions: TrainingParts) -> None:
-        self.job, self.clip, self.rate = context.job, context.choices.gradient_clip, context.choices.rate
+        self.job, self.clip = context.job, context.choices.gradient_clip
         self.problem = ""
         """The first failure, after which nothing is repeated."""
         self.model: OwnModel | None = None
@@ -207,13 +229,16 @@ class _Own:
 
     def _taken(self, weights: Collection[str], scale: float) -> dict[str, np.ndarray]:
         """Return the gradients so far, copied."""
+        from repro.engines.plain.session import as_array
+
         assert self.model is not None
         return {name: np.zeros(tuple(parameter.shape), np.float32) if parameter.grad is None
-                else parameter.grad.detach().float().cpu().numpy() / np.float32(scale)
+                else as_array(parameter.grad) / np.float32(scale)
                 for name, parameter in self.model.model.named_parameters() if name in weights}
 
     def compare_update(
-        self, weights: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray]
+        self, weights: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray],
+        rate: float,
     ) -> list[Apart]:
         """Return the tensor whose update differs most from that of the requested rule for the same gradient."""
         import torch
@@ -233,7 +258,7 @@ class _Own:
             if self.clip is not None:
                 torch.nn.utils.clip_grad_norm_(self.stepped.values(), self.clip)
             for group in self.rule.param_groups:
-                group["lr"] = self.rate
+                group["lr"] = rate
             self.rule.step()
             for name, parameter in self.stepped.items():
                 if name in self.unused:
@@ -295,21 +320,21 @@ def _norm(array: np.ndarray) -> float:
 
 
 def _scores(context: TrialContext, own: _Own, functions: TrainingParts) -> tuple[ScoreAgain, ...]:
-    """Return two evaluations at least of the weights that the steps left: an engine that leaves every second one out
-    shows it."""
+    """Return two evaluations of the weights that the steps left: an engine that leaves every second one out shows it.
+    """
     session, job = context.session, context.job
     samples = min(context.workload.eval_samples, (context.choices.gate or GateOptions()).eval_samples)
     with session.evaluated():
         weights = session.weights()
-    found, metrics = [], [*functions.scores]
-    for metric in metrics if len(metrics) > 1 else metrics * 2:
+    found, metric = [], context.choices.stop.metric
+    for _ in range(2):
         theirs, mine = session.evaluate(share_batches(functions, job, samples), metric), (0.0, 0)
         with own.noting():
             if own.model is not None:
                 own.model.load(weights, session.buffers())  # rank 0's, which an evaluation shares
                 mine = own.model.score(share_batches(functions, job, samples), metric)
         sums = session.total([float(theirs[0]), float(theirs[1]), float(mine[0]), float(mine[1])])
-        if sums[3]:  # the harness's own number divides both, so a lost sample shows
+        if sums[3] and np.isfinite(sums).all():  # the harness's own number divides both, so a lost sample shows
             found.append(ScoreAgain(metric=metric, samples=int(sums[3]), reported=sums[0] / sums[3],
                                     own=sums[2] / sums[3]))
     return tuple(found)
