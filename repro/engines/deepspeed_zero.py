@@ -96,6 +96,10 @@ class DeepSpeedZero(Engine):
             return "DeepSpeed quantizes by CUDA kernels (its QuantizerBuilder), which a CPU has not; use hpz alone"
         return None
 
+    @property
+    def rounds_what_it_sends(self) -> bool:
+        return self.quantized != "none"
+
     def ungated(self, processes: int, optimizer: Optimizer) -> str:
         return f"{self.quantized} are rounded to 8 or 4 bits on the way" if self.quantized != "none" else ""
 

@@ -393,6 +393,11 @@ class Engine(Plugin):
         """
         return ""
 
+    @property
+    def rounds_what_it_sends(self) -> bool:
+        """Weights or gradients travel in fewer bits than they are held in, beyond the declared compression."""
+        return False
+
     def remark(self, layers: Sequence[LayerShape] | None, samples: int, processes: int, comm: Comm) -> str:
         """Return what a plan tells about these options; "": nothing.
 

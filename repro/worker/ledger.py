@@ -403,10 +403,10 @@ class _Early:
     def __init__(self, right: Callable[..., Any], ledger: TrainingLedger) -> None:
         self.right, self.ledger = right, ledger
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **named: Any) -> Any:
         if not self.ledger.may_read:
             self.ledger._note("data", 0, 0)
-        return self.right(*args)
+        return self.right(*args, **named)
 
 
 def _resting(model: torch.nn.Module, *, training: bool = True) -> int:
@@ -434,7 +434,7 @@ def _same(seen: Collection[Any], dealt: Collection[Any]) -> bool:
     if len(ours) != len(theirs):
         ours, theirs = _joined(ours), _joined(theirs)
     return [len(call) for call in ours] == [len(call) for call in theirs] and all(
-        one is other or (one.shape == other.shape and torch.equal(one, other.to(one)))
+        one is other or (one.shape == other.shape and torch.equal(*map(torch.nan_to_num, (one, other.to(one)))))
         for call, mate in zip(ours, theirs, strict=True) for one, other in zip(call, mate, strict=True))
 
 

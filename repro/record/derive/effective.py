@@ -172,8 +172,9 @@ def find_other_steps(choices: TrainingConfig, again: StepsAgain | None) -> Seque
     if again is None:
         return []
     precision = choices.precision.get(Precision)
-    narrow = precision.weights != "float32" or precision.tf32 or choices.compression != "none" or (
-        precision.autocast and choices.device != "cpu")
+    narrow = (precision.weights != "float32" or precision.tf32 or choices.compression != "none"
+              or precision.autocast == "float16" or (precision.autocast and choices.device != "cpu")
+              or choices.engine.get(Engine).rounds_what_it_sends)
     rounding = max(STEP_TOLERANCE, choices.optimizer.get(Optimizer).rounding)
     for step in again.steps:
         for item in step.apart:

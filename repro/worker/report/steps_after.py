@@ -103,17 +103,21 @@ def _batches(number: int, dealt: Sequence[tuple[int, Sequence[Batch]]]) -> Seque
 
 
 def _step(context: TrialContext, own: _Own, number: int, batches: Sequence[Batch], updates: bool) -> StepAgain | None:
-    """Train one step and return how it differs; None: its loss is not finite, and further steps say nothing. Every rank
+    """Train one step and return how it differs; None: a rank could not repeat it, or its loss is not finite. Every rank
     gathers as often as the others, also if one has failed."""
     session, first = context.session, context.job.rank == 0
     seed = Streams(context.trial.master_seed, context.trial.repeat).seed("steps-after", number, context.job.rank)
     weights, buffers = session.weights(), session.buffers()
+    if own.shares_buffers:  # before its forward pass
+        buffers = session.gather(buffers)[0]
     copied = map_tensors(batches, lambda tensor: tensor.clone())  # a model may change its inputs in place
     _seed(seed)
     loss, gradients = float(session.backward(batches)), session.gradients()
     own_loss, own_gradients = own.gradients(weights, buffers, copied, seed)
-    losses, worst, before = session.gather([loss, own_loss]), _Worst("gradient"), own.newest
-    if not np.isfinite(losses).all():
+    told = session.gather((loss, own_loss, own.problem))
+    losses, before = [pair[:2] for pair in told], own.newest
+    worst = _Worst("gradient", context.job.precision.loss_scaling is not None)
+    if any(problem for _, _, problem in told) or not np.isfinite([pair[1] for pair in losses]).all():
         return None
     own.newest = {}
     for name, theirs in gradients.items():
@@ -128,7 +132,8 @@ def _step(context: TrialContext, own: _Own, number: int, batches: Sequence[Batch
         if name in before:
             likes["late"] = before[name]
         worst.add(name, theirs, whole, likes=likes)
-    found = [_of_loss(losses), *worst.found()]
+    gradient = worst.found()
+    found = [_of_loss(losses), *gradient]
     if updates:
         rate = context.choices.rate * RATES[(number - 1) % len(RATES)]
         session.update(rate)
@@ -136,7 +141,7 @@ def _step(context: TrialContext, own: _Own, number: int, batches: Sequence[Batch
         # The loss scale may have overflowed, which leaves the update out.
         if first and _finite(gradients):
             found += own.compare_update(weights, gradients, after, rate)
-    return StepAgain(number=number, apart=tuple(found if worst.found() else ()))
+    return StepAgain(number=number, apart=tuple(found if gradient else ()))
 
 
 COPIES = 10
@@ -148,8 +153,12 @@ LIKE = 0.1
 
 def _fits(context: TrialContext, weights: Mapping[str, np.ndarray]) -> bool:
     """Return whether the copies of all ranks need at most a quarter of the memory that is free."""
-    size = sum(array.nbytes for array in weights.values())
-    return COPIES * context.job.world * size <= psutil.virtual_memory().available / 4
+    size, fits = sum(array.nbytes for array in weights.values()), True
+    if context.job.device.startswith("cuda"):
+        import torch
+
+        fits = COPIES * size <= torch.cuda.mem_get_info()[0] / 4
+    return fits and COPIES * context.job.world * size <= psutil.virtual_memory().available / 4
 
 
 def _finite(arrays: Mapping[str, np.ndarray]) -> bool:
@@ -178,6 +187,7 @@ class _Own:
 
     def __init__(self, context: TrialContext, functions: TrainingParts) -> None:
         self.job, self.clip = context.job, context.choices.gradient_clip
+        self.shares_buffers = context.session.effective().get("broadcast_buffers") == "on"
         self.problem = ""
         """The first failure, after which nothing is repeated."""
         self.model: OwnModel | None = None
@@ -271,15 +281,21 @@ class _Own:
 
 def _of_loss(losses: Sequence[Sequence[float]]) -> Apart:
     theirs, ours = (float(np.mean([pair[place] for pair in losses])) for place in (0, 1))
+    if not np.isfinite(theirs):
+        return Apart(what="loss", apart=UNLIKE, ratio=0.0)
     return Apart(what="loss", apart=_short(abs(theirs - ours) / (abs(ours) or 1.0)),
                  ratio=_short(theirs / ours) if ours else 1.0)
+
+
+UNLIKE = 1e30
+"""Difference of a number that is not finite, which JSON does not have."""
 
 
 class _Worst:
     """The tensor that differs most, as a share of its own norm."""
 
-    def __init__(self, what: Literal["gradient", "update"]) -> None:
-        self.what = what
+    def __init__(self, what: Literal["gradient", "update"], may_overflow: bool = False) -> None:
+        self.what, self.may_overflow = what, may_overflow
         self.rows: list[tuple[str, float, float, float]] = []
         """Name, norm of the difference, own norm, product of both tensors."""
         self.squares: Counter[str] = Counter()
@@ -300,8 +316,13 @@ class _Worst:
                           float(np.sum(theirs.astype(np.float64) * ours))))
 
     def found(self) -> list[Apart]:
-        """Return the tensor; nothing if there is none, or a tensor is not finite."""
-        if not self.rows or not np.isfinite([row[1:] for row in self.rows]).all():
+        """Return the tensor; nothing if there is none, or one of the harness's own, or of a scaled loss, is not finite.
+        """
+        own = np.isfinite([row[2] for row in self.rows]).all()
+        infinite = [row[0] for row in self.rows if not np.isfinite(row[1])]
+        if infinite and own and not self.may_overflow:
+            return [Apart(what=self.what, name=infinite[0], apart=UNLIKE, ratio=0.0)]
+        if not self.rows or infinite or not own:
             return []
         least = FLOOR * float(np.linalg.norm([norm for _, _, norm, _ in self.rows])) + 1e-300
         name, apart, norm, along = max(self.rows, key=lambda row: (row[1] / (row[2] + least), row[0]))

@@ -284,6 +284,7 @@ def judged(apart: float, ratio: float = 1.0, what: Any = "gradient", **changes: 
         precision=SimpleNamespace(get=lambda _: changes.get("precision", Fp32())), device=changes.get("device", "cpu"),
         compression=changes.get("compression", "none"), processes=4, batch=SimpleNamespace(accumulation=2),
         optimizer=SimpleNamespace(get=lambda _: Sgd(lr=0.1)),
+        engine=SimpleNamespace(get=lambda _: SimpleNamespace(rounds_what_it_sends=changes.get("rounds", False))),
         workload=SimpleNamespace(get=lambda _: SimpleNamespace(ranges={"top1": (0.0, 1.0)})))
     name = "" if what == "loss" else "0.weight"
     steps = [StepAgain(number=number, apart=(Apart(what=what, name=name, apart=size, ratio=ratio),))
@@ -294,9 +295,11 @@ def judged(apart: float, ratio: float = 1.0, what: Any = "gradient", **changes: 
 
 def test_rounding_is_no_other_step_and_nothing_is_judged_without_one() -> None:
     choices: Any = SimpleNamespace(precision=SimpleNamespace(get=lambda _: Fp32()), compression="none", device="cpu",
-                                   optimizer=SimpleNamespace(get=lambda _: Sgd(lr=0.1)))
+                                   optimizer=SimpleNamespace(get=lambda _: Sgd(lr=0.1)),
+                                   engine=SimpleNamespace(get=lambda _: SimpleNamespace(rounds_what_it_sends=False)))
     assert judged(6e-8) == judged(0.004, compression="bf16") == judged(6e-8, precision=Bf16Autocast()) == []
     assert judged(0.002, precision=Bf16Autocast(), device="cuda") == [], "another kernel of the device"
+    assert judged(0.002, rounds=True) == [], "ZeRO++ sends 8 or 4 bits"
     assert judged(0.002, what="update", compression="bf16") != [], "an update is made in float32"
     assert find_other_steps(choices, None) == find_other_steps(choices, StepsAgain(problem="x")) == []
 
@@ -324,8 +327,8 @@ def test_another_step_is_named_with_its_tensor_and_its_likely_cause(
     what: str, apart: float, ratio: float, cause: str
 ) -> None:
     told, = judged(apart, ratio, what)
-    assert told.startswith(f"in step 2 after the trial the {what} of '0.weight' differs by {apart:.2g} of its norm from "
-                           f"the harness's own (limit 0.0001): {cause}")
+    assert told.startswith(f"in step 2 after the trial the {what} of '0.weight' differs by {apart:.2g} of its norm "
+                           f"from the harness's own (limit 0.0001): {cause}")
 
 
 def test_a_loss_and_a_score_have_their_words() -> None:
