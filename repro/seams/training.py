@@ -425,7 +425,8 @@ class Engine(Plugin):
         """
 
     def clock(self, job: Job, streams: Streams) -> Callable[[], int] | None:
-        """Return a monotonic clock in nanoseconds that replaces the machine's; None: the machine's."""
+        """Return a monotonic clock in nanoseconds that replaces the machine's; None: the machine's, as for every engine
+        that trains a model (`needs_parts`)."""
         return None
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from repro.core.errors import TrialError
 from repro.core.events import EventLog
 from repro.core.machine import torch_build
 from repro.core.random_streams import Streams
@@ -52,6 +53,9 @@ def build(trial: Trial, place: RankPlace, log_path: Path, payload: Mapping[str, 
     job = make_job(trial.training, place, payload.get("cache"))
     engine = trial.training.engine.get(Engine)
     virtual = engine.clock(job, Streams(trial.master_seed, trial.repeat))
+    if virtual is not None and engine.needs_parts:
+        raise TrialError(f"engine {trial.training.engine.kind} replaces the machine's clock although it trains a "
+                         "model: its times would not be measured; only an engine without a model may have its own")
     writer, resumed = from_payload(payload, log_path.parent, trial.trial_id, place.rank, place.world)
     if place.rank and not engine.needs_parts:
         writer = None  # rank 0 writes for all: no barrier keeps the other ranks in step with it

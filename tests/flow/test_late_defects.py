@@ -39,11 +39,15 @@ LATE = {
                            "it is not trained",
     "reduction-ends": "after the trial the gradient of",
     "gradients-thinned": "after the trial the gradient of",
-    "gradients-rounded": "rounded, noisy, or of other samples",
+    "gradients-rounded": "after the trial the gradient of",
     "uncleared": "after the trial the gradient of",
-    "labels-smoothed": "after the trial the gradient of",
+    "labels-smoothed": "after the trial the ",
     "summed-over-ranks": "it is summed over the ranks and not averaged",
     "bucket-left-out": "after the trial the gradient of",
+    "momentum-gone-after-evaluations": "an evaluation changed what the optimizer keeps",
+    "limit-follows-rate": "another rate, decay or limit of clipping",
+    "spikes-dropped": "after the trial the update of",
+    "sample-doubled": "it was dealt other samples than the workload gives, or changed ones",
 }
 ZERO = [f"{{kind: deepspeed, stage: {stage}}}" for stage in range(4)]
 KINDS = {"ddp": "kind: planted", "zero1": "kind: planted-zero, stage: 1", "zero3": "kind: planted-zero, stage: 3",
@@ -57,6 +61,7 @@ def ran(folder: Path, engines: list[str], epochs: int = 3, target: str = "0.99",
         head="master_seed: 20151102\n", seeds=1, **{
             "engine": None, "workload": "{kind: digits, norm: group}", "batch": "{global: 32, accumulation: 2}",
             "optimizer": "{kind: sgd, lr: 0.05, momentum: 0.9}", "evaluate_every": 640, "processes": 2,
+            "gradient_clip": 2.0,
             "stop": f"{{metric: top1, target: {target}, max_epochs: {epochs}}}", "schedule": "{kind: cosine}",
             "timeout_seconds": 120, "gate": "{skip: the trial itself is tested}"} | trial))
     path = os.pathsep.join([str(ROOT), str(PLUGINS)])

@@ -191,3 +191,85 @@ def input_changes_weights_late(parts: TrainingParts, job: Job) -> Job:
 
     parts.train_batch = train_batch
     return job
+
+
+def emptied(optimizer: Any) -> None:
+    """Set what an optimizer keeps to zero."""
+    for state in optimizer.state.values():
+        for value in state.values():
+            if isinstance(value, torch.Tensor):
+                (value.to_local() if hasattr(value, "to_local") else value).zero_()
+
+
+@defect("state")
+def momentum_gone_after_evaluations(plant: Plant) -> None:
+    """Every evaluation clears the momentum."""
+    evaluate = plant.session.evaluate
+
+    def changed(*given: Any) -> Any:
+        found = evaluate(*given)
+        with torch.no_grad():
+            emptied(plant.session.optimizer)
+        return found
+
+    plant.session.evaluate = changed
+
+
+@defect("update")
+def limit_follows_rate(plant: Plant) -> None:
+    """After 70 steps the limit of clipping falls with the square of the rate."""
+    session, limit = plant.session, plant.job.gradient_clip
+    wrapper = getattr(getattr(session, "engine", None), "optimizer", None)
+    update, clip, factor = session.update, getattr(session, "clip", None), [1.0]
+
+    def changed(rate: float) -> None:
+        factor[0] = max((rate / plant.first_rate)**2, 1e-3) if later(plant) and plant.first_rate else 1.0
+        if wrapper is not None:
+            wrapper.clip_grad = limit * factor[0]
+        update(rate)
+        if wrapper is not None:
+            wrapper.clip_grad = limit
+
+    session.update = changed
+    if wrapper is None:
+        session.clip = lambda given: clip(given * factor[0])
+
+
+@defect("update")
+def spikes_dropped(plant: Plant) -> None:
+    """After 70 steps those whose loss is a fifth above the running mean change no weight."""
+    session, mean, spike = plant.session, [0.0], [False]
+    backward, step = session.backward, session.optimizer.step
+
+    def told(batches: Any) -> Any:
+        loss = backward(batches)
+        value = session.total([float(loss)])[0] / plant.job.world
+        spike[0] = later(plant) and bool(mean[0]) and value > 1.2 * mean[0]
+        mean[0] = 0.9 * mean[0] + 0.1 * value if mean[0] else value
+        return loss
+
+    def stepped(*given: Any, **named: Any) -> Any:
+        for group in session.optimizer.param_groups if spike[0] else ():
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    (parameter.grad.to_local() if hasattr(parameter.grad, "to_local") else parameter.grad).zero_()
+        return step(*given, **named)
+
+    session.backward, session.optimizer.step = told, stepped
+
+
+@defect("dealt", before=True)
+def sample_doubled(parts: TrainingParts, job: Job) -> Job:
+    """After 140 micro-batches every one has its second sample twice and its first one not."""
+    read, calls = parts.train_batch, [0]
+
+    def train_batch(epoch: int, indices: np.ndarray) -> Batch:
+        inputs, targets = read(epoch, indices)
+        calls[0] += 1
+        if calls[0] > 2 * LATER:
+            inputs, targets = inputs.clone(), targets.clone()
+            inputs[0], targets[0] = inputs[1], targets[1]
+        return inputs, targets
+
+    parts.train_batch = train_batch
+    return job

@@ -29,7 +29,7 @@ from repro.record.log.schema import (
 )
 from repro.worker.evaluation import Evaluated
 from repro.worker.input.data_audit import DataAudit, add_tallies, draws_sha256
-from repro.worker.input.data_order import DataOrder
+from repro.worker.input.data_order import DataOrder, SampleOrder
 from repro.worker.report.expected_traffic import expected_traffic
 from repro.worker.report.final_checks import Capture, gather_facts
 from repro.worker.report.model_report import describe_model
@@ -69,7 +69,7 @@ def report_final(
         log.write(FactsGathered(value=gather_facts(context, weights, capture, last, steps.input.evaluation_again)))
     if steps.ledger is not None:
         functions, job = context.started.functions, context.job
-        if functions is not None and functions.fed is None:  # a stream gives every batch once
+        if functions is not None and isinstance(order, SampleOrder):  # a stream gives every batch once
             steps.ledger.read_again(functions.train_batch, lambda step: order.micro_batches(
                 step, job.rank, job.world, job.accumulation))
         ranks = session.gather(steps.ledger.facts().model_dump())
