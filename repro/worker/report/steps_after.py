@@ -348,7 +348,7 @@ def _scores(context: TrialContext, own: _Own, functions: TrainingParts) -> tuple
     with session.evaluated():
         weights = session.weights()
     found, metric = [], context.choices.stop.metric
-    for _ in range(2):
+    for _ in range(2 if metric else 0):  # a trial of a fixed number of steps evaluates nothing
         theirs, mine = session.evaluate(share_batches(functions, job, samples), metric), (0.0, 0)
         with own.noting():
             if own.model is not None:
