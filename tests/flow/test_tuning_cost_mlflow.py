@@ -31,8 +31,9 @@ def test_every_parent_has_the_cost_of_its_tuning(local: Site, tmp_path: Path) ->
     found = figures(local)
     assert sorted(found) == [f"{number}: {cell.label}" for number, cell in enumerate(record.plan.cells, 1)]
     for values in found.values():
-        assert values == {"tuning/settings": 5, "tuning/trials": 5, "tuning/abandoned": 0, "tuning/wall_seconds": 5,
-                          "tuning/processor_seconds": 10}
+        wall, processor = values.pop("tuning/wall_seconds"), values.pop("tuning/processor_seconds")
+        assert values == {"tuning/settings": 5, "tuning/trials": 5, "tuning/abandoned": 0}
+        assert wall >= 5 and processor == pytest.approx(2 * wall)
 
 
 def test_a_finished_record_is_sent_with_its_tuning(
