@@ -45,7 +45,7 @@ LATE = {
     "summed-over-ranks": "it is summed over the ranks and not averaged",
     "bucket-left-out": "after the trial the gradient of",
     "momentum-gone-after-evaluations": "an evaluation changed what the optimizer keeps",
-    "limit-follows-rate": "another rate, decay or limit of clipping",
+    "limit-follows-rate": "after the trial the update of",
     "spikes-dropped": "after the trial the update of",
     "sample-doubled": "it was dealt other samples than the workload gives, or changed ones",
 }
