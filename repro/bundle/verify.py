@@ -48,8 +48,8 @@ def verify(path: Path, signer: Path | None = None, register: Path | None = None)
     """Check the run folder or bundle at `path`.
 
     Args:
-        signer: the public key of whoever is to have signed the bundle, or the plan before its first trial.
-        register: the file in which the plan is to have been registered then, as others have kept it.
+        signer: a public SSH key; its owner must have signed the bundle, or the plan before the first trial.
+        register: a file that others kept; the plan must have been registered in it before the first trial.
 
     Raises:
         OutputError: there is neither, or the bundle cannot be unpacked safely.
@@ -145,8 +145,13 @@ def _check_record(folder: RunFolder, found: Verification) -> Plan | None:
 def _check_registration(
     folder: RunFolder, plan: Plan, attempts: list[Attempt] | None, found: Verification
 ) -> None:
+    """Check that a registration, if there is one, names the trials of the plan and was made before they began."""
+    if not (folder.root / registration.NAME).exists():
+        return
     try:
-        problem = registration.contradiction(folder.root, plan, [item.started_ms for item in attempts or ()])
+        was_set = any(item.kind == "clock" for item in read_lines(folder.incidents, Incident))
+        started = [] if was_set else [item.started_ms for item in attempts or ()]
+        problem = registration.contradiction(folder.root, plan, started)
     except OutputError as error:
         found.add(registration.NAME, without_place(registration.NAME, folder.root, error), "schema")
         return

@@ -63,7 +63,7 @@ class Verification:
 
     @property
     def unmodified(self) -> bool:
-        """What is there was not modified."""
+        """No file of the record was modified; trials may be missing."""
         return not self.problems
 
     @property

@@ -14,7 +14,17 @@ from repro.compare.design.sequential import TakenLook, looks_taken, stages
 from repro.core.errors import OutputError
 from repro.record.folder.execution import Execution
 from repro.record.folder.index import MERGED
-from repro.record.folder.ledger import WASH_OUT, Attempt, Incident, Look, end_of, latest, read_lines, read_wash_outs
+from repro.record.folder.ledger import (
+    ADJUSTED_MS,
+    WASH_OUT,
+    Attempt,
+    Incident,
+    Look,
+    end_of,
+    latest,
+    read_lines,
+    read_wash_outs,
+)
 from repro.record.folder.resume import may_run_again
 from repro.record.folder.store import RunFolder
 from repro.record.log.reading import read_lines as log_lines
@@ -27,8 +37,6 @@ from repro.suite.planning.plan import Plan, washed_out
 LEDGER = "ledger.jsonl"
 ROUNDED_SECONDS = 0.01
 """Largest rounding error of the seconds in the ledger."""
-CLOCK_SECONDS = 2.0
-"""By which the wall clock may have been adjusted without notice."""
 
 
 def check_ledger(
@@ -122,9 +130,10 @@ def other_times(
             continue
         begin = next((item.time_ms for _, item, _ in log_lines(folder.log(result.trial_id, result.attempt)) if item),
                      start.started_ms)
-        late = (begin - start.started_ms) / 1e3
-        if not clock_was_set and not -CLOCK_SECONDS <= late <= start.seconds + CLOCK_SECONDS:
-            yield Problem(LEDGER, f"{result.trial_id} started {abs(late):.0f} s {'before' if late > 0 else 'after'} "
+        late_ms = begin - start.started_ms
+        if not clock_was_set and not -ADJUSTED_MS <= late_ms <= 1e3 * start.seconds + ADJUSTED_MS:
+            order = "before" if late_ms > 0 else "after"
+            yield Problem(LEDGER, f"{result.trial_id} started {abs(late_ms) / 1e3:.0f} s {order} "
                           "its log began", "ledger")
         if result.run_seconds is not None and start.seconds < result.run_seconds - ROUNDED_SECONDS:
             yield Problem(LEDGER, f"{result.trial_id} took {start.seconds:g} s from start to end, but the run in its "

@@ -234,7 +234,7 @@ class Session(ABC):
         """Run two steps on synthetic data and restore weights, optimizer, scaler, buffers and random states."""
 
     def forget_optimizer(self) -> bool:
-        """Let the optimizer begin anew, as after `warm_up`; False: it cannot. Called after the trial."""
+        """Reset the optimizer's state to that after `warm_up`; return False if it cannot. Called after the trial."""
         return False
 
     @abstractmethod

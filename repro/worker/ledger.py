@@ -207,13 +207,15 @@ class TrainingLedger:
                 self._note("dealt", 0, 0, kept.step)
 
     def hold_state(self) -> None:
-        """Copy what the optimizer keeps, before an evaluation and after it: it is to be the same."""
+        """Copy the optimizer's state, before an evaluation and after it: both copies must be equal."""
+        import torch
+
         state = getattr(self.optimizer, "state", {}) if self._started else {}
         found = [_bytes(tensor).clone() for tensor in tensors_in([*state.values()])]
         if self._state is None:
             self._state = found
             return
-        if len(found) != len(self._state) or not all(map(_equal, found, self._state)):
+        if len(found) != len(self._state) or not all(map(torch.equal, found, self._state)):
             self._note("state", 0, 0)
         self._state = None
 
@@ -446,12 +448,6 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     dense = local.detach().to_dense() if local.is_sparse else local.detach()
     found: torch.Tensor = dense.reshape(-1).contiguous().view(torch.uint8)
     return found
-
-
-def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    import torch
-
-    return torch.equal(one, other)
 
 
 def _joined(calls: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:

@@ -76,7 +76,7 @@ def test_a_plan_that_was_changed_or_registered_late_is_seen(place: Path) -> None
 
 
 def test_a_trial_that_was_left_out_of_a_registered_plan_is_missed(place: Path) -> None:
-    """Also after the plan itself was made anew without it: the registration names its trials."""
+    """The registration names the trials, so a second plan without one of them contradicts it."""
     (place / "suite.yaml").write_text(SUITE.replace("seeds: 2", "seeds: 3"))
     (place / "registry").write_text("earlier\n")
     ended = command(place, "run", "suite.yaml", "--no-mlflow", "--out", "all", "--register", "registry")

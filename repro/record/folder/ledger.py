@@ -26,6 +26,8 @@ MAX_LINES = 400_000
 """Largest number of lines of a ledger: two for every start."""
 
 
+ADJUSTED_MS: Final = 2000.0
+"""Milliseconds by which a wall clock may be adjusted without an incident."""
 WASH_OUT: Final = 0
 """Number of an unmeasured start; measured ones count from 1."""
 

@@ -19,6 +19,7 @@ from repro.core.errors import UsageError
 from repro.core.files import LATEST_MS, read_bounded, read_model, write_model
 from repro.core.frozen import Frozen
 from repro.core.machine import Machine
+from repro.record.folder.ledger import ADJUSTED_MS
 from repro.record.folder.store import RunFolder
 from repro.suite.planning.plan import Plan
 
@@ -26,12 +27,10 @@ NAME, SUFFIX = "registration.json", ".sig"
 PLANS, BUNDLES = "plan@repro-harness", "bundle@repro-harness"
 """What a signature is for, so that one for a plan is none for a bundle."""
 MAX_KEY_BYTES = 1 << 16
-ADJUSTED_MS = 2000.0
-"""By which the wall clock may have been adjusted without notice."""
 
 
 class Registration(Frozen):
-    """What was planned, before anything ran."""
+    """The trials of a plan, stated before the first of them ran."""
 
     suite: str
     digest: str
@@ -80,17 +79,14 @@ def _of(plan: Plan, machine: str, at_ms: float) -> Registration:
 
 
 def contradiction(root: Path, plan: Plan, started_ms: Sequence[float]) -> str:
-    """Return how the registration of a record contradicts its plan or its ledger; "" if it does not, or if there is
-    none.
+    """Return how the registration of a record contradicts its plan or its ledger; "" if it does not.
 
     Args:
-        started_ms: when its trials began.
+        started_ms: when its trials began; empty if a clock was set, which then orders nothing.
 
     Raises:
         OutputError: it cannot be read.
     """
-    if not (root / NAME).exists():
-        return ""
     found = read_model(root / NAME, Registration)
     if found != _of(plan, found.machine, found.at_ms):
         return "registers another plan"

@@ -28,8 +28,8 @@ class Capture:
     """Draws one evaluation of every doubling (1, 2-3, 4-7, ...) and keeps the weights of the last drawn one, and of the
     one that reached the target first.
 
-    No engine is told which are drawn; one that has the seed could compute it. The number of evaluations need not be
-    known, and few of them cost the copy. A copy is a rank's own: nothing is sent while the clock runs.
+    Engines do not receive the drawn numbers, but one that knows the seed could compute them. The number of evaluations
+    need not be known, and few of them cost the copy. A copy is a rank's own: nothing is sent while the clock runs.
     """
 
     def __init__(self, context: TrialContext) -> None:

@@ -1,7 +1,7 @@
-"""Steps after the trial, repeated by the harness: are loss, gradient, update and score still those that were asked for?
+"""Steps after the trial, repeated by the harness, which compares loss, gradient, update and score with its own.
 
 The gate compares them up to step 59. What freezes, rounds, loses or repeats something later, and stays so, shows here;
-no clock runs. The optimizer begins anew, as after the warm-up, so its state needs not be read from the engine. Every
+no clock runs. The optimizer's state is reset to that after the warm-up, so it need not be read from the engine. Every
 update is repeated from the engine's own gradient: rounding of the gradient, which an optimizer may amplify, is compared
 before it, and what is left is the rule alone.
 """
@@ -64,7 +64,7 @@ def has_a_gradient(choices: TrainingConfig) -> bool:
 
 
 def steps_after(context: TrialContext, dealt: Sequence[tuple[int, Sequence[Batch]]], trained: int) -> StepsAgain:
-    """Train further steps, at the full rate, and return how they differ from the harness's own; all ranks take part.
+    """Train further steps and return how they differ from the harness's own; all ranks take part.
 
     Args:
         dealt: numbers, from 0, of steps of the trial, and this rank's batches of them.
@@ -205,7 +205,7 @@ class _Own:
         """Keep a failure, so that this rank goes on to gather with the others."""
         try:
             yield
-        except Exception as error:
+        except Exception as error:  # a workload's own code may raise anything
             self.problem = " ".join(str(error).split())[:200] or type(error).__name__
 
     def gradients(
