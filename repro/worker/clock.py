@@ -79,6 +79,13 @@ class HostTimer:
         """Exclude the time since the last mark: it was neither input nor step (weights were hashed)."""
         self._excluded_ns = self._now() - self._marks[-1]
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Exclude the time inside, within a step."""
+        begin = self._now()
+        yield
+        self._excluded_ns += self._now() - begin
+
     def read(self) -> tuple[list[float], list[float]]:
         """Return (step seconds, input seconds) of every step since `start`; on a GPU the caller synchronises before."""
         marks = self._marks
@@ -99,9 +106,11 @@ class CudaTimer:
         self._begins: list[Any] = []
         self._inputs: list[Any] = []
         self._ends: list[Any] = []
+        self._pauses: list[tuple[int, Any, Any]] = []
+        """Number of the step in this block, begin, end."""
 
     def start(self) -> None:
-        self._begins, self._inputs, self._ends = [self._mark()], [], []
+        self._begins, self._inputs, self._ends, self._pauses = [self._mark()], [], [], []
 
     def mark_input(self) -> None:
         self._inputs.append(self._mark())
@@ -117,9 +126,17 @@ class CudaTimer:
         else:
             self._begins[-1] = self._mark()
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        begin = self._mark()
+        yield
+        self._pauses.append((len(self._ends), begin, self._mark()))
+
     def read(self) -> tuple[list[float], list[float]]:
         # There is one more begin than end: the step after the last.
         steps = [ready.elapsed_time(end) / 1e3 for ready, end in zip(self._inputs, self._ends, strict=True)]
+        for step, begin, end in self._pauses:
+            steps[step] -= begin.elapsed_time(end) / 1e3
         return steps, [begin.elapsed_time(ready) / 1e3
                        for begin, ready in zip(self._begins, self._inputs, strict=False)]
 

@@ -140,6 +140,8 @@ class Loop:
         if drawn and self.evaluator.last is not None:
             with self.uncounted():
                 self.capture.after(self.evaluator.last)
+                if self.steps.keeper is not None:
+                    self.steps.keeper.follows_evaluation = True
                 if ledger is not None:
                     ledger.hold_state()
         return value

@@ -19,6 +19,7 @@ from deepspeed.runtime import torch_autocast
 from deepspeed.utils import (
     safe_get_full_fp32_param,
     safe_get_full_grad,
+    safe_get_local_grad,
     safe_set_full_fp32_param,
     safe_set_local_fp32_param,
 )
@@ -196,6 +197,31 @@ class DeepSpeedSession(TorchSession):
         scale = np.float32(self.loss_scale())
         return {name: as_array(safe_get_full_grad(parameter)) / scale for name, parameter in self.trained()}
 
+    def held_gradients(self) -> list[Held] | None:
+        """What `gradients` adds up over the ranks; in ZeRO 1 and 2 a rank has no part of some parameters."""
+        scale, found = np.float32(self.loss_scale()), []
+        for name, parameter in self.trained():
+            part, start = self._own_gradient(parameter)
+            values = as_array(part).ravel()[:_size(parameter) - start] / scale
+            found.append(Held(name, values, start))
+        return found
+
+    def _own_gradient(self, parameter: Any) -> tuple[torch.Tensor, int]:
+        """Return this rank's part of a gradient, flat, and the place where it starts."""
+        if parameter.grad is not None:
+            return parameter.grad.flatten(), 0
+        if self.stage == 3:
+            part = safe_get_local_grad(parameter).flatten()
+            return part, self.job.rank * part.numel()
+        mapping = parameter._hp_mapping
+        if mapping is None:
+            return torch.empty(0), 0
+        part = mapping.get_lp_grad_fragment(parameter._index_in_param_group).flatten()
+        place = mapping.lp_fragment_address
+        # As in DeepSpeed's own getter: with bfloat16 weights every rank keeps a whole gradient.
+        whole = part.numel() == parameter.numel()
+        return part.narrow(0, place.start, place.numel) if whole else part, place.start
+
     def weights(self) -> dict[str, np.ndarray]:
         if self.stage > 0:
             return {name: as_array(safe_get_full_fp32_param(parameter)) for name, parameter in self.trained()}
@@ -208,7 +234,7 @@ class DeepSpeedSession(TorchSession):
             return super().held()
         found = []
         for name, parameter in self.trained():
-            size = int(parameter.ds_numel)  # type: ignore[attr-defined]
+            size = _size(parameter)
             part = as_array(parameter.ds_tensor).ravel()  # type: ignore[attr-defined]
             start = self.job.rank * part.size
             found.append(Held(name, part[:max(0, size - start)], start))
@@ -286,6 +312,11 @@ class DeepSpeedSession(TorchSession):
             if self.compiler:
                 self.compiler.close()
             end_group()
+
+
+def _size(parameter: Any) -> int:
+    """Return the numbers of a whole parameter, which may be divided."""
+    return int(getattr(parameter, "ds_numel", parameter.numel()))
 
 
 def end_group() -> None:

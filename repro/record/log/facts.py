@@ -128,9 +128,10 @@ class Apart(Frozen):
 
 
 class StepAgain(Frozen):
-    """One step after the trial."""
+    """One step that the harness repeated."""
 
     number: int = Field(ge=1)
+    """After the trial; of a kept one in the trial."""
     apart: tuple[Apart, ...] = ()
     """Empty: a scaled gradient overflowed."""
 
@@ -153,6 +154,8 @@ class StepsAgain(Frozen):
     """Steps of the trial, from 0, on whose batches they train in turn."""
     updates: bool = False
     """Updates and scores are compared too; False: the engine makes other updates than one process would."""
+    within: tuple[StepAgain, ...] = ()
+    """Kept steps of the trial, without updates."""
     steps: tuple[StepAgain, ...] = ()
     scores: tuple[ScoreAgain, ...] = ()
     problem: str = ""

@@ -251,15 +251,17 @@ LEDGER_CAUSES = {"late": "that of the step before", "left out": "the update chan
 
 
 class OtherStep(Worded):
-    """The first step after the trial whose loss, gradient or update differs from the harness's own of the same weights
-    and batches."""
+    """The first kept step of a trial, or step after it, whose loss, gradient or update is not the harness's own of
+    the same weights and batches."""
 
     kind: Literal["other_step"] = "other_step"
     what: Literal["loss", "gradient", "update"]
     tensor: str
     """That differs most; "" of a loss."""
     step: int
-    """From 1, after the trial."""
+    """From 1."""
+    within: bool = False
+    """A step of the trial; False: after it."""
     apart: float
     """Relative, of the L2 norm."""
     limit: float
@@ -272,8 +274,9 @@ class OtherStep(Worded):
     def _words(self) -> str:
         of = f" of {self.tensor!r}" if self.tensor else ""
         size = "of its norm " if self.tensor else ""
-        return (f"in step {self.step} after the trial the {self.what}{of} differs by {self.apart:.2g} {size}from the "
-                f"harness's own (limit {self.limit:g}): {self._cause()}")
+        where = f"in step {self.step} {'of' if self.within else 'after'} the trial"
+        return (f"{where} the {self.what}{of} differs by {self.apart:.2g} {size}from the harness's own (limit "
+                f"{self.limit:g}): {self._cause()}")
 
     def _cause(self) -> str:
         """Return what a factor looks like."""
