@@ -23,6 +23,7 @@ from repro.worker.weights import held_or_full
 if TYPE_CHECKING:
     from repro.engines.plain.state import RandomStates
 
+OTHERS = ("evaluation", "pass")
 MEMORY = 0.25
 """Largest share of the free memory, for the copies of all ranks."""
 
@@ -68,7 +69,9 @@ class StepKeeper:
 
     @property
     def kept(self) -> Sequence[KeptStep]:
-        return [item for item in self._kept.values() if item.gradients]
+        """The newest drawn one first, the others last."""
+        return [self._kept[why] for why in sorted(
+            self._kept, key=lambda why: (why not in OTHERS, self._kept[why].step), reverse=True)]
 
     def wants(self, step: int) -> str:
         """Return why a step (from 0) is kept; "": it is not."""
@@ -77,10 +80,10 @@ class StepKeeper:
         if self.ledger.is_drawn(step):
             return f"drawn {step}"
         if self.follows_evaluation:
-            return "evaluation"
+            return OTHERS[0]
         number = int(step / self.steps_per_pass)
         first = number & (number - 1) == 0 and int((step - 1) / self.steps_per_pass) != number
-        return "pass" if first else ""
+        return OTHERS[1] if first else ""
 
     def begin(self, why: str, step: int, batches: Sequence[Batch]) -> None:
         """Copy what the step begins from; older copies make room if they would need too much memory."""

@@ -16,6 +16,7 @@ from repro.seams.training import Batch, TrainingParts
 from repro.seams.workload import call_model
 from repro.worker.evaluation import OwnModel
 from repro.worker.setup import TrialContext
+from repro.worker.weights import in_groups
 
 if TYPE_CHECKING:
     import torch
@@ -97,26 +98,29 @@ class OwnStep:
         if any(problem for _, _, problem in told) or not np.isfinite([pair[1] for pair in losses]).all():
             return None
         self.newest = {}
-        for name, theirs in found.gradients.items():
-            shares = session.gather(own_gradients.pop(name, None))
-            if not first or any(share is None for share in shares):
-                continue
-            whole, last = (np.mean([share[place].astype(np.float64) for share in shares], axis=0) for place in (0, 1))
-            self.newest[name] = whole.astype(np.float32)
-            likes = {f"rank {rank}": share[0] for rank, share in enumerate(shares)} if len(shares) > 1 else {}
-            if len(begun.batches) > 1:
-                likes["last"] = last
-            if name in before:
-                likes["late"] = before[name]
-            worst.add(name, theirs, whole, likes=likes)
+        for names in in_groups(found.gradients):
+            told_of = session.gather({name: own_gradients.pop(name) for name in names if name in own_gradients})
+            for name in names if first else ():
+                shares = [share[name] for share in told_of if name in share]
+                if len(shares) < len(told_of):
+                    continue
+                whole, *last = (np.mean([share[place].astype(np.float64) for share in shares], axis=0)
+                                for place in range(len(shares[0])))
+                self.newest[name] = whole.astype(np.float32)
+                likes = {f"rank {rank}": share[0] for rank, share in enumerate(shares)} if len(shares) > 1 else {}
+                if last:
+                    likes["last"] = last[0]
+                if name in before:
+                    likes["late"] = before[name]
+                worst.add(name, found.gradients[name], whole, likes=likes)
         gradient = worst.found()
         return [_of_loss(losses), *gradient] if gradient else []
 
-    def _gradients(self, begun: Begun) -> tuple[float, dict[str, tuple[np.ndarray, np.ndarray]]]:
-        """Return this rank's mean loss over its micro-batches, and by name its gradient and that of the last
-        micro-batch alone, float32; empty if it failed.
+    def _gradients(self, begun: Begun) -> tuple[float, dict[str, tuple[np.ndarray, ...]]]:
+        """Return this rank's mean loss over its micro-batches, and by name its gradient and, of several micro-batches,
+        that of the last one alone, float32; empty if it failed.
         """
-        own, total, found = self.model, 0.0, dict[str, tuple[np.ndarray, np.ndarray]]()
+        own, total, found = self.model, 0.0, dict[str, tuple[np.ndarray, ...]]()
         if own is None or self.problem:
             return total, found
         scale = SCALE if self.job.precision.loss_scaling else 1.0
@@ -127,7 +131,7 @@ class OwnStep:
             begun.reseed()
             share = 1 / len(begun.batches)
             for place, (inputs, targets) in enumerate(begun.batches):
-                if place == len(begun.batches) - 1:
+                if place and place == len(begun.batches) - 1:
                     earlier = self._taken(begun.weights, scale)
                 with own.numerics.autocast():
                     outputs = call_model(own.model, own.numerics.inputs(inputs))
@@ -135,7 +139,7 @@ class OwnStep:
                 total += float(loss.detach()) * share
                 (loss * (scale * share)).backward()  # type: ignore[no-untyped-call]
             self.unused = {name for name, parameter in own.model.named_parameters() if parameter.grad is None}
-            found = {name: (array, (array - earlier[name]) / np.float32(share))
+            found = {name: (array, (array - earlier[name]) / np.float32(share)) if share < 1 else (array,)
                      for name, array in self._taken(begun.weights, scale).items()}
         return total, found
 

@@ -28,14 +28,15 @@ from repro.worker.report.own_step import Begun, Found, OwnStep
 from repro.worker.setup import TrialContext
 from repro.worker.steps import TimedSteps
 
-RATES = (1.0, 1.0, 0.1)
+RATES = (1.0, 0.1, 1.0)
 """Of the full rate, in turn: what depends on the rate, such as a limit of clipping, shows."""
-SPIKE = 4
-"""In every fourth step samples have the targets of their neighbours: what a large loss changes shows."""
+SPIKE = 3
+"""In every third step samples have the targets of their neighbours: what a large loss changes shows."""
 MOST_STEPS = 12
 """More than ten, so that what happens in every tenth step is among them."""
-SHARE = 20
-"""One such step for so many of the trial: they cost a few hundredths of its time."""
+SHARE = 45
+"""One such step for so many of the trial, and one kept step for twice as many: a tenth of its time is the limit, and a
+repeated step takes as long as about four."""
 
 def report_steps_after(context: TrialContext, steps: TimedSteps) -> None:
     """Train the steps after the trial and log them; all ranks take part, and the session is of no use afterwards."""
@@ -65,14 +66,14 @@ def steps_after(
     if diverged:  # rounding grows without limit
         return StepsAgain(dealt=numbers)
     own = OwnStep(context, functions)
-    within = _steps_within(context, own, kept)
+    within = _steps_within(context, own, kept, max(1, trained // (2 * SHARE)))
     own.newest = {}
     updates = _has_an_update(choices) and session.forget_optimizer()
     count = max(1, min(MOST_STEPS, trained // SHARE)) if updates else 1
     # In turn, the last one of the trial second: a gradient that comes a step late is nearly right on the same batches.
     steps = list[StepAgain]()
     for number in range(count):
-        if (step := _step(context, own, number + 1, _batches(number, dealt), updates)) is None:
+        if (step := _step(context, own, number + 1, _batches(number, dealt), weights, updates)) is None:
             break
         steps.append(step)
     scores = _scores(context, own, functions) if updates and len(steps) == count else ()
@@ -89,13 +90,18 @@ def _batches(number: int, dealt: Sequence[tuple[int, Sequence[Batch]]]) -> Seque
 
 
 def _step(
-    context: TrialContext, own: OwnStep, number: int, batches: Sequence[Batch], updates: bool
+    context: TrialContext, own: OwnStep, number: int, batches: Sequence[Batch], weights: dict[str, np.ndarray],
+    updates: bool,
 ) -> StepAgain | None:
     """Train one step and return how it differs; None: a rank could not repeat it, or its loss is not finite. Every rank
-    gathers as often as the others, also if one has failed."""
+    gathers as often as the others, also if one has failed.
+
+    Args:
+        weights: before the step; those after it take their place.
+    """
     session = context.session
     seed = Streams(context.trial.master_seed, context.trial.repeat).seed("steps-after", number, context.job.rank)
-    begun = Begun(session.weights(), own.buffers(session.buffers()),
+    begun = Begun(weights.copy(), own.buffers(session.buffers()),
                   map_tensors(batches, lambda tensor: tensor.clone()),  # a model may change its inputs in place
                   lambda: _seed(seed))
     begun.reseed()
@@ -106,21 +112,25 @@ def _step(
     if updates:
         rate = context.choices.rate * RATES[(number - 1) % len(RATES)]
         session.update(rate)
-        after = session.weights()
+        weights.update(session.weights())
         # The loss scale may have overflowed, which leaves the update out.
         if apart and _finite(found.gradients):
-            apart += own.compare_update(begun.weights, found.gradients, after, rate)
+            apart += own.compare_update(begun.weights, found.gradients, weights, rate)
     return StepAgain(number=number, apart=tuple(apart))
 
 
-def _steps_within(context: TrialContext, own: OwnStep, kept: Sequence[KeptStep]) -> tuple[StepAgain, ...]:
-    """Return how kept steps of the trial differ; all ranks take part. A rank may have had no place for one of them."""
+def _steps_within(context: TrialContext, own: OwnStep, kept: Sequence[KeptStep], most: int) -> tuple[StepAgain, ...]:
+    """Return how kept steps of the trial differ; all ranks take part.
+
+    Args:
+        kept: the most important one first; a rank may have had no place for one of them.
+        most: repeated ones.
+    """
     session, found = context.session, list[StepAgain]()
-    places = [dict.fromkeys(numbers) for numbers in session.gather([item.step for item in kept])]
-    full = session.weights()
-    for item in sorted(kept, key=lambda item: item.step):
-        if not all(item.step in numbers for numbers in places):
-            continue
+    numbers = session.gather([item.step for item in kept])
+    common = [item for item in kept if all(item.step in other for other in numbers)][:most]
+    full = session.weights() if common else {}
+    for item in sorted(common, key=lambda item: item.step):
         begun = Begun(assemble(session, item.held, full), own.buffers(item.buffers),
                       map_tensors(item.batches, lambda tensor: tensor.to(context.job.device)), item.random.restore)
         own.newest = {}
@@ -162,7 +172,9 @@ def _seed(seed: int) -> None:
     """Let the engine and the harness draw the same masks, from whichever generator."""
     import torch
 
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)  # `torch.manual_seed` takes 5 ms
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % (1 << 32))
 
