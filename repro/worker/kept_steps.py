@@ -23,7 +23,8 @@ from repro.worker.weights import held_or_full
 if TYPE_CHECKING:
     from repro.engines.plain.state import RandomStates
 
-OTHERS = ("evaluation", "pass")
+OTHERS, OTHERS_FROM = ("evaluation", "pass"), 256
+"""Why steps are kept that were not drawn, and the step from which on: few trials of fewer steps would repeat them."""
 MEMORY = 0.25
 """Largest share of the free memory, for the copies of all ranks."""
 
@@ -79,6 +80,8 @@ class StepKeeper:
             return ""
         if self.ledger.is_drawn(step):
             return f"drawn {step}"
+        if step + 1 < OTHERS_FROM:
+            return ""
         if self.follows_evaluation:
             return OTHERS[0]
         number = int(step / self.steps_per_pass)
