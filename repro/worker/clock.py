@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class Stopwatch:
@@ -55,6 +57,40 @@ class Stopwatch:
         self._nanoseconds[self._phase] = self._nanoseconds.get(self._phase, 0) + at - self._since
         before, self._phase, self._since = self._phase, name, at
         return before
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+def kernel_ns() -> int | None:
+    """Return the kernel's monotonic time, nanoseconds, without Python's functions, which something may have replaced;
+    None where it is not Linux's."""
+    if sys.platform != "linux":
+        return None
+    found = _Timespec()
+    ctypes.CDLL(None).clock_gettime(time.CLOCK_MONOTONIC, ctypes.byref(found))
+    return int(found.seconds) * 10**9 + int(found.nanoseconds)
+
+
+class Stamp(NamedTuple):
+    """A reading of the log's clock between two of the kernel's; nanoseconds."""
+
+    before: int | None
+    at: int
+    after: int | None
+
+    @classmethod
+    def of(cls, read: Callable[[], int]) -> Stamp:
+        return cls(kernel_ns(), read(), kernel_ns())
+
+    def counted(self, later: Stamp) -> tuple[float, float]:
+        """Return the seconds that the log's clock and the kernel's counted until `later`. The kernel's are those in
+        reach of its readings that are nearest: a busy machine may halt a process between two."""
+        own = later.at - self.at
+        if self.before is None or self.after is None or later.before is None or later.after is None:
+            return own / 1e9, own / 1e9
+        return own / 1e9, min(max(own, later.before - self.after), later.after - self.before) / 1e9
 
 
 class HostTimer:

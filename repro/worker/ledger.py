@@ -26,6 +26,10 @@ FIRST_WATCHED = 64
 few steps even few copies would be a share of its time."""
 
 
+CLOCK_SHARE = 1e-3
+"""Largest difference between a trial's clock and the kernel's, as a share of the time: both are the same clock."""
+
+
 @dataclass(slots=True)
 class _Note:
     """The first step that contradicts the ledger in one way, and how often one does."""
@@ -218,6 +222,11 @@ class TrainingLedger:
         if len(found) != len(self._state) or not all(map(torch.equal, found, self._state)):
             self._note("state", 0, 0)
         self._state = None
+
+    def compare_clocks(self, own: float, kernel: float) -> None:
+        """Compare the seconds of the trial by its own clock and by the kernel's."""
+        if abs(own - kernel) > CLOCK_SHARE * kernel:
+            self._note("clock", own, kernel)
 
     def attach(self) -> None:
         """Hook into the model, its loss and all optimizers of this process."""

@@ -47,6 +47,7 @@ LATE = {
     "momentum-gone-after-evaluations": "an evaluation changed what the optimizer keeps",
     "limit-follows-rate": "after the trial the update of",
     "spikes-dropped": "after the trial the update of",
+    "clock-slow": "the trial's clock counted",
     "sample-doubled": "it was dealt other samples than the workload gives, or changed ones",
 }
 PASSING = {

@@ -238,6 +238,7 @@ LEDGER_WORDS = {
     "autocast": "autocast was {found:g}, not {wanted:g} (1: on), first in step {step}",
     "updates": "the optimizer stepped {found:g} times and not {wanted:g}, as usual, first in step {step}",
     "data": "training data were read before the clock started",
+    "clock": "the trial's clock counted {found:.6g} s, and the kernel's {wanted:.6g} s",
     "dealt": "it was dealt other samples than the workload gives, or changed ones, first in step {step}",
     "state": "an evaluation changed what the optimizer keeps, first after step {step}",
     "moved": "the weights changed between step {step} and the next one",
