@@ -123,6 +123,11 @@ class Setting:
     """Tensors of the model that are trained (`Workload.tensor_count`); None: not stated."""
 
     @property
+    def on_gpu(self) -> bool:
+        """Every rank has a GPU of its own; False: all compute on the processor."""
+        return self.device != "cpu"
+
+    @property
     def launched(self) -> int:
         """Processes that the launcher starts."""
         return self.processes + self.servers

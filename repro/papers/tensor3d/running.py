@@ -80,7 +80,8 @@ class Running(Measuring):
         if self.shape.layer != "attention":  # what attention needs inside is torch's own affair
             peak = self._peak_bytes()
             figures |= {"peak_tensor_bytes": peak,
-                        "peak_formula": formula.peak_numbers(dimension, self.grid, self.sizes) * itemsize}
+                        "peak_formula": formula.peak_bytes(dimension, self.grid, self.sizes, itemsize,
+                                                           formula.GPU_BLOCK if on_gpu(self.post.device) else 1)}
             checks.append(Check("peak bytes against the formula", abs(peak - figures["peak_formula"])))
         return Findings(tuple(checks), figures)
 

@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from repro.core import pattern
+from repro.core.devices import on_gpu
 from repro.core.frozen import FORMAT, Formatted, Frozen, canonical
 from repro.core.machine import Machine
 from repro.core.numbers import plain_sum
@@ -147,6 +148,11 @@ class Plan(Formatted):
     def measures(self) -> bool:
         """Its trials are measurements, which no cell shares with another kind: they train nothing."""
         return any(not cell.choices.trains for cell in self.cells)
+
+    @property
+    def uses_gpus(self) -> bool:
+        """Some of its trials run on GPUs; on a machine with GPUs the others leave them alone."""
+        return any(on_gpu(cell.choices.device) for cell in self.cells)
 
     @property
     def searches(self) -> int:

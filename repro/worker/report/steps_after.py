@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import psutil
 
+from repro.core import devices
 from repro.core.random_streams import Streams
 from repro.record.log.facts import Apart, ScoreAgain, StepAgain, StepsAgain
 from repro.record.log.schema import StepsRepeated
@@ -154,10 +155,8 @@ LIKE = 0.1
 def _fits(context: TrialContext, weights: Mapping[str, np.ndarray]) -> bool:
     """Return whether the copies of all ranks need at most a quarter of the memory that is free."""
     size, fits = sum(array.nbytes for array in weights.values()), True
-    if context.job.device.startswith("cuda"):
-        import torch
-
-        fits = COPIES * size <= torch.cuda.mem_get_info()[0] / 4
+    if devices.on_gpu(context.job.device):
+        fits = COPIES * size <= devices.free_bytes(context.job.device) / 4
     return fits and COPIES * context.job.world * size <= psutil.virtual_memory().available / 4
 
 

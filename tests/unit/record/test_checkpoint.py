@@ -276,7 +276,7 @@ def test_every_one_refused_is_gone_so_there_is_an_end_to_it(
     monkeypatch.setattr(FakeSession, "load", load)
     failing(120)
     assert [status for _, status, _ in ledger(begin("one").execute())] == ["crashed", "refused", "refused", "ok"]
-    monkeypatch.setattr(Checkpoints, "remove_refused", lambda *_: False)
+    monkeypatch.setattr(Checkpoints, "set_aside", lambda *_: False)
     failing(120)
     record = begin("two", more="attempts: 3").execute()
     assert [status for _, status, _ in ledger(record)] == ["crashed"] * 3, "one that stays is no way round the limit"
