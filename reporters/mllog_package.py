@@ -272,7 +272,7 @@ def system(record: Record, cell: Cell, name: str) -> dict[str, str]:
         "framework": f"PyTorch {environment.libraries.get('torch', 'of unknown version')}",
         "other_software_stack": "; ".join(f"{name} {number}" for name, number in sorted(libraries.items())),
         "operating_system": environment.system,
-        "sw_notes": f"{cell.label}; figures are {choices.origin}; repro {environment.repro_version}, "
+        "sw_notes": f"{cell.label}; figures are {record.origin_of(cell)}; repro {environment.repro_version}, "
                     f"suite digest {record.plan.digest}",
     }
     return {name: plain(known.get(name, "")) for name in (*known, *UNKNOWN)}

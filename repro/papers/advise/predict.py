@@ -239,7 +239,7 @@ def advise(
             left_out.append(str(error))
     if not found:
         raise UsageError(f"no advice: {left_out[0]}")
-    origin, cores = record.plan.cells[0].choices.origin, record.plan.cores
+    origin, cores = record.origin_of(record.plan.cells[0]), record.plan.cores
     shared = [
         f"up to {max(PILOT_WORKERS)} workers of the pilot shared {cores} cores: what they lost to each other counts as "
         "communication here"

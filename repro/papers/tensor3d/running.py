@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch.distributed._tools.mem_tracker import MemTracker
 
+from repro.core.devices import on_gpu
 from repro.papers.tensor3d import formula
 from repro.papers.tensor3d.blocks import Shape, dense, make_lines, parallel
 from repro.papers.tensor3d.layout import Dimension, Share, grid_of, shares

@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from repro.core.devices import AMD, ask, vendor_here
@@ -31,6 +31,17 @@ UNKNOWN = ("", "[N/A]", "N/A", "[Not Supported]", "[Unknown Error]")
 LINKS = {"NV": "NVLink", "PIX": "one PCIe switch", "PXB": "several PCIe switches", "PHB": "a PCIe host bridge",
          "NODE": "PCIe host bridges of one NUMA node", "SYS": "the link between NUMA nodes"}
 """Words of `nvidia-smi topo -m` for the path between two GPUs."""
+
+
+STAND_IN = "Emulated "
+"""How the name of a device begins that only stands for a GPU, so that code for GPUs runs without one."""
+
+
+def stand_ins(names: Iterable[str]) -> tuple[str, ...]:
+    """Return those of the devices, by name or by line of `used_gpus`, that stand for a GPU: what ran on one says
+    nothing about any GPU. This is the only rule for it; records, verify, bundles and boards ask it.
+    """
+    return tuple(dict.fromkeys(name for name in names if name.startswith(STAND_IN)))
 
 
 def used_gpus(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repro.worker.clock import CudaTimer, HostTimer, Stopwatch, make_clock
+from repro.worker.clock import DeviceTimer, HostTimer, Stopwatch, make_clock
 
 CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 
@@ -127,7 +127,7 @@ def test_a_block_without_steps_has_no_times() -> None:
 
 def test_the_timer_suits_the_device_and_an_engines_own_clock_wins() -> None:
     assert isinstance(make_clock("cpu", None).timer, HostTimer)
-    assert isinstance(make_clock("cuda:1", None).timer, CudaTimer)
+    assert isinstance(make_clock("cuda:1", None).timer, DeviceTimer)
     assert isinstance(make_clock("cuda:1", Hand()).timer, HostTimer)
 
 
