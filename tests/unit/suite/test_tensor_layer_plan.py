@@ -92,10 +92,9 @@ def test_tensors_on_a_gpu_take_whole_blocks() -> None:
     assert account.peak == 512 + 512 + 1024
     account.free(129)
     assert account.now == 1024
-    grid, sizes = grid_of("2d", 4), [formula.Size(64, 32, 32)]
-    exact = formula.peak_bytes("2d", grid, sizes, itemsize=4)
-    assert exact < formula.peak_bytes("2d", grid, [formula.Size(63, 33, 31)], itemsize=4, block=512)
-    assert formula.peak_bytes("2d", grid, sizes, itemsize=4, block=1) == exact
+    grid, sizes = grid_of("2d", 4), [formula.Size(10, 20, 30)]
+    exact, whole = (formula.peak_bytes("2d", grid, sizes, itemsize=4, block=block) for block in (1, 512))
+    assert exact % 512 and whole % 512 == 0 and whole > exact
 
 
 def test_an_account_keeps_the_largest_sum() -> None:
