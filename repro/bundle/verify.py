@@ -142,7 +142,8 @@ def _check_record(folder: RunFolder, found: Verification) -> Plan | None:
             _check_registration(folder, plan, attempts, found)
             devices = _check_trials(folder, plan, attempts, code, found)
         places = [environment, *(item.environment for item in (nodes.nodes if nodes else ()))]
-        find_emulated([name for place in places if place for name in place.devices], devices, found)
+        if plan.uses_gpus:
+            find_emulated([name for place in places if place for name in place.devices], devices, found)
     return plan
 
 

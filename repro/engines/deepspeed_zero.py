@@ -29,6 +29,7 @@ class DeepSpeedZero(Engine):
     model_options: ClassVar[tuple[str, ...]] = TORCH_OPTIONS
     checkpoints: ClassVar[bool] = True
     preconditions: ClassVar[bool] = True
+    one_device: ClassVar[bool] = True
     preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "deepspeed", "repro.engines.zero.session",
                                           "repro.engines.zero.first_start")
 

@@ -38,10 +38,14 @@ STAND_IN = "Emulated "
 
 
 def stand_ins(names: Iterable[str]) -> tuple[str, ...]:
-    """Return those of the devices, by name or by line of `used_gpus`, that stand for a GPU: what ran on one says
-    nothing about any GPU. This is the only rule for it; records, verify, bundles and boards ask it.
+    """Return the names of those devices that stand for a GPU, each once: what ran on one says nothing about any GPU.
+
+    This is the only rule for it; records, verify, bundles and boards ask it.
+
+    Args:
+        names: of devices, or lines of `used_gpus`.
     """
-    return tuple(dict.fromkeys(name for name in names if name.startswith(STAND_IN)))
+    return tuple(dict.fromkeys(name.partition(",")[0] for name in names if name.startswith(STAND_IN)))
 
 
 def used_gpus(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:

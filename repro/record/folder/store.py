@@ -178,7 +178,9 @@ class Record:
 
     @property
     def emulated_devices(self) -> tuple[str, ...]:
-        """The devices that stand for GPUs, as nodes and trials named them; () of a record that was made without."""
+        """The devices that stand for GPUs, as nodes and trials named them; () of a record without trials on GPUs."""
+        if not self.plan.uses_gpus:
+            return ()
         places = (self.environment, *(node.environment for node in self.nodes.nodes))
         named = [*(name for place in places for name in place.devices),
                  *(result.model.device for result in self.results if result.model)]

@@ -114,6 +114,16 @@ def test_too_few_gpus_are_refused_with_what_runs(tmp_path: Path) -> None:
     assert found is not None and found.endswith("has 0: use -o device=cpu")
 
 
+def test_deepspeed_on_the_processor_is_no_cell_of_a_run_on_gpus(tmp_path: Path) -> None:
+    path = tmp_path / "suite.yaml"
+    path.write_text(suite("both", "matrix: {engine: [ddp, deepspeed], device: [cpu, cuda]}\n", processes=1, device=None,
+                          engine=None))
+    found = make_plan(read_suite(str(path)).suite, ONE)
+    assert [(item.choices.engine.kind, item.choices.device) for item in found.cells] == [
+        ("ddp", "cpu"), ("ddp", "cuda"), ("deepspeed", "cuda")]
+    assert [item.reason.rpartition("; ")[2] for item in found.skipped] == ["run this one apart, with -o device=cpu"]
+
+
 @pytest.mark.parametrize(("workload", "layer"), [
     ("{kind: imagenet-synthetic, model: vgg16}", "AdaptiveAvgPool2d"),
     ("{kind: imagenet-synthetic, model: googlenet}", "LocalResponseNorm"),
