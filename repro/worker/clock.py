@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from repro.core import devices
+
 
 class Stopwatch:
     """Wall time by phase; time outside every phase counts as `other`."""
@@ -130,15 +132,16 @@ class HostTimer:
         return steps, inputs
 
 
-class CudaTimer:
-    """The same by CUDA events at step boundaries.
+class DeviceTimer:
+    """The same by events of a GPU's stream at step boundaries.
 
     The host runs ahead of the device, so host times mean nothing. Input seconds are the time that the device was idle
     between two steps, until the copy of the next batch was there and the host had launched something: nothing to speak
     of as long as the host is ahead.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: str) -> None:
+        self._device = device
         self._begins: list[Any] = []
         self._inputs: list[Any] = []
         self._ends: list[Any] = []
@@ -176,13 +179,8 @@ class CudaTimer:
         return steps, [begin.elapsed_time(ready) / 1e3
                        for begin, ready in zip(self._begins, self._inputs, strict=False)]
 
-    @staticmethod
-    def _mark() -> Any:
-        import torch
-
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        return event
+    def _mark(self) -> Any:
+        return devices.event(self._device, timed=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +190,7 @@ class RankClock:
     now: Callable[[], int]
     """Monotonic nanoseconds of the log."""
     watch: Stopwatch
-    timer: HostTimer | CudaTimer
+    timer: HostTimer | DeviceTimer
 
 
 def make_clock(
@@ -206,4 +204,4 @@ def make_clock(
     """
     if virtual is not None:
         return RankClock(virtual, Stopwatch(virtual), HostTimer(virtual))
-    return RankClock(now, Stopwatch(now), CudaTimer() if device.startswith("cuda") else HostTimer())
+    return RankClock(now, Stopwatch(now), DeviceTimer(device) if devices.on_gpu(device) else HostTimer())

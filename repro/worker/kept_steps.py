@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 
-from repro.seams.training import Batch, Engine, Held, Optimizer, Session
+from repro.seams.training import Batch, Engine, Held, Job, Optimizer, Session
 from repro.seams.workload import Workload, map_tensors
 from repro.suite.kinds.training import TrainingConfig
 from repro.worker.ledger import FIRST_WATCHED, TrainingLedger
@@ -61,8 +61,8 @@ class StepKeeper:
     """Keeps the drawn step of each doubling, the first step after the newest drawn evaluation, and the first one of the
     newest pass over the data whose number is a power of two; from the step on that the gate does not reach."""
 
-    def __init__(self, session: Session, ledger: TrainingLedger, steps_per_pass: float, processes: int) -> None:
-        self.session, self.ledger, self.processes = session, ledger, processes
+    def __init__(self, session: Session, ledger: TrainingLedger, job: Job, steps_per_pass: float) -> None:
+        self.session, self.ledger, self.device, self.processes = session, ledger, job.device, job.world
         self.steps_per_pass = steps_per_pass
         self.follows_evaluation = False
         """The next step is the first one after a drawn evaluation."""
@@ -94,7 +94,7 @@ class StepKeeper:
 
         self.follows_evaluation = False
         kept = KeptStep(step, map_tensors(batches, lambda tensor: tensor.detach().to("cpu", copy=True)),
-                        held_or_full(self.session), self.session.buffers(), RandomStates())
+                        held_or_full(self.session), self.session.buffers(), RandomStates(self.device))
         self._kept.pop(why, None)
         limit = MEMORY * psutil.virtual_memory().available / self.processes
         while self._kept and kept.size + sum(item.size for item in self._kept.values()) > limit:
@@ -116,5 +116,4 @@ def make_keeper(context: TrialContext) -> StepKeeper | None:
     if ledger is None or not has_a_gradient(choices) or engine.ungated(
             choices.processes, choices.optimizer.get(Optimizer)):
         return None
-    return StepKeeper(context.session, ledger, context.workload.train_samples / choices.batch.global_,
-                      choices.processes)
+    return StepKeeper(context.session, ledger, context.job, context.workload.train_samples / choices.batch.global_)

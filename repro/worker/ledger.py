@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from repro.core import devices
 from repro.core.random_streams import Streams
 from repro.record.log.facts import Cause, LedgerNote, NoteKind, RankLedger, WeightsAt
 from repro.seams.training import Batch, Held, Job, TrainingParts
@@ -265,10 +266,7 @@ class TrainingLedger:
 
     def _generator_state(self) -> str:
         """Return a checksum of the state of the generator of the device, which a layer draws masks from."""
-        import torch
-
-        state = torch.get_rng_state() if self._device == "cpu" else torch.cuda.get_rng_state()
-        return f"{zlib.crc32(state.numpy().data):08x}"
+        return f"{zlib.crc32(devices.random_state(self._device).numpy().data):08x}"
 
     # ---- what it saw
 

@@ -20,6 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from repro.core.devices import on_gpu
 from repro.core.errors import TrialError
 from repro.engines.plain.loop import LoopSession, MasterCopy
 from repro.engines.plain.modules import blocks_of
@@ -235,7 +236,7 @@ class FsdpSession(LoopSession):
             "weight_dtype": computed,
             "gradient_dtype": computed,
             "compression": self._compression(groups),
-            "overlap": "on" if self.device.type == "cuda" and len(groups) > 1 else "off",
+            "overlap": "on" if on_gpu(self.device) and len(groups) > 1 else "off",
             "zero_stage": "3" if freed else "2",
             "reshard_after_forward": f"{freed} of {len(groups)} groups",
             "buckets": str(len(groups)),

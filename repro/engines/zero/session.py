@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import warnings
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -15,6 +17,7 @@ import deepspeed.comm
 import numpy as np
 import torch
 import torch.distributed as dist
+from deepspeed.accelerator import cuda_accelerator
 from deepspeed.runtime import torch_autocast
 from deepspeed.utils import (
     safe_get_full_fp32_param,
@@ -24,6 +27,7 @@ from deepspeed.utils import (
     safe_set_local_fp32_param,
 )
 
+from repro.core.devices import SELECTORS, on_gpu
 from repro.core.errors import TrialError
 from repro.engines.plain.numerics import make_scaler, name_of
 from repro.engines.plain.session import TorchSession, as_array
@@ -284,7 +288,7 @@ class DeepSpeedSession(TorchSession):
     def _overlap(self) -> str:
         """Return "on" if communication overlaps: DeepSpeed uses CUDA streams, on a CPU its collectives always block."""
         configured = bool(getattr(self.engine.optimizer, "overlap_comm", False))
-        return "on" if configured and self.device.type == "cuda" else "off"
+        return "on" if configured and on_gpu(self.device) else "off"
 
     def _offload(self) -> str:
         """Return what DeepSpeed keeps on the host, as its optimizer says."""
@@ -337,8 +341,13 @@ def _silence_deepspeed() -> None:
     # It warns about every optimizer but its own, although any optimizer works; real problems are raised.
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed\..*")
-    # A shared-memory all-reduce for inference on CPUs: compiled with g++ at the first start (45 s) and never used here.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    # One of them is a shared-memory all-reduce for inference on CPUs: compiled with g++ at the first start (45 s) and
+    # never used here. An empty table says no to all; DeepSpeed's own is filled by starting compilers.
+    deepspeed.ops.__compatible_ops__ = defaultdict(bool)
+    # It asks NVML for free memory by the numbers of CUDA_VISIBLE_DEVICES, and fails where these are UUIDs.
+    if any(part.strip() and not part.strip().lstrip("-").isdecimal()
+           for name in SELECTORS for part in os.environ.get(name, "").split(",") if name.endswith("VISIBLE_DEVICES")):
+        cuda_accelerator.pynvml = None
 
 
 HYPER = ("lr", "betas", "eps", "weight_decay")

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import psutil
 
+from repro.core import devices
 from repro.core.random_streams import Streams
 from repro.record.log.facts import ScoreAgain, StepAgain, StepsAgain
 from repro.record.log.schema import StepsRepeated
@@ -103,7 +104,7 @@ def _step(
     seed = Streams(context.trial.master_seed, context.trial.repeat).seed("steps-after", number, context.job.rank)
     begun = Begun(weights.copy(), own.buffers(session.buffers()),
                   map_tensors(batches, lambda tensor: tensor.clone()),  # a model may change its inputs in place
-                  lambda: _seed(seed))
+                  lambda: _seed(context.job.device, seed))
     begun.reseed()
     found = Found(float(session.backward(batches)), session.gradients())
     apart = own.compare_gradient(begun, found)
@@ -149,10 +150,8 @@ and its parameters."""
 def _fits(context: TrialContext, weights: Mapping[str, np.ndarray]) -> bool:
     """Return whether the copies of all ranks need at most a quarter of the memory that is free."""
     size, fits = sum(array.nbytes for array in weights.values()), True
-    if context.job.device.startswith("cuda"):
-        import torch
-
-        fits = COPIES * size <= torch.cuda.mem_get_info()[0] / 4
+    if devices.on_gpu(context.job.device):
+        fits = COPIES * size <= devices.free_bytes(context.job.device) / 4
     return fits and COPIES * context.job.world * size <= psutil.virtual_memory().available / 4
 
 
@@ -168,13 +167,9 @@ def _has_an_update(choices: TrainingConfig) -> bool:
                 or engine.ungated(choices.processes, choices.optimizer.get(Optimizer)))
 
 
-def _seed(seed: int) -> None:
+def _seed(device: str, seed: int) -> None:
     """Let the engine and the harness draw the same masks, from whichever generator."""
-    import torch
-
-    torch.default_generator.manual_seed(seed)  # `torch.manual_seed` takes 5 ms
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.manual_seed(seed)
+    devices.seed(device, seed)
     random.seed(seed)
     np.random.seed(seed % (1 << 32))
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repro.worker.clock import CudaTimer, HostTimer, Stamp, Stopwatch, kernel_ns, make_clock
+from repro.worker.clock import DeviceTimer, HostTimer, Stamp, Stopwatch, kernel_ns, make_clock
 
 CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 
@@ -128,7 +128,7 @@ def test_a_block_without_steps_has_no_times() -> None:
 
 def test_the_timer_suits_the_device_and_an_engines_own_clock_wins() -> None:
     assert isinstance(make_clock("cpu", None).timer, HostTimer)
-    assert isinstance(make_clock("cuda:1", None).timer, CudaTimer)
+    assert isinstance(make_clock("cuda:1", None).timer, DeviceTimer)
     assert isinstance(make_clock("cuda:1", Hand()).timer, HostTimer)
 
 
