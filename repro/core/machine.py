@@ -16,6 +16,8 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from repro.core.errors import UsageError
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -29,6 +31,20 @@ class Machine:
     """CPU cores that this process may use."""
     cpp_compiler: bool = True
     """A C++ compiler is installed."""
+
+
+def user_folder(variable: str, below: str) -> Path:
+    """Return a folder of this user: the one that a variable (XDG) names, else `below` the home folder.
+
+    Raises:
+        UsageError: the user has no home folder, as in some containers.
+    """
+    if given := os.environ.get(variable):
+        return Path(given)
+    try:
+        return Path.home() / below
+    except RuntimeError:
+        raise UsageError(f"this user has no home folder: set HOME, or {variable}") from None
 
 
 def count_cores() -> int:
