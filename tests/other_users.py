@@ -34,3 +34,14 @@ def ordinary_users() -> list[Any]:
     missing = pytest.mark.skipif(not found, reason=f"no {minor} here that another user may run")
     return [pytest.param(bare, sys.executable, id="a container's root"),
             pytest.param(nobody, found[0] if found else "", id="nobody", marks=missing)]
+
+
+def homeless() -> tuple[str, ...]:
+    """The beginning of a command that runs as a user without a name and without a home folder.
+
+    Skips the test where no namespace of users can be made.
+    """
+    found = ("unshare", "-U", "--map-user=54321", "env", "-u", "HOME")
+    if shutil.which(found[0]) is None or subprocess.run([*found, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no namespace of users can be made here")
+    return found

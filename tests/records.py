@@ -173,6 +173,7 @@ def write_log(path: Path, trial: Trial, course: Course) -> None:
     log = EventLog(path, 0, lambda: clock["ns"], anchor_ms=1_600_000_000_000.0)
     stop, batch = trial.choices.stop, trial.choices.batch.global_
     steps = -(-trial.choices.evaluate_every // batch)
+    log.write(schema.CacheClear(value=True))
     log.write(schema.Launched(value=clock["ns"]))
     log.write(schema.InitStart())
     log.write(schema.TrialStated(value=trial.model_dump(mode="json", by_alias=True)))

@@ -52,6 +52,9 @@ def read_entry(path: Path, top: Path, render: Render) -> tuple[Entry, str]:
             standing, why, identity = _standing(folder, path)
             try:
                 record = read_record(folder)
+                if standing == "verified" and record.plan.kind == "reproduction":
+                    standing, why = "not verified", (f"a reproduction: {len(record.plan.order)} trials that were "
+                                                     "chosen, and nothing in it shows that none was left out")
                 sha256 = file_sha256(path) if path.is_file() else ""
                 return _of_run(record, place, (sha256, identity), standing, why), render(record)
             except IMPOSSIBLE:

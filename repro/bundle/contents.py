@@ -49,7 +49,9 @@ def scrubber(root: Path) -> Scrubber:
     package = Path(repro.__file__).resolve().parent
     temporary = tempfile.gettempdir()
     places = {str(root.resolve()): "<run>", str(Path.cwd()): "<work>", str(package.parent): "<packages>",
-              str(Path.home()): "<home>", temporary: "<temporary>"}
+              temporary: "<temporary>"}
+    with suppress(RuntimeError):  # not every user has a home folder
+        places[str(Path.home())] = "<home>"
     with suppress(OSError, ImportError, KeyError):  # not every user has a name; torch names its cache after the user
         places[f"{temporary}/torchinductor_{getuser()}"] = "<temporary>/torchinductor"
     return Scrubber.here(os.environ, places)

@@ -25,7 +25,7 @@ from repro.bundle.verify_files import (
     unplanned_folders,
     without_place,
 )
-from repro.bundle.verify_ledger import check_ledger, check_looks, count_unfinished, unlisted_logs
+from repro.bundle.verify_ledger import check_ledger, check_looks, unfinished, unlisted_logs
 from repro.bundle.verify_plan import check_machine, check_plan, check_title, made_by
 from repro.bundle.verify_trials import check_pairing, verified_result
 from repro.bundle.verify_tuning import check_choice, has_tuning, wrong_bars
@@ -188,7 +188,7 @@ def _check_trials(
         for trial in plan.trials():
             found.extend(unlisted_logs(folder, trial, attempts))
     check_pairing(plan, results, found)
-    looks = check_looks(folder, plan, results, attempts or [], found)
+    looks = check_looks(folder, plan, results, found)
     _check_complete(folder, plan, results, attempts or [], found, end_of(looks))
     if names := unchecked_names(folder.root):
         found.notes.append(f"not part of the record, not checked: {', '.join(ascii(name)[1:-1] for name in names[:8])}"
@@ -200,7 +200,7 @@ def _check_complete(
     folder: RunFolder, plan: Plan, results: list[Result], attempts: list[Attempt], found: Verification,
     end: int | None,
 ) -> None:
-    """Note trials that have no result yet; a run whose trials have all ended must have an index.
+    """Note trials that have no result yet or have to run again; a run whose trials have all ended must have an index.
 
     Args:
         end: pairs after which a sequential run ended; later trials are not missing.
@@ -209,8 +209,9 @@ def _check_complete(
     found.missing += [name for name in planned if name not in done]
     if found.missing:
         found.notes.append(f"{len(found.missing)} of {len(planned)} planned trials have no readable result")
-    elif unfinished := count_unfinished(plan, results, attempts):
-        found.notes.append(f"{unfinished} of {len(plan.order)} trials failed and were due to run again when the run "
+    elif again := unfinished(plan, results, attempts):
+        found.missing += again
+        found.notes.append(f"{len(again)} of {len(plan.order)} trials failed and were due to run again when the run "
                            "ended")
     elif found.identity is None and not (folder.root / record_index.NAME).exists():
         command = "reproduce SOURCE" if plan.kind == "reproduction" else "run"

@@ -56,7 +56,8 @@ class Verification:
     emulated: tuple[str, ...] = ()
     """Devices that stand for GPUs."""
     missing: list[str] = field(default_factory=list)
-    """Trials of the plan without a result, which have not run or were taken out: nothing in a record tells which."""
+    """Trials of the plan without a result, or whose last one is a failure after which they run again: they have not
+    run, or somebody took them out, which nothing in a record tells."""
 
     @property
     def sound(self) -> bool:
@@ -107,7 +108,8 @@ class Verification:
             more = f" and {len(self.missing) - SHOWN_TRIALS} more" if len(self.missing) > SHOWN_TRIALS else ""
             names = visible(", ".join(self.missing[:SHOWN_TRIALS]))
             return "\n".join([*lines, f"{self.source}: INCOMPLETE, without a result of {names}{more}; they have not "
-                              "run, or somebody took them out (a record cannot tell); what is there is unmodified"])
+                              "run to their end, or somebody took them out (a record cannot tell); what is there is "
+                              "unmodified"])
         lines += [f"{item.kind}: {visible(item.text())}" for item in self.problems]
         count = f"{len(self.problems)} problem{'s' if len(self.problems) != 1 else ''}"
         return "\n".join([*lines, f"{self.source}: MODIFIED, {count}; {_advice(self.problems)}"])

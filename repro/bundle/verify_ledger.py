@@ -12,7 +12,7 @@ from itertools import pairwise
 from repro.bundle.verify_files import Problem, Verification, without_place
 from repro.compare.design.sequential import TakenLook, looks_taken, stages
 from repro.core.errors import OutputError
-from repro.record.folder.execution import Execution
+from repro.record.folder.execution import Execution, execution_of
 from repro.record.folder.index import MERGED
 from repro.record.folder.ledger import (
     ADJUSTED_MS,
@@ -23,6 +23,7 @@ from repro.record.folder.ledger import (
     end_of,
     latest,
     read_lines,
+    read_starts,
     read_wash_outs,
 )
 from repro.record.folder.resume import may_run_again
@@ -152,16 +153,16 @@ def unlisted_logs(folder: RunFolder, trial: Trial, attempts: Sequence[Attempt]) 
                           "list", "ledger")
 
 
-def count_unfinished(plan: Plan, results: Sequence[Result], attempts: Sequence[Attempt]) -> int:
-    """Count the trials with a result that have not ended: a later attempt has started, or the suite requires one."""
+def unfinished(plan: Plan, results: Sequence[Result], attempts: Sequence[Attempt]) -> list[str]:
+    """Return the trials with a result that have not ended: a later attempt has started, or the suite requires one."""
     latest, failed = Counter[str](), Counter[str]()
     for item in attempts:
         if item.source:  # an attempt of another run, in a merged record
             continue
         latest[item.trial_id] = max(latest[item.trial_id], item.attempt)
         failed[item.trial_id] += meaning(item.status).reruns
-    return sum(latest[item.trial_id] > item.attempt
-               or (meaning(item.status).reruns and may_run_again(plan, failed[item.trial_id])) for item in results)
+    return [item.trial_id for item in results if latest[item.trial_id] > item.attempt
+            or (meaning(item.status).reruns and may_run_again(plan, failed[item.trial_id]))]
 
 
 ROUNDED_MS = 50.0
@@ -231,7 +232,7 @@ ROUNDED = 1e-9
 
 
 def check_looks(
-    folder: RunFolder, plan: Plan, results: Sequence[Result], attempts: Sequence[Attempt], found: Verification
+    folder: RunFolder, plan: Plan, results: Sequence[Result], found: Verification
 ) -> tuple[Look, ...]:
     """Check the looks of a record; return them."""
     try:
@@ -250,8 +251,10 @@ def check_looks(
     found.extend(_undeclared(plan, lines))
     if not any(item.kind in RERUN for item in incidents):
         found.extend(_replaced(lines, looks))
-    resumed = tuple(item.at_ms for item in incidents if item.kind == "resumed")
-    found.extend(_differences(plan, results, Execution(attempts, resumed), looks))
+    with suppress(OutputError, OSError, RecursionError):  # the caller reports the ledger
+        execution = execution_of(read_starts(folder.ledger),
+                                 [item.at_ms for item in incidents if item.kind == "resumed"])
+        found.extend(_differences(plan, results, execution, looks))
     return looks
 
 

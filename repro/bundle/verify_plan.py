@@ -40,6 +40,9 @@ def check_plan(plan: Plan, code: str, found: Verification) -> None:
             own: complete cells, each with its own id, and the digest over them.
     """
     check_cells(plan, found)
+    if (plan.kind == "reproduction") != (plan.terms is not None):
+        found.add("plan.json", f"is {'a' if plan.kind == 'reproduction' else 'no'} reproduction, but "
+                  f"{'lacks' if plan.terms is None else 'has'} the terms that one declares before it runs", "plan")
     if not lists_trials(plan) or len(set(plan.order)) < len(plan.order):
         found.add("plan.json", "its order names a trial twice, a trial of no cell, or too many trials", "plan")
     absent = plan.absent_plugins()
@@ -47,6 +50,7 @@ def check_plan(plan: Plan, code: str, found: Verification) -> None:
     if plan.has_twins:
         found.notes.append("a calibration: its cells are twins, so its plan is not expanded again")
         _check_order(plan, None, found)
+        found.extend(missing_trials(plan, ()))
         return
     try:
         again = expand_again(plan, Machine(plan.device, plan.device_count, plan.cores, plan.cpp_compiler))
@@ -142,6 +146,9 @@ def check_cells(plan: Plan, found: Verification) -> None:
                       "not give", "plan")
     if plan.has_twins and plan.kind == "suite":
         found.add("plan.json", "its cells are sides of a calibration, but it is none", "plan")
+    if (plan.kind == "calibration" and not plan.has_twins) or (
+            plan.kind != "reproduction" and (plan.kind == "tuning") != (plan.suite.tune is not None)):
+        found.add("plan.json", f"its kind is {plan.kind}, which its suite and its cells are not", "plan")
     if bool(plan.smoke_note) != (plan.smoke and not plan.has_twins) or plan.smoke_note not in ("", *plan.notes):
         found.add("plan.json", f"smoke_note contradicts its {plan.suite.seeds} seeds, or is none of its notes", "plan")
 

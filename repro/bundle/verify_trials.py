@@ -18,7 +18,7 @@ from repro.record.derive.derive import UNREAD, damaged_log, derive, with_energy
 from repro.record.folder import index
 from repro.record.folder.store import RunFolder
 from repro.record.log.event import LogEvent, count_packed
-from repro.record.log.reading import Recorded, log_damage, read_lines
+from repro.record.log.reading import WHOLE_LOG, Recorded, log_damage, read_lines
 from repro.record.log.schema import ResumedFrom, RunStop, TrialStated
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
@@ -169,7 +169,7 @@ def rederived(trial: Trial, stored: Result, log: Path) -> Result:
     if stored.log_damaged and (damage := log_damage(log)):
         return damaged_log(trial, stored.attempt, damage)
     events = _events(log, not meaning(stored.status).logged)
-    if strange := _other_trial(trial, events):
+    if strange := _other_trial(trial, events, not meaning(stored.status).logged):
         raise OutputError(f"{log}: {strange}")
     try:
         stopped = any(isinstance(item.event, RunStop) for item in events)
@@ -180,15 +180,17 @@ def rederived(trial: Trial, stored: Result, log: Path) -> Result:
         raise OutputError(f"{log}: gives no result ({type(error).__name__}: {detail})") from error
 
 
-def _other_trial(trial: Trial, events: Sequence[Recorded]) -> str:
-    """Return how the log describes another trial than this one, or ""."""
+def _other_trial(trial: Trial, events: Sequence[Recorded], failed: bool) -> str:
+    """Return how the log describes another trial than this one, or ""; only that of a trial that failed may end before
+    it describes one.
+    """
     described = next((item.event.value for item in events if isinstance(item.event, TrialStated)), None)
     if described is None:
-        return ""
+        return "" if failed else "does not state the trial that it is of"
     ours = trial.model_dump(mode="json", by_alias=True)
-    for name in ("suite_digest", "repeat", "master_seed", "choices"):
-        if name in described and described[name] != ours[name]:
-            said = json.dumps(described[name])
+    for name in ("suite_digest", "repeat", "master_seed", "choices", "side"):
+        if described.get(name, "") != ours[name]:
+            said = json.dumps(described.get(name))
             shown = said if len(said) <= 40 else "not this trial's"
             return f"is the log of another trial: its {name.replace('_', ' ')} is {shown}"
     return ""
@@ -197,7 +199,7 @@ def _other_trial(trial: Trial, events: Sequence[Recorded]) -> str:
 def _events(log: Path, failed: bool) -> list[Recorded]:
     """Read the events of complete lines, up to MAX_HELD_BYTES. A damaged line is an error unless the trial failed."""
     found: list[Recorded] = []
-    held, clocks = 0, _Clocks()
+    held, clocks, first, last = 0, _Clocks(), "", ""
     try:
         if log.is_symlink() or not log.is_file():
             raise OutputError(f"{log}: is missing or not a regular file")
@@ -209,6 +211,8 @@ def _events(log: Path, failed: bool) -> list[Recorded]:
                 raise OutputError(f"{log}:{number}: {problem}")
             if recorded is not None:
                 clocks.take(number, recorded)
+                last = recorded.event.key
+                first = first or last
             if recorded is None or isinstance(recorded.event, UNREAD):
                 continue
             held += _size(recorded.event, line)
@@ -216,6 +220,8 @@ def _events(log: Path, failed: bool) -> list[Recorded]:
                 raise OutputError(f"{log}:{number}: holds more events than fit into {MAX_HELD_BYTES >> 20} MiB; its "
                                   "result was not derived again")
             found.append(recorded)
+        if not failed and (first, last) != WHOLE_LOG:
+            raise OutputError(f"{log}: is incomplete: it begins with {first[:80]!r} and ends with {last[:80]!r}")
         if line_number := clocks.contradiction():
             raise OutputError(f"{log}:{line_number}: the wall clock and the monotonic clock of this event, which are "
                               "written from one reading, are further apart than those of the event before")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from repro.core import devices
 from repro.core.devices import CPU, GPU, on_gpu
+from repro.core.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,20 @@ class Machine:
     """CPU cores that this process may use."""
     cpp_compiler: bool = True
     """A C++ compiler is installed."""
+
+
+def user_folder(variable: str, below: str) -> Path:
+    """Return a folder of this user: the one that a variable (XDG) names, else `below` the home folder.
+
+    Raises:
+        UsageError: the user has no home folder, as in some containers.
+    """
+    if given := os.environ.get(variable):
+        return Path(given)
+    try:
+        return Path.home() / below
+    except RuntimeError:
+        raise UsageError(f"this user has no home folder: set HOME, or {variable}") from None
 
 
 def count_cores() -> int:

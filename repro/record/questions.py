@@ -6,16 +6,16 @@ It is kept outside all runs, in the user's state folder, and it is never require
 from __future__ import annotations
 
 import logging
-import os
 import platform
 import time
 from pathlib import Path
 
 from pydantic import Field
 
-from repro.core.errors import OutputError
+from repro.core.errors import UsageError
 from repro.core.files import LATEST_MS
 from repro.core.frozen import Frozen
+from repro.core.machine import user_folder
 from repro.record.folder.ledger import append_line, read_lines
 from repro.suite.planning.plan import Plan
 from repro.suite.planning.question import stop_of
@@ -44,16 +44,16 @@ def questions_file() -> Path:
     """Return the file: below `$XDG_STATE_HOME`, else `~/.local/state`.
 
     Raises:
-        RuntimeError: the user has no home folder.
+        UsageError: the user has no home folder.
     """
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "repro" / "questions.jsonl"
+    return user_folder("XDG_STATE_HOME", ".local/state") / "repro" / "questions.jsonl"
 
 
 def answered(question: str) -> list[Answered]:
     """Return the latest line of each run of a question on this machine; [] if they are unknown."""
     try:
         lines = read_lines(questions_file(), Answered)
-    except (OutputError, OSError, RuntimeError) as error:
+    except (UsageError, OSError) as error:
         _log.debug("earlier questions are unknown: %s", error)
         return []
     mine = [line for line in lines if (line.question, line.machine) == (question, platform.node())]
@@ -74,5 +74,5 @@ def keep_answer(question: str, plan: Plan, run: Path, answer: str) -> None:
         append_line(place, Answered(
             question=question, machine=platform.node(), run=run.resolve().name, master_seed=plan.master_seed,
             order_seed=plan.order_seed, stop=stop_of(plan), answer=answer, at_ms=round(time.time() * 1e3)))
-    except (OutputError, OSError, RuntimeError) as error:
+    except (UsageError, OSError) as error:
         _log.debug("the answer is not kept: %s", error)

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from repro.core.control_group import held_back_seconds
 from repro.core.errors import GuardError, OutputError, UsageError
 from repro.core.numbers import percent_above
 from repro.record.environment.gpus import ask_nvidia_smi, used_uuids
@@ -103,8 +104,9 @@ class MachineWatch:
 
     def _take(self) -> Counters:
         return Counters(
-            at=self.monotonic(), wall=self.wall(), asleep=_asleep(), heat=_heat(self.root), held=_held(self.root),
-            stolen=_stolen(self.root), gpus=_gpu_counters() if self._gpus else {},
+            at=self.monotonic(), wall=self.wall(), asleep=_asleep(), heat=_heat(self.root),
+            held=held_back_seconds(self.root), stolen=_stolen(self.root),
+            gpus=_gpu_counters() if self._gpus else {},
         )
 
     def _gpus_now(self) -> Iterator[str]:
@@ -157,23 +159,6 @@ def _heat(root: Path) -> int:
     """Read Intel's counters; those of other processors are not read."""
     places = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/*_throttle_count")
     return sum(int(text) for path in places if (text := _text(path).strip()).isdecimal())
-
-
-def _held(root: Path) -> float:
-    """Return the seconds of this process's group; version 2 counts microseconds, version 1 nanoseconds."""
-    for line in _text(root / "proc/self/cgroup").splitlines():
-        controllers, _, group = line.partition(":")[2].partition(":")
-        inner = group.lstrip("/")
-        if controllers in ("", "cpu", "cpu,cpuacct", "cpuacct,cpu"):
-            # In a container the group's name is not visible and its folder is the top.
-            for base in (f"sys/fs/cgroup/{controllers}", "sys/fs/cgroup", "sys/fs/cgroup/unified"):
-                for place in (root / base / inner / "cpu.stat", root / base / "cpu.stat"):
-                    found = dict(pair for row in _text(place).splitlines() if len(pair := row.split()) == 2)
-                    if "throttled_usec" in found:
-                        return int(found["throttled_usec"]) / 1e6
-                    if "throttled_time" in found:
-                        return int(found["throttled_time"]) / 1e9
-    return 0.0
 
 
 def _stolen(root: Path) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from repro.core import control_group
 from repro.core.devices import on_gpu, proven_gpus
 from repro.core.errors import GuardError, UsageError
 from repro.core.files import read_model
@@ -182,9 +183,13 @@ def _cores(plan: Plan, machine: Machine) -> str:
     each = rank_threads(os.environ)
     needed = max((_here(cell) * each for cell in plan.cells
                   if cell.choices.device == "cpu" and cell.choices.origin == "measured"), default=0)
-    if needed <= machine.cores:
-        return ""
-    return f"its {machine.cores} core(s) are too few for {needed} threads of ranks: they wait for each other's cores"
+    if needed > machine.cores:
+        return (f"its {machine.cores} core(s) are too few for {needed} threads of ranks: they wait for each other's "
+                "cores")
+    if needed > (allowed := control_group.cores(control_group.limits())):
+        return (f"its control group allows the time of {allowed:.3g} core(s) to {needed} threads of ranks: the kernel "
+                "holds them back")
+    return ""
 
 
 def _apart(plan: Plan) -> str:

@@ -25,6 +25,7 @@ from repro.record.environment.differences import (
 from repro.record.environment.plugin_code import PluginCode, plugin_code
 from repro.record.folder import resume
 from repro.record.folder.index import seal_again, unseal
+from repro.record.folder.ledger import ADJUSTED_MS
 from repro.record.folder.lock import RunLock
 from repro.record.folder.resume import began_elsewhere, require_same, require_unmodified, trials_to_run
 from repro.record.folder.store import Record, RunFolder, read_record
@@ -171,6 +172,8 @@ class Run:
         """Open the launchers, pass the gate, run the trials."""
         if record.attempts:
             done = len(self.plan.order) - len(trials)
+            if set_back := _set_back(record):
+                context.warn("clock", set_back)
             self.folder.append_incident("resumed", f"resumed after {done} of {len(self.plan.order)} trials had ended")
         preload_seconds = self.launchers.open(self.plan, self.folder.root, self.watcher.stage)
         nodes = self.launchers.nodes
@@ -186,6 +189,14 @@ class Run:
         replays.wait_for_first()
         starter = TrialStarter(context, self.launchers, replays, meter, HopelessRule.of(self.plan))
         Trials(context, starter, self.watch, self.options.strict, looks).run(record, trials)
+
+
+def _set_back(record: Record) -> str:
+    """Return that the wall clock is now before what the record has, which no watch of one execution sees; else ""."""
+    newest = max((*(item.started_ms for item in record.starts), *(item.at_ms for item in record.incidents)), default=0)
+    behind_ms = newest - time.time() * 1e3
+    return "" if behind_ms <= ADJUSTED_MS else (
+        f"the wall clock was set back by {behind_ms / 1e3:.0f} s or more before the run was resumed")
 
 
 def prepare(plan: Plan, suite_text: str, out: Path, brought: Path | None = None) -> RunFolder:

@@ -290,6 +290,10 @@ def _failures() -> tuple[type[Exception], ...]:
 
 def configure_mlflow(timeout_seconds: float) -> None:
     """Configure MLflow before its import: no telemetry, few messages, and short time-outs for a dead server."""
+    try:
+        Path.home()
+    except RuntimeError:  # MLflow cannot be imported by a user without a home folder, though it reads nothing there
+        os.environ["HOME"] = "/nonexistent"
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     os.environ["DO_NOT_TRACK"] = "true"
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"

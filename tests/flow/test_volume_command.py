@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pickle
 import resource
 import shutil
 import subprocess
@@ -15,12 +17,14 @@ import numpy as np
 import pytest
 import zarr
 
+from repro.core.errors import UsageError
 from repro.papers.chunkflow.grid import Grid
 from repro.papers.chunkflow.queues import open_queue
 from repro.papers.chunkflow.store import Output, open_volume
 from repro.papers.chunkflow.task_queue import Counts
 from tests.commands import environment
 from tests.redis_server import needs_redis, redis_server
+from tests.unit.record.resumable_runs import Bomb
 
 CREATE = ("create-tasks", "v", "out", "--chunk", "12", "--overlap", "4", "--queue")
 GRID = Grid((30, 20, 24), (12,) * 3, (4,) * 3)
@@ -109,6 +113,24 @@ def test_tasks_of_another_output_are_refused_and_stay(tmp_path: Path, values: np
     code, said, error = volume(tmp_path, "run", "--queue", "sqlite:u.db", *CHAIN)
     assert (code, said) == (1, "done 0, failed 0, dead letters 0, chunks left 24\n")
     assert error == "the queue is empty, but not all of this output is done: its tasks were in another queue\n"
+
+
+@pytest.mark.parametrize("index", ["-1", "x", "99999", "9" * 400])
+def test_a_task_that_create_tasks_did_not_make_is_one_line(tmp_path: Path, index: str) -> None:
+    output = Output.create(tmp_path / "out", Grid((8, 8, 8), (4, 4, 4), (1, 1, 1)), "float32")
+    with pytest.raises(UsageError, match="the queue has a task that create-tasks did not make"):
+        output.chunk_of(f"{output.name}/{index}")
+
+
+def test_a_volume_that_is_to_be_unpickled_is_refused(tmp_path: Path) -> None:
+    description = {"zarr_format": 2, "shape": [4, 4, 4], "chunks": [4, 4, 4], "dtype": "<f4", "compressor": None,
+                   "fill_value": 0, "order": "C", "filters": [{"id": "pickle", "protocol": 4}]}
+    (tmp_path / "volume").mkdir()
+    (tmp_path / "volume/.zarray").write_text(json.dumps(description))
+    (tmp_path / "volume/0.0.0").write_bytes(pickle.dumps(Bomb(tmp_path / "gone-off")))
+    with pytest.raises(UsageError, match="is no readable Zarr array"):
+        open_volume(tmp_path / "volume")[:]
+    assert not (tmp_path / "gone-off").exists()
 
 
 def test_a_damaged_chunk_of_the_input_becomes_a_dead_letter_and_the_rest_is_done(

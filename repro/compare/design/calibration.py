@@ -25,6 +25,7 @@ from repro.compare.figures import Bounds
 from repro.core.errors import ReproError, UsageError
 from repro.core.files import read_model, write_model
 from repro.core.frozen import FORMAT, Formatted, Frozen
+from repro.core.machine import user_folder
 from repro.record.environment.environment import Environment
 from repro.record.folder.store import Record
 from repro.suite.metrics import METRICS
@@ -215,9 +216,12 @@ def _null(cell: Cell, found: Comparison, source: str) -> Null | str:
 
 
 def place_for(digest: str) -> Path:
-    """Return the file of a user's calibrations of a suite."""
-    home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    return Path(home) / "repro" / "calibration" / f"{digest}.json"
+    """Return the file of a user's calibrations of a suite.
+
+    Raises:
+        UsageError: the user has no home folder.
+    """
+    return user_folder("XDG_DATA_HOME", ".local/share") / "repro" / "calibration" / f"{digest}.json"
 
 
 def add(path: Path, found: Calibration) -> Calibration:
@@ -251,7 +255,13 @@ def calibration_of(record: Record) -> Calibration | None:
     Raises:
         OutputError: a file is damaged.
     """
-    return read_kept_calibration(record) or _fitting(place_for(record.plan.digest), record)
+    if (kept := read_kept_calibration(record)) is not None:
+        return kept
+    try:
+        own = place_for(record.plan.digest)
+    except UsageError:  # who has no home folder has no calibration there
+        return None
+    return _fitting(own, record)
 
 
 def read_kept_calibration(record: Record) -> Calibration | None:
@@ -270,7 +280,7 @@ def keep_calibration(record: Record) -> str:
         found = None if os.path.lexists(target) else _fitting(place_for(record.plan.digest), record)
         if found is not None:
             write_model(target, found)
-    except (ReproError, OSError, RuntimeError) as error:  # RuntimeError: the home folder is unknown
+    except (ReproError, OSError) as error:
         return f"the calibration of this suite was not copied into the run folder: {error}"
     return ""
 

@@ -218,26 +218,28 @@ def _parity(group: Sequence[Source]) -> Mapping[str, object] | None:
 
 def _copy_trials(group: Sequence[Source], folder: RunFolder, plan: Plan) -> None:
     """Copy trials that count unchanged; of the others copy the logs, under further attempt numbers."""
-    chosen, ledger = counted(group), list[Attempt]()
+    chosen, ledger = counted(group), list[tuple[float, Attempt]]()
+    moments = [{(entry.trial_id, entry.attempt): moved.started_ms for entry, moved in zip(
+        item.record.starts, item.record.execution.attempts, strict=True)} for item in group]
     for trial in plan.trials():
         source = chosen.get(trial.repeat, group[0])
         number = 0
-        for item in sorted(group, key=lambda other: other is not source):
+        for item, at in sorted(zip(group, moments, strict=True), key=lambda pair: pair[0] is not source):
             starts = [entry for entry in item.record.attempts if entry.trial_id == trial.trial_id]
             if item is source:
-                ledger += [entry for entry in item.record.wash_outs if entry.trial_id == trial.trial_id]
+                ledger += [(at[trial.trial_id, entry.attempt], entry) for entry in item.record.starts
+                           if entry.trial_id == trial.trial_id]
                 for path in item.record.folder.trial(trial.trial_id).glob("*"):  # `read_record` has refused links
                     _copy_file(path, folder.trial(trial.trial_id) / path.name)
-                ledger += starts
                 number = max((entry.attempt for entry in starts), default=1)
                 continue
             for entry in starts:
                 number += 1
                 _copy_file(item.record.folder.log(trial.trial_id, entry.attempt), folder.log(trial.trial_id, number))
                 said = f"of {item.name}, not counted: seed {trial.repeat} counts from {source.name}"
-                ledger.append(entry.model_copy(update={
-                    "attempt": number, "reasons": (*stated(said), *entry.reasons), "source": item.name}))
-    for entry in sorted(ledger, key=lambda entry: (entry.started_ms, entry.trial_id, entry.attempt)):
+                ledger.append((at[trial.trial_id, entry.attempt], entry.model_copy(update={
+                    "attempt": number, "reasons": (*stated(said), *entry.reasons), "source": item.name})))
+    for _, entry in sorted(ledger, key=lambda item: (item[0], item[1].trial_id, item[1].attempt)):
         folder.append_attempt(entry)
 
 

@@ -59,6 +59,10 @@ class SafeReader(FileSystemReader):
         found = IndexUnpickler(io.BytesIO(raw)).load()
         if not isinstance(found, Metadata):
             raise pickle.UnpicklingError("its index is of another type")
+        present = {path.name for path in Path(self.path).iterdir()}
+        if other := next((item for item in found.storage_data.values()
+                          if item.relative_path not in present or item.transform_descriptors), None):
+            raise pickle.UnpicklingError(f"its index names {str(other.relative_path)[:80]!r}, which is no file of it")
         return found
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.errors import TrialError
+from repro.core.machine import user_folder
 
 NAME = "cpu_adam"
 BUILDING = "building-"
@@ -29,7 +30,7 @@ BUILDING = "building-"
 
 def place() -> Path:
     """Return the folder of this machine's library: another one for each processor, Python, torch and DeepSpeed."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    base = user_folder("XDG_CACHE_HOME", ".cache")
     build = (version("torch"), version("deepspeed"), sys.implementation.cache_tag, platform.machine(), _processor())
     return base / "repro" / "extensions" / hashlib.sha256("|".join(map(str, build)).encode()).hexdigest()[:16]
 

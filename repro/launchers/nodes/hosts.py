@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from repro.core.errors import UsageError
+from repro.core.machine import user_folder
 
 SECRET = "REPRO_SECRET"
 SHORTEST = 16
@@ -27,7 +28,7 @@ SHORTEST = 16
 
 def secret_file() -> Path:
     """Return the file of the secret; where the home folder is shared, all nodes have it."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "repro" / "secret"
+    return user_folder("XDG_CONFIG_HOME", ".config") / "repro" / "secret"
 
 
 def read_secret(make: bool = False) -> str:

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from multiprocessing import forkserver, process, spawn
+from multiprocessing import forkserver, process, spawn, util
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,8 @@ def begin() -> None:
     A running server is stopped first: it has other modules and another environment.
     """
     stop()
+    # Python before 3.10.9 and 3.11.1 prefers sockets without a file, through which every local user can send it code.
+    util.abstract_sockets_supported = False  # type: ignore[misc]  # final in its stubs
     forkserver.set_forkserver_preload([PRELOAD])
     forkserver.ensure_running()
 

@@ -29,6 +29,8 @@ from repro.papers.chunkflow.grid import Grid, Triple, shown, why_no_room
 from repro.papers.extra import imported
 
 zarr = imported("zarr", "zarr")
+# Older versions unpickle the parts of a volume whose description asks for it.
+imported("numcodecs", "numcodecs.registry").codec_registry.pop("pickle", None)
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -108,6 +110,8 @@ class Output:
         if name != self.name:
             raise UsageError(f"{self.path}: the tasks of this queue are for another output; name the one that "
                              "create-tasks made with them")
+        if not index.isdecimal() or len(index) > 18 or int(index) >= self.grid.chunks:
+            raise UsageError(f"{self.path}: the queue has a task that create-tasks did not make: {task[:80]!r}")
         return int(index)
 
     def write(self, index: int, part: np.ndarray) -> None:

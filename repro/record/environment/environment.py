@@ -19,6 +19,7 @@ from pathlib import Path
 from pydantic import Field
 
 import repro
+from repro.core import control_group
 from repro.core.devices import on_gpu
 from repro.core.errors import UsageError
 from repro.core.files import LATEST_MS
@@ -48,11 +49,6 @@ FLEETING = re.compile(r"^(_|PWD|OLDPWD|SHLVL|PS1|TERM.*|COLUMNS|LINES|COLORTERM|
                       r"|WINDOWID|HISTFILE|REPRO_PRICE_PER_HOUR|PYTEST_.*|TMUX.*|STY)$")
 """Variables of a terminal or session: they differ between runs and have no effect on training."""
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-CGROUP = Path("/sys/fs/cgroup")
-LIMITS = {"cpu.max": "cpu.max", "memory.max": "memory.max", "cpuset.cpus": "cpuset.cpus.effective",
-          "cpu.cfs_quota_us": "cpu/cpu.cfs_quota_us", "cpu.cfs_period_us": "cpu/cpu.cfs_period_us",
-          "memory.limit_in_bytes": "memory/memory.limit_in_bytes", "pids.max": "pids.max"}
-"""Limits of a control group, version 2 and 1: name -> file below CGROUP."""
 NAMED = ("torch", "deepspeed", "mlflow", "numpy", "scipy", "scikit-learn", "pandas", "pydantic")
 
 
@@ -159,7 +155,7 @@ def take(machine: Machine, data: tuple[DataSet, ...], plugins: tuple[PluginCode,
         packages=tuple(sorted(f"{name}=={number}" for name, number in packages.items())),
         settings=settings(os.environ), commit=commit(), dirty=None if status is None else bool(status),
         load_1min=round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None, data=data,
-        started_ms=time.time_ns() // 1_000_000, governor=_first_line(GOVERNOR), limits=_limits(),
+        started_ms=time.time_ns() // 1_000_000, governor=_first_line(GOVERNOR), limits=control_group.limits(),
         others_sha256=others_sha256(os.environ), diff_sha256=_diff_sha256(),
         plugins=plugins, price=declared_price(os.environ),
     )
@@ -201,11 +197,6 @@ def others_sha256(environment: Mapping[str, str]) -> str:
     lines = [f"{name}={hidden.masked(value)}" for name, value in sorted(environment.items())
              if not ALLOWED.match(name) and not SECRET.search(name) and not FLEETING.match(name)]
     return hashlib.sha256("\0".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def _limits() -> dict[str, str]:
-    found = {name: _first_line(CGROUP / place) for name, place in LIMITS.items()}
-    return {name: value for name, value in found.items() if value}
 
 
 def _first_line(path: Path) -> str | None:

@@ -16,3 +16,29 @@ class Execution:
     """Of all trials, in any order; without those of some result, the order of the plan counts."""
     resumed_ms: Sequence[float] = ()
     """Moments at which the run was resumed."""
+
+
+def execution_of(starts: Sequence[Attempt], resumed_ms: Sequence[float]) -> Execution:
+    """Return the execution of a ledger, whose order counts: a wall clock that was set back puts no start before one
+    that the ledger has first.
+
+    Its later starts are moved behind the earlier ones. When the run was resumed is then known up to the hands of the
+    clock only: each moment counts in every stretch of time that can hold it, at the latest where the clock was set.
+
+    Args:
+        starts: in the order of the ledger; one whose moment is unknown (0) is taken to be at the one before it.
+    """
+    moved, resumed = list[Attempt](), list[float]()
+    offset = begin = last = 0.0
+    for start in starts:
+        if start.started_ms and start.started_ms + offset < last:  # here a stretch ends
+            resumed += [at for at in _in_stretch(resumed_ms, offset, begin) if at <= last]
+            offset, begin = last + 1 - start.started_ms, last + 1
+        last = start.started_ms + offset if start.started_ms else last
+        moved.append(start if start.started_ms == last else start.model_copy(update={"started_ms": last}))
+    return Execution(moved, (*resumed, *_in_stretch(resumed_ms, offset, begin)))
+
+
+def _in_stretch(resumed_ms: Sequence[float], offset: float, begin: float) -> list[float]:
+    """Return the moments in a stretch of time that begins at `begin`, on its clock; those before it count there."""
+    return [max(at + offset, begin) for at in resumed_ms]

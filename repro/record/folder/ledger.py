@@ -160,7 +160,7 @@ def read_attempts(path: Path) -> list[Attempt]:
     Raises:
         OutputError: a line is not an attempt.
     """
-    return [item for item in _starts(path) if item.attempt != WASH_OUT]
+    return [item for item in read_starts(path) if item.attempt != WASH_OUT]
 
 
 def read_wash_outs(path: Path) -> list[Attempt]:
@@ -169,12 +169,23 @@ def read_wash_outs(path: Path) -> list[Attempt]:
     Raises:
         OutputError: as `read_attempts`.
     """
-    return [item for item in _starts(path) if item.attempt == WASH_OUT]
+    return [item for item in read_starts(path) if item.attempt == WASH_OUT]
 
 
-def _starts(path: Path) -> list[Attempt]:
-    # Every attempt has a line when it starts and one when it ends; the later one says more.
-    return list({(found.trial_id, found.attempt): found for found in read_lines(path, Attempt)}.values())
+def read_starts(path: Path) -> list[Attempt]:
+    """Return all starts of a ledger in their order, each by its last line; of a trial the last unmeasured one.
+
+    Raises:
+        OutputError: as `read_attempts`.
+    """
+    found: dict[tuple[str, int], Attempt] = {}
+    for line in read_lines(path, Attempt):
+        # Every start has a line when it begins and one when it ends; the later one says more.
+        before = found.get((line.trial_id, line.attempt))
+        if before is not None and before.started_ms != line.started_ms:
+            del found[line.trial_id, line.attempt]  # its place is that of the later start
+        found[line.trial_id, line.attempt] = line
+    return list(found.values())
 
 
 def latest(lines: Iterable[Look]) -> tuple[Look, ...]:

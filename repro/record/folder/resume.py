@@ -315,6 +315,7 @@ def complete_ledger(folder: RunFolder, plan: Plan) -> None:
         line = known.get((trial.trial_id, result.attempt)) if result else None
         if result is None or line is None or line.status != STARTED:
             continue
-        seconds = max(0.0, round(path.stat().st_mtime - line.started_ms / 1e3, 3))
+        # Of a clock that was set, or another machine's, the moment of the file may be too early.
+        seconds = round(max(path.stat().st_mtime - line.started_ms / 1e3, result.run_seconds or 0.0), 3)
         folder.append_attempt(line.model_copy(update={"status": result.status, "reasons": result.reasons,
                                                       "seconds": seconds}))

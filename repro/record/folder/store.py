@@ -20,8 +20,9 @@ from repro.core.frozen import Frozen
 from repro.record.environment.differences import DifferenceKind, Nodes
 from repro.record.environment.environment import Environment
 from repro.record.environment.gpus import stand_ins
-from repro.record.folder.execution import Execution
+from repro.record.folder.execution import Execution, execution_of
 from repro.record.folder.ledger import (
+    WASH_OUT,
     Attempt,
     Incident,
     IncidentKind,
@@ -30,9 +31,8 @@ from repro.record.folder.ledger import (
     cut_torn_line,
     end_of,
     latest,
-    read_attempts,
     read_lines,
-    read_wash_outs,
+    read_starts,
 )
 from repro.record.result.results import Result
 from repro.suite.model import Trial
@@ -154,13 +154,12 @@ class Record:
     folder: RunFolder
     plan: Plan
     environment: Environment
-    attempts: tuple[Attempt, ...]
+    starts: tuple[Attempt, ...]
+    """All starts of trials, in the order of the ledger."""
     results: tuple[Result, ...]
     parity: Mapping[str, Any] | None
     incidents: tuple[Incident, ...] = ()
     """Incidents of the run, in order."""
-    wash_outs: tuple[Attempt, ...] = ()
-    """Unmeasured starts, of suites with `wash_out`."""
     looks: tuple[Look, ...] = ()
     """Looks of a sequential run, in order."""
     nodes: Nodes = Nodes()  # noqa: RUF009  # frozen
@@ -168,6 +167,16 @@ class Record:
     derived: dict[str, object] = field(default_factory=dict, init=False, compare=False, repr=False)
     """What was computed from this record and is kept with it; a changed copy begins without."""
     _origins: dict[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """The measured starts, in the order of the ledger."""
+        return tuple(item for item in self.starts if item.attempt != WASH_OUT)
+
+    @property
+    def wash_outs(self) -> tuple[Attempt, ...]:
+        """The unmeasured starts, of suites with `wash_out`."""
+        return tuple(item for item in self.starts if item.attempt == WASH_OUT)
 
     def of_cell(self, cell_id: str) -> list[Result]:
         """Return the results of one cell, by repeat."""
@@ -203,8 +212,7 @@ class Record:
     @property
     def execution(self) -> Execution:
         """All starts of trials, unmeasured ones as well, and where the run was resumed."""
-        return Execution((*self.attempts, *self.wash_outs),
-                         tuple(item.at_ms for item in self.incidents if item.kind == "resumed"))
+        return execution_of(self.starts, [item.at_ms for item in self.incidents if item.kind == "resumed"])
 
     def due(self) -> list[Trial]:
         """Return the planned trials that this record has or lacks: those after the end of a sequential run are neither.
@@ -226,8 +234,11 @@ class Record:
     @property
     def budget_spent(self) -> bool:
         """The last thing that happened is that the time given to a sequential run was spent."""
-        ended = max((item.at_ms for item in self.incidents if item.kind == "budget"), default=-1.0)
-        return ended >= 0 and all(item.started_ms <= ended for item in self.attempts)
+        ends = [place for place, item in enumerate(self.incidents) if item.kind == "budget"]
+        again = (item.at_ms for item in self.incidents[ends[-1]:] if item.kind == "resumed") if ends else ()
+        # Not compared with the end itself: a clock that was set back puts later trials before it.
+        resumed_ms = next(iter(again), float("inf"))
+        return bool(ends) and all(item.started_ms < resumed_ms for item in self.attempts)
 
     def due_of(self, cell_id: str) -> int:
         """Return how many trials of a cell are due."""
@@ -257,17 +268,16 @@ def read_record(root: Path) -> Record:
     if not folder.plan.is_file():
         raise OutputError(f"{root}: is not a run folder (it has no plan.json)")
     door.refuse_links(root)
-    plan, attempts = read_plan(folder.plan), tuple(read_attempts(folder.ledger))
+    plan, starts = read_plan(folder.plan), tuple(read_starts(folder.ledger))
     cells = {cell.cell_id for cell in plan.cells}
-    if other := next((item for item in attempts if item.cell_id not in cells), None):
+    if other := next((item for item in starts if item.cell_id not in cells), None):
         raise OutputError(f"{folder.ledger}: names a cell that the plan does not have: {other.cell_id[:80]}")
     results = tuple(_read_result(folder, trial) for trial in plan.trials() if folder.result(trial.trial_id).is_file())
     return Record(
         folder=folder,
         plan=plan,
         environment=read_model(folder.environment, Environment),
-        attempts=attempts,
-        wash_outs=tuple(read_wash_outs(folder.ledger)),
+        starts=starts,
         incidents=tuple(read_lines(folder.incidents, Incident)),
         looks=latest(read_lines(folder.looks, Look)),
         nodes=read_model(folder.launchers, Nodes) if folder.launchers.is_file() else Nodes(),

@@ -17,6 +17,8 @@ from repro.record.log.schema import KINDS, CacheClear, EffectiveSettings
 from repro.record.result.remarks import LogDamaged
 
 DAMAGED = "a damaged line"
+WHOLE_LOG = CacheClear.key, EffectiveSettings.key
+"""The first and the last event of the log of a trial that ended by itself."""
 
 
 class MalformedEvent(ValueError):
@@ -121,5 +123,4 @@ def log_damage(log: Path) -> LogDamaged | None:
         return LogDamaged(problem="unreadable", error=str(error.strerror))
     if bad:
         return LogDamaged(problem="lines", bad=bad, lines=lines)
-    complete = first == CacheClear.key and last == EffectiveSettings.key
-    return malformed or (None if complete else LogDamaged(problem="incomplete"))
+    return malformed or (None if (first, last) == WHOLE_LOG else LogDamaged(problem="incomplete"))

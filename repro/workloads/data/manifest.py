@@ -29,6 +29,7 @@ from pydantic import Field
 from repro.core.errors import OutputError, TrialError
 from repro.core.files import read_model, write_bytes, write_model, write_text
 from repro.core.frozen import Frozen
+from repro.core.machine import user_folder
 
 Fact = str | int | float | bool
 Facts = Mapping[str, Fact]
@@ -117,8 +118,7 @@ def store() -> Path:
     """Return the folder of all prepared data sets: `REPRO_DATA`, else `repro/data` in the user's cache (XDG)."""
     if given := os.environ.get(VARIABLE):
         return Path(given).expanduser().absolute()
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(cache) / "repro" / "data"
+    return user_folder("XDG_CACHE_HOME", ".cache") / "repro" / "data"
 
 
 def folder_of(name: str) -> Path:

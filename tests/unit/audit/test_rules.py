@@ -138,13 +138,13 @@ def again(record: Record) -> Facts:
     """A run that had reached its target was made again, and the second result is the one shown."""
     first = record.attempts[0]
     more = Attempt(**(first.model_dump() | {"attempt": 2}))
-    return record_facts(replace(record, attempts=(*record.attempts, more)))
+    return record_facts(replace(record, starts=(*record.attempts, more)))
 
 
 def crash_again(record: Record, status: str = "crashed") -> Facts:
     first = record.attempts[0].model_copy(update={"status": status})
     more = Attempt(**(first.model_dump() | {"attempt": 2, "status": "ok"}))
-    return record_facts(replace(record, attempts=(first, *record.attempts[1:], more)))
+    return record_facts(replace(record, starts=(first, *record.attempts[1:], more)))
 
 
 APART = SUITE.replace("  processes: [1, 2]\n", "  processes: [1, 2]\n  batch.global: [64, 128]\nexclude:\n"
@@ -188,7 +188,7 @@ CASES: dict[str, tuple[Make, Make]] = {
     "NEU1": (lambda r: facts(r.base), lambda r: facts(r.of("undeclared", SUITE.partition("primary:")[0]))),
     "NEU2": (lambda r: facts(r.base), lambda r: environment(r.base, data=())),
     "NEU3": (lambda r: facts(r.base), lambda r: facts(r.of("one", text("seeds: 6", "seeds: 1")))),
-    "NEU4": (lambda r: facts(r.base), lambda r: record_facts(replace(r.base, attempts=()))),
+    "NEU4": (lambda r: facts(r.base), lambda r: record_facts(replace(r.base, starts=()))),
     "ACM1": (lambda r: environment(r.base, commit="a" * 40, dirty=False),
              lambda r: environment(r.base, commit="a" * 40, dirty=True)),
     "ACM2": (lambda r: facts(r.base),

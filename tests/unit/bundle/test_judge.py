@@ -392,8 +392,8 @@ def test_failed_starts_and_open_ended_looks_stand_beside_the_answer(tmp_path: Pa
     crashed = next(item for item in second.attempts if item.trial_id == fast.trial_id)
     again = replace(second, results=tuple(item.model_copy(update={"attempt": 2}) if item is fast else item
                                           for item in second.results),
-                    attempts=[*(item.model_copy(update={"status": "crashed"}) if item is crashed else item
-                                for item in second.attempts), crashed.model_copy(update={"attempt": 2})])
+                    starts=(*(item.model_copy(update={"status": "crashed"}) if item is crashed else item
+                              for item in second.starts), crashed.model_copy(update={"attempt": 2})))
     assert "the new run faster when it succeeds; failed starts 1 of 10 against 0 of 10" in answer(first, again).text()
 
 

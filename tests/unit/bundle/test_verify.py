@@ -15,10 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from repro.board.read import read_entry
 from repro.bundle import contents, source, verify_trials
 from repro.bundle.contents import make_bundle, write_bundle
 from repro.bundle.verify import verify
+from repro.bundle.verify_files import Verification
+from repro.bundle.verify_plan import check_plan
 from repro.bundle.verify_trials import rederived
+from repro.compare.design.calibration import twin_plan
 from repro.core.errors import Exit, OutputError, RecordModified
 from repro.core.files import read_model, write_model
 from repro.record.derive.derive import derive
@@ -29,6 +33,7 @@ from repro.record.result.parts import Network
 from repro.record.result.remarks import RankFailed
 from repro.record.result.results import Result
 from repro.seams.launching import LaunchResult, RankEnd
+from repro.suite.model import Trial
 from tests.commands import ROOT
 from tests.records import SUITE, make_record
 
@@ -82,6 +87,83 @@ def test_a_record_of_which_trials_were_taken_out_is_incomplete(tmp_path: Path) -
     reseal(root)
     found = verify(root)
     assert found.answer == "incomplete" and len(found.missing) == 14 and not found.problems
+
+
+@pytest.mark.parametrize("terms", [None, {"pairs": 1, "margin": 0.05}])
+def test_a_run_that_is_called_a_reproduction_to_leave_trials_out_is_verified_on_no_board(
+    tmp_path: Path, terms: dict[str, float] | None
+) -> None:
+    """A reproduction has chosen trials; the fastest one of a run is such a choice."""
+    root = tmp_path / "missed"
+    with zipfile.ZipFile(ROOT / "docs/gallery/records/missed.zip") as source:
+        source.extractall(root)
+    record = read_record(root)
+    best = min((item for item in record.results if item.tta_wall), key=lambda item: item.tta_wall or 0.0)
+    kept = [place for place, trial in enumerate(record.plan.trials())
+            if trial.repeat == best.repeat and trial.cell_id == best.cell_id]
+    edit(root / "plan.json", kind="reproduction", terms=terms, order=[record.plan.order[place] for place in kept])
+    lines = [json.loads(line) for line in (root / "ledger.jsonl").read_text().splitlines()]
+    (root / "ledger.jsonl").write_text("".join(
+        f"{json.dumps(item)}\n" for item in lines if item["trial_id"] == best.trial_id))
+    for trial in (root / "trials").iterdir():
+        if trial.name != best.trial_id:
+            shutil.rmtree(trial)
+    reseal(root)
+    found = verify(root)
+    if terms is None:
+        assert [item.what for item in found.problems] == [
+            "is a reproduction, but lacks the terms that one declares before it runs"]
+    else:
+        assert found.sound and "a reproduction of 1 trials of its suite" in " ".join(found.notes)
+    write_bundle(root, tmp_path / "best.zip")
+    entry, _ = read_entry(tmp_path / "best.zip", tmp_path, lambda _: "")
+    assert entry.standing == ("modified" if terms is None else "not verified")
+    assert terms is None or "1 trials that were chosen, and nothing in it shows that none was left out" in entry.why
+
+
+@pytest.mark.parametrize("kind", ["calibration", "tuning"])
+def test_a_run_that_is_called_something_else_is_modified(run: Path, kind: str) -> None:
+    """What it is decides what is checked: the title of a calibration and the settings of a tuning are not."""
+    edit(run / "plan.json", kind=kind)
+    reseal(run)
+    assert f"its kind is {kind}, which its suite and its cells are not" in [item.what for item in verify(run).problems]
+
+
+def test_trials_left_out_of_a_calibration_are_missed(run: Path) -> None:
+    record = read_record(run)
+    twins = twin_plan(record.plan, record.plan.cells[:1], 6, 1)
+    found = Verification("made up")
+    check_plan(twins.model_copy(update={"order": twins.order[:-3]}), "", found)
+    assert [item.what for item in found.problems if "lacks" in item.what] == [
+        f"its order lacks 3 trials of its suite, the first of them seed {min(at for _, at in twins.order[-3:])} of "
+        f"{twins.cells[min(twins.order[-3:], key=lambda at: (at[0], at[1]))[0]].label}"]
+
+
+def derived_again(trial: Path) -> None:
+    """Write the result that follows from the log of a trial as it is now."""
+    log, stored = trial / "result_1.txt", read_model(trial / "result.json", Result)
+    write_model(trial / "result.json", derive(read_model(trial / "trial.json", Trial), 1, read_log(log),
+                                              LaunchResult((RankEnd(0, 0),), 1.0)))
+    assert read_model(trial / "result.json", Result).status == stored.status
+
+
+@pytest.mark.parametrize("kept", [slice(0, -1), slice(0, -3), slice(1, None)], ids=["end", "more", "beginning"])
+def test_a_truncated_log_is_no_log_of_a_trial_that_ended_although_its_result_follows(run: Path, kept: slice) -> None:
+    log = trial_of(run) / "result_1.txt"
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[kept]))
+    derived_again(trial_of(run))
+    reseal(run)
+    problem, = verify(run).problems
+    assert problem.place.endswith("result_1.txt") and "is incomplete: it begins with" in problem.what
+
+
+def test_a_log_that_does_not_say_of_which_trial_it_is_may_be_that_of_another_cell(run: Path) -> None:
+    log = trial_of(run) / "result_1.txt"
+    log.write_text("".join(line for line in log.read_text().splitlines(keepends=True) if '"x_trial"' not in line))
+    derived_again(trial_of(run))
+    reseal(run)
+    problem, = verify(run).problems
+    assert problem.what == "does not state the trial that it is of"
 
 
 def test_coreutils_reads_the_index(run: Path) -> None:
@@ -384,3 +466,4 @@ def test_a_run_killed_while_its_last_trial_ran_again_is_unmodified(tmp_path: Pat
     found = verify(record.folder.root)
     assert found.unmodified, found.problems
     assert "1 of 24 trials failed and were due to run again when the run ended" in found.notes
+    assert found.answer == "incomplete" and len(found.missing) == 1

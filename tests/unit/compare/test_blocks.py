@@ -13,7 +13,7 @@ from repro.compare import Comparison, compare
 from repro.compare.design.factorial import main_effects
 from repro.compare.evidence.blocks import blocks_of
 from repro.core.machine import Machine
-from repro.record.folder.execution import Execution
+from repro.record.folder.execution import Execution, execution_of
 from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
@@ -96,6 +96,36 @@ def test_a_pair_with_a_pause_of_the_run_between_its_trials_is_left_out(
 ) -> None:
     results, execution = ran(plan, (), 0.0, 1)
     assert primary(plan, results, replace(execution, resumed_ms=(moment,))).left_out == left_out
+
+
+def clock_set_back(execution: Execution, place: int, by: float, resumed: Sequence[float] = ()) -> Execution:
+    """The same starts as a ledger has them if the clock was set back before one of them."""
+    starts = [item.model_copy(update={"started_ms": 10_000 + item.started_ms - (by if number >= place else 0)})
+              for number, item in enumerate(execution.attempts)]
+    return execution_of(starts, resumed)
+
+
+@pytest.mark.parametrize("place", [19, 20])
+def test_a_clock_that_was_set_back_mixes_no_blocks(plan: Plan, place: int) -> None:
+    """By the clock alone, pairs of the second half would run between the trials of pairs of the first."""
+    results, execution = ran(plan, (), 0.0, 1)
+    before = blocks_of(plan, results, execution)
+    after = blocks_of(plan, results, clock_set_back(execution, place, 18.5))
+    assert (after.order, after.numbers, after.before) == (before.order, before.numbers, before.before)
+
+
+def test_a_pause_at_which_the_clock_was_set_back_is_one(plan: Plan) -> None:
+    results, execution = ran(plan, (), 0.0, 1)
+    shifted = clock_set_back(execution, 19, 18.5, resumed=[9_999.0])
+    assert blocks_of(plan, results, shifted).broken == {results[19].repeat}, "its clock had been set back before it"
+    later = clock_set_back(execution, 19, 18.5, resumed=[10_000 + 26.5 - 18.5])
+    assert blocks_of(plan, results, later).broken == {results[26].repeat}, "between blocks of the first stretch"
+
+
+def test_a_lost_start_without_a_moment_keeps_its_place() -> None:
+    item = Result(trial_id="t", cell_id="c", repeat=0, attempt=1, status="ok")
+    moved = execution_of([started(item, 5.0), started(item, 0.0, 2), started(item, 6.0, 3)], ())
+    assert [start.started_ms for start in moved.attempts] == [5.0, 5.0, 6.0]
 
 
 def test_only_the_pairs_of_the_trial_that_ran_again_are_left_out(tmp_path: Path) -> None:

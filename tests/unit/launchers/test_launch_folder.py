@@ -7,12 +7,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from multiprocessing import util
 from pathlib import Path
 
 import pytest
 
 from repro.core import orphans
 from repro.core.orphans import OWNER_FILE
+from repro.launchers.processes import fork_server
 from repro.launchers.processes.fork_server import PREFIX, LaunchFolder, short_temporary
 from repro.launchers.processes.node_launch import interface_of
 from repro.launchers.processes.rank import LOOPBACK
@@ -59,6 +61,15 @@ def test_a_fork_server_starts_under_a_long_temporary_folder(tmp_path: Path) -> N
     place = tmp_path / ("t" * 150)
     place.mkdir()
     assert start(place) == "[] False\n"
+
+
+def test_the_socket_of_a_fork_server_is_a_file() -> None:
+    """Also with a Python that prefers sockets which every local user can reach."""
+    try:
+        fork_server.begin()
+        assert not util.abstract_sockets_supported
+    finally:
+        fork_server.stop()
 
 
 @pytest.mark.parametrize(("ending", "said"), [

@@ -217,6 +217,23 @@ def test_a_bomb_among_the_tensors_does_not_go_off(tmp_path: Path) -> None:
     assert not (tmp_path / "gone-off").exists()
 
 
+@pytest.mark.parametrize("outside", ["absolute", "above"])
+def test_an_index_that_names_a_file_elsewhere_is_refused(tmp_path: Path, outside: str) -> None:
+    torch = pytest.importorskip("torch")
+    from repro.engines.plain.tensor_files import SafeReader, load_tensors, save_tensors
+
+    folder = tmp_path / "step_000000001" / "tensors"
+    save_tensors(folder, {"a": torch.ones(3)}, {}, 0, True)
+    file = next(folder.glob("*.distcp"))
+    secret = shutil.copy(file, tmp_path / "other.distcp")
+    index = SafeReader(folder).read_metadata()
+    for item in index.storage_data.values():
+        item.relative_path = str(secret) if outside == "absolute" else "../../other.distcp"
+    (folder / ".metadata").write_bytes(pickle.dumps(index))
+    with pytest.raises(CheckpointError, match=r"its index names .*other\.distcp.*, which is no file of it"):
+        load_tensors(folder, 0)
+
+
 def test_a_bomb_in_deepspeed_s_files_does_not_go_off(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("deepspeed")

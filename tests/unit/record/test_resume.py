@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from repro.bundle.verify import verify
 from repro.core.errors import UsageError
 from repro.core.files import read_model, write_model
 from repro.record.environment import differences, environment
@@ -237,3 +240,33 @@ def test_a_reproduction_of_some_trials_can_go_on(half: Scripted) -> None:
     twice = part.model_copy(update={"order": (*part.order, part.order[0])})
     (found,) = resume.plan_differences(twice, MACHINE)
     assert found.text.startswith("plan.json: order has 3 trials, 0 of them not its suite's")
+
+
+def test_a_clock_that_was_set_back_between_two_executions_is_recorded_and_no_modification(half: Scripted) -> None:
+    """The starts of the first execution seem to be of the future, as after a clock was set back by a day."""
+    day_ms = 24 * 3600 * 1e3
+    for path, name in ((half.folder.ledger, "started_ms"), (half.folder.incidents, "at_ms")):
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+        path.write_text("".join(json.dumps({**line, name: line[name] + day_ms}) + "\n" for line in lines))
+    record_index.seal(half.folder)
+    record = go_on(half)
+    (set_back,) = [item.text for item in record.incidents if item.kind == "clock"]
+    assert re.fullmatch(r"the wall clock was set back by 8\d{4} s or more before the run was resumed", set_back)
+    assert verify(half.folder.root).problems == []
+    assert [item.trial_id for item in record.execution.attempts] == [item.trial_id for item in record.attempts]
+    moments = [item.started_ms for item in record.execution.attempts]
+    assert moments == sorted(moments)
+
+
+def test_a_result_whose_line_was_not_written_took_as_long_as_its_run(half: Scripted) -> None:
+    """The moment of its file is of a clock that was set back before the end."""
+    trial = next(item for item in half.plan.trials() if half.folder.result(item.trial_id).is_file())
+    lines = [line for line in half.folder.ledger.read_text().splitlines()
+             if json.loads(line)["trial_id"] != trial.trial_id or json.loads(line)["status"] == "started"]
+    half.folder.ledger.write_text("".join(f"{line}\n" for line in lines))
+    os.utime(half.folder.result(trial.trial_id), (1.0, 1.0))
+    record_index.seal(half.folder)
+    record = go_on(half)
+    result = next(item for item in record.results if item.trial_id == trial.trial_id)
+    line = next(item for item in record.attempts if item.trial_id == trial.trial_id)
+    assert result.run_seconds is not None and line.seconds == round(result.run_seconds, 3)

@@ -251,3 +251,17 @@ def test_the_page_opens_with_the_primary_contrast_of_each_section(tmp_path: Path
     first = Path(place).read_text().split("<nav")[0]
     assert all(end in first for end in ends)
     assert first.count('<svg class="whisker') == 2 and "No primary contrast is declared" in first
+
+
+def test_a_clock_that_was_set_back_mixes_no_starts_of_a_merged_record(tmp_path: Path) -> None:
+    """The ledger of a run has their order; its moments fall by an hour in the middle."""
+    first = make_record(tmp_path / "first", only=8)
+    lines = [json.loads(line) for line in first.folder.ledger.read_text().splitlines()]
+    first.folder.ledger.write_text("".join(
+        json.dumps({**line, "started_ms": line["started_ms"] + 1000 * place - (3_600_000 if place >= 4 else 0)}) + "\n"
+        for place, line in enumerate(lines)))
+    make_record(tmp_path / "second", only=4, started_ms=1_700_000_000_000)
+    merged, = sections([tmp_path / "first", tmp_path / "second"], tmp_path / "out")
+    counted = [item.trial_id for item in merged.record.starts if not item.source]
+    assert counted == [line["trial_id"] for line in lines]
+    assert [item.trial_id for item in merged.record.execution.attempts if not item.source] == counted

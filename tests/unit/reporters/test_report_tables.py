@@ -133,7 +133,7 @@ def test_the_duration_of_an_attempt_without_a_recorded_end_is_unknown(
     record: Record, kind: str, tmp_path: Path
 ) -> None:
     begun = record.attempts[0].model_copy(update={"status": "started", "seconds": 0.001})
-    cut = replace(record, attempts=(begun, *record.attempts[1:]))
+    cut = replace(record, starts=(begun, *record.attempts[1:]))
     told = [row["seconds"] for row in rows(cut, kind, tmp_path)["attempts"]]
     assert told[0] in (None, "") and [float(one) for one in told[1:]] == [item.seconds for item in record.attempts[1:]]
 

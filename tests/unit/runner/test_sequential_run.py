@@ -202,7 +202,7 @@ def problems(record: Record, lines: str, folder: Path) -> list[str]:
     """What verify says of a record with these lines in its file of looks."""
     (folder / "looks.jsonl").write_text(lines)
     found = Verification("made up")
-    check_looks(RunFolder(folder), record.plan, record.results, record.attempts, found)
+    check_looks(RunFolder(folder), record.plan, record.results, found)
     return [item.what for item in found.problems]
 
 
@@ -235,6 +235,14 @@ def test_a_budget_that_reaches_a_look_leaves_nothing_missing(open_run: Record) -
                                results=tuple(item for item in open_run.results if item.repeat < 7))
     assert (some.missing(), some.planned) == ([], 21)
     assert dataclasses.replace(some, incidents=()).missing() != []
+
+
+def test_a_run_that_went_on_after_its_budget_is_incomplete_whatever_its_clock(open_run: Record) -> None:
+    """The clock was set back before the run was resumed: its later trials seem to be older than the budget's end."""
+    spent, resumed = Incident(at_ms=4e15, kind="budget", text="used"), Incident(at_ms=1.0, kind="resumed", text="")
+    some = dataclasses.replace(open_run, looks=open_run.looks[:1], incidents=(spent, resumed),
+                               results=tuple(item for item in open_run.results if item.repeat < 8))
+    assert not some.budget_spent and some.missing() != []
 
 
 def test_an_e_process_judges_after_every_pair(tmp_path: Path) -> None:
