@@ -261,6 +261,12 @@ def build() -> dict[str, str]:
     if torch.version.cuda is not None or found:
         found["torch_cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
         if torch.distributed.is_nccl_available():
-            number = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
-            found["torch_nccl"] = ".".join(map(str, number))
+            found["torch_nccl"] = nccl_version()
     return found
+
+
+def nccl_version() -> str:
+    """Return the version of the library by which GPUs send: NCCL, or AMD's RCCL in its place."""
+    import torch
+
+    return ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
