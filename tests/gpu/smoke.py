@@ -124,16 +124,13 @@ def every_check() -> list[Check]:
         *pairs(("ddp",), ("zero-2",), ("fsdp",), ("ddp", "ring"), ("ddp", "hybrid")),
         check("server on two", "server", gpus=2, limit=150),
         check("devices and their limits", "doctor", limit=90, alone=True),
-        *trained("bf16-autocast"), *trained("fp16-master"),
+        check("input workers", "workers", limit=150),
+        *(check(f"killed and resumed: {engine}", "killed", engine, limit=200) for engine in ("ddp", "fsdp", "zero-1")),
         check("kfac ddp", "train", "ddp", "sgd", "fp32", "1", "kfac"),
         check("kfac zero-0", "train", "zero-0", "sgd", "fp32", "1", "kfac"),
-        check("offload zero-2", "offload", "zero-2", limit=240),
-        check("offload zero-3", "offload", "zero-3", limit=240),
-        check("input workers", "workers", limit=150),
-        check("killed and resumed: ddp", "killed", "ddp", limit=200),
-        check("killed and resumed: fsdp", "killed", "fsdp", limit=200),
-        check("killed and resumed: zero-1", "killed", "zero-1", limit=200),
+        *trained("bf16-autocast"), *trained("fp16-master"),
         check("quickstart with -o device=cpu", "quickstart_cpu", limit=300, deepspeed=True),
+        *(check(f"offload {engine}", "offload", engine, limit=240) for engine in ("zero-2", "zero-3")),
     ]
 
 

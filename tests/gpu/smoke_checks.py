@@ -260,12 +260,13 @@ def quickstart_cpu() -> str:
 
 def doctor() -> str:
     """What `repro doctor --device` measures, as JSON."""
-    from repro.runner.device_report import measure
+    from repro.record.environment.device_facts import measure
 
     found = measure()
-    if found.problem:
-        raise RuntimeError(found.problem)
-    return found.model_dump_json()
+    print(found.model_dump_json())
+    if found.problem or not all(copy.intact for copy in found.copies):
+        raise RuntimeError(found.problem or "copies arrive changed")
+    return ""
 
 
 def suite(text: str) -> str:
@@ -285,7 +286,8 @@ def repro_run(*arguments: str, device: str = "cuda") -> str:
     assert set(statuses) <= {"ok", "missed"}, (statuses, [item.get("reason") for item in found])
     recorded = json.loads(Path("run/environment.json").read_text())
     assert device == "cpu" or recorded["devices"], "no device in the record"
-    return f"{len(found)} trial(s) {dict.fromkeys(statuses)}, on {recorded['devices'] or device}"
+    names = dict.fromkeys(item.partition(",")[0] for item in recorded["devices"])
+    return f"{len(found)} trial(s) {' and '.join(dict.fromkeys(statuses))}, on {', '.join(names) or device}"
 
 
 def ended(process: subprocess.Popen[str]) -> Any:
@@ -303,5 +305,4 @@ CHECKS: dict[str, Callable[..., str]] = {
                                      quickstart_cpu, doctor)}
 
 if __name__ == "__main__":
-    said = CHECKS[sys.argv[1]](*sys.argv[2:])
-    print(said)
+    print(CHECKS[sys.argv[1]](*sys.argv[2:]))
