@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import warnings
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -311,7 +312,7 @@ def _silence_deepspeed() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed\..*")
     # One of them is a shared-memory all-reduce for inference on CPUs: compiled with g++ at the first start (45 s) and
     # never used here. An empty table says no to all; DeepSpeed's own is filled by starting compilers.
-    deepspeed.ops.__compatible_ops__ = {}
+    deepspeed.ops.__compatible_ops__ = defaultdict(bool)
     # It asks NVML for free memory by the numbers of CUDA_VISIBLE_DEVICES, and fails where these are UUIDs.
     if any(part.strip() and not part.strip().lstrip("-").isdecimal()
            for name in SELECTORS for part in os.environ.get(name, "").split(",") if name.endswith("VISIBLE_DEVICES")):

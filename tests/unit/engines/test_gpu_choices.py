@@ -168,3 +168,18 @@ def test_zero_plus_plus_says_what_it_builds_with(tmp_path: Path, monkeypatch: py
     for name, missing in (("nvcc", "ninja is missing here"), ("ninja", "None")):
         (tmp_path / name).touch(stat.S_IRWXU)
         assert missing in str(engine.unsupported(there))
+
+
+@pytest.mark.parametrize(("visible", "kept"), [("0,1", True), ("GPU-8b0b", False), ("MIG-a4588", False), ("", True)])
+def test_deepspeed_asks_nvml_only_where_gpus_have_numbers(
+    monkeypatch: pytest.MonkeyPatch, visible: str, kept: bool
+) -> None:
+    """It reads them as numbers, and fails in ZeRO 1 and 2 where they are UUIDs."""
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    pytest.importorskip("deepspeed")
+    from repro.engines.zero import session
+
+    monkeypatch.setattr(session.cuda_accelerator, "pynvml", object())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    session._silence_deepspeed()
+    assert (session.cuda_accelerator.pynvml is not None) is kept
