@@ -128,7 +128,7 @@ def every_check() -> list[Check]:
         *(check(f"killed and resumed: {engine}", "killed", engine, limit=200) for engine in ("ddp", "fsdp", "zero-1")),
         check("kfac ddp", "train", "ddp", "sgd", "fp32", "1", "kfac"),
         check("kfac zero-0", "train", "zero-0", "sgd", "fp32", "1", "kfac"),
-        *trained("bf16-autocast"), *trained("fp16-master"),
+        *trained("bf16-autocast"), *(item for item in trained("fp16-master") if "zero-0" not in item.name),  # refused
         check("quickstart with -o device=cpu", "quickstart_cpu", limit=300, deepspeed=True),
         *(check(f"offload {engine}", "offload", engine, limit=240) for engine in ("zero-2", "zero-3")),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -106,3 +107,30 @@ def test_it_begins_without_any_package() -> None:
     done = subprocess.run([sys.executable, "-S", "-c", code, "torch", "repro", *NEEDED], capture_output=True, text=True,
                           check=True, env={"PYTHONPATH": str(ROOT)})
     assert done.stdout.strip() == "[]"
+
+
+TESTS = """
+import time
+import pytest
+
+def test_compile(): ...
+@pytest.mark.parametrize("name", ["waits"])
+def test_overlap(name): time.sleep(1000)
+def test_input_workers(): assert 1 == 2
+"""
+
+
+def test_tests_for_gpus_run_by_importance_and_leave_lines_and_a_summary_when_cut_off(tmp_path: Path) -> None:
+    """`make test-gpu`."""
+    shutil.copy(ROOT / "tests/gpu/conftest.py", tmp_path)
+    (tmp_path / "test_made.py").write_text(TESTS)
+    process = subprocess.Popen([sys.executable, "-m", "pytest", "-ra", "--lines", "lines.jsonl", "."], cwd=tmp_path,
+                               stdout=subprocess.PIPE, text=True)
+    lines = tmp_path / "lines.jsonl"
+    until(lambda: lines.exists() and lines.read_text().endswith("\n"), process)
+    process.terminate()
+    printed, _ = process.communicate(timeout=60)
+    line, = map(json.loads, lines.read_text().splitlines())
+    assert (line["test"], line["status"]) == ("test_made.py::test_input_workers", "failed")
+    assert line["said"].startswith("assert 1 == 2")
+    assert "FAILED test_made.py::test_input_workers" in printed and "1 failed" in printed
