@@ -27,7 +27,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -159,7 +159,11 @@ def run(checks: Sequence[Check], out: Path, facts: dict[str, Any], gpus: int, de
             return
         reason = ("DeepSpeed is not installed" if check.deepspeed and not deepspeed else
                   f"needs {check.gpus} GPUs, there is one" if check.gpus > gpus else "")
-        found = Outcome(check.name, "skipped", 0.0, reason) if reason else made(check, f"{mark}-{uuid.uuid4().hex}")
+        try:
+            found = (Outcome(check.name, "skipped", 0.0, reason) if reason else
+                     made(check, f"{mark}-{uuid.uuid4().hex}"))
+        except OSError as error:  # no room, or no process
+            found = Outcome(check.name, "failed", 0.0, f"could not be started: {error}")
         with lock:
             if stopped[0]:
                 return
@@ -175,24 +179,24 @@ def run(checks: Sequence[Check], out: Path, facts: dict[str, Any], gpus: int, de
         signal.signal(number, stop)
     write(False)
     pool = ThreadPoolExecutor(jobs)
+    made_now: list[Future[None]] = []
     try:
-        waiting: list[Check] = []
-        for check in [*checks, None]:
-            if check is not None and not check.alone:
-                waiting.append(check)
-                continue
-            list(pool.map(one, waiting))
-            waiting = []
-            if check is not None:
-                one(check)
+        for check in checks:
+            if check.alone:
+                wait(made_now)
+            made_now.append(pool.submit(one, check))
+            if check.alone:
+                wait(made_now)
+        wait(made_now)
         write(True)
     except KeyboardInterrupt as error:
         stopped[0] = True
         print(f"cut off ({error or 'SIGINT'}); what follows is what ended before", flush=True)
     finally:
         stopped[0] = True
-        end_marked(mark)
-        pool.shutdown(cancel_futures=True)
+        pool.shutdown(wait=False, cancel_futures=True)
+        while wait(made_now, 0.1).not_done:  # a process may have been started meanwhile
+            end_marked(mark)
     print("\n".join(as_lines(outcomes, len(checks), out)), flush=True)
     return sum(item.status in ("failed", "timeout") for item in outcomes)
 

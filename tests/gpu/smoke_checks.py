@@ -17,8 +17,6 @@ from typing import Any, NoReturn
 
 from tests.gpu.smoke import SKIPPED
 
-LIMIT_SECONDS = 400
-"""Of one command inside a check; the check's own limit is shorter."""
 KFAC = {"eigen_every": 4, "factor_every": 2}
 OFFLOADED = """\
 suite: offloaded
@@ -228,21 +226,21 @@ def server() -> str:
 
 def killed(engine: str) -> str:
     """A trial whose rank is killed resumes from its checkpoint, and ends with the weights of one that was not."""
-    from tests.gpu.trials import KILLED, end, kill_a_rank, results, start
+    from tests.gpu.trials import KILLED, LIMIT_SECONDS, end, kill_a_rank, results, start
 
     name, _, stage = engine.partition("-")
     text = KILLED.format(engine=f"{{kind: deepspeed, stage: {stage}}}" if stage else name, processes=1, device="cuda",
                          epochs=20)
     runs = [start(Path("whole").resolve(), text)]
     try:
-        ended(runs[0])
+        print(*runs[0].communicate(timeout=LIMIT_SECONDS))
         runs.append(start(Path("killed").resolve(), text))
         kill_a_rank(runs[1], Path("killed"))
-        ended(runs[1])
+        print(*runs[1].communicate(timeout=LIMIT_SECONDS))
     finally:
         for run in runs:
             end(run)
-    (expected,), (found,) = results(Path("whole")), results(Path("killed"))
+    (expected,), (found,) = results(Path("whole")), results(Path("killed"))  # else what they printed is the reason
     assert found["attempt"] == 2 and found["resumed"], f"attempt {found['attempt']}, resumed {found['resumed']}"
     assert found["hashes"]["final_weights"] == expected["hashes"]["final_weights"], "the weights differ"
     return "resumed, and the same weights"
@@ -279,25 +277,23 @@ def repro_run(*arguments: str, device: str = "cuda") -> str:
     """Run `repro run` into the folder `run`; return its statuses and times a trial, all of them on `device`."""
     from tests.gpu.trials import results
 
-    process = subprocess.Popen([sys.executable, "-m", "repro", "run", *arguments, "--out", "run", "--no-mlflow",
-                                "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    statuses = ended(process)["trials"]
+    answer, said = Path("answer.json"), ""
+    with answer.open("w") as handle:
+        process = subprocess.Popen([sys.executable, "-m", "repro", "run", *arguments, "--out", "run", "--no-mlflow",
+                                    "--json"], stdout=handle, stderr=subprocess.PIPE, text=True)
+        assert process.stderr is not None
+        for line in process.stderr:
+            print(line, end="", flush=True)  # what a check that has no end said last
+            said = line.strip() or said
+    if code := process.wait():
+        raise RuntimeError(f"repro run ended with code {code}: {said or 'it said nothing'}")
+    statuses = json.loads(answer.read_text())["trials"]
     found = results(Path())
     assert set(statuses) <= {"ok", "missed"}, (statuses, [item.get("reason") for item in found])
     recorded = json.loads(Path("run/environment.json").read_text())
     assert device == "cpu" or recorded["devices"], "no device in the record"
     names = dict.fromkeys(item.partition(",")[0] for item in recorded["devices"])
     return f"{len(found)} trial(s) {' and '.join(dict.fromkeys(statuses))}, on {', '.join(names) or device}"
-
-
-def ended(process: subprocess.Popen[str]) -> Any:
-    """Wait for a run; return its JSON. What it says about an error is this check's own."""
-    out, error = process.communicate(timeout=LIMIT_SECONDS)
-    print(error, file=sys.stderr)
-    if process.returncode:
-        raise RuntimeError(f"repro run ended with code {process.returncode}: "
-                           f"{(error.strip().splitlines() or ['it said nothing'])[-1]}")
-    return json.loads(out)
 
 
 CHECKS: dict[str, Callable[..., str]] = {
