@@ -195,8 +195,9 @@ def run(checks: Sequence[Check], out: Path, facts: dict[str, Any], gpus: int, de
     finally:
         stopped[0] = True
         pool.shutdown(wait=False, cancel_futures=True)
-        while wait(made_now, 0.1).not_done:  # a process may have been started meanwhile
+        while not all(item.done() for item in made_now):  # a process may have been started meanwhile
             end_marked(mark)
+            time.sleep(0.05)
     print("\n".join(as_lines(outcomes, len(checks), out)), flush=True)
     return sum(item.status in ("failed", "timeout") for item in outcomes)
 
