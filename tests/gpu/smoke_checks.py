@@ -214,8 +214,8 @@ def workers() -> str:
 
     said = suite(FED.format(device="cuda"))
     found = results(Path())
-    assert {item["effective"]["input_workers"] for item in found} == {"0", "2"}, found
-    assert len({item["hashes"]["final_weights"] for item in found}) == 1, "the weights differ"
+    assert {item.effective["input_workers"] for item in found} == {"0", "2"}, found
+    assert len({item.hashes["final_weights"] for item in found}) == 1, "the weights differ"
     return f"{said}; the same weights with and without"
 
 
@@ -241,8 +241,8 @@ def killed(engine: str) -> str:
         for run in runs:
             end(run)
     (expected,), (found,) = results(Path("whole")), results(Path("killed"))  # else what they printed is the reason
-    assert found["attempt"] == 2 and found["resumed"], f"attempt {found['attempt']}, resumed {found['resumed']}"
-    assert found["hashes"]["final_weights"] == expected["hashes"]["final_weights"], "the weights differ"
+    assert found.attempt == 2 and found.resumed, f"attempt {found.attempt}: {found.reasons}"
+    assert found.hashes["final_weights"] == expected.hashes["final_weights"], "the weights differ"
     return "resumed, and the same weights"
 
 
@@ -289,7 +289,7 @@ def repro_run(*arguments: str, device: str = "cuda") -> str:
         raise RuntimeError(f"repro run ended with code {code}: {said or 'it said nothing'}")
     statuses = json.loads(answer.read_text())["trials"]
     found = results(Path())
-    assert set(statuses) <= {"ok", "missed"}, (statuses, [item.get("reason") for item in found])
+    assert set(statuses) <= {"ok", "missed"}, (statuses, [item.reasons for item in found])
     recorded = json.loads(Path("run/environment.json").read_text())
     assert device == "cpu" or recorded["devices"], "no device in the record"
     names = dict.fromkeys(item.partition(",")[0] for item in recorded["devices"])

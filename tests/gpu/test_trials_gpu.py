@@ -32,9 +32,9 @@ def test_a_killed_trial_resumes_to_the_same_weights(tmp_path: Path, engine: str,
         kill_a_rank(killed, tmp_path / "killed")
         said = killed.communicate(timeout=LIMIT_SECONDS)
         (found,), (expected,) = results(tmp_path / "killed"), results(tmp_path / "whole")
-        assert found["attempt"] == 2, said
-        assert found["resumed"], said
-        assert found["hashes"]["final_weights"] == expected["hashes"]["final_weights"]
+        assert found.attempt == 2, said
+        assert found.resumed, said
+        assert found.hashes["final_weights"] == expected.hashes["final_weights"]
     finally:
         end(whole)
         end(killed)
@@ -49,6 +49,6 @@ def test_input_workers_feed_the_same_bytes(tmp_path: Path, device: str) -> None:
     finally:
         end(run)
     found = results(tmp_path / "fed")
-    assert [item["status"] for item in found] == ["ok", "ok"], said
-    assert {item["effective"]["input_workers"] for item in found} == {"0", "2"}
-    assert len({item["hashes"]["final_weights"] for item in found}) == 1
+    assert [item.status for item in found] == ["ok", "ok"], said
+    assert {item.effective["input_workers"] for item in found} == {"0", "2"}
+    assert len({item.hashes["final_weights"] for item in found}) == 1

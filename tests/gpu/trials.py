@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
+from repro.core.files import read_model
+from repro.record.result.results import Result
 from tests.chaos.faults import ranks_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,9 +59,9 @@ def start(folder: Path, text: str) -> subprocess.Popen[str]:
                             start_new_session=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
-def results(folder: Path) -> list[dict[str, Any]]:
+def results(folder: Path) -> list[Result]:
     """Return the results of the trials of a run in a folder."""
-    return [json.loads(path.read_text()) for path in sorted((folder / "run" / "trials").glob("*/result.json"))]
+    return [read_model(path, Result) for path in sorted((folder / "run" / "trials").glob("*/result.json"))]
 
 
 def kill_a_rank(run: subprocess.Popen[str], folder: Path) -> None:
