@@ -290,10 +290,10 @@ def repro_run(*arguments: str, device: str = "cuda") -> str:
     statuses = json.loads(answer.read_text())["trials"]
     found = results(Path())
     assert set(statuses) <= {"ok", "missed"}, (statuses, [item.reasons for item in found])
-    recorded = json.loads(Path("run/environment.json").read_text())
-    assert device == "cpu" or recorded["devices"], "no device in the record"
-    names = dict.fromkeys(item.partition(",")[0] for item in recorded["devices"])
-    return f"{len(found)} trial(s) {' and '.join(dict.fromkeys(statuses))}, on {', '.join(names) or device}"
+    recorded = json.loads(Path("run/environment.json").read_text())["devices"] if device != "cpu" else [device]
+    assert recorded, "no device in the record"
+    names = dict.fromkeys(item.partition(",")[0] for item in recorded)
+    return f"{len(found)} trial(s) {' and '.join(dict.fromkeys(statuses))}, on {', '.join(names)}"
 
 
 CHECKS: dict[str, Callable[..., str]] = {
