@@ -118,7 +118,7 @@ try:
     for index in range(count):
         ones = torch.ones(8, 8, device=torch.device(torch.accelerator.current_accelerator().type, index))
         assert float((ones @ ones).sum()) == 512, "a product is wrong"
-    print(json.dumps([count, ""]))
+    print(json.dumps([count, "" if count else "it sees none"]))
 except Exception as error:
     print(json.dumps([0, f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"]))
 """
@@ -270,6 +270,12 @@ def build() -> dict[str, str]:
     if torch.version.cuda is not None or found:
         found["torch_cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
         if torch.distributed.is_nccl_available():
-            number = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
-            found["torch_nccl"] = ".".join(map(str, number))
+            found["torch_nccl"] = nccl_version()
     return found
+
+
+def nccl_version() -> str:
+    """Return the version of the library by which GPUs send: NCCL, or AMD's RCCL in its place."""
+    import torch
+
+    return ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]

@@ -52,13 +52,11 @@ class Backend(Comm):
 
     def effective(self) -> str:
         """Return the name of the default group's backend and, for NCCL, its version."""
-        import torch
         import torch.distributed as dist
 
         if not dist.is_initialized():
             return "none"
         name = str(dist.get_backend())
         if name == "nccl":
-            version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
-            return f"nccl {version}{f' {self.nccl_algorithm}' if self.nccl_algorithm else ''}"
+            return f"nccl {devices.nccl_version()}{f' {self.nccl_algorithm}' if self.nccl_algorithm else ''}"
         return name

@@ -191,7 +191,7 @@ class AlgorithmGroup(ProcessGroup):
             with self.finder.naming_missing_rank():
                 call: Callable[..., Any] = getattr(self.inner, method)
                 call(*arguments, *(() if opts is None else (opts,))).wait()
-            inner = self._inner(results)
+            inner = self._inner(results[0].device if results else getattr(opts, "device", None))
             self.passed.add((inner, operation))
             name = str(results[0].dtype).removeprefix("torch.") if results else "none"
             self.meter.count(f"{operation} ({inner})", name, sum(item.nbytes for item in results), None, None)
@@ -253,9 +253,9 @@ class AlgorithmGroup(ProcessGroup):
     def abort(self) -> None:
         self.lane.broken = self.lane.broken or TrialError("the process group was aborted")
 
-    def _inner(self, tensors: Tensors) -> str:
-        """Return the backend to which the inner group leaves these tensors; without any, that of the group."""
-        return self.inner_name if not tensors or devices.on_gpu(tensors[0].device) else "gloo"
+    def _inner(self, device: torch.device | None) -> str:
+        """Return the backend by which the inner group serves a device; None: nobody has stated one."""
+        return self.inner_name if device is None or devices.on_gpu(device) else "gloo"
 
     def _takes(self, operation: Operation, *tensors: torch.Tensor) -> bool:
         plain = all(tensor.layout == torch.strided and tensor.dtype in DTYPES and tensor.device.type == self.kind

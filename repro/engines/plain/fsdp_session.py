@@ -96,9 +96,17 @@ class Group:
 
 def groups_of(model: nn.Module, world: int) -> list[Group]:
     """Return the groups of the model's trained parameters."""
-    groups = [group for module in sharded_modules(model) for group in module._get_fsdp_state()._fsdp_param_groups]
+    groups = [group for module in sharded_modules(model) for group in _groups_of(module._get_fsdp_state())]
     trained = [[param for param in group.fsdp_params if param.sharded_param.requires_grad] for group in groups]
     return [_describe(group, params, world) for group, params in zip(groups, trained, strict=True) if params]
+
+
+def _groups_of(state: Any) -> Sequence[Any]:
+    """Return the groups of one module; before torch 2.13 it has one or none."""
+    if hasattr(state, "_fsdp_param_groups"):
+        found: Sequence[Any] = state._fsdp_param_groups
+        return found
+    return [state._fsdp_param_group] if state._fsdp_param_group is not None else []
 
 
 def _describe(group: Any, trained: Sequence[Any], world: int) -> Group:

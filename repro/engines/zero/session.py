@@ -26,6 +26,7 @@ from deepspeed.utils import (
     safe_set_local_fp32_param,
 )
 
+from repro.core import devices
 from repro.core.devices import SELECTORS, on_gpu
 from repro.core.errors import TrialError
 from repro.engines.plain.numerics import make_scaler, name_of
@@ -74,6 +75,7 @@ class DeepSpeedSession(TorchSession):
             raise TrialError(f"hpz {hpz} was asked for, but DeepSpeed keeps weights in groups of {self._hpz()}")
         if job.precision.master:
             self._set_masters(initial)
+        self._order_gathers()
 
     @contextmanager
     def _stand_ins(self) -> Iterator[None]:
@@ -166,6 +168,16 @@ class DeepSpeedSession(TorchSession):
             gradients = {name: parameter.grad for name, parameter in self.trained()}
             self.preconditioning.apply(gradients, rate, self.loss_scale())
         self.engine.step()
+        self._order_gathers()
+
+    def _order_gathers(self) -> None:
+        """Let ZeRO 3 gather weights after all that has been written into them: DeepSpeed gathers on a stream that waits
+        for no other, so a host that runs ahead would gather weights of before an update.
+        """
+        if self.stage == 3 and on_gpu(self.device):
+            stream = self.engine.optimizer.parameter_offload._DeepSpeedZeRoOffload__allgather_stream
+            if stream is not None:
+                stream.wait_stream(devices.current_stream(self.device))
 
     def forward_is_collective(self) -> bool:
         return self.stage == 3 and not self.alone  # a forward pass gathers weights
@@ -183,6 +195,7 @@ class DeepSpeedSession(TorchSession):
             path, _ = self.engine.load_checkpoint(str(folder), tag=TAG)
             if path is None:
                 raise FileNotFoundError(f"DeepSpeed finds no checkpoint in {folder.name}")
+        self._order_gathers()
 
     # ---- read-outs
 

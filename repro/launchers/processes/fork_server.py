@@ -58,11 +58,12 @@ def begin() -> None:
     forkserver.ensure_running()
 
 
-def finish(log: Path) -> None:
+def finish(log: Path, device: str) -> None:
     """Wait until the server is warm.
 
     Raises:
-        UsageError: a module could not be loaded, or loading it started CUDA or ended the server.
+        UsageError: a module could not be loaded, or loading it ended the server or, for ranks on GPUs, called the
+            driver.
     """
     context = multiprocessing.get_context("forkserver")
     ours, theirs = context.Pipe(duplex=False)
@@ -77,7 +78,7 @@ def finish(log: Path) -> None:
                          f"{_tail(log) or 'it printed nothing'}") from None
     finally:
         ours.close()
-    _check(report, log)
+    _check(report, log, device)
 
 
 def alive() -> bool:
@@ -121,11 +122,11 @@ def _report(pipe: Connection) -> None:
     pipe.close()
 
 
-def _check(report: dict[str, Any], log: Path) -> None:
+def _check(report: dict[str, Any], log: Path, device: str) -> None:
     if report["failed"]:
         each = "; ".join(f"{name} ({why})" for name, why in report["failed"].items())
         raise UsageError(f"cannot be loaded in the fork server: {each}\n{_tail(log)}".rstrip())
-    if report["cuda_started"]:
+    if report["cuda_started"] and devices.on_gpu(device):  # ranks on the processor never call the driver
         names = ", ".join(report["seconds"])
         raise UsageError(f"one of these modules starts CUDA at import, after which ranks cannot be forked: {names}")
 
@@ -187,7 +188,7 @@ class WarmServer:
         begin()
         # Meanwhile, on another core: the modules that the launching process needs.
         _load_elastic()
-        finish(log)
+        finish(log, self.device)
         self.seconds = time.monotonic() - begun
 
     def revive(self) -> None:
@@ -199,7 +200,7 @@ class WarmServer:
         if not alive():
             self._folder.restore()
             begin()
-            finish(Path(self.folder) / "server.log")
+            finish(Path(self.folder) / "server.log", self.device)
 
     def stop(self) -> None:
         """End the server and restore the environment."""

@@ -109,6 +109,9 @@ class NodeLaunch:
 
         from repro.launchers.processes import fixed_nodes
 
+        # Before torch 2.13 it cannot be chosen: 30 seconds.
+        known = "shutdown_timeout" in LaunchConfig.__annotations__
+        grace: dict[str, Any] = {"shutdown_timeout": self.grace_seconds} if known else {}
         return LaunchConfig(
             min_nodes=self.members.nodes,
             max_nodes=self.members.nodes,
@@ -123,7 +126,7 @@ class NodeLaunch:
             start_method="forkserver",
             logs_specs=fixed_nodes.NoLogs(),
             signals_to_handle=_signals_to_handle(),
-            shutdown_timeout=self.grace_seconds,
+            **grace,
         )
 
 

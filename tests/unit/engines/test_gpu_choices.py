@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ import torch.distributed as dist  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.tensor import DTensor, Shard  # noqa: E402
 
+from repro.engines.plain.fsdp_session import _groups_of  # noqa: E402
 from repro.engines.plain.state import RandomStates, kernel_of  # noqa: E402
 from repro.optimizers.rules import kernels  # noqa: E402
 
@@ -91,6 +93,12 @@ def test_only_the_own_gpus_random_state_is_kept(monkeypatch: pytest.MonkeyPatch)
     states["cuda:1"] = torch.ones(16, dtype=torch.uint8)
     RandomStates.from_plain(kept, "cuda:1").restore()
     assert list(states) == ["cuda:1"] and not states["cuda:1"].any()
+
+
+def test_the_groups_of_fsdp_are_found_as_older_versions_of_torch_keep_them() -> None:
+    assert _groups_of(SimpleNamespace(_fsdp_param_groups=["one", "two"], _fsdp_param_group="one")) == ["one", "two"]
+    assert _groups_of(SimpleNamespace(_fsdp_param_group="one")) == ["one"]
+    assert _groups_of(SimpleNamespace(_fsdp_param_group=None)) == []
 
 
 # ---- refused in the plan, with what would run

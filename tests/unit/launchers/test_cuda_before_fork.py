@@ -60,7 +60,8 @@ def test_deepspeed_is_told_its_accelerator(device: str, accelerator: str, check:
 def test_a_module_that_calls_the_driver_is_refused_by_name() -> None:
     report = {"failed": {}, "seconds": {"torch": 1.0, "greedy": 0.1}, "cuda_started": True}
     with pytest.raises(UsageError, match="starts CUDA at import, after which ranks cannot be forked: torch, greedy"):
-        fork_server._check(report, log=fork_server.Path("none"))
+        fork_server._check(report, fork_server.Path("none"), "cuda")
+    fork_server._check(report, fork_server.Path("none"), "cpu")  # its ranks never call the driver
 
 
 def test_a_fork_that_torch_marks_as_bad_cannot_use_cuda() -> None:
