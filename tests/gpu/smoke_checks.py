@@ -74,7 +74,8 @@ def count() -> str:
 
     found, (proven, problem), torchs = detect(), proven_gpus(), torch.accelerator.device_count()
     assert found.device == torch.accelerator.current_accelerator().type, found
-    assert found.device_count == proven == torchs, f"{found.device_count} planned, {proven} compute {problem}, torch has {torchs}"
+    assert found.device_count == proven == torchs, (
+        f"{found.device_count} planned, {proven} compute {problem}, torch has {torchs}")
     lines = used_gpus()
     assert len(lines) == torchs, f"described: {lines}"
     return f"{torchs} everywhere; {lines[0]}; {interconnect(torchs)}"
