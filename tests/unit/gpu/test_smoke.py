@@ -67,9 +67,12 @@ def test_who_is_cut_off_keeps_what_had_ended(tmp_path: Path, number: signal.Sign
     process = subprocess.Popen([sys.executable, "-c", CUT], cwd=tmp_path, stdout=subprocess.PIPE, text=True,
                                env={**os.environ, "PYTHONPATH": str(ROOT)})
     detached = tmp_path / "detached"
-    waits = int(until(lambda: detached.exists() and detached.read_text().rstrip(), process))
-    process.send_signal(number)
-    printed, _ = process.communicate(timeout=60)
+    try:
+        waits = int(until(lambda: detached.exists() and detached.read_text().rstrip(), process))
+        process.send_signal(number)
+        printed, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
     record = json.loads((tmp_path / "out.json").read_text())
     assert [(item["name"], item["status"]) for item in record["checks"]] == [("first", "ok")]
     assert not record["finished"] and record["summary"]["not made"] == 2
