@@ -30,7 +30,7 @@ log = folder.path / "server.log"
 os.environ["REPRO_FORK_SERVER"] = fork_server.orders(sys.argv[1:], log)
 try:
     fork_server.begin()
-    fork_server.finish(log)
+    fork_server.finish(log, "cpu")
 except ReproError as error:
     print("error:", error)
 finally:
