@@ -9,7 +9,7 @@ export DO_NOT_TRACK = 1
 # Hundreds of processes start in a test run; if this is set, each compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart install test checks test-slow test-pythons test-gpu defects lint types layers unit flow browser package chaos fuzz bench verdicts size docs gallery clean
+.PHONY: quickstart install test checks test-slow test-pythons gpu-smoke test-gpu defects lint types layers unit flow browser package chaos fuzz bench verdicts size docs gallery clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/repro run quickstart
@@ -96,10 +96,18 @@ gallery: $(VENV)/.test-installed
 defects: $(VENV)/.test-installed
 	$(BIN)/python tests/plugins/run_defects.py
 
-test-gpu: $(VENV)/.test-installed
-	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' \
+# What works on GPUs that are lent for five minutes, without a network and without installing anything: by the Python that has
+# torch, and a few packages that the file names (make gpu-smoke PYTHON=/path/to/python3). smoke.json is to be sent.
+gpu-smoke:
+	$(PYTHON) -m tests.gpu.smoke --out smoke.json
+
+# More of the same, half an hour on one GPU: by the same Python with the same packages and DeepSpeed, or by the environment of
+# make test if it is there. Cut off, it prints its summary and leaves a line for every test that ended in gpu-tests.jsonl.
+GPU_PYTHON = $(if $(wildcard $(VENV)/.test-installed),$(BIN)/python,$(PYTHON))
+test-gpu:
+	@$(GPU_PYTHON) -c 'import sys, torch; sys.exit(not torch.accelerator.is_available())' \
 	  || { echo "torch sees no GPU here, so nothing would be tested"; exit 1; }
-	$(BIN)/python -m pytest -m gpu tests/gpu
+	$(GPU_PYTHON) -m pytest -m gpu tests/gpu --lines gpu-tests.jsonl
 
 # Made runs are no questions of the user.
 chaos fuzz: export XDG_STATE_HOME = /dev/null

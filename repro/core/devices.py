@@ -255,6 +255,15 @@ def name_of(device: str | torch.device) -> str:
     return str(_part(device).get_device_name(device)) if on_gpu(device) else str(device)
 
 
+def reach_each_other(one: str, other: str) -> bool | None:
+    """Return True if the driver lets two GPUs read each other's memory; None: it does not tell."""
+    try:
+        part = _part(one)
+        return bool(part.can_device_access_peer(*gpus_of(one), *gpus_of(other)))
+    except (AttributeError, RuntimeError):
+        return None
+
+
 def lost_to_fork() -> bool:
     """Return True in a process that can use no GPU, because the one it was forked from has called the driver."""
     loaded = sys.modules.get("torch")

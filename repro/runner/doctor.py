@@ -19,7 +19,8 @@ from repro.core.devices import AMD, on_gpu, proven_gpus, vendor_here
 from repro.core.frozen import Frozen
 from repro.core.redact import redacted
 from repro.launchers.netns import probe as netns_probe
-from repro.record.environment.gpus import interconnect, used_gpus
+from repro.record.environment.device_facts import DeviceFacts, measure, waiting_locks
+from repro.record.environment.gpus import interconnect, stand_ins, stated_peak, used_gpus
 
 State = Literal["ok", "note", "missing"]
 
@@ -42,7 +43,59 @@ def _judged(what: str, fine: bool, found: str, mend: str = "", otherwise: State 
 def examine(folder: Path) -> list[Diagnosis]:
     """Check everything that a run needs; `folder` is the folder of runs."""
     return [_python(), *_libraries(), _devices(), *_gpus(), *_capacity(folder), _loopback(), _tracking(), _browser(),
-            _fabric(), _orphans()]
+            _fabric(), _orphans(), *_locks()]
+
+
+def examine_devices() -> list[Diagnosis]:
+    """Try what works on the GPUs of this machine, by running it; takes up to a minute."""
+    if not on_gpu(machine.detect().device):
+        return [_judged("devices", True, "no GPU here that the installed torch can use, so nothing was tried"),
+                *_locks()]
+    return [*_gpus(), *tried(measure()), *_locks()]
+
+
+def tried(facts: DeviceFacts) -> Iterator[Diagnosis]:
+    """Yield what was measured on GPUs, in words. Nothing that is refused hinders a run that does not ask for it."""
+    if shown := stand_ins(facts.devices):
+        yield _judged("emulated", False, f"{', '.join(shown)} stands for a GPU: these rates are a processor's",
+                      "use a machine with a GPU")
+    yield _judged("tried", not facts.problem, facts.problem or f"all, in {facts.seconds:g} s",
+                  "run `repro doctor` and look at the driver's log (dmesg)", "missing")
+    if facts.kernel_seconds is not None:
+        yield _judged("kernel", True, f"{facts.kernel_seconds * 1e6:.0f} us until the host knows that it ended")
+    for name, rate in facts.flops.items():
+        peak = stated_peak(facts.devices[0], name.partition("_")[0]) if facts.devices else None
+        share = f", {rate / peak.flops:.0%} of the stated peak" if peak else ""
+        yield _judged(f"product in {name}", True, f"{rate / 1e12:.3g} TFLOP/s{share}")
+    if facts.deterministic:
+        without = [f"{name} ({said})" for name, said in facts.deterministic.items() if said != "yes"]
+        yield _judged("deterministic kernels", not without, f"not for {', '.join(without)}" if without else
+                      f"for all of {len(facts.deterministic)} operations tried",
+                      "with determinism: bitwise leave these operations out of models")
+    if facts.fused:
+        yield _judged("fused optimizers", True, ", ".join(facts.fused))
+    for copy in facts.copies:
+        direct = {True: ", direct", False: ", through the host", None: ""}[copy.direct]
+        yield _judged(f"copy from {copy.sender} to {copy.receiver}", copy.intact,
+                      f"{copy.bytes_per_second / 1e9:.3g} GB/s, {copy.latency_seconds * 1e6:.0f} us{direct}"
+                      f"{'' if copy.intact else '; WHAT ARRIVED IS NOT WHAT WAS SENT'}",
+                      "a fault of the machine: between GPUs often the IOMMU (PCIe ACS); do not train on it", "missing")
+    for number, line in enumerate(facts.clocks):
+        yield _judged(f"GPU {number} while GPU 0 computes", True, line)
+    for name, error in facts.refused.items():
+        yield _judged(name, False, f"refused: {error}")
+    if not facts.problem:
+        yield _judged("nvcc", bool(facts.nvcc), facts.nvcc or "none found; only ZeRO++ with quantized needs it",
+                      "install CUDA's toolkit")
+        yield _judged("ninja", bool(facts.ninja), facts.ninja or "none found; extensions of torch are built by it",
+                      "pip install ninja")
+
+
+def _locks() -> Iterator[Diagnosis]:
+    for path in waiting_locks():
+        yield _judged(f"build of {path.parent.name}", False,
+                      f"{path} was left by a build that was killed; every later build of it waits without end",
+                      f"rm {path}")
 
 
 def end_orphans() -> list[int]:

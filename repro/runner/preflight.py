@@ -17,6 +17,7 @@ from repro.core.frozen import canonical
 from repro.core.machine import Machine, rank_threads
 from repro.core.random_streams import Streams
 from repro.record.environment import environment
+from repro.record.environment.device_facts import DeviceFacts, measure
 from repro.record.environment.differences import BUSY, Difference, differences
 from repro.record.environment.environment import DataSet, Environment
 from repro.record.environment.plugin_code import plugin_code
@@ -73,8 +74,10 @@ def check(plan: Plan, machine: Machine, folder: RunFolder, options: Options) -> 
     if unusable := unusable_gpus(plan):
         raise UsageError(unusable)
     now = environment.take(machine, tuple(data_sets(plan)), plugin_code(plan, folder.root))
+    if on_gpus(plan) and not folder.environment.is_file():
+        now = now.model_copy(update={"tried": measure()})
     load = max(now.load_1min or 0.0, load_now() or 0.0) if options.strict else None
-    warnings = before(plan, machine, folder.root, load)
+    warnings = [*before(plan, machine, folder.root, load), *changed_copies(now.tried)]
     if options.strict and warnings:
         raise GuardError(f"--strict: this machine is not fit for the run: {'; '.join(warnings)}")
     found: list[Difference] = []
@@ -84,11 +87,24 @@ def check(plan: Plan, machine: Machine, folder: RunFolder, options: Options) -> 
     return Preflight(now, tuple(found), tuple(warnings))
 
 
+def on_gpus(plan: Plan) -> bool:
+    """Return True if a cell of the plan trains on GPUs."""
+    return any(on_gpu(cell.choices.device) for cell in plan.cells)
+
+
+def changed_copies(tried: DeviceFacts | None) -> Iterator[str]:
+    """Yield a sentence for every path on which a GPU's data arrived changed."""
+    for copy in tried.copies if tried else ():
+        if not copy.intact:
+            yield (f"a copy from {copy.sender} to {copy.receiver} arrived changed: trust no result that this machine "
+                   "makes with both (`repro doctor --device`)")
+
+
 def unusable_gpus(plan: Plan) -> str:
     """Return why torch cannot compute on the GPUs that the plan needs here; "" if it can."""
-    needed = max((_here(cell) for cell in plan.cells if on_gpu(cell.choices.device)), default=0)
-    if not needed:
+    if not on_gpus(plan):
         return ""
+    needed = max(_here(cell) for cell in plan.cells if on_gpu(cell.choices.device))
     count, problem = proven_gpus()
     if count >= needed:
         return ""

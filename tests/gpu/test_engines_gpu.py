@@ -13,18 +13,17 @@ import numpy as np
 import pytest
 
 from repro.core import registry
-from repro.core.machine import detect
 from repro.engines.deepspeed_zero import DeepSpeedZero
 from repro.engines.precisions import Bf16Autocast, Bf16Master, Fp16Autocast, Fp16Master, Fp32, Tf32
 from repro.engines.torch_engines import Ddp, Fsdp, Single
-from repro.seams.plugin import Compilation, ModelOptions, Setting
+from repro.seams.plugin import Compilation, ModelOptions
 from repro.seams.training import Comm, Engine, Precision
 from tests.engine_ranks import ADAMW, ON_GPU, SCATTERED, SGD, Case, Ranks, furthest, same_bytes
+from tests.gpu.cases import MACHINE, unsupported
 
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
 
-MACHINE = detect()
 DEVICES = [pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(
     MACHINE.device != "cuda", reason="no GPU that the installed torch can use")]),
     pytest.param("cpu", marks=pytest.mark.slow)]
@@ -49,18 +48,8 @@ def ranks() -> Iterator[Ranks]:
 
 def possible(case: Case) -> Case:
     """The case, or a skip with the reason that a plan would give."""
-    if case.device == "cuda" and case.world > MACHINE.device_count:
-        pytest.skip(f"needs {case.world} GPUs, there are {MACHINE.device_count}")
-    comm, precision = case.comm, case.precision
-    setting = Setting(
-        workload="", engine="", comm=type(comm).__name__, precision=type(precision).__name__, optimizer="",
-        launcher="local", processes=case.world, accumulation=case.accumulation, device=case.device,
-        device_count=MACHINE.device_count, compression=case.compression, overlap=case.overlap,
-        own_algorithm=comm.own_algorithm, passed_through=tuple(comm.passes_through(case.world)),
-        weights=precision.weights, autocast=precision.autocast, master_weights=precision.master, model=case.model)
-    for plugin in (case.engine, comm, precision):
-        if reason := plugin.unsupported(setting):
-            pytest.skip(reason)
+    if reason := unsupported(case):
+        pytest.skip(reason)
     if case.model.cudnn_benchmark and case.device == "cpu":
         pytest.skip("a CPU has no cuDNN")
     return case
@@ -127,6 +116,20 @@ def test_compression(ranks: Ranks, engine: Engine, compression: str, device: str
     assert effective["comm_dtype"] == {"fp16": "float16", "bf16": "bfloat16", "powersgd": "float32"}[compression]
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("engine", [Ddp(), Fsdp(), DeepSpeedZero(stage=0), DeepSpeedZero(stage=1),
+                                    DeepSpeedZero(stage=2), SCATTERED], ids=str)
+def test_no_code_of_ours_reads_back_in_a_step(ranks: Ranks, engine: Engine, device: str) -> None:
+    case = possible(Case(engine, 2, 2, body="readbacks", device=device, overlap=None))
+    ours = [place for rank in ranks(case) for place in rank["readbacks"] if "/site-packages/deepspeed/" not in place]
+    assert ours == []
+
+
+def test_ranks_of_one_process_differ_from_two() -> None:
+    """Cases are told apart by device, so that a CPU's answer never stands for a GPU's."""
+    assert repr(Case(Ddp(), 1, device="cuda")) != repr(replace(Case(Ddp(), 1), device="cpu"))
+
+
 OPTIONS = [ModelOptions(compile=Compilation()), ModelOptions(compile=Compilation(mode="reduce-overhead")),
            ModelOptions(activation_checkpointing=True), ModelOptions(channels_last=True),
            ModelOptions(cudnn_benchmark=True)]
@@ -145,17 +148,3 @@ def test_model_option(ranks: Ranks, model: ModelOptions, engine: Engine, world: 
         assert effective[name] == ("on" if getattr(model, name) else "off")
     assert effective["compile"] == (str(model.compile) if model.compile else "off")
     assert ranks(case)[0]["late"].get("graphs", 0) == 0
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("engine", [Ddp(), Fsdp(), DeepSpeedZero(stage=0), DeepSpeedZero(stage=1),
-                                    DeepSpeedZero(stage=2), SCATTERED], ids=str)
-def test_no_code_of_ours_reads_back_in_a_step(ranks: Ranks, engine: Engine, device: str) -> None:
-    case = possible(Case(engine, 2, 2, body="readbacks", device=device, overlap=None))
-    ours = [place for rank in ranks(case) for place in rank["readbacks"] if "/site-packages/deepspeed/" not in place]
-    assert ours == []
-
-
-def test_ranks_of_one_process_differ_from_two() -> None:
-    """Cases are told apart by device, so that a CPU's answer never stands for a GPU's."""
-    assert repr(Case(Ddp(), 1, device="cuda")) != repr(replace(Case(Ddp(), 1), device="cpu"))

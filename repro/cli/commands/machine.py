@@ -18,20 +18,22 @@ from repro.launchers.nodes.hosts import master
 
 @click.command()
 @click.option("--fix", is_flag=True, help="End orphaned processes of earlier runs, and with them their networks.")
+@click.option("--device", is_flag=True, help="Try what works on this machine's GPUs instead: formats, kernels, copies.")
 @json_option
-def doctor(fix: bool, as_json: bool) -> None:
+def doctor(fix: bool, device: bool, as_json: bool) -> None:
     """Check that this machine can run trials.
 
     Shows what the machine has, what is missing, and the command that fixes it.
 
     \b
     Example: repro doctor --fix
+             repro doctor --device
     """
-    from repro.runner.doctor import end_orphans, examine
+    from repro.runner.doctor import end_orphans, examine, examine_devices
 
     if fix:
         say(f"orphaned processes ended: {len(end_orphans())}", err=True)
-    findings = examine(Path("runs"))
+    findings = examine_devices() if device else examine(Path("runs"))
     if as_json:
         echo_json([item.model_dump() for item in findings])
     else:

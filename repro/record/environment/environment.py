@@ -27,6 +27,7 @@ from repro.core.frozen import Frozen
 from repro.core.git import ask_git
 from repro.core.machine import Machine
 from repro.core.redact import SECRET, Scrubber, secrets
+from repro.record.environment.device_facts import DeviceFacts
 from repro.record.environment.gpus import interconnect, used_gpus
 from repro.record.environment.plugin_code import PluginCode
 
@@ -139,6 +140,8 @@ class Environment(Frozen):
     """The code of the plan's plug-ins that are not of this package."""
     price: Price | None = None
     """Declared price of all machines of the run; None: none was declared."""
+    tried: DeviceFacts | None = None
+    """What the GPUs did when tried before the run; None: it uses none."""
 
 
 def take(machine: Machine, data: tuple[DataSet, ...], plugins: tuple[PluginCode, ...] = ()) -> Environment:
