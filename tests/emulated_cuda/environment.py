@@ -15,7 +15,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +23,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 KEPT = ROOT / ".venv-emulated"
 SOURCES = HERE / "device"
+PARTS = ("streams", "memory", "kernels", "collectives", "module")
 FLAGS = ("-std=c++20", "-O1", "-fPIC", "-w", "-DTORCH_EXTENSION_NAME=_device", "-DUSE_DISTRIBUTED", "-DUSE_C10D_GLOO=0")
 CUDA_BUILD = "+cu128"
 """What torch's version ends with in the environment, as that of a build with CUDA does."""
@@ -102,23 +102,20 @@ def build(folder: Path) -> None:
 
 
 def compile_device(objects: Path, module: Path) -> None:
+    """Compile all sources as one: most of the time goes into torch's headers."""
     spec = find_spec("torch")
     assert spec is not None and spec.origin is not None
     torch = Path(spec.origin).parent
-    folders = (torch / "include", torch / "include/torch/csrc/api/include", sysconfig.get_paths()["include"])
+    folders = (SOURCES, torch / "include", torch / "include/torch/csrc/api/include", sysconfig.get_paths()["include"])
     objects.mkdir()
-
-    def compile_one(source: Path) -> None:
-        done = subprocess.run(["g++", *FLAGS, *(f"-I{folder}" for folder in folders), "-c", str(source),
-                               "-o", str(objects / f"{source.stem}.o")], capture_output=True, text=True, check=False)
-        if done.returncode:
-            line = next((line for line in done.stderr.splitlines() if "error" in line), "g++ gave no reason")
-            raise Unfit(f"g++ cannot compile the emulated device: {line}")
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(compile_one, sorted(SOURCES.glob("*.cpp"))))
-    subprocess.run(["g++", "-shared", "-o", str(module), *map(str, sorted(objects.glob("*.o"))), f"-L{torch}/lib",
-                    "-ltorch_python", "-ltorch", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{torch}/lib"], check=True)
+    together = objects / "together.cpp"
+    together.write_text("".join(f'#include "{name}.cpp"\n' for name in PARTS))
+    done = subprocess.run(["g++", *FLAGS, *(f"-I{folder}" for folder in folders), "-shared", "-o", str(module),
+                           str(together), f"-L{torch}/lib", "-ltorch_python", "-ltorch", "-ltorch_cpu", "-lc10",
+                           f"-Wl,-rpath,{torch}/lib"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        line = next((line for line in done.stderr.splitlines() if "error" in line), "g++ gave no reason")
+        raise Unfit(f"g++ cannot compile the emulated device: {line}")
     shutil.rmtree(objects)
 
 

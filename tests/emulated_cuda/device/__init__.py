@@ -42,6 +42,9 @@ class Event(torch.Event):
         return super().__new__(cls, device="cuda", enable_timing=enable_timing, blocking=blocking,
                                interprocess=interprocess)
 
+    def elapsed_time(self, other: Event) -> float:
+        return float(_device.elapsed(self.event_id, other.event_id))
+
 
 def index_of(device: Any = None) -> int:
     """Index of a device as torch.cuda's functions take it; the current one for None."""

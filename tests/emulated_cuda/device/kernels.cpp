@@ -101,7 +101,7 @@ struct Views {
 
   Tensor host(const Tensor& tensor) {
     auto made = tensor_over(host_of(tensor.storage()), c10::DispatchKey::CPU, tensor);
-    made.unsafeGetTensorImpl()->set_wrapped_number(tensor.unsafeGetTensorImpl()->is_wrapped_number());
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) made.unsafeGetTensorImpl()->set_wrapped_number(true);
     pairs.emplace_back(tensor, made);
     return made;
   }

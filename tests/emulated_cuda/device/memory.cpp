@@ -239,7 +239,7 @@ static Block* find(const void* pointer) {
 }
 
 void use(Stream& stream, const at::Tensor& tensor, bool writes, const std::string& operation) {
-  if (!tensor.numel()) return;
+  if (!tensor.numel() || tensor.layout() != c10::kStrided) return;
   Lock lock(mutex());
   auto* base = static_cast<const char*>(tensor.storage().data());
   auto* block = find(base);

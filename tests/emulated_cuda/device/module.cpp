@@ -8,7 +8,7 @@
 namespace emulated {
 
 struct Hooks final : at::CUDAHooksInterface {
-  static int index(c10::DeviceIndex device) { return device < 0 ? current_device() : device; }
+  static int index(c10::DeviceIndex device) { return device < 0 ? emulated::current_device() : device; }
   void init() const override {}
   bool hasCUDA() const override { return device_count() > 0; }
   bool isBuilt() const override { return true; }
@@ -101,6 +101,9 @@ PYBIND11_MODULE(_device, module) {
   }, Unlocked());
   module.def("set_stream", [](int64_t id, int device) { set_current_stream(device, id); });
   module.def("synchronize", [] { drain_device(current_device()); }, Unlocked());
+  module.def("elapsed", [](int64_t first, int64_t second) {
+    return guard()->elapsedTime(reinterpret_cast<void*>(first), reinterpret_cast<void*>(second), 0);
+  }, Unlocked());
   module.def("generator", [](int device) { return default_generator(device); }, Unlocked());
   module.def("has_context", &has_context);
   module.def("memory_figures", &memory_figures, Unlocked());
