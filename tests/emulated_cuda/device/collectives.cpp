@@ -163,7 +163,8 @@ struct Nccl : Backend {
       auto results = from();
       for (size_t i = 0; i < to.size(); ++i) host_tensor(to[i]).copy_(results[i]);
     }, await});
-    pending.push_back({to, stream.pushed});
+    pending.push_back({{}, stream.pushed});
+    for (auto& one : to) pending.back().outputs.insert(one.storage().data());
     auto work = c10::make_intrusive<DeviceWork>(rank_, type, record(stream), over, to);
     if (coalescing) held.push_back(work);
     return work;
@@ -171,16 +172,15 @@ struct Nccl : Backend {
 
   // An input that an earlier collective of this stream still has to write: it must be written before it is copied.
   struct Pending {
-    Tensors outputs;
+    std::set<const void*> outputs;  // memory, not tensors: those are the program's to free
     uint64_t position;
   };
   std::deque<Pending> pending;
   void drain_writers(Stream& stream, const Tensors& inputs) {
     while (!pending.empty() && pending.front().position <= stream.done) pending.pop_front();
     for (auto& one : pending)
-      for (auto& output : one.outputs)
-        for (auto& input : inputs)
-          if (output.storage().data() == input.storage().data()) run_until(stream, one.position);
+      for (auto& input : inputs)
+        if (one.outputs.count(input.storage().data())) run_until(stream, one.position);
   }
 
   // ---- coalescing
@@ -253,7 +253,8 @@ struct Nccl : Backend {
   Pointer<Work> reduce(Tensors& tensors, const ReduceOptions& given) override {
     check(tensors);
     auto results = std::make_shared<Tensors>();
-    return launch(OpType::REDUCE, tensors, tensors, given.asyncOp, [&](Tensors copies) {
+    auto to = rank_ == given.rootRank ? tensors : Tensors{};  // other ranks keep theirs
+    return launch(OpType::REDUCE, tensors, to, given.asyncOp, [&](Tensors copies) {
       *results = copies;
       auto options = given;
       options.reduceOp = summed(given.reduceOp);

@@ -112,9 +112,13 @@ Stream& current_stream(int device) { return stream(device, currents()[device]); 
 void set_current_stream(int device, int64_t id) { currents()[device] = id; }
 
 void push(Stream& stream, Task task) {
-  Lock lock(mutex());
-  ++stream.pushed;
-  stream.waiting.push_back(std::move(task));
+  static const bool eager = setting("EMULATED_CUDA_EAGER", 0);  // to tell an error of the program from one of this device
+  {
+    Lock lock(mutex());
+    ++stream.pushed;
+    stream.waiting.push_back(std::move(task));
+  }
+  if (eager) drain(stream);
 }
 
 void run_until(Stream& stream, uint64_t position) {
