@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from repro.compare.findings import findings
+from repro.core.devices import on_gpu
 from repro.core.events import EVALUATION_KEYS, Event, read_events
 from repro.core.files import write_text
 from repro.core.markdown import escaped
@@ -251,7 +252,7 @@ UNKNOWN = (
 def system(record: Record, cell: Cell, name: str) -> dict[str, str]:
     """Return all fields that `mlperf_logging.system_desc_checker` requires; all values are text, as there."""
     environment, choices = record.environment, cell.choices
-    gpus = environment.devices if choices.device == "cuda" else ()
+    gpus = environment.devices if on_gpu(choices.device) else ()
     emulated = next((item.network for item in record.of_cell(cell.cell_id) if item.network is not None), None)
     network = environment.interconnect
     if emulated is not None:
@@ -271,7 +272,7 @@ def system(record: Record, cell: Cell, name: str) -> dict[str, str]:
         "framework": f"PyTorch {environment.libraries.get('torch', 'of unknown version')}",
         "other_software_stack": "; ".join(f"{name} {number}" for name, number in sorted(libraries.items())),
         "operating_system": environment.system,
-        "sw_notes": f"{cell.label}; figures are {choices.origin}; repro {environment.repro_version}, "
+        "sw_notes": f"{cell.label}; figures are {record.origin_of(cell)}; repro {environment.repro_version}, "
                     f"suite digest {record.plan.digest}",
     }
     return {name: plain(known.get(name, "")) for name in (*known, *UNKNOWN)}

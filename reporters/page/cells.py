@@ -120,7 +120,7 @@ def marks(record: Record) -> dict[str, CellMark]:
         cell.cell_id: CellMark(
             number=index + 1, cell_id=cell.cell_id, label=limited(name := visible(without_paths(cell.label)), 400),
             brief=shortened(name), color=index % COLORS, dash=DASHES[index % len(DASHES)],
-            symbol=SYMBOLS[index % len(SYMBOLS)], origin=cell.choices.origin,
+            symbol=SYMBOLS[index % len(SYMBOLS)], origin=record.origin_of(cell),
         )
         for index, cell in enumerate(record.plan.cells)
     }

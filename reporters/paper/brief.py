@@ -84,7 +84,7 @@ def brief(record: Record, shown: Shown | None = None) -> Brief:
     part = shown or shown_of(record)
     row = about(part.found)
     return Brief(
-        title=name(str(row["title"] or row["suite"])), origins=origins_of(record.plan.cells),
+        title=name(str(row["title"] or row["suite"])), origins=origins_of(record, record.plan.cells),
         facts=tuple(_facts(record, row)), doubts=tuple(_doubts(part.found, row)),
         verdicts=tuple(_verdicts(part.comparisons, part.effects)), errors=part.found.error_budget,
         tables={key: table for key, table in _tables(record, part).items() if table is not None and table.rows})
@@ -136,10 +136,10 @@ def _doubts(answers: Findings, row: Row) -> Iterator[str]:
     yield from (f"unfair tuning: {plain(text)}" for text in (tuned.problems if tuned else ()))
     yield from (" ".join(plain(note).split())[:1000] for note in record.plan.notes)
     yield from (" ".join(plain(item.line).split())[:1000] for item in answers.warnings)
-    origins = origins_of(record.plan.cells)
+    origins = origins_of(record, record.plan.cells)
     if "simulated" in origins:
         yield "simulated figures come from an engine that trains nothing"
-    if "emulated" in origins:
+    if any(cell.choices.origin == "emulated" for cell in record.plan.cells):
         yield "emulated figures come from a cluster of network namespaces on one machine"
     for data in record.environment.data:
         if data.synthetic:

@@ -121,7 +121,7 @@ def _curves(record: Record, part: Shown) -> list[Drawing]:
         shown = cells[:LINES]
         caption = (f"{name(metric)} on {name(workload)} against the wall clock and epochs, one line per trial, "
                    f"{_counted([len(record.of_cell(cell.cell_id)) for cell in shown])}; the grey line is the target "
-                   f"{target:g}. Figures: {_origins(shown)}.{left_out(shown, cells, 'cell')}")
+                   f"{target:g}. Figures: {_origins(record, shown)}.{left_out(shown, cells, 'cell')}")
         drawn.append(Drawing(
             name="quality" if len(grouped) == 1 else f"quality-{number}", caption=caption,
             height=3.6 + 0.13 * len(shown), into=partial(_draw_curves, record, shown, metric, target),
@@ -141,7 +141,7 @@ def _draw_curves(record: Record, cells: Sequence[Cell], metric: str, target: flo
         pane.set_xlabel(words)
         pane.set_xlim(left=0)
     for pane in panes:
-        pane.set_ylabel(shown_text(f"{metric} [{_origins(cells)}]"))
+        pane.set_ylabel(shown_text(f"{metric} [{_origins(record, cells)}]"))
     handles, labels = panes[0].get_legend_handles_labels()
     if handles:
         figure.legend(handles, [folded(label, LETTERS - 6) for label in labels], loc="outside lower left", ncols=1,
@@ -168,19 +168,19 @@ def _times(record: Record, part: Shown) -> list[Drawing]:
                 pane.plot([item.interval.low, item.interval.high], [place + 0.3] * 2, color=color, linewidth=1.5)
             if item.median is not None:
                 pane.plot([item.median], [place + 0.3], "|", color=color, markersize=8, markeredgewidth=1.5)
-        several = len({cell.choices.origin for cell in cells}) > 1
+        several = len({record.origin_of(cell) for cell in cells}) > 1
         missing = [f": {item.n - item.ok} of {item.n} missing" if item.ok < item.n and scale.to_target else ""
                    for item in shown]
-        head_rows(pane, [f"{name(cell.label)}{f' [{cell.choices.origin}]' if several else ''}{words}"
+        head_rows(pane, [f"{name(cell.label)}{f' [{record.origin_of(cell)}]' if several else ''}{words}"
                          for cell, words in zip(cells, missing, strict=True)])
         pane.set_xlim(left=0)
-        pane.set_xlabel(scale.title if several else f"{scale.title} [{_origins(cells)}]")
+        pane.set_xlabel(scale.title if several else f"{scale.title} [{_origins(record, cells)}]")
 
     levels = interval_levels([item.interval for item in shown])
     bars = f"; bars: median with its order-statistic interval ({levels})" if levels else "; bars: median"
     bars += ", if every trial reached the target" if levels and scale.to_target else ""
     caption = (f"{scale.noun.capitalize()} of every trial by cell, {_counted([item.n for item in shown])}{bars}. "
-               f"Figures: {_origins(cells)}.{left_out(shown, found, 'cell')}")
+               f"Figures: {_origins(record, cells)}.{left_out(shown, found, 'cell')}")
     return [Drawing("times", caption, 0.6 + 0.42 * len(shown), into)]
 
 
@@ -285,8 +285,8 @@ def _plain_ticks(pane: Any, shown: Sequence[Comparison]) -> None:
     pane.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
-def _origins(cells: Sequence[Cell]) -> str:
-    return " and ".join(origins_of(cells))
+def _origins(record: Record, cells: Sequence[Cell]) -> str:
+    return " and ".join(origins_of(record, cells))
 
 
 def left_out(shown: Sequence[Any], found: Sequence[Any], noun: str) -> str:

@@ -71,7 +71,7 @@ def _of_record(record: Record) -> Iterator[Macro]:
         ("Digest", record.plan.digest[:16], "first 16 digits of the digest of the suite"),
         ("Method", record.plan.method, "version of the rules of verdicts"),
         ("Version", record.environment.repro_version, "version of repro that made the run"),
-        ("Origin", " and ".join(origins_of(record.plan.cells)), "origin of the figures"),
+        ("Origin", " and ".join(origins_of(record, record.plan.cells)), "origin of the figures"),
         ("Trials", str(len(record.results)), "trials that have run"),
         ("Planned", str(record.planned), "trials that are planned"),
         ("Seeds", str(suite.seeds), "planned seeds of each cell; the most in a sequential design"),

@@ -28,7 +28,7 @@ OTHER = "other"
 """The group of figures that no other group lists, such as a metric that was added to `METRICS` alone."""
 GROUPS: dict[str, tuple[str, ...]] = {
     ANSWER: ("final", "best", "epochs_to_target", "samples_to_target"),
-    "energy": ("joules_per_sample", "energy_joules_measured", "energy_joules_modelled"),
+    "energy": ("joules_per_sample", "gpu_joules_per_sample", "energy_joules_measured", "energy_joules_modelled"),
     "memory": ("training_peak_mib", "training_peak_mib_sum", "init_peak_mib", "peak_bytes"),
     "operation": ("operation_time", "operation_throughput"),
     "phase": ("conservation_error", "observer_effect"),

@@ -274,7 +274,7 @@ def common_tags(record: Record, run: str, key: str, level: str, cell: Cell) -> d
         "repro.run": run, "repro.key": key, "repro.level": level,
         "repro.suite_digest": record.plan.digest, "repro.cell": cell.cell_id, "repro.method": record.plan.method,
         "repro.version": environment.repro_version, "mlflow.source.name": "repro",
-        "repro.label": cell.choices.origin, "mlflow.runColor": _palette()[f"--c{marks(record)[cell.cell_id].color}"],
+        "repro.label": record.origin_of(cell), "mlflow.runColor": _palette()[f"--c{marks(record)[cell.cell_id].color}"],
     }
     data = data_of(record, cell.choices)
     if data:

@@ -83,6 +83,8 @@ def _standing(folder: Path, path: Path) -> tuple[Standing, str, str]:
 
 def _of_run(record: Record, place: str, hashes: tuple[str, str], standing: Standing, why: str) -> Entry:
     plan, environment = record.plan, record.environment
+    if record.emulated_devices and standing == "verified":
+        standing, why = "not verified", f"{record.emulated_devices[0]} stands for a GPU: nothing was measured on one"
     metric = METRICS[plan.suite.metric]
     timed = metric.timed and metric.to_target
     data = hashlib.sha256(" ".join(sorted(item.sha256 for item in environment.data)).encode()).hexdigest()
@@ -98,7 +100,7 @@ def _of_run(record: Record, place: str, hashes: tuple[str, str], standing: Stand
         system=machine_of(environment), version=environment.repro_version,
         engines=tuple(sorted({cell.label for cell in plan.cells})),
         day=datetime.fromtimestamp(environment.started_ms / 1e3, timezone.utc).date().isoformat(),
-        origin=" and ".join(sorted({cell.choices.origin for cell in plan.cells})),
+        origin=" and ".join(sorted(set(record.origins.values()))),
         arms=tuple(Arm(label=item.label, median=item.median if timed else None, reached=item.ok, trials=item.n)
                    for item in found.summaries),
         answers=tuple(_answers(found)), repeated=found.repeated,

@@ -36,10 +36,12 @@ class Bundle:
     files: int
     scrubbed: tuple[str, ...]
     """Files in which a credential or a path was replaced."""
+    emulated: tuple[str, ...]
+    """Devices of the record that stand for GPUs."""
 
     def as_json(self) -> dict[str, Any]:
         return {"path": str(self.path), "identity": self.identity, "files": self.files,
-                "scrubbed": list(self.scrubbed)}
+                "scrubbed": list(self.scrubbed), "emulated": list(self.emulated)}
 
 
 def scrubber(root: Path) -> Scrubber:
@@ -72,7 +74,7 @@ def write_bundle(root: Path, out: Path, licence: str = "not stated", run: Path |
         raise OutputError(f"{root}: the metadata would hold {left}; nothing was written")
     files[record_index.NAME] = record_index.text_of(index).encode()
     source.pack(out, files)
-    return Bundle(out, record_index.identity(index), len(files), scrubbed)
+    return Bundle(out, record_index.identity(index), len(files), scrubbed, record.emulated_devices)
 
 
 def record_files(root: Path, clean: Scrubber) -> tuple[dict[str, bytes], tuple[str, ...]]:
@@ -199,7 +201,8 @@ def metadata(record: Record, files: Mapping[str, bytes], sums: Mapping[str, str]
         "actionStatus": {"@id": "http://schema.org/FailedActionStatus" if record.missing() else
                          "http://schema.org/CompletedActionStatus"},
         "description": f"{len(record.results)} of {record.planned} planned trials, method {plan.method}, "
-                       f"device {plan.device}",
+                       f"device {plan.device}"
+                       f"{f'; emulated: {record.emulated_devices[0]}' if record.emulated_devices else ''}",
     }))
     action["instrument"] = tool
     action["object"] = [*suite, *data]

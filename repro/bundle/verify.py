@@ -6,6 +6,7 @@ cannot show that a log was not invented together with its index. Only `repro rep
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from repro.core.errors import OutputError
 from repro.core.source_code import PLACE_DIGITS, stored_source
 from repro.record.environment.differences import Nodes
 from repro.record.environment.environment import Environment
+from repro.record.environment.gpus import stand_ins
 from repro.record.folder import index as record_index
 from repro.record.folder import registration
 from repro.record.folder.ledger import Attempt, Incident, end_of, read_attempts, read_lines
@@ -119,11 +121,11 @@ def _check_record(folder: RunFolder, found: Verification) -> Plan | None:
     """Check every file of the record, and what the files say of one another; return its plan if it can be read."""
     plan = checked_model(folder.plan, Plan, folder.root, found)
     environment = checked_model(folder.environment, Environment, folder.root, found)
-    others: dict[Path, type[BaseModel]] = {
-        folder.parity_verdict: Gate, folder.launchers: Nodes, folder.root / CRATE: JsonObject}
+    others: dict[Path, type[BaseModel]] = {folder.parity_verdict: Gate, folder.root / CRATE: JsonObject}
     for path, cls in others.items():
         if path.exists():
             checked_model(path, cls, folder.root, found)
+    nodes = checked_model(folder.launchers, Nodes, folder.root, found) if folder.launchers.exists() else None
     attempts = checked(folder.ledger, lambda: read_attempts(folder.ledger), folder.root, found)
     if folder.incidents.exists():
         checked(folder.incidents, lambda: read_lines(folder.incidents, Incident), folder.root, found)
@@ -138,8 +140,24 @@ def _check_record(folder: RunFolder, found: Verification) -> Plan | None:
     if lists_trials(plan):  # check_plan has reported it otherwise; which trials are planned is unknown
         with reading(plan.plugins):
             _check_registration(folder, plan, attempts, found)
-            _check_trials(folder, plan, attempts, code, found)
+            devices = _check_trials(folder, plan, attempts, code, found)
+        places = [environment, *(item.environment for item in (nodes.nodes if nodes else ()))]
+        if plan.uses_gpus:
+            find_emulated([name for place in places if place for name in place.devices], devices, found)
     return plan
+
+
+def find_emulated(listed: Sequence[str], named: Sequence[str], found: Verification) -> None:
+    """Find devices that stand for GPUs.
+
+    Args:
+        listed: devices of all nodes, by the record of the machine.
+        named: those of the trials, by their ranks.
+    """
+    found.emulated = stand_ins(listed) or stand_ins(named)
+    if found.emulated and not stand_ins(listed):
+        found.add("environment.json", f"lists no device that stands for a GPU, but trials ran on {found.emulated[0]}",
+                  "plan")
 
 
 def _check_registration(
@@ -161,8 +179,8 @@ def _check_registration(
 
 def _check_trials(
     folder: RunFolder, plan: Plan, attempts: list[Attempt] | None, code: str, found: Verification
-) -> None:
-    """Check every file of every trial against the plan, the ledger and the other trials."""
+) -> list[str]:
+    """Check every file of every trial against the plan, the ledger and the other trials; return their devices."""
     results = [item for trial in plan.trials() if (item := verified_result(folder, trial, code, found)) is not None]
     found.extend(unplanned_folders(folder, plan))
     if attempts is not None:
@@ -175,6 +193,7 @@ def _check_trials(
     if names := unchecked_names(folder.root):
         found.notes.append(f"not part of the record, not checked: {', '.join(ascii(name)[1:-1] for name in names[:8])}"
                            f"{' ...' if len(names) > 8 else ''}")
+    return [item.model.device for item in results if item.model]
 
 
 def _check_complete(

@@ -53,6 +53,8 @@ class Verification:
     """Kind of check -> number of checks made."""
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    emulated: tuple[str, ...] = ()
+    """Devices that stand for GPUs."""
     missing: list[str] = field(default_factory=list)
     """Trials of the plan without a result, which have not run or were taken out: nothing in a record tells which."""
 
@@ -86,6 +88,7 @@ class Verification:
     def as_json(self) -> dict[str, Any]:
         return {"schema": 1, "source": self.source, "sound": self.sound, "answer": self.answer,
                 "identity": self.identity, "missing": self.missing, "checked": self.checked, "notes": self.notes,
+                "emulated": list(self.emulated),
                 "problems": [{"place": item.place, "kind": item.kind, "what": item.what} for item in self.problems]}
 
     def text(self) -> str:
@@ -95,6 +98,9 @@ class Verification:
         if self.identity:
             lines.append(f"index:   sha256 {self.identity}")
         lines += [f"note: {visible(text)}" for text in self.notes]
+        if self.emulated:
+            lines.append(f"EMULATED: {visible(', '.join(self.emulated))} stands for a GPU; no figure of this record "
+                         "says anything about one")
         if self.sound:
             return "\n".join([*lines, f"{self.source}: sound"])
         if self.answer == "incomplete":

@@ -23,13 +23,14 @@ class Algorithm(Collectives):
     """The `AlgorithmGroup` of this rank, once started; torch is not imported before."""
 
     def unsupported(self, setting: Setting) -> str | None:
-        if setting.device == "cuda" and setting.processes > max(1, setting.device_count):
-            return f"NCCL needs one GPU per rank: {setting.processes} ranks, {setting.device_count} GPUs"
+        if setting.on_gpu and setting.processes > max(1, setting.device_count):
+            return (f"NCCL needs one GPU per rank: {setting.processes} ranks, {setting.device_count} GPUs; use "
+                    f"-o processes={max(1, setting.device_count)} or -o device=cpu")
         return None
 
     def note(self, setting: Setting) -> str | None:
         through = self.passes_through(setting.processes)
-        inner = "NCCL" if setting.device == "cuda" else "gloo"
+        inner = "NCCL" if setting.on_gpu else "gloo"
         return f"{', '.join(through)} and less common collectives pass through to {inner}" if through else None
 
     def start(self, rank: int, world: int, device: str, timeout_seconds: float) -> None:

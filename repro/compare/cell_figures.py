@@ -45,7 +45,8 @@ GROUPS: dict[str, tuple[Figure, ...]] = {
         Figure("version_lag", "Version lag, mean", ""), Figure("clock_lag", "Clock lag, mean", ""),
         Figure("protocol.evaluation_delay_seconds", "Delay of an evaluation", "s"),
     ),
-    "Energy": (Figure("joules_per_sample", "Measured energy a sample", "J"),),
+    "Energy": (Figure("joules_per_sample", "Measured energy a sample", "J"),
+               Figure("gpu_joules_per_sample", "Measured energy of the GPUs a sample", "J")),
     "Model": (
         Figure("model.parameters", "Parameters", ""), Figure("model.forward_flops", "Forward pass of a sample", "FLOP"),
     ),

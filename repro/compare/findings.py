@@ -32,10 +32,10 @@ class Findings:
         self.record = record
         self._summaries: dict[tuple[str, str], Summary] = {}
 
-    @cached_property
+    @property
     def origins(self) -> Mapping[str, str]:
         """Cell id -> origin of its figures: measured, emulated or simulated."""
-        return {cell.cell_id: cell.choices.origin for cell in self.record.plan.cells}
+        return self.record.origins
 
     @property
     def origin(self) -> str:

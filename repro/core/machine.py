@@ -1,4 +1,4 @@
-"""Devices, cores, packages and memory of this machine, and of this process, found without importing torch."""
+"""Cores, packages and memory of this machine, and of this process, found without importing torch."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import os
 import re
 import resource
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+
+from repro.core import devices
+from repro.core.devices import CPU, GPU, on_gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class Machine:
     """Devices and cores that trials can be planned on."""
 
     device: str
-    """"cuda" if the installed torch can use a GPU, else "cpu"."""
+    """"cuda" if the installed torch is built for the GPUs that are here, else "cpu"."""
     device_count: int
     """Usable GPUs; 0 on "cpu"."""
     cores: int
@@ -48,36 +49,9 @@ def rank_threads(environment: Mapping[str, str]) -> int:
 
 def detect() -> Machine:
     """Detect the devices of this machine from environment, driver and installed torch build."""
-    gpus = 0 if _torch_is_cpu_only() else _visible_gpus()
+    gpus = devices.count_gpus()
     compiler = shutil.which(os.environ.get("CXX", "g++"))  # the one that torch would call
-    return Machine("cuda" if gpus else "cpu", gpus, count_cores(), compiler is not None)
-
-
-def _torch_is_cpu_only() -> bool:
-    try:
-        return version("torch").endswith("+cpu")
-    except PackageNotFoundError:
-        return True
-
-
-def _visible_gpus() -> int:
-    present = _gpu_count()
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is None:
-        return present
-    listed = [part for part in chosen.split(",") if part.strip() and part.strip() != "-1"]
-    return min(present, len(listed))
-
-
-def _gpu_count() -> int:
-    if shutil.which("nvidia-smi"):
-        try:
-            found = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            return len(list(Path("/dev").glob("nvidia[0-9]*")))
-        if found.returncode == 0:
-            return sum(line.startswith("GPU ") for line in found.stdout.splitlines())
-    return len(list(Path("/dev").glob("nvidia[0-9]*")))
+    return Machine(GPU if gpus else CPU, gpus, count_cores(), compiler is not None)
 
 
 def torch_build() -> dict[str, str]:
@@ -93,11 +67,7 @@ def torch_build() -> dict[str, str]:
         "torch_commit": str(torch.version.git_version), "torch_cuda": str(torch.version.cuda),
         "torch_config_sha256": hashlib.sha256(configuration.encode()).hexdigest()[:16],
     }
-    if torch.version.cuda is not None:
-        found["torch_cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
-        if torch.distributed.is_nccl_available():
-            version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
-            found["torch_nccl"] = ".".join(map(str, version))
+    found |= devices.build()
     for name, pattern in (("torch_compiler", r"- (GCC [\d.]+|clang [\d.]+)"), ("torch_blas", r"BLAS_INFO=(\w+)"),
                           ("torch_mkl", r"Math Kernel Library Version (\S+)"), ("torch_mkldnn", r"MKL-DNN v(\S+)")):
         if match := re.search(pattern, configuration):
@@ -118,11 +88,14 @@ RESET = "5"
 """Value for clear_refs that sets the peak back to the memory resident now (proc(5))."""
 
 
-def peak_bytes() -> int:
-    """Return the largest resident memory of this process since `reset_peak`, interpreter and libraries included.
+def peak_bytes(device: str = CPU) -> int:
+    """Return the largest memory of this process since `reset_peak`: resident, interpreter and libraries included; with
+    a GPU what tensors held there.
 
     Without Linux's files it is that of the whole life of the process.
     """
+    if on_gpu(device):
+        return devices.allocated_peak(device)
     with suppress(OSError):
         if found := PEAK.search(STATUS.read_text()):
             return int(found[1]) * 1024
@@ -130,8 +103,11 @@ def peak_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def reset_peak() -> None:
+def reset_peak(device: str = CPU) -> None:
     """Forget the largest memory so far, where the system can."""
+    if on_gpu(device):
+        devices.reset_allocated_peak(device)
+        return
     with suppress(OSError):
         CLEAR.write_text(RESET)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from repro.core import devices
 from repro.core.random_streams import Streams
 from repro.engines.torch_engines import started_group
 from repro.engines.zero.config import deepspeed_config, misplaced_keys, zero_plus_plus
@@ -27,6 +29,7 @@ class DeepSpeedZero(Engine):
     model_options: ClassVar[tuple[str, ...]] = TORCH_OPTIONS
     checkpoints: ClassVar[bool] = True
     preconditions: ClassVar[bool] = True
+    one_device: ClassVar[bool] = True
     preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "deepspeed", "repro.engines.zero.session",
                                           "repro.engines.zero.first_start")
 
@@ -92,8 +95,11 @@ class DeepSpeedZero(Engine):
             return f"hpz and quantized are of stage 3, which divides weights; stage {self.stage} does not"
         if self.stage == 3 and setting.processes % self.hpz:
             return f"hpz {self.hpz} does not divide {setting.processes} processes into groups of equal size"
-        if self.stage == 3 and self.quantized != "none" and setting.device != "cuda":
+        if self.stage == 3 and self.quantized != "none" and not setting.on_gpu:
             return "DeepSpeed quantizes by CUDA kernels (its QuantizerBuilder), which a CPU has not; use hpz alone"
+        if self.stage == 3 and self.quantized != "none" and (missing := cuda_tools_missing()):
+            return (f"DeepSpeed builds its kernels that quantize with nvcc and ninja, and {missing} is missing here: "
+                    "install CUDA's toolkit and `pip install ninja`, or use hpz alone")
         return None
 
     @property
@@ -125,7 +131,7 @@ class DeepSpeedZero(Engine):
             return "DeepSpeed without ZeRO sends all gradients at once; bucket_mib needs stage 1 to 3"
         if setting.overlap and self.stage == 0:
             return "DeepSpeed without ZeRO averages gradients only after back-propagation; overlap needs stage 1 to 3"
-        if setting.overlap and setting.device != "cuda":
+        if setting.overlap and not setting.on_gpu:
             return "DeepSpeed overlaps by CUDA streams; on a CPU its collectives block back-propagation"
         return None
 
@@ -138,7 +144,7 @@ class DeepSpeedZero(Engine):
     def start(self, parts: TrainingParts | None, job: Job, streams: Streams) -> Session:
         assert parts is not None
         # DeepSpeed reads both when it is imported or initialised; nothing else depends on them.
-        os.environ.setdefault("DS_ACCELERATOR", "cuda" if job.device.startswith("cuda") else "cpu")
+        os.environ.setdefault("DS_ACCELERATOR", devices.kind_of(job.device))
         os.environ["LOCAL_RANK"] = job.device.partition(":")[2] or os.environ.get("LOCAL_RANK", str(job.rank))
         from repro.engines.zero.session import DeepSpeedSession, end_group
 
@@ -146,3 +152,11 @@ class DeepSpeedZero(Engine):
                                   zero_plus_plus(self.hpz, self.quantized))
         with started_group(job, end_group):
             return DeepSpeedSession(parts, job, config, self.offload, self.hpz)
+
+
+def cuda_tools_missing() -> str:
+    """Return which tool for building CUDA kernels is missing here; "" if all are present."""
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
+    if not (shutil.which("nvcc") or os.access(f"{home}/bin/nvcc", os.X_OK)):
+        return "nvcc"
+    return "" if shutil.which("ninja") else "ninja"

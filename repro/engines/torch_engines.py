@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from repro.core import registry
+from repro.core import devices, registry
 from repro.core.random_streams import Streams
 from repro.seams.plugin import TORCH_OPTIONS, Setting, TextOption
 from repro.seams.training import Comm, Engine, Job, LayerShape, Session, TrainingParts
@@ -67,13 +67,10 @@ class Single(TorchEngine):
         return None
 
     def start(self, parts: TrainingParts | None, job: Job, streams: Streams) -> Session:
-        import torch
-
         from repro.engines.plain.loop import LoopSession
 
         assert parts is not None and job.world == 1
-        if job.device.startswith("cuda"):
-            torch.cuda.set_device(job.device)
+        devices.use(job.device)
         return LoopSession(parts, job, wrap=lambda model: model)
 
 
@@ -175,7 +172,7 @@ class Fsdp(TorchEngine):
     def _no_such_overlap(self, setting: Setting) -> str | None:
         if setting.overlap is None:
             return None
-        if setting.device != "cuda":
+        if not setting.on_gpu:
             return ("FSDP overlaps by CUDA streams; on a CPU its collectives block back-propagation"
                     if setting.overlap else None)
         if setting.overlap and self.wrap == "model":

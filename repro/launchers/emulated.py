@@ -122,7 +122,7 @@ class Fabric(Local):
         return self.nodes
 
     def _unable(self, setting: Setting) -> str | None:
-        if setting.device == "cuda" and any(factor > 1 for factor in self.slowdown.values()):
+        if setting.on_gpu and any(factor > 1 for factor in self.slowdown.values()):
             return "slowdown stops a rank's CPU process, which does not slow its GPU"
         found = ability()
         return found.problem or (found.netem if self.delay else "") or None
@@ -221,7 +221,7 @@ class Fabric(Local):
 
 _SOCKETS = {
     "GLOO_SOCKET_IFNAME": DATA,
-    "NCCL_SOCKET_IFNAME": DATA,
+    "NCCL_SOCKET_IFNAME": f"={DATA}",
     # InfiniBand would bypass the emulated links.
     "NCCL_IB_DISABLE": "1",
 }

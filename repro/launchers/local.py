@@ -39,11 +39,13 @@ class Local(Launcher):
         return self._server.seconds if self._server and self._first else 0.0
 
     def unsupported(self, setting: Setting) -> str | None:
-        if setting.device == "cuda" and setting.processes > setting.device_count:
-            return f"{setting.processes} processes need one GPU each; this machine has {setting.device_count}"
+        if setting.on_gpu and setting.processes > setting.device_count:
+            fewer = f"-o processes={setting.device_count}" if setting.device_count else ""
+            return (f"{setting.processes} processes need one GPU each; this machine has {setting.device_count}: use "
+                    f"{' or '.join(filter(None, (fewer, '-o device=cpu')))}")
         cores = setting.cores or _cores()
         most = self._most(cores)
-        if setting.device == "cpu" and setting.launched > most:
+        if not setting.on_gpu and setting.launched > most:
             return f"{setting.launched} processes are too many for {cores} cores; at most {most}"
         return None
 

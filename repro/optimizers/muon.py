@@ -82,7 +82,8 @@ class Muon(Optimizer):
         share = (self.adamw_lr or self.lr) / self.lr
         for group in groups:
             group |= _shown("adamw", [(names[id(item)], item) for item in group["params"]]) | {"rate_share": share}
-        adamw = torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, **kernels(groups))
+        adamw = torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps,
+                                  **kernels(groups, on_divided=True))
         return Joined([muon, adamw])
 
 

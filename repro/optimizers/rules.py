@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from repro.core.devices import on_gpu
 from repro.core.machine import why_missing
 from repro.seams.plugin import Rows, Setting
 from repro.seams.training import Optimizer
@@ -37,8 +38,9 @@ class Rule(Optimizer):
     """Option -> argument of the class, where their names differ."""
     fixed: ClassVar[Mapping[str, Any]] = {}
     """Arguments that are no options."""
-    fuses: ClassVar[bool] = False
-    """The class takes `foreach` and `fused` (`kernels`)."""
+    fuses: ClassVar[Literal["no", "whole", "divided"]] = "no"
+    """The class takes `foreach` and `fused` (`kernels`); divided: torch knows its fused kernel also on tensors that are
+    divided over the ranks."""
 
     lr: float = Field(gt=0, description="learning rate at the reference batch, before scaling rule and schedule")
 
@@ -56,7 +58,7 @@ class Rule(Optimizer):
         groups = self.groups(named_parameters)
         options = {self.names.get(key, key): value for key, value in self if key not in OF_GROUPS}
         made: Any = getattr(importlib.import_module(module), name)(
-            groups, **options, **self.fixed, **(kernels(groups) if self.fuses else {}))
+            groups, **options, **self.fixed, **({} if self.fuses == "no" else kernels(groups, self.fuses == "divided")))
         if self.evaluates_other_weights:
             made.train()
         found: torch.optim.Optimizer = made
@@ -76,14 +78,22 @@ def decay_groups(
     return [group for group in groups if group["params"]]
 
 
-def kernels(groups: list[dict[str, Any]]) -> dict[str, bool]:
-    """Return `foreach` and `fused` for torch's optimizers, the same in every engine.
+def kernels(groups: list[dict[str, Any]], on_divided: bool) -> dict[str, bool]:
+    """Return `foreach` and `fused` for torch's optimizers, the same in every engine that can run them.
 
     By default torch chooses by the parameters it gets, so an engine that flattens them would use other kernels than one
     that does not. On a GPU the fused kernel needs one launch per group in every engine; on a CPU the plain loop does
     the same arithmetic for flattened and separate parameters.
+
+    Args:
+        on_divided: the fused kernel also runs on tensors that FSDP divides. Without, a few launches per group do the
+            same arithmetic in steps.
     """
-    return {"foreach": False, "fused": bool(groups[0]["params"][0].is_cuda)}
+    first = groups[0]["params"][0]
+    if not on_gpu(first.device):
+        return {"foreach": False, "fused": False}
+    fused = on_divided or not hasattr(first, "device_mesh")  # of DTensor, which is not imported for this
+    return {"foreach": not fused, "fused": fused}
 
 
 class Sgd(Rule):
@@ -94,7 +104,7 @@ class Sgd(Rule):
 
     rule = "torch.optim:SGD"
     fixed: ClassVar[Mapping[str, Any]] = {"dampening": 0.0}
-    fuses = True
+    fuses = "whole"
     linear = True
 
     momentum: float = Field(0.9, ge=0, lt=1)
@@ -116,7 +126,7 @@ class AdamW(Rule):
     """
 
     rule = "torch.optim:AdamW"
-    fuses = True
+    fuses = "divided"
 
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: float = Field(1e-8, gt=0)

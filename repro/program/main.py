@@ -9,7 +9,7 @@ import signal
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import IO, Any
 from repro.core import door
 from repro.core.errors import OutOfMemory, TrialError, visible
 from repro.core.events import EventLog
+from repro.core.machine import says_out_of_memory
 from repro.program.file_readers import CsvReader, TensorboardReader
 from repro.program.observation import Line, LineSplitter, Observation, OutputProblem, Reader
 from repro.program.output_readers import AirbenchReader, MllogReader, PatternReader
@@ -222,7 +223,7 @@ class _Run:
 
     def _finish(self, statements: Statements, code: int | None, ended_by_us: bool, kills: int | None) -> None:
         if not ended_by_us and not self.problem:
-            _check_exit(code, kills)
+            _check_exit(code, kills, self.last)
         statements.end()
         if self.problem:
             statements.finding("output", self.problem, void=True)
@@ -241,17 +242,22 @@ class _Run:
                                                        "ended": "at its target" if ended_by_us else "by itself"}))
 
 
-def _check_exit(code: int | None, kills: int | None) -> None:
+def _check_exit(code: int | None, kills: int | None, last: Iterable[str]) -> None:
     """Raise if the program did not end well.
 
+    Args:
+        last: the last lines of its output.
+
     Raises:
-        OutOfMemory: the kernel killed it for lack of memory.
+        OutOfMemory: the kernel killed it for lack of memory, or it says at its end that it got none.
         TrialError: a signal ended it.
         SystemExit: it ended with this exit code.
     """
     if code is None or code == 0:
         return
     if code > 0:
+        if said := next(filter(says_out_of_memory, last), ""):
+            raise OutOfMemory(f"out of memory: {visible(said)[:200]}")
         raise SystemExit(code)
     now = oom_kills()
     if code == -signal.SIGKILL and now is not None and kills is not None and now > kills:

@@ -18,6 +18,7 @@ from types import TracebackType
 import psutil
 
 from repro.core import orphans
+from repro.core.devices import SELECTORS
 from repro.core.errors import TrialError
 from repro.core.orphans import OWNER
 from repro.core.random_streams import Streams
@@ -29,9 +30,9 @@ from repro.suite.model import Trial
 
 ALWAYS = re.compile(
     r"^(PATH|HOME|USER|LOGNAME|SHELL|LANG|LC_\w+|TZ|TMPDIR|TMP|TEMP|LD_LIBRARY_PATH|LIBRARY_PATH|CPATH|VIRTUAL_ENV|CONDA_\w+"
-    r"|PYTHONPATH|PYTHONHOME|XDG_CACHE_HOME|CUDA_HOME|CUDA_PATH|CUDA_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|OMP_NUM_THREADS"
+    r"|PYTHONPATH|PYTHONHOME|XDG_CACHE_HOME|CUDA_HOME|CUDA_PATH|ROCM_PATH|OMP_NUM_THREADS"
     r"|MKL_NUM_THREADS|NVIDIA_\w+|NCCL_\w+|GLOO_\w+|TORCH_\w+|PYTORCH_\w+|HF_HOME|HF_HUB_OFFLINE|TRANSFORMERS_OFFLINE"
-    r"|DO_NOT_TRACK|DS_ACCELERATOR)$")
+    rf"|DO_NOT_TRACK|DS_ACCELERATOR|{'|'.join(SELECTORS)})$")
 """Variables that a program may need to find its interpreter, libraries, devices and caches. No other is passed on but
 those that the suite names: a run must not depend on what its record does not say."""
 SEEDS_BELOW = 1 << 31

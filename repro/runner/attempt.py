@@ -241,7 +241,7 @@ class TrialStarter:
         """Start a trial once and store its result.
 
         Returns:
-            The result; None if a rank refused the checkpoint to resume from. That checkpoint is removed, so that the
+            The result; None if a rank refused the checkpoint to resume from. That checkpoint is set aside, so that the
             next start takes an older one or none.
 
         Raises:
@@ -257,7 +257,7 @@ class TrialStarter:
         interrupt, used = DeferredInterrupt(), None
         with interrupt.deferred():
             used = self.meter.stop() if self.meter is not None else None
-        if self._remove_refused(start, outcome, checkpoints):
+        if self._set_refused_aside(start, outcome, checkpoints):
             interrupt.deliver()
             return None
         # A signal must not cost the result of a trial that has ended: only the trials after it are not run.
@@ -337,13 +337,13 @@ class TrialStarter:
         found = self.rule.bar(trial, [read_model(path, Result) for path in paths if path.is_file()])
         return None if found is None else found.model_dump(mode="json")
 
-    def _remove_refused(self, start: Start, outcome: LaunchResult, checkpoints: TrialCheckpoints) -> bool:
-        """Remove the checkpoint that a rank refused, if any.
+    def _set_refused_aside(self, start: Start, outcome: LaunchResult, checkpoints: TrialCheckpoints) -> bool:
+        """Set the checkpoint that a rank refused aside, if any.
 
-        If it cannot be removed, every start would refuse it: this one then counts as crashed.
+        If it cannot be moved, every start would refuse it: this one then counts as crashed.
         """
         refusal = outcome.refused_checkpoint
-        if start.point is None or not refusal or not checkpoints.stored.remove_refused(start.point.path.name):
+        if start.point is None or not refusal or not checkpoints.stored.set_aside(start.point.path.name):
             return False
         self.context.folder.append_attempt(start.line(REFUSED, stated(refusal)))
         self.context.warn("checkpoint", refusal, start.trial.trial_id)

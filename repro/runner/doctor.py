@@ -15,6 +15,7 @@ from typing import Literal
 import psutil
 
 from repro.core import machine, orphans
+from repro.core.devices import AMD, on_gpu, proven_gpus, vendor_here
 from repro.core.frozen import Frozen
 from repro.core.redact import redacted
 from repro.launchers.netns import probe as netns_probe
@@ -68,7 +69,7 @@ def _imports() -> Iterator[Diagnosis]:
     """Import torch and deepspeed in a separate process: an installed package may still fail to load."""
     probe = ("import torch, torch.distributed as d; print('gloo' if d.is_gloo_available() else 'no gloo', "
              "'nccl' if d.is_nccl_available() else 'no nccl', f'CUDA {torch.version.cuda}, cuDNN "
-             "{torch.backends.cudnn.version()}, ' if torch.version.cuda else '', torch.cuda.is_available())")
+             "{torch.backends.cudnn.version()}, ' if torch.version.cuda else '', torch.accelerator.is_available())")
     for name, code in (("torch", probe), ("deepspeed", "import deepspeed; print('imports')")):
         fine, found = _ran(code)
         mend = f"pip install --force-reinstall -c constraints.txt {name}"
@@ -91,15 +92,21 @@ def _ran(code: str) -> tuple[bool, str]:
 
 def _devices() -> Diagnosis:
     found = machine.detect()
-    gpus = f"{found.device_count} GPU(s), {found.cores} CPU cores"
-    none = f"no usable GPU, {found.cores} CPU cores; trials run on the CPU"
-    return _judged("devices", True, gpus if found.device == "cuda" else none)
+    if not on_gpu(found.device):
+        return _judged("devices", True, f"no usable GPU, {found.cores} CPU cores; trials run on the CPU")
+    count, problem = proven_gpus()
+    if count >= found.device_count:
+        untried = "; this program has not been run on AMD's yet" if vendor_here() is AMD else ""
+        return _judged("devices", True, f"{found.device_count} GPU(s) that torch computes on, {found.cores} CPU cores"
+                                        f"{untried}")
+    return _judged("devices", False, f"{found.device_count} GPU(s) are there, and torch computes on {count}: {problem}",
+                   "install the build of torch for this driver and these GPUs, or run with -o device=cpu", "missing")
 
 
 def _gpus() -> Iterator[Diagnosis]:
     """Describe every GPU that a run here would use, and the links between them, as records have them."""
     found = machine.detect()
-    if found.device != "cuda":
+    if not on_gpu(found.device):
         return
     for number, text in enumerate(used_gpus()):
         yield _judged(f"GPU {number}", True, text)

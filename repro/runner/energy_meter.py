@@ -18,11 +18,12 @@ from typing import Any
 from pydantic import ValidationError
 
 import repro
+from repro.core.devices import SELECTORS
 from repro.core.errors import UsageError
 from repro.record.result.parts import Energy
 
 READY_SECONDS, ANSWER_SECONDS = 90.0, 20.0
-KEPT = ("PATH", "LANG", "LC_ALL", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH")
+KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", *SELECTORS)
 """Environment variables that the tracker's process inherits."""
 
 

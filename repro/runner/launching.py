@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.core import registry
+from repro.core.devices import CPU, GPU
 from repro.core.errors import UsageError
 from repro.core.frozen import canonical
 from repro.program.main import main as program_rank
@@ -57,7 +58,7 @@ class Launchers:
                 self._open[key] = cell.choices.launcher.get(Launcher)
                 if awaited := self._open[key].awaited:
                     tell(awaited)
-                self._open[key].open(modules, plan.device)
+                self._open[key].open(modules, GPU if plan.uses_gpus else CPU)
             self._open[key].prepare(cell.choices.ranks)
         seconds = [known for item in self._open.values() if (known := item.preload_seconds) is not None]
         return sum(seconds) if seconds else None

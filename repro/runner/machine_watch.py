@@ -19,7 +19,7 @@ from pathlib import Path
 
 from repro.core.errors import GuardError, OutputError, UsageError
 from repro.core.numbers import percent_above
-from repro.record.environment.gpus import ask_nvidia_smi
+from repro.record.environment.gpus import ask_nvidia_smi, used_uuids
 from repro.record.folder.ledger import IncidentKind
 from repro.runner.context import RunContext
 
@@ -68,12 +68,16 @@ class MachineWatch:
     root: Path = Path("/")
     monotonic: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
-    _device: str = "cpu"
+    _gpus: bool = False
     _last: Counters | None = None
 
-    def begin(self, device: str) -> None:
-        """Take the counters before the first trial."""
-        self._device = device
+    def begin(self, gpus: bool) -> None:
+        """Take the counters before the first trial.
+
+        Args:
+            gpus: trials use them.
+        """
+        self._gpus = gpus
         self._last = self._take()
 
     def check(self, context: RunContext, trial_id: str, strict: bool) -> None:
@@ -100,13 +104,13 @@ class MachineWatch:
     def _take(self) -> Counters:
         return Counters(
             at=self.monotonic(), wall=self.wall(), asleep=_asleep(), heat=_heat(self.root), held=_held(self.root),
-            stolen=_stolen(self.root), gpus=_gpu_counters() if self._device == "cuda" else {},
+            stolen=_stolen(self.root), gpus=_gpu_counters() if self._gpus else {},
         )
 
     def _gpus_now(self) -> Iterator[str]:
-        if self._device != "cuda":
+        if not self._gpus:
             return
-        for index, value in _nvidia_smi("index", "clocks_throttle_reasons.active"):
+        for index, value in _of_used("index", "clocks_throttle_reasons.active"):
             try:
                 mask = int(value, 16)
             except ValueError:
@@ -181,7 +185,7 @@ def _stolen(root: Path) -> float:
 def _gpu_counters() -> dict[str, float]:
     """Return the seconds of each reason by GPU; empty if the driver has no such counters."""
     found: dict[str, float] = {}
-    for index, *values in _nvidia_smi("index", *(f"clocks_event_reasons_counters.{name}" for name in REASONS)):
+    for index, *values in _of_used("index", *(f"clocks_event_reasons_counters.{name}" for name in REASONS)):
         for words, value in zip(REASONS.values(), values, strict=False):
             number = value.split()[0] if value.split() else ""
             if number.isdecimal():
@@ -190,15 +194,22 @@ def _gpu_counters() -> dict[str, float]:
 
 
 def others_on_gpus() -> list[str]:
-    """Return the processes that compute on a GPU now, as `name (pid)`."""
-    rows = _nvidia_smi("pid", "process_name", query="--query-compute-apps")
+    """Return the processes that compute now on a GPU that this process can use, as `name (pid)`."""
+    rows = _of_used("pid", "process_name", query="--query-compute-apps", uuid="gpu_uuid")
     return [f"{Path(row[1]).name or 'a process'} ({row[0]})" for row in rows if len(row) > 1]
 
 
-def _nvidia_smi(*fields: str, query: str = "--query-gpu") -> list[list[str]]:
-    """Query nvidia-smi and return its rows; none without a driver, or if it reports a field as unknown."""
-    found = ask_nvidia_smi(f"{query}={','.join(fields)}", "--format=csv,noheader")
-    return [[part.strip() for part in line.split(",")] for line in found.splitlines() if line.strip()]
+def _of_used(*fields: str, query: str = "--query-gpu", uuid: str = "uuid") -> list[list[str]]:
+    """Query nvidia-smi and return its rows of the GPUs that this process can use, those of its run; none without a
+    driver, or if it does not know a field.
+
+    Args:
+        uuid: the field of the query that names a GPU.
+    """
+    used = used_uuids()
+    found = ask_nvidia_smi(f"{query}={','.join((uuid, *fields))}", "--format=csv,noheader")
+    rows = [[part.strip() for part in line.split(",")] for line in found.splitlines() if line.strip()]
+    return [row[1:] for row in rows if used is None or row[0] in used]
 
 
 def _text(path: Path) -> str:

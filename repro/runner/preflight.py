@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from repro.core.devices import on_gpu, proven_gpus
 from repro.core.errors import GuardError, UsageError
 from repro.core.files import read_model
 from repro.core.frozen import canonical
@@ -55,7 +56,8 @@ def check(plan: Plan, machine: Machine, folder: RunFolder, options: Options) -> 
     Raises:
         TrialError: the data are not what the workload declares.
         UsageError: a plug-in or a program's command is not installed, or a service, room or a folder of all nodes is
-            missing; or the run began on another machine or with other code, and `options.force` is False.
+            missing; torch cannot compute on the GPUs of the plan; or the run began on another machine or with other
+            code, and `options.force` is False.
         GuardError: `options.strict`, and a condition may spoil figures.
     """
     if absent := plan.absent_plugins():
@@ -67,6 +69,8 @@ def check(plan: Plan, machine: Machine, folder: RunFolder, options: Options) -> 
     if plan.suite.keeps_checkpoints and (apart := _apart(plan)):
         raise UsageError(f"launcher {apart}: the parts of a checkpoint would lie on different nodes; if all of them "
                          f"see {folder.root.resolve()}, set launcher.shared=true; if not, use another on_failure")
+    if unusable := unusable_gpus(plan):
+        raise UsageError(unusable)
     now = environment.take(machine, tuple(data_sets(plan)), plugin_code(plan, folder.root))
     load = max(now.load_1min or 0.0, load_now() or 0.0) if options.strict else None
     warnings = before(plan, machine, folder.root, load)
@@ -77,6 +81,18 @@ def check(plan: Plan, machine: Machine, folder: RunFolder, options: Options) -> 
         found = differences(read_model(folder.environment, Environment), now)
         resume.require_same(folder.root, found, options.force)
     return Preflight(now, tuple(found), tuple(warnings))
+
+
+def unusable_gpus(plan: Plan) -> str:
+    """Return why torch cannot compute on the GPUs that the plan needs here; "" if it can."""
+    needed = max((_here(cell) for cell in plan.cells if on_gpu(cell.choices.device)), default=0)
+    if not needed:
+        return ""
+    count, problem = proven_gpus()
+    if count >= needed:
+        return ""
+    return (f"the plan needs {needed} GPU(s), and torch computes on {count} here{f': {problem}' if problem else ''}; "
+            "`repro doctor` says more; use -o device=cpu to run on the processor")
 
 
 def missing_commands(plan: Plan, folder: RunFolder) -> list[str]:
@@ -148,7 +164,7 @@ def _ticks(stat: Path) -> tuple[int, int] | None:
 
 
 def _gpus(plan: Plan) -> str:
-    others = others_on_gpus() if plan.device == "cuda" else []
+    others = others_on_gpus() if plan.uses_gpus else []
     if not others:
         return ""
     more = f" and {len(others) - 3} more" if len(others) > 3 else ""
@@ -209,7 +225,7 @@ def _shared(plan: Plan) -> str:
     if not place.is_dir():
         return ""
     ranks = max(map(_here, plan.cells))
-    needed = ranks * (SHARED_BYTES if plan.device == "cuda" else SHARED_BYTES // 16)
+    needed = ranks * (SHARED_BYTES if plan.uses_gpus else SHARED_BYTES // 16)
     free = shutil.disk_usage(place).free
     if free >= needed:
         return ""

@@ -126,7 +126,7 @@ class Trials:
             GuardError: strict, and the clock was set or the machine throttled while a trial ran.
         """
         plan = self.context.plan
-        self.watch.begin(plan.device)
+        self.watch.begin(plan.uses_gpus)
         washed = set(washed_out((trial.cell_id, trial.repeat) for trial in trials)) if plan.washes_out else set()
         for number, trial in enumerate(trials, self._done(trials) + 1):
             raise_dropped()

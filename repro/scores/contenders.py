@@ -162,7 +162,7 @@ def _check_alike(entries: Iterable[Entry]) -> None:
         if target_of(mate.cell) != target_of(entry.cell):
             raise UsageError(f"on {entry.workload} the targets of {names} differ: {target_of(mate.cell)} against "
                              f"{target_of(entry.cell)}; times to different targets do not compare")
-        origins = [item.cell.choices.origin for item in (mate, entry)]
+        origins = [item.record.origin_of(item.cell) for item in (mate, entry)]
         if origins[0] != origins[1]:
             raise UsageError(f"on {entry.workload} the figures of {names} are of different kinds: {origins[0]} against "
                              f"{origins[1]}")

@@ -272,8 +272,8 @@ def _taus(ratios: np.ndarray, tau_max: float) -> tuple[float, ...]:
 def _workload(name: str, found: _Times) -> WorkloadScore:
     solved = [median for contender in found.field.contenders
               if (median := found.outcomes[contender, name].median) is not None]
-    cell = found.field.entries[found.field.contenders[0], name].cell
-    return WorkloadScore(name=name, target=target_of(cell), origin=cell.choices.origin,
+    entry = found.field.entries[found.field.contenders[0], name]
+    return WorkloadScore(name=name, target=target_of(entry.cell), origin=entry.record.origin_of(entry.cell),
                          best=min(solved, default=None))
 
 

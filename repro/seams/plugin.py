@@ -123,6 +123,11 @@ class Setting:
     """Tensors of the model that are trained (`Workload.tensor_count`); None: not stated."""
 
     @property
+    def on_gpu(self) -> bool:
+        """Every rank has a GPU of its own; False: all compute on the processor."""
+        return self.device != "cpu"
+
+    @property
     def launched(self) -> int:
         """Processes that the launcher starts."""
         return self.processes + self.servers
@@ -150,6 +155,8 @@ class Plugin(BaseModel):
     """Modules worth loading once in the fork server instead of once in every rank."""
     always_shown: ClassVar[tuple[str, ...]] = ()
     """Options that labels name even at their default, because a reader would ask."""
+    one_device: ClassVar[bool] = False
+    """A library of it chooses the kind of device once, for all processes of a run: no plan has both kinds with it."""
     from_data: ClassVar[tuple[str, ...]] = ()
     """Options that `found_here` fills in, such as the number of samples of a prepared data set."""
 

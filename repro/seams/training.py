@@ -225,6 +225,12 @@ class Session(ABC):
         """
         return None
 
+    def held_gradients(self) -> list[Held] | None:
+        """Return this rank's part of the mean gradient, unclipped, without communication; between `backward` and
+        `update`. None: it cannot be read.
+        """
+        return None
+
     @abstractmethod
     def buffers(self) -> dict[str, np.ndarray]:
         """Return this rank's model buffers by name."""

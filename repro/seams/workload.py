@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
+from repro.core.devices import on_gpu
 from repro.core.random_streams import Streams
 from repro.seams.plugin import Plugin
 
@@ -212,6 +213,14 @@ class Workload(Plugin):
         return None
 
     @property
+    def unrepeatable(self) -> str:
+        """Layers of the model that torch cannot compute on GPUs so that every run gives the same bits; "": none.
+
+        torch names them at `torch.use_deterministic_algorithms`, and raises when one of them runs.
+        """
+        return ""
+
+    @property
     def selection_sha256(self) -> str:
         """What `TrainingParts.selection` must return; trials with different ones pair by seed, not by data order."""
         return ""
@@ -272,7 +281,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 def to_device(batch: Any, device: str) -> Any:
     """Return the batch on `device`; on CUDA by way of pinned memory, from which a copy does not hold up the host."""
-    if device == "cpu":
+    if not on_gpu(device):
         return batch
-    return map_tensors(batch, lambda tensor: (tensor if tensor.is_cuda else tensor.pin_memory()).to(
+    return map_tensors(batch, lambda tensor: (tensor if on_gpu(tensor.device) else tensor.pin_memory()).to(
         device, non_blocking=True))

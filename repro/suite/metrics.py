@@ -211,6 +211,13 @@ METRICS: dict[str, MetricSpec] = _table(
                     "end; none if any part of it is modelled.",
     ),
     MetricSpec(
+        name="gpu_energy", path="gpu_joules_per_sample", noun="energy of the GPUs a sample",
+        times="the energy of the GPUs a sample", unit="J", speed=False, rate=True,
+        says=("needs", "the energy of the GPUs a sample of"),
+        description="Measured energy of the GPUs alone for a training sample, by their counters, from the launch of "
+                    "the processes to their end; the processor and its memory are not in it.",
+    ),
+    MetricSpec(
         name="input_wait", path="input_wait_seconds", noun="input wait a step", times="the input wait",
         unit="s a step", speed=False, rate=True, says=("has", "the input wait of"),
         description="Input wait: mean time that a step of the rank that waited most waited for its batch; on a GPU the "

@@ -53,9 +53,9 @@ def cell_rows(found: Findings) -> Iterator[Row]:
     record = found.record
     for item in found.summaries:
         cell = record.cell(item.cell_id)
-        row: Row = {"cell_id": item.cell_id, "cell": plain(item.label), "origin": cell.choices.origin}
+        row: Row = {"cell_id": item.cell_id, "cell": plain(item.label), "origin": record.origin_of(cell)}
         row |= {f"factor.{key}": plain(value) for key, value in cell.factors.items()}
-        row |= summary_row(item, cell.choices.origin) | {"planned": record.due_of(item.cell_id)}
+        row |= summary_row(item, record.origin_of(cell)) | {"planned": record.due_of(item.cell_id)}
         row |= cell.choices.quality.columns("median_final_", item.median_final)
         row |= {"restricted_horizon": item.horizon, "diverged_share": item.diverged_share}
         row |= estimate("restricted_mean", item.restricted)

@@ -15,7 +15,7 @@ def measure_rows(record: Record, cells: Sequence[Cell]) -> Iterator[Row]:
     """Yield a row for every figure of every cell; none for other kinds of trial."""
     for cell in cells:
         for item in cell_measures(record.of_cell(cell.cell_id)):
-            origin = "modelled" if item.label == "modelled" else cell.choices.origin
+            origin = "modelled" if item.label == "modelled" else record.origin_of(cell)
             row: Row = {"cell_id": cell.cell_id, "cell": plain(cell.label), "origin": origin,
                         "figure": plain(item.name), "title": plain(item.title), "unit": plain(item.unit),
                         "label": item.label, "n": item.n, "median": item.median}
@@ -26,7 +26,7 @@ def check_rows(record: Record, cells: Sequence[Cell]) -> Iterator[Row]:
     """Yield a row for every check of every cell."""
     for cell in cells:
         for item in cell_checks(record.of_cell(cell.cell_id)):
-            yield {"cell_id": cell.cell_id, "cell": plain(cell.label), "origin": cell.choices.origin,
+            yield {"cell_id": cell.cell_id, "cell": plain(cell.label), "origin": record.origin_of(cell),
                    "check": plain(item.name), "n": item.n, "passed": item.passed, "worst_error": item.worst,
                    "limit": item.limit}
 

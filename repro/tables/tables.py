@@ -104,7 +104,7 @@ def about(answers: Findings) -> Row:
 def _trial(record: Record, item: Result) -> Row:
     row: Row = {
         "trial_id": item.trial_id, "cell_id": item.cell_id, "cell": plain(record.cell(item.cell_id).label),
-        "origin": record.cell(item.cell_id).choices.origin, "seed": item.repeat, "attempt": item.attempt,
+        "origin": record.origins[item.cell_id], "seed": item.repeat, "attempt": item.attempt,
         "status": item.status, "reason": plain(item.reason),
     }
     quality = record.cell(item.cell_id).choices.quality
@@ -140,7 +140,8 @@ def _evaluations(record: Record) -> Iterable[Row]:
         choices = record.cell(item.cell_id).choices
         for index, point in enumerate(item.curve, 1):
             row: Row = {
-                "trial_id": item.trial_id, "cell_id": item.cell_id, "seed": item.repeat, "origin": choices.origin,
+                "trial_id": item.trial_id, "cell_id": item.cell_id, "seed": item.repeat,
+                "origin": record.origins[item.cell_id],
                 "evaluation": index, "samples": point.samples, "epochs": point.epochs,
                 "wall_seconds": point.wall_seconds, "train_seconds": point.train_seconds,
                 "quality": plain(choices.stop.metric), "value": point.value, "target": choices.stop.target,

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from repro.compare import Bounds, Estimate
+from repro.record.folder.store import Record
 from repro.suite.planning.cell import Cell
 from repro.tables.text import without_paths
 
@@ -17,9 +18,9 @@ UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u20
 """Control characters, marks that change the direction of text, lone surrogates."""
 
 
-def origins_of(cells: Sequence[Cell]) -> tuple[str, ...]:
-    """Return the origins of the figures of several cells, each once."""
-    return tuple(dict.fromkeys(cell.choices.origin for cell in cells)) or ("measured",)
+def origins_of(record: Record, cells: Sequence[Cell]) -> tuple[str, ...]:
+    """Return the origins of the figures of several cells of the record, each once."""
+    return tuple(dict.fromkeys(record.origin_of(cell) for cell in cells)) or ("measured",)
 
 
 def plain(text: str) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+from repro.core import devices
 
 
 class Stopwatch:
@@ -57,6 +61,40 @@ class Stopwatch:
         return before
 
 
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+def kernel_ns() -> int | None:
+    """Return the kernel's monotonic time, nanoseconds, without Python's functions, which something may have replaced;
+    None where it is not Linux's."""
+    if sys.platform != "linux":
+        return None
+    found = _Timespec()
+    ctypes.CDLL(None).clock_gettime(time.CLOCK_MONOTONIC, ctypes.byref(found))
+    return int(found.seconds) * 10**9 + int(found.nanoseconds)
+
+
+class Stamp(NamedTuple):
+    """A reading of the log's clock between two of the kernel's; nanoseconds."""
+
+    before: int | None
+    at: int
+    after: int | None
+
+    @classmethod
+    def of(cls, read: Callable[[], int]) -> Stamp:
+        return cls(kernel_ns(), read(), kernel_ns())
+
+    def counted(self, later: Stamp) -> tuple[float, float]:
+        """Return the seconds that the log's clock and the kernel's counted until `later`. The kernel's are those in
+        reach of its readings that are nearest: a busy machine may halt a process between two."""
+        own = later.at - self.at
+        if self.before is None or self.after is None or later.before is None or later.after is None:
+            return own / 1e9, own / 1e9
+        return own / 1e9, min(max(own, later.before - self.after), later.after - self.before) / 1e9
+
+
 class HostTimer:
     """Times the steps of one block by the host's clock, for devices whose work is done when the call returns (CPU)."""
 
@@ -79,6 +117,13 @@ class HostTimer:
         """Exclude the time since the last mark: it was neither input nor step (weights were hashed)."""
         self._excluded_ns = self._now() - self._marks[-1]
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Exclude the time inside, within a step."""
+        begin = self._now()
+        yield
+        self._excluded_ns += self._now() - begin
+
     def read(self) -> tuple[list[float], list[float]]:
         """Return (step seconds, input seconds) of every step since `start`; on a GPU the caller synchronises before."""
         marks = self._marks
@@ -87,21 +132,24 @@ class HostTimer:
         return steps, inputs
 
 
-class CudaTimer:
-    """The same by CUDA events at step boundaries.
+class DeviceTimer:
+    """The same by events of a GPU's stream at step boundaries.
 
     The host runs ahead of the device, so host times mean nothing. Input seconds are the time that the device was idle
     between two steps, until the copy of the next batch was there and the host had launched something: nothing to speak
     of as long as the host is ahead.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: str) -> None:
+        self._device = device
         self._begins: list[Any] = []
         self._inputs: list[Any] = []
         self._ends: list[Any] = []
+        self._pauses: list[tuple[int, Any, Any]] = []
+        """Number of the step in this block, begin, end."""
 
     def start(self) -> None:
-        self._begins, self._inputs, self._ends = [self._mark()], [], []
+        self._begins, self._inputs, self._ends, self._pauses = [self._mark()], [], [], []
 
     def mark_input(self) -> None:
         self._inputs.append(self._mark())
@@ -117,19 +165,22 @@ class CudaTimer:
         else:
             self._begins[-1] = self._mark()
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        begin = self._mark()
+        yield
+        self._pauses.append((len(self._ends), begin, self._mark()))
+
     def read(self) -> tuple[list[float], list[float]]:
         # There is one more begin than end: the step after the last.
         steps = [ready.elapsed_time(end) / 1e3 for ready, end in zip(self._inputs, self._ends, strict=True)]
+        for step, begin, end in self._pauses:
+            steps[step] -= begin.elapsed_time(end) / 1e3
         return steps, [begin.elapsed_time(ready) / 1e3
                        for begin, ready in zip(self._begins, self._inputs, strict=False)]
 
-    @staticmethod
-    def _mark() -> Any:
-        import torch
-
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        return event
+    def _mark(self) -> Any:
+        return devices.event(self._device, timed=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +190,7 @@ class RankClock:
     now: Callable[[], int]
     """Monotonic nanoseconds of the log."""
     watch: Stopwatch
-    timer: HostTimer | CudaTimer
+    timer: HostTimer | DeviceTimer
 
 
 def make_clock(
@@ -153,4 +204,4 @@ def make_clock(
     """
     if virtual is not None:
         return RankClock(virtual, Stopwatch(virtual), HostTimer(virtual))
-    return RankClock(now, Stopwatch(now), CudaTimer() if device.startswith("cuda") else HostTimer())
+    return RankClock(now, Stopwatch(now), DeviceTimer(device) if devices.on_gpu(device) else HostTimer())

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from repro.core import devices
 from repro.core.random_streams import Streams
 from repro.record.log.facts import Cause, LedgerNote, NoteKind, RankLedger, WeightsAt
 from repro.seams.training import Batch, Held, Job, TrainingParts
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 FIRST_WATCHED = 64
 """Step, from 1, from which on weights are held at drawn steps: the gate compares earlier ones, and in a trial of
 few steps even few copies would be a share of its time."""
+
+
+CLOCK_SHARE = 1e-3
+"""Largest difference between a trial's clock and the kernel's, as a share of the time: both are the same clock."""
 
 
 @dataclass(slots=True)
@@ -219,6 +224,11 @@ class TrainingLedger:
             self._note("state", 0, 0)
         self._state = None
 
+    def compare_clocks(self, own: float, kernel: float) -> None:
+        """Compare the seconds of the trial by its own clock and by the kernel's."""
+        if abs(own - kernel) > CLOCK_SHARE * kernel:
+            self._note("clock", own, kernel)
+
     def attach(self) -> None:
         """Hook into the model, its loss and all optimizers of this process."""
         from torch.optim import optimizer as optimizers
@@ -256,10 +266,7 @@ class TrainingLedger:
 
     def _generator_state(self) -> str:
         """Return a checksum of the state of the generator of the device, which a layer draws masks from."""
-        import torch
-
-        state = torch.get_rng_state() if self._device == "cpu" else torch.cuda.get_rng_state()
-        return f"{zlib.crc32(state.numpy().data):08x}"
+        return f"{zlib.crc32(devices.random_state(self._device).numpy().data):08x}"
 
     # ---- what it saw
 

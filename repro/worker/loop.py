@@ -20,6 +20,7 @@ from repro.record.log.schema import (
 )
 from repro.record.result.remarks import Resumed
 from repro.worker.checkpoints import CheckpointWriter, refuse_foreign_state, save_checkpoint
+from repro.worker.clock import Stamp, kernel_ns
 from repro.worker.control_counters import read_controller
 from repro.worker.evaluation import Evaluator
 from repro.worker.input.data_audit import DataAudit
@@ -50,6 +51,8 @@ class Loop:
         self.evaluator = Evaluator(context, self.input.evaluation)
         self.capture = Capture(context)
         self.progress = Progress()
+        self.began = Stamp(None, 0, None)
+        """When the clock started, in this attempt."""
         self.known_peak_bytes: int | None = None
         """Largest memory before the last reset, in this attempt and in those that it resumes."""
         self.init_peak_bytes: int | None = None
@@ -91,7 +94,8 @@ class Loop:
         self.init_peak_bytes = self.session.peak_bytes()
         self.session.reset_peak()
         self.controller = [read_controller(self.log.recorded_bytes)]
-        self.watch.restart(self.log.write(RunStart()))
+        self.began = Stamp.of(lambda: self.log.write(RunStart()))
+        self.watch.restart(self.began.at)
         self.open_data()
         self.input.start(self.steps.step)
         if self.steps.ledger is not None:
@@ -140,6 +144,8 @@ class Loop:
         if drawn and self.evaluator.last is not None:
             with self.uncounted():
                 self.capture.after(self.evaluator.last)
+                if self.steps.keeper is not None:
+                    self.steps.keeper.follows_evaluation = True
                 if ledger is not None:
                     ledger.hold_state()
         return value
@@ -156,7 +162,9 @@ class Loop:
 
     def stop(self, ending: Ending) -> None:
         """Stop the clock and log how the trial ended."""
-        phases, at_ns = self.watch.stop()
+        before, (phases, at_ns) = kernel_ns(), self.watch.stop()
+        if self.steps.ledger is not None:
+            self.steps.ledger.compare_clocks(*self.began.counted(Stamp(before, at_ns, kernel_ns())))
         self.log.write(RunStop(status="success" if ending.outcome == "success" else "aborted", outcome=ending.outcome,
                                reason=ending.reason, samples_count=self.steps.samples), at_ns)
         self.log.write(Phases.model_validate(phases))
@@ -205,10 +213,10 @@ class Loop:
         self.session.synchronize()
         self.session.traffic()
         self.session.reset_peak()  # what the second start and the checkpoint needed is no memory of training
-        self.log.write(ResumedFrom(value=Resumed(
+        self.began = Stamp.of(lambda: self.log.write(ResumedFrom(value=Resumed(
             attempt=resumed.checkpoint.attempt, step=self.steps.step, samples=self.steps.samples,
             lost_seconds=lost_seconds, clock=resumed.clock,
-        )))
+        ))))
         self.log.flush()
 
     def restore(self, state: Mapping[str, Any]) -> None:

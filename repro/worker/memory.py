@@ -9,6 +9,8 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from repro.core import devices
+from repro.core.devices import on_gpu
 from repro.core.errors import OutOfMemory
 from repro.core.machine import is_out_of_memory
 from repro.seams.training import Engine
@@ -41,7 +43,7 @@ def describe(error: BaseException, choices: TrainingConfig, in_gate: bool) -> st
     amount = "" if found is None else f", {_size(float(found[1]), found[2])} more could not be allocated"
     names = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
     phase = next((PHASES[name] for name in names if name in PHASES), "")
-    return (f"out of memory{' ' * bool(phase)}{phase}{amount}; peak until then {_peak()}; "
+    return (f"out of memory{' ' * bool(phase)}{phase}{amount}; peak until then {_peak(choices.device)}; "
             f"less is needed with {' or '.join(_advice(choices, phase, in_gate))}")
 
 
@@ -69,9 +71,8 @@ def _size(amount: float, unit: str) -> str:
     return f"{amount:g} {unit}" if unit != "bytes" else f"{amount / 2**30:.2f} GiB"
 
 
-def _peak() -> str:
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-        return f"{torch.cuda.max_memory_allocated() / 2**30:.2f} GiB on the GPU"
+def _peak(device: str) -> str:
+    if on_gpu(device):
+        return f"{devices.allocated_peak(device) / 2**30:.2f} GiB on the GPU"
     unit = 1 if sys.platform == "darwin" else 1024
     return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30:.2f} GiB of the process"

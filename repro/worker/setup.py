@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from repro.core import devices
 from repro.core.errors import one_line
 from repro.core.events import EventLog
 from repro.core.machine import rank_threads
@@ -69,18 +70,14 @@ def make_job(choices: TrainingConfig, place: RankPlace, cache: str | None = None
     """
     assert choices.micro_batch * choices.batch.accumulation * place.world == choices.batch.global_, "global batch"
     return Job(
-        rank=place.rank, world=place.world, device=_device(choices, place), micro_batch=choices.micro_batch,
-        accumulation=choices.batch.accumulation, gradient_clip=choices.gradient_clip,
+        rank=place.rank, world=place.world, device=devices.of_rank(choices.device, place.local_rank),
+        micro_batch=choices.micro_batch, accumulation=choices.batch.accumulation, gradient_clip=choices.gradient_clip,
         precision=choices.precision.get(Precision), optimizer=choices.optimizer.get(Optimizer),
         comm=choices.comm.get(Comm), timeout_seconds=choices.timeout_seconds,
         compression=choices.compression, compression_rank=choices.compression_rank, overlap=choices.overlap,
         model=choices.model_options, label=choices.cell_id, cache=Path(cache) if cache else None,
         eval_batch=choices.eval_batch_size, preconditioner=choices.preconditioner.get(Preconditioner),
     )
-
-
-def _device(choices: TrainingConfig, place: RankPlace) -> str:
-    return f"cuda:{place.local_rank}" if choices.device == "cuda" else "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,24 +138,16 @@ def build_parts(
     """Build the workload from the trial's seed streams; None for an engine that needs none."""
     engine, workload = trial.training.engine.get(Engine), trial.training.workload.get(Workload)
     streams = Streams(trial.master_seed, trial.repeat)
-    seed_libraries(streams, trial.training.determinism, with_torch=engine.needs_parts, rank=job.rank)
+    seed_libraries(streams, trial.training.determinism, engine.needs_parts, job.device, job.rank)
     if not engine.needs_parts:
         return None
-    _use_device(job.device)
+    devices.use(job.device)
     parts = workload.build(streams, job.device)
     if disturbance:
         disturb(parts, streams, disturbance)
     if prepare is not None:
         prepare(parts)
     return parts
-
-
-def _use_device(device: str) -> None:
-    """Make the rank's GPU the current one before anything is built: else every rank opens a context on the first."""
-    if device.startswith("cuda"):
-        import torch
-
-        torch.cuda.set_device(device)
 
 
 def warm_up(session: Session, parts: TrainingParts, job: Job, choices: TrainingConfig) -> Compilation | None:
@@ -207,7 +196,9 @@ def disturb(parts: TrainingParts, streams: Streams, number: int) -> None:
             parameter.mul_(1 + DISTURBANCE * torch.from_numpy(noise).to(parameter.device))
 
 
-def seed_libraries(streams: Streams, determinism: str, with_torch: bool, rank: int = 0) -> None:
+def seed_libraries(
+    streams: Streams, determinism: str, with_torch: bool, device: str = "cpu", rank: int = 0
+) -> None:
     """Seed the global generators (dropout and the like) and set the declared level of determinism."""
     random.seed(streams.seed("python"))
     np.random.seed(streams.seed("numpy") % (1 << 32))  # libraries draw from the global generator
@@ -215,7 +206,7 @@ def seed_libraries(streams: Streams, determinism: str, with_torch: bool, rank: i
         return
     import torch
 
-    if not torch.cuda.is_available():
+    if not devices.on_gpu(device):
         torch.set_num_threads(rank_threads(os.environ))
     if determinism == "free":
         torch.seed()  # torch starts every process from one seed, and ranks would draw the same masks

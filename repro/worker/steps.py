@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from repro.core.events import EventLog
 from repro.record.log.schema import BlockStart, BlockStop, Hashes, Operations, RankSteps, StepBlock
+from repro.seams.training import Batch
 from repro.worker.input.data_audit import DataAudit
 from repro.worker.input.trial_input import TrialInput
+from repro.worker.kept_steps import make_keeper
 from repro.worker.ledger import TrainingLedger
 from repro.worker.setup import TrialContext, block_steps
 from repro.worker.weights import held_or_full, weights_sha256
@@ -78,6 +81,7 @@ class TimedSteps:
         self.base_rate, self.max_epochs = context.choices.rate, context.choices.budget_epochs
         self.hashed = context.choices.determinism == "bitwise"
         self.ledger = context.started.ledger
+        self.keeper = make_keeper(context)
         self.last = 0
         """Number of the last step of this block."""
         self.step = 0
@@ -125,7 +129,8 @@ class TimedSteps:
             loss = self.session.step(batches, rate)
         else:
             self.ledger.begin(self.step, batches, rate, self.last)
-            loss = self.session.step(batches, rate)
+            why = self.keeper.wants(self.step) if self.keeper is not None else ""
+            loss = self._kept_step(why, batches, rate) if why else self.session.step(batches, rate)
             self.ledger.end()
         timer.mark_step()
         if self.ledger is not None and self.ledger.watches(self.step):
@@ -143,6 +148,24 @@ class TimedSteps:
             ledger.hold(held_or_full(self.session))
         self.session.traffic()  # what was sent for it is none of the trial's
         self.timer.exclude_pause()
+
+    def _kept_step(self, why: str, batches: Sequence[Batch], rate: float) -> Any:
+        """Train a step that is repeated after the trial; copies are made off the clock of training."""
+        assert self.keeper is not None
+        with self._paused():
+            self.keeper.begin(why, self.step, batches)
+        loss = self.session.backward(batches)
+        with self._paused():
+            self.keeper.end(why, loss)
+        self.session.update(rate)
+        return loss
+
+    @contextmanager
+    def _paused(self) -> Iterator[None]:
+        self.traffic.add(self.session.traffic(), training=True)
+        with self.context.clock.watch.phase("logging"), self.timer.paused():
+            yield
+        self.session.traffic()
 
     def _log_weights_hash(self, log: EventLog) -> None:
         """Log the hash of the weights; all ranks take part, and the time counts as logging, not as training."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -20,6 +20,23 @@ def weights_sha256(weights: Mapping[str, np.ndarray]) -> str:
         digest.update(f"{name}{array.shape}".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
+
+
+GATHERED = 2**24
+"""Bytes that are gathered at a time: NCCL gathers by way of every GPU, which has no place for a whole model."""
+
+
+def in_groups(arrays: Mapping[str, np.ndarray]) -> Iterator[list[str]]:
+    """Yield the names in groups that are gathered together: small ones would each cost a round of messages."""
+    group, size = list[str](), 0
+    for name, array in arrays.items():
+        if group and size + array.nbytes > GATHERED:
+            yield group
+            group, size = [], 0
+        group.append(name)
+        size += array.nbytes
+    if group:
+        yield group
 
 
 LOW_BITS = {"bfloat16": 0xFFFF, "float16": 0x1FFF}

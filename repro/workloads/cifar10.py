@@ -65,8 +65,8 @@ class SmallImageBatches(Tables):
         return super().open()
 
     def looked_up(self, epoch: int, indices: np.ndarray, draws: np.ndarray | None) -> Batch:
-        rows = self.put(indices)
-        images = self._scaled(self._train[rows]) if draws is None else self._augmented(rows, self.put(draws))
+        rows = self.send(indices)
+        images = self._scaled(self._train[rows]) if draws is None else self._augmented(rows, self.send(draws))
         return images, self._train_targets[rows]
 
     def evaluation(self, indices: np.ndarray) -> Batch:
@@ -130,6 +130,10 @@ class _Cifar10(Classifier):
     """Side of a square of mean colour at a random place in each training image (DeVries and Taylor 2017); 0: none."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Share of a target that is spread over all classes, in the training loss."""
+
+    @property
+    def unrepeatable(self) -> str:
+        return "AdaptiveMaxPool2d" if self.model == "resnet9" else ""
 
     @abstractmethod
     def loaded(self) -> InMemory:

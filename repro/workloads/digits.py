@@ -165,7 +165,7 @@ class DigitBatches(Tables):
 
     def looked_up(self, epoch: int, indices: np.ndarray, draws: np.ndarray | None) -> Batch:
         rows = indices if draws is None else draws * self.samples + indices
-        return self._train[self.put(rows)], self._train_targets[self.put(indices)]
+        return self._train[self.send(rows)], self._train_targets[self.send(indices)]
 
     def synthetic(self, samples: int) -> Batch:
         generator = np.random.default_rng(0)

@@ -20,6 +20,10 @@ SMALLEST = {"resnet50": 32, "alexnet_bn": 64, "googlenet": 32, "vgg16": 32}
 """Fewest pixels a side that the layers of each network leave something of."""
 
 
+UNREPEATABLE = {"alexnet_bn": "AdaptiveAvgPool2d", "vgg16": "AdaptiveAvgPool2d", "googlenet": "LocalResponseNorm"}
+"""Layers without a deterministic kernel on GPUs."""
+
+
 class ImageCounts(Counts):
     """Counts of images in class folders."""
 
@@ -58,6 +62,10 @@ class _ImageNet(Workload):
         if max(side for _, side in self.stages) > 1024:
             raise ValueError("resizing: images of at most 1024 pixels a side")
         return self
+
+    @property
+    def unrepeatable(self) -> str:
+        return UNREPEATABLE.get(self.model, "")
 
     @property
     def stages(self) -> tuple[tuple[int, int], ...]:

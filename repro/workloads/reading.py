@@ -167,8 +167,15 @@ class Batches(ABC):
             **self.functions())
 
     def put(self, array: np.ndarray) -> torch.Tensor:
-        """Return an array as a tensor on the trial's device."""
+        """Return an array as a tensor on the trial's device: a table, once."""
         return put(array, self.device)
+
+    def send(self, array: np.ndarray) -> torch.Tensor:
+        """Return an array as a tensor on the trial's device; in every step, so the host does not wait for the copy."""
+        import torch
+
+        found: torch.Tensor = to_device(torch.from_numpy(np.ascontiguousarray(array)), self.device)
+        return found
 
     def _drawn(self, epoch: int) -> NDArray[np.int64]:
         return self.streams.generator("augmentation", epoch).integers(self.outcomes, size=self.samples)
@@ -204,9 +211,9 @@ class Tables(Batches):
         return self.put(targets.astype(np.int64))
 
     def looked_up(self, epoch: int, indices: np.ndarray, draws: np.ndarray | None) -> Batch:
-        rows = self.put(indices)
+        rows = self.send(indices)
         return self._train[rows], self._train_targets[rows]
 
     def evaluation(self, indices: np.ndarray) -> Batch:
-        rows = self.put(indices)
+        rows = self.send(indices)
         return self._eval[rows], self._eval_targets[rows]

@@ -113,7 +113,7 @@ class SyntheticBatches(Batches):
         return self._batch(np.asarray(indices) + self.samples)
 
     def _batch(self, samples: np.ndarray) -> Batch:
-        targets, noise = self.put(self._targets[samples]), self.put(self._noise[samples])
+        targets, noise = self.send(self._targets[samples]), self.send(self._noise[samples])
         return self._pictures[targets] + self._noises[noise], targets
 
 

@@ -196,6 +196,9 @@ CHEATS = {
         "import traceback\nprint('step 1 loss 3')\ntry:\n    1 / 0\n"
         "except ZeroDivisionError:\n    traceback.print_exc()\n", "missed", ""),
     "a crash": ("print('step 1 loss 1')\nraise SystemExit('no such data')\n", "crashed", "no such data"),
+    "a GPU without room": (
+        "print('step 1 loss 1')\nraise SystemExit('torch.OutOfMemoryError: CUDA out of memory. Tried to allocate')\n",
+        "out_of_memory", "CUDA out of memory"),
     "no evaluation": ("print('hello')\nprint('world')\n", "invalid",
                       "no evaluation seen; its output ends: hello | world"),
     "nothing at all": ("", "invalid", "it printed nothing"),

@@ -257,8 +257,9 @@ def other_initial_weights(parts: TrainingParts, job: Job) -> Job:
 import evaluation_defects  # noqa: E402  # registers its own
 import late_defects  # noqa: E402  # registers its own
 import outside_defects  # noqa: E402  # registers its own
+import passing_defects  # noqa: E402  # registers its own
 import stranger_defects  # noqa: E402  # registers its own
 import unread_defects  # noqa: E402  # registers its own
 
-__all__ = ["DEFECTS", "Plant", "evaluation_defects", "late_defects", "outside_defects", "stranger_defects",
-           "unread_defects"]
+__all__ = ["DEFECTS", "Plant", "evaluation_defects", "late_defects", "outside_defects", "passing_defects",
+           "stranger_defects", "unread_defects"]

@@ -59,7 +59,21 @@ class Plant:
         return found
 
     def on_gradients(self, change: Callable[[str, torch.Tensor], torch.Tensor]) -> None:
-        """Change every gradient of this rank before it is averaged."""
+        """Change every gradient of this rank before it is averaged; under FSDP, which shows it to no hook, the rank's
+        part of the mean."""
+        if any(hasattr(parameter, "to_local") for _, parameter in self.session.trained()):
+            backward = self.session.backward
+
+            def changed(batches: Sequence[Batch]) -> Any:
+                loss = backward(batches)
+                for name, parameter in self.session.trained():
+                    if parameter.grad is not None:
+                        local = parameter.grad.to_local()
+                        local.copy_(change(name, local))
+                return loss
+
+            self.session.backward = changed
+            return
         for name, parameter in self.session.trained():
             parameter.register_hook(lambda gradient, name=name: change(name, gradient))
 

@@ -42,8 +42,7 @@ class PlantedZero(DeepSpeedZero):
 
 
 class PlantedFsdp(Fsdp):
-    """FSDP2 with one defect; one that changes gradients before they are averaged cannot be planted: nothing sees them.
-    """
+    """FSDP2 with one defect."""
 
     title: ClassVar[str] = "FSDP with a planted defect"
     preload: ClassVar[tuple[str, ...]] = (*Fsdp.preload, "defects")

@@ -517,6 +517,9 @@ def clock_slow(plant: Plant) -> None:
         for holder in gc.get_referrers(clock):
             if isinstance(holder, dict):
                 holder.update({key: slower for key, value in [*holder.items()] if value is clock})
+            for key in (*getattr(holder, "__dict__", ()), *getattr(type(holder), "__slots__", ())):
+                if getattr(holder, key, None) is clock:
+                    object.__setattr__(holder, key, slower)
         setattr(time, name, slower)
 
     def change() -> None:

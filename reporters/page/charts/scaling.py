@@ -158,7 +158,7 @@ def scaling(record: Record) -> ScalingView:
     return ScalingView(
         same=_same_batch(record, known, models), larger=_larger_batch(record, known, models),
         models=tuple(_model_words(model) for model in models.values()),
-        emulated=any(mark.origin == "emulated" for mark in known.values()),
+        emulated=any(cell.choices.origin == "emulated" for cell in record.plan.cells),
         sleeps=all(config.workload.options.get("sleep_ms") for config in record.plan.trainings()),
     )
 

@@ -31,8 +31,8 @@ def origin_text(outcome: CommOutcome) -> str:
     before, after = outcome.load
     shared = "" if outcome.origin == "emulated" else "; ranks share its cores, so bounds by B hold for one pair only"
     crowded = oversubscription(max(world.world for world in outcome.worlds), outcome.cores)
-    return (f"{outcome.origin}: {outcome.place}, {outcome.cores} cores{shared}; load average {before:.1f} before, "
-            f"{after:.1f} after{f'; {crowded}' if crowded else ''}")
+    return (f"{outcome.origin}: {outcome.place}, gloo on {outcome.cores} cores{shared}; load average {before:.1f} "
+            f"before, {after:.1f} after{f'; {crowded}' if crowded else ''}")
 
 
 def _world(world: WorldResult) -> str:

@@ -105,7 +105,7 @@ def plan_text(
     version = f" {plan.suite.version}" if plan.suite.version else ""
     count = f"at most {len(plan.order)} trials of {len(plan.cells)} cells" if plan.design.looks else \
         f"{len(plan.order)} trials = {len(plan.cells)} cells x {plan.design.repeats} repeats"
-    place = f"{plan.device_count} GPU(s)" if plan.device == "cuda" else f"{plan.cores} CPU cores"
+    place = f"{plan.device_count} GPU(s)" if plan.uses_gpus else f"{plan.cores} CPU cores"
     lines = [phases_text(phases), ""] if phases else []
     lines += [f"{plan.suite.suite}{version}: {count} on {place}",
              f"suite digest {plan.digest[:16]}, method {plan.method}", *_seeds(plan, drawn), ""]

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from repro.core import devices
 from repro.core.errors import TrialError
 from repro.seams.plugin import Setting
 from repro.seams.training import BACKEND, Comm, CommRan
@@ -24,12 +25,11 @@ class Backend(Comm):
     preload: ClassVar[tuple[str, ...]] = ("torch", "torch.distributed")
 
     def unsupported(self, setting: Setting) -> str | None:
-        if self.nccl_algorithm and setting.device != "cuda":
+        if self.nccl_algorithm and not setting.on_gpu:
             return f"nccl_algorithm {self.nccl_algorithm} has no effect: on a CPU the backend is gloo"
         return None
 
     def start(self, rank: int, world: int, device: str, timeout_seconds: float) -> None:
-        import torch
         import torch.distributed as dist
 
         for name in ("MASTER_ADDR", "MASTER_PORT"):
@@ -38,10 +38,9 @@ class Backend(Comm):
         if self.nccl_algorithm:
             # NCCL reads it when the first communicator is created.
             os.environ["NCCL_ALGO"] = self.nccl_algorithm
-        if device.startswith("cuda"):
-            torch.cuda.set_device(device)
+        devices.use(device)
         dist.init_process_group(
-            "nccl" if device.startswith("cuda") else "gloo",
+            dist.get_default_backend_for_device(device),
             rank=rank, world_size=world, timeout=timedelta(seconds=timeout_seconds),
         )
 

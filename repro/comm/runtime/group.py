@@ -1,6 +1,7 @@
 """Process group for torch.distributed that runs an algorithm's schedules over an inner group's links.
 
-Other collectives pass to the inner group (gloo or NCCL), in the order of submission.
+Other collectives pass to the inner group, in the order of submission: to gloo for tensors of the host (objects that
+ranks gather, bare barriers), to NCCL for those of a GPU.
 """
 
 # mypy: disable-error-code="override"
@@ -19,7 +20,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, ProcessGroup, Store
 
 from repro.comm.runtime.lane import AlgorithmWork, Lane
-from repro.comm.runtime.meter import Meter, OnCpu, OnCuda
+from repro.comm.runtime.meter import Meter, OnCpu, OnGpu
 from repro.comm.runtime.program import (
     DTYPES,
     REDUCTIONS,
@@ -32,6 +33,7 @@ from repro.comm.runtime.program import (
 )
 from repro.comm.runtime.wire import MissingRankFinder, NcclWire, Wire
 from repro.comm.schedule import Collectives, Operation
+from repro.core import devices
 from repro.core.errors import TrialError
 
 Tensors = list[torch.Tensor]
@@ -53,10 +55,9 @@ def start_group(
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         if not os.environ.get(name):
             raise TrialError(f"{name} is not set: the launcher must give every rank the address of rank 0")
-    if device.startswith("cuda"):
-        torch.cuda.set_device(device)
+    devices.use(device)
     if not hasattr(dist.Backend, BACKEND.upper()):
-        dist.Backend.register_backend(BACKEND, _make, devices=["cpu", "cuda"])
+        dist.Backend.register_backend(BACKEND, _make, devices=[devices.CPU, devices.GPU])
     _current[:] = [(algorithm, Meter(), device)]
     dist.init_process_group(BACKEND, rank=rank, world_size=world, timeout=timedelta(seconds=timeout_seconds))
     group = dist.distributed_c10d._get_default_group()
@@ -74,19 +75,25 @@ def make_group(
 ) -> AlgorithmGroup:
     """Create a group that is not registered with `torch.distributed`; its ranks meet through `store`."""
     inner = PrefixStore("inner", store)
-    wire = (_connect_nccl(inner, rank, world, timeout, torch.device(device)) if device.startswith("cuda")
-            else Wire(dist.ProcessGroupGloo(inner, rank, world, timeout), rank, world))
+    gloo = dist.ProcessGroupGloo(inner, rank, world, timeout)
+    wire = (_connect_nccl(gloo, store, rank, world, timeout, torch.device(device)) if devices.on_gpu(device)
+            else Wire(gloo, rank, world))
     return AlgorithmGroup(algorithm, wire, meter, store, timeout.total_seconds())
 
 
-def _connect_nccl(store: Store, rank: int, world: int, timeout: timedelta, device: torch.device) -> Wire:
+def _connect_nccl(
+    gloo: Any, store: Store, rank: int, world: int, timeout: timedelta, device: torch.device
+) -> Wire:
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timeout
+    apart = PrefixStore("nccl", store)
     # Only dist.ProcessGroup can put several messages into one NCCL call.
-    inner = dist.ProcessGroup(store, rank, world)
-    inner._set_default_backend(dist.ProcessGroup.BackendType.NCCL)
-    nccl = dist.ProcessGroupNCCL(store, rank, world, options)
-    inner._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.NCCL, nccl)
+    inner = dist.ProcessGroup(apart, rank, world)
+    kinds = dist.ProcessGroup.BackendType
+    inner._set_default_backend(kinds.NCCL)
+    inner._register_backend(torch.device(devices.GPU), kinds.NCCL,
+                            dist.ProcessGroupNCCL(apart, rank, world, options))
+    inner._register_backend(torch.device(devices.CPU), kinds.GLOO, gloo)
     return NcclWire(inner, rank, world, device)
 
 
@@ -103,12 +110,15 @@ class AlgorithmGroup(ProcessGroup):
         super().__init__(rank, world)  # type: ignore[call-arg]  # torch does not declare the constructor of subclasses
         self.inner, self.wire, self.meter, self.place, self.world = wire.inner, wire, meter, rank, world
         self.finder = MissingRankFinder(store, wire, timeout_seconds)
-        clock = OnCuda(wire.device) if isinstance(wire, NcclWire) else OnCpu()
+        clock = OnGpu(wire.device) if isinstance(wire, NcclWire) else OnCpu()
         self.lane = Lane(meter, f"comm of {world} ranks", clock)
         self.algorithm = algorithm
         self.by_rounds = isinstance(wire, NcclWire)
+        self.kind = devices.GPU if self.by_rounds else devices.CPU
+        """Of the tensors that the schedules send."""
         self.inner_name = "nccl" if self.by_rounds else "gloo"
-        self.passed: set[str] = set()
+        self.passed: set[tuple[str, str]] = set()
+        """(inner backend, operation)."""
         self.ran: set[str] = set()
         self._name = ""
         self._program = lru_cache(maxsize=256)(self._compile)
@@ -134,8 +144,12 @@ class AlgorithmGroup(ProcessGroup):
     def describe(self) -> str:
         """Describe which collectives the algorithm ran, and which the inner group."""
         own = f"{self.algorithm.title}: {'+'.join(sorted(self.ran)) or 'nothing yet'}"
-        through = "+".join(sorted(self.passed))
-        return f"{own}; {self.inner_name}: {through}" if through else f"{own}; over {self.inner_name}"
+        if not self.passed:
+            return f"{own}; over {self.inner_name}"
+        names = sorted({inner for inner, _ in self.passed}, reverse=True)
+        through = (f"{name}: {'+'.join(sorted(done for inner, done in self.passed if inner == name))}"
+                   for name in names)
+        return "; ".join((own, *through))
 
     def reset(self) -> None:
         """Drop compiled schedules and counts: the collectives so far were not part of the trial."""
@@ -177,9 +191,10 @@ class AlgorithmGroup(ProcessGroup):
             with self.finder.naming_missing_rank():
                 call: Callable[..., Any] = getattr(self.inner, method)
                 call(*arguments, *(() if opts is None else (opts,))).wait()
-            self.passed.add(operation)
+            inner = self._inner(results)
+            self.passed.add((inner, operation))
             name = str(results[0].dtype).removeprefix("torch.") if results else "none"
-            self.meter.count(f"{operation} ({self.inner_name})", name, sum(item.nbytes for item in results), None, None)
+            self.meter.count(f"{operation} ({inner})", name, sum(item.nbytes for item in results), None, None)
 
         return self.lane.submit(job, results, opts)
 
@@ -238,8 +253,13 @@ class AlgorithmGroup(ProcessGroup):
     def abort(self) -> None:
         self.lane.broken = self.lane.broken or TrialError("the process group was aborted")
 
+    def _inner(self, tensors: Tensors) -> str:
+        """Return the backend to which the inner group leaves these tensors; without any, that of the group."""
+        return self.inner_name if not tensors or devices.on_gpu(tensors[0].device) else "gloo"
+
     def _takes(self, operation: Operation, *tensors: torch.Tensor) -> bool:
-        plain = all(tensor.layout == torch.strided and tensor.dtype in DTYPES for tensor in tensors)
+        plain = all(tensor.layout == torch.strided and tensor.dtype in DTYPES and tensor.device.type == self.kind
+                    for tensor in tensors)
         return plain and self.algorithm.runs(operation, self.world)
 
     def _queue(self, do: Callable[[torch.Tensor], None], tensors: Tensors, opts: Any) -> AlgorithmWork:
@@ -269,7 +289,7 @@ class AlgorithmGroup(ProcessGroup):
         with self.finder.naming_missing_rank():
             self.inner.allreduce([flat], options).wait()
         self.ran.add(f"all_reduce left to {self.inner_name}")
-        self.passed.add("all_reduce")
+        self.passed.add((self.inner_name, "all_reduce"))
         self.meter.count(f"all_reduce ({self.inner_name})", str(flat.dtype).removeprefix("torch."), flat.nbytes, None,
                          None)
 

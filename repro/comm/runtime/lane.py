@@ -61,9 +61,14 @@ class AlgorithmWork(torch.distributed.Work):
         self._lane.finish(self)
         if self._error is not None:
             raise self._error
-        self._lane.device.join(self._ended)
+        self.join()
         self._lane.meter.waited(start, self._lane.device.stamp())
         return True
+
+    def join(self) -> None:
+        """Run the caller's further work on its device after the collective; nothing after one that failed."""
+        if self._error is None:
+            self._lane.device.join(self._ended)
 
     def is_completed(self) -> bool:
         return self._done
@@ -108,6 +113,7 @@ class Lane:
             self._jobs.append(work)
             start = self.device.stamp()
             self.finish(work)
+            work.join()  # else the second stamp of a GPU's stream would be in front of the collective
             self.meter.waited(start, self.device.stamp())
             return work
         inline = get_ident() in self._inline

@@ -1,6 +1,6 @@
 """Counts of a rank's communication: bytes by operation and type; busy, exposed and overlapped time, and its clocks.
 
-A clock also orders a lane's collectives relative to the caller's work: immediate on a CPU, a side stream on CUDA.
+A clock also orders a lane's collectives relative to the caller's work: immediate on a CPU, a side stream on a GPU.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from threading import Lock
 from typing import Any, ClassVar
 
 import torch
+
+from repro.core import devices
 
 
 class OnCpu:
@@ -42,41 +44,45 @@ class OnCpu:
         """Run the caller's further work after `mark`."""
 
 
-class OnCuda(OnCpu):
-    """Kernels and NCCL calls run on a separate stream, ordered by events; the host never waits."""
+class OnGpu(OnCpu):
+    """Kernels and calls of the vendor's library run on a separate stream, ordered by events; the host never waits."""
 
     on_host: ClassVar[bool] = False
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self.origin = self.stamp()
+        self.stream = devices.stream(device)
+        self._read: tuple[Any, float] | None = None
+        """The stamp that was read last, and its seconds."""
 
     def stamp(self) -> Any:
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self.device))
-        return event
+        return devices.event(self.device, timed=True)
 
     def seconds(self, stamp: Any) -> float:
+        """Here measured from the stamp that was read last, before or after it: the driver tells a distance in float32
+        milliseconds, of which an hour leaves a quarter.
+        """
         stamp.synchronize()
-        return float(self.origin.elapsed_time(stamp)) / 1e3
+        last, seconds = self._read or (stamp, 0.0)
+        seconds += float(last.elapsed_time(stamp)) / 1e3
+        self._read = stamp, seconds
+        return seconds
 
     def mark(self) -> Any:
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self.device))
-        return event
+        return devices.event(self.device)
 
     @contextmanager
     def after(self, mark: Any, tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-        with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
+        with devices.within(self.stream):
             self.stream.wait_event(mark)
             for tensor in tensors:
-                # The allocator must not give the memory away while this stream still uses it.
-                tensor.record_stream(self.stream)
+                if devices.on_gpu(tensor.device):
+                    # The allocator must not give the memory away while this stream still uses it.
+                    tensor.record_stream(self.stream)
             yield
 
     def join(self, mark: Any) -> None:
-        torch.cuda.current_stream(self.device).wait_event(mark)
+        devices.current_stream(self.device).wait_event(mark)
 
 
 @dataclass(slots=True)

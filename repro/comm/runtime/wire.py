@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from repro.core.errors import TrialError
+from repro.core.machine import is_out_of_memory
 
 TAG = 1 << 24
 """Differs from the tags that engines use for their own sends on the same group."""
@@ -158,12 +159,18 @@ class MissingRankFinder:
 
     @contextmanager
     def naming_missing_rank(self) -> Iterator[None]:
-        """Turn errors of links inside the block into errors that name the missing rank."""
+        """Turn errors of links inside the block into errors that name the missing rank; but memory that ran out here is
+        no link.
+        """
         try:
             yield
         except LinkBroken as error:
+            if is_out_of_memory(error.cause):
+                raise error.cause from None
             raise self._error(error.peer, str(error.cause)) from error
         except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
             # The inner group's own collective does not name the link.
             raise self._error(None, str(error)) from error
 

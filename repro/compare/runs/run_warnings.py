@@ -57,7 +57,13 @@ class RunWarning:
 
 def run_warnings(record: Record) -> tuple[RunWarning, ...]:
     """Return the warnings about the machine, the course of the run and its trials."""
-    return (*_busy(record), *_incidents(record), *_repeated(record), *_trials(record))
+    return (*_stand_ins(record), *_busy(record), *_incidents(record), *_repeated(record), *_trials(record))
+
+
+def _stand_ins(record: Record) -> Iterator[RunWarning]:
+    if found := record.emulated_devices:
+        yield RunWarning("Emulated device", f"{_listed(found)} stands for a GPU", "machine",
+                         "no figure says anything about a GPU: neither its speed nor its arithmetic")
 
 
 def _busy(record: Record) -> Iterator[RunWarning]:

@@ -234,7 +234,7 @@ def _compared(records: Sequence[Record], found: list[Comparison], metric: Metric
     return Compared(
         runs=tuple(str(item.folder.root) for item in records), suite=record.plan.suite.suite, digest=record.plan.digest,
         method=record.plan.method, metric=chosen, comparisons=found, calibration=calibration_of(record),
-        origins={cell.cell_id: cell.choices.origin for item in records for cell in item.plan.cells},
+        origins={name: origin for item in records for name, origin in item.origins.items()},
         figures=tuple(cell_figures(item.of_cell(cell.cell_id)) for item in records for cell in item.plan.cells),
         notes_of_figures=tuple(figure_notes(result for item in records for result in item.results)),
         notes=tuple(dict.fromkeys(note for item in records for note in _crowded(item.plan))),

@@ -23,6 +23,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from repro.core import devices
+from repro.core.devices import on_gpu
 from repro.engines.plain.loop import LoopSession
 from repro.engines.plain.numerics import ReductionWatcher
 from repro.engines.plain.session import switch
@@ -116,7 +118,7 @@ def _promise(bucket: Bucket) -> Future:
     A future without devices records no event, and the optimizer would read gradients that are still on their way.
     """
     device = bucket.buffer().device
-    return new_future([device] if device.type == "cuda" else [])
+    return new_future([device] if on_gpu(device) else [])
 
 
 def new_future(devices: list[torch.device]) -> Future:
@@ -184,17 +186,17 @@ class PowerSgd:
     def __call__(self, bucket: Bucket) -> Future:
         promise = _promise(bucket)
         device = bucket.buffer().device
-        ready = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+        ready = devices.event(device) if on_gpu(device) else None
         self.thread.submit(self._send, bucket, promise, ready)
         return promise
 
-    def _send(self, bucket: Bucket, promise: Future, ready: torch.cuda.Event | None) -> None:
+    def _send(self, bucket: Bucket, promise: Future, ready: torch.Event | None) -> None:
         device = bucket.buffer().device
-        on_device = torch.cuda.device(device) if ready else nullcontext()
         try:
-            with self.watched or nullcontext(), self.comm.inline(), on_device:
+            with self.watched or nullcontext(), self.comm.inline():
                 if ready:
-                    torch.cuda.current_stream(device).wait_event(ready)
+                    devices.use(device)  # of this thread
+                    devices.current_stream(device).wait_event(ready)
                 promise.set_result(powerSGD_hook(self.state, bucket).wait())
         except Exception as error:
             # Raised here it would be lost: DDP, which waits for the promise, raises it in the training thread.
@@ -228,7 +230,7 @@ class DdpSession(LoopSession):
         """Return the model under DDP."""
         return DistributedDataParallel(
             model,
-            device_ids=[self.device.index] if self.device.type == "cuda" else None,
+            device_ids=devices.gpus_of(self.device) or None,
             # Gradients are stored inside the buckets: saves a copy and the memory of all gradients; values are equal.
             gradient_as_bucket_view=True,
             **self.options,

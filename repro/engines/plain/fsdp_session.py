@@ -20,6 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from repro.core.devices import on_gpu
 from repro.core.errors import TrialError
 from repro.engines.plain.loop import LoopSession, MasterCopy
 from repro.engines.plain.modules import blocks_of
@@ -201,18 +202,29 @@ class FsdpSession(LoopSession):
         return {name: _full(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad) / scale
                 for name, parameter in self.trained()}
 
+    def held_gradients(self) -> list[Held] | None:
+        scale = np.float32(self.scaler.get_scale() if self.scaler else 1.0)
+        found = []
+        for name, part in self._parts():
+            gradient: Any = torch.zeros_like(part) if part.grad is None else part.grad
+            found.append(Held(name, as_array(gradient.to_local()).ravel() / scale, self._start(part)))
+        return found
+
     def weights(self) -> dict[str, np.ndarray]:
         return {name: _full(parameter) for name, parameter in self.trained()}
 
     def held(self) -> list[Held] | None:
         """The rows of this rank, rounded to the type in which they are gathered."""
-        found = []
-        for name, parameter in self.trained():
-            assert isinstance(parameter, DTensor)
-            start = min(self.job.rank * _rows(parameter), parameter.shape[0]) * parameter.shape[1:].numel()
-            part = parameter.to_local().detach().to(self.numerics.weights)
-            found.append(Held(name, as_array(part).ravel(), start))
-        return found
+        return [Held(name, as_array(part.to_local().detach().to(self.numerics.weights)).ravel(), self._start(part))
+                for name, part in self._parts()]
+
+    def _parts(self) -> list[tuple[str, DTensor]]:
+        """Return names and parameters, which are divided."""
+        return [(name, part) for name, part in self.trained() if isinstance(part, DTensor)]
+
+    def _start(self, part: DTensor) -> int:
+        """Return the place of this rank's first value in the flattened parameter."""
+        return min(self.job.rank * _rows(part), part.shape[0]) * part.shape[1:].numel()
 
     def effective(self) -> dict[str, str]:
         groups = groups_of(self.model, self.job.world)
@@ -224,7 +236,7 @@ class FsdpSession(LoopSession):
             "weight_dtype": computed,
             "gradient_dtype": computed,
             "compression": self._compression(groups),
-            "overlap": "on" if self.device.type == "cuda" and len(groups) > 1 else "off",
+            "overlap": "on" if on_gpu(self.device) and len(groups) > 1 else "off",
             "zero_stage": "3" if freed else "2",
             "reshard_after_forward": f"{freed} of {len(groups)} groups",
             "buckets": str(len(groups)),

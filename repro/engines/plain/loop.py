@@ -14,7 +14,7 @@ from repro.engines.plain.numerics import make_scaler, name_of
 from repro.engines.plain.session import TorchSession, as_array
 from repro.engines.plain.state import GroupNumbers, create_state, state_tensors
 from repro.engines.plain.tensor_files import copy_tensors, load_tensors, save_tensors
-from repro.seams.training import Batch, Job, TrainingParts
+from repro.seams.training import Batch, Held, Job, TrainingParts
 from repro.seams.workload import call_model
 
 TENSORS = "tensors"
@@ -140,6 +140,9 @@ class LoopSession(TorchSession):
             name: as_array(torch.zeros_like(p) if p.grad is None else p.grad) / np.float32(scale)
             for name, p in self.trained()
         }
+
+    def held_gradients(self) -> list[Held] | None:
+        return [Held(name, array.ravel()) for name, array in self.gradients().items()]
 
     def weights(self) -> dict[str, np.ndarray]:
         return {name: as_array(p) for name, p in (self.masters.named if self.masters else self.trained())}

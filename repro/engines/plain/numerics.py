@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from repro.core.devices import on_gpu
 from repro.seams.training import LossScaling, Precision
 from repro.seams.workload import map_tensors
 
@@ -29,7 +30,7 @@ class Numerics:
         self.weights: torch.dtype = getattr(torch, precision.weights)
         self.autocast_dtype: torch.dtype | None = getattr(torch, precision.autocast) if precision.autocast else None
         self.plain = self.weights is torch.float32 and self.autocast_dtype is None
-        if self.device_type == "cuda":
+        if on_gpu(device):
             # torch's default is TensorFloat-32 for convolutions but not for products: neither fp32 nor tf32.
             torch.backends.cuda.matmul.allow_tf32 = precision.tf32
             torch.backends.cudnn.allow_tf32 = precision.tf32
@@ -71,7 +72,7 @@ class Numerics:
 
     def tf32(self) -> str:
         """Return "on", "off" or "mixed": the state of TensorFloat-32, read back from torch."""
-        if self.device_type != "cuda":
+        if not on_gpu(self.device_type):
             return "off"
         on = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
         return "on" if all(on) else "mixed" if any(on) else "off"

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from repro.core import machine
+from repro.core import devices, machine
+from repro.core.devices import on_gpu
 from repro.core.errors import CheckpointRefused, TrialError
 from repro.engines.plain.modules import Compiler, Recomputation, blocks_of
 from repro.engines.plain.numerics import Numerics, ReductionWatcher, name_of
@@ -25,6 +26,7 @@ from repro.engines.plain.state import (
     States,
     class_of,
     digest,
+    kernel_of,
     options_of,
     state_tensors,
 )
@@ -67,7 +69,7 @@ class TorchSession(Session):
         """The optimizer's state before the warm-up."""
         place = Place(job.rank, job.world, job.device, job.accumulation)
         self.preconditioning = job.preconditioner.attach(self.model, place) if job.preconditioner else None
-        if self.device.type == "cuda":
+        if on_gpu(self.device):
             torch.backends.cudnn.benchmark = job.model.cudnn_benchmark
 
     def prepare_blocks(self) -> None:
@@ -223,10 +225,9 @@ class TorchSession(Session):
         return found
 
     def synchronize(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        devices.wait(self.device)
         if not self.alone:
-            dist.barrier(device_ids=[self.device.index] if self.device.type == "cuda" else None)
+            dist.barrier(device_ids=devices.gpus_of(self.device) or None)
 
     # ---- checkpoints
 
@@ -245,7 +246,7 @@ class TorchSession(Session):
         own = self.save_state(folder)
         scaler = {name: value for name, value in self.scaler_state().items() if isinstance(value, PLAIN)}
         return {"engine": own, "scaler": scaler, "comm": self.job.comm.state(), "weights": weights,
-                "random": RandomStates().plain(), **kept}
+                "random": RandomStates(self.job.device).plain(), **kept}
 
     def load(self, folder: Path, own: Mapping[str, Any]) -> None:
         self.job.comm.restore(own["comm"])
@@ -254,7 +255,7 @@ class TorchSession(Session):
         self.load_scaler_state(own["scaler"])
         if self._weights_hash() != own["weights"]:
             raise CheckpointRefused(f"checkpoint {folder.name}: the weights differ from those that were saved")
-        RandomStates.from_plain(own["random"]).restore()
+        RandomStates.from_plain(own["random"], self.job.device).restore()
 
     def _weights_hash(self) -> str:
         return digest(self.weights())
@@ -274,9 +275,7 @@ class TorchSession(Session):
                 for name, buffer in self.model.named_buffers()}
 
     def peak_bytes(self) -> int | None:
-        if self.device.type == "cuda":
-            return int(torch.cuda.max_memory_allocated(self.device))
-        return machine.peak_bytes()
+        return machine.peak_bytes(self.job.device)
 
     def states(self) -> States:
         """Return the model and its optimizer in the terms of the formula."""
@@ -297,10 +296,7 @@ class TorchSession(Session):
         return self.states().whole()
 
     def reset_peak(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
-        else:
-            machine.reset_peak()
+        machine.reset_peak(self.job.device)
 
     def traffic(self) -> dict[str, Any]:
         return self.job.comm.traffic()
@@ -321,7 +317,7 @@ class TorchSession(Session):
         found = {
             **compiled, "activation_checkpointing": switch(self.recomputation is not None),
             "channels_last": switch(self.numerics.channels_last),
-            "cudnn_benchmark": switch(self.device.type == "cuda" and torch.backends.cudnn.benchmark),
+            "cudnn_benchmark": switch(on_gpu(self.device) and torch.backends.cudnn.benchmark),
         }
         if self.recomputation is not None:
             found["recomputed_blocks"] = str(self.recomputation.blocks)
@@ -342,7 +338,7 @@ class TorchSession(Session):
             "tf32": self.numerics.tf32(),
             "weight_dtype": name_of(self.trained()[0][1].dtype),
             "optimizer": class_of(self.optimizer),
-            "optimizer_options": options_of(self.optimizer),
+            "optimizer_options": options_of(self.optimizer), **kernel_of(self.optimizer),
             "broadcast_buffers": "off",  # before a forward pass: DDP alone does that
             "eval_batch": str(self.eval_batch or "unknown"),
             **(self.preconditioning.effective() if self.preconditioning else {"preconditioner": "none"}),
@@ -361,7 +357,8 @@ class TorchSession(Session):
         """
         before = digest(self.weights())
         self.unstepped = OptimizerState(self.optimizer, self.job.optimizer.starts_from_zero)
-        snapshots = RandomStates(), Buffers(self.model), self.unstepped, PreconditionerState(self.preconditioning)
+        snapshots = (RandomStates(self.job.device), Buffers(self.model), self.unstepped,
+                     PreconditionerState(self.preconditioning))
         scaler = self.scaler_state()
         self.traffic()  # drops what was counted before the step
         # torch would never again compile a function that it meets while it is watched.

@@ -12,17 +12,22 @@ from typing import Any
 import numpy as np
 import torch
 
+from repro.core import devices
 from repro.seams.preconditioner import Preconditioning
 
 
 class RandomStates:
-    """The random states of Python, numpy and torch (every GPU included) at one moment."""
+    """The random states of Python, numpy and torch at one moment, on the processor and on this rank's device.
 
-    def __init__(self) -> None:
+    Those of other GPUs are not of this rank: a run that is resumed may see fewer, and asking for them opens a context.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.device = device
         self.python = random.getstate()
         self.numpy: Any = np.random.get_state()
         self.torch = torch.get_rng_state()
-        self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+        self.gpu = devices.random_state(device) if devices.on_gpu(device) else None
 
     def plain(self) -> dict[str, Any]:
         """Return all states (JSON-like); bytes as hexadecimal digits."""
@@ -30,19 +35,19 @@ class RandomStates:
         return {
             "python": [self.python[0], list(self.python[1]), self.python[2]],
             "numpy": [kind, np.asarray(keys).tolist(), int(place), int(has_gauss), float(gauss)],
-            "torch": _hex(self.torch), "cuda": [_hex(state) for state in self.cuda],
+            "torch": _hex(self.torch), "gpu": None if self.gpu is None else _hex(self.gpu),
         }
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> RandomStates:
-        """Return the states that `plain` returned."""
-        states = cls()
+    def from_plain(cls, plain: Mapping[str, Any], device: str) -> RandomStates:
+        """Return the states that `plain` returned, for a device of the same kind."""
+        states = cls(device)
         version, keys, gauss = plain["python"]
         states.python = (version, tuple(keys), gauss)
         kind, numbers, *rest = plain["numpy"]
         states.numpy = (kind, np.asarray(numbers, dtype=np.uint32), *rest)
         states.torch = _from_hex(plain["torch"])
-        states.cuda = [_from_hex(state) for state in plain["cuda"]]
+        states.gpu = None if plain["gpu"] is None else _from_hex(plain["gpu"])
         return states
 
     def restore(self) -> None:
@@ -50,8 +55,8 @@ class RandomStates:
         random.setstate(self.python)
         np.random.set_state(self.numpy)
         torch.set_rng_state(self.torch)
-        if self.cuda:
-            torch.cuda.set_rng_state_all(self.cuda)
+        if self.gpu is not None:
+            devices.set_random_state(self.device, self.gpu)
 
 
 def _hex(state: torch.Tensor) -> str:
@@ -191,6 +196,14 @@ OF_ALL_GROUPS = ("preconditioning_compute_steps",)
 def class_of(optimizer: torch.optim.Optimizer) -> str:
     """Return the full name of the optimizer's class."""
     return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+
+
+def kernel_of(optimizer: torch.optim.Optimizer) -> dict[str, str]:
+    """Return which of torch's kernels steps, as a read-out; {} for the plain loop, and for rules with one kernel."""
+    for name in ("fused", "foreach"):
+        if any(group.get(name) for group in optimizer.param_groups):
+            return {"optimizer_kernel": name}
+    return {}
 
 
 def options_of(optimizer: torch.optim.Optimizer) -> str:

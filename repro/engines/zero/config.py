@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from repro.core.devices import on_gpu
 from repro.core.errors import nearest
 from repro.seams.training import Job, LossScaling
 
@@ -139,7 +140,7 @@ def _reduction(job: Job, bucket_mib: float | None) -> dict[str, Any]:
 
 def _offload(job: Job, offload: str) -> dict[str, Any]:
     """Return where state lies; pinned memory is copied to a GPU while it computes."""
-    place = {"device": "cpu", "pin_memory": job.device.startswith("cuda")}
+    place = {"device": "cpu", "pin_memory": on_gpu(job.device)}
     found = {"none": (), "optimizer": ("offload_optimizer",),
              "optimizer+weights": ("offload_optimizer", "offload_param")}[offload]
     return dict.fromkeys(found, place)

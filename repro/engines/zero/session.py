@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import warnings
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -15,14 +17,17 @@ import deepspeed.comm
 import numpy as np
 import torch
 import torch.distributed as dist
+from deepspeed.accelerator import cuda_accelerator
 from deepspeed.runtime import torch_autocast
 from deepspeed.utils import (
     safe_get_full_fp32_param,
     safe_get_full_grad,
+    safe_get_local_grad,
     safe_set_full_fp32_param,
     safe_set_local_fp32_param,
 )
 
+from repro.core.devices import SELECTORS, on_gpu
 from repro.core.errors import TrialError
 from repro.engines.plain.numerics import make_scaler, name_of
 from repro.engines.plain.session import TorchSession, as_array
@@ -196,6 +201,31 @@ class DeepSpeedSession(TorchSession):
         scale = np.float32(self.loss_scale())
         return {name: as_array(safe_get_full_grad(parameter)) / scale for name, parameter in self.trained()}
 
+    def held_gradients(self) -> list[Held] | None:
+        """What `gradients` adds up over the ranks; in ZeRO 1 and 2 a rank has no part of some parameters."""
+        scale, found = np.float32(self.loss_scale()), []
+        for name, parameter in self.trained():
+            part, start = self._own_gradient(parameter)
+            values = as_array(part).ravel()[:_size(parameter) - start] / scale
+            found.append(Held(name, values, start))
+        return found
+
+    def _own_gradient(self, parameter: Any) -> tuple[torch.Tensor, int]:
+        """Return this rank's part of a gradient, flat, and the place where it starts."""
+        if parameter.grad is not None:
+            return parameter.grad.flatten(), 0
+        if self.stage == 3:
+            part = safe_get_local_grad(parameter).flatten()
+            return part, self.job.rank * part.numel()
+        mapping = parameter._hp_mapping
+        if mapping is None:
+            return torch.empty(0), 0
+        part = mapping.get_lp_grad_fragment(parameter._index_in_param_group).flatten()
+        place = mapping.lp_fragment_address
+        # As in DeepSpeed's own getter: with bfloat16 weights every rank keeps a whole gradient.
+        whole = part.numel() == parameter.numel()
+        return part.narrow(0, place.start, place.numel) if whole else part, place.start
+
     def weights(self) -> dict[str, np.ndarray]:
         if self.stage > 0:
             return {name: as_array(safe_get_full_fp32_param(parameter)) for name, parameter in self.trained()}
@@ -208,7 +238,7 @@ class DeepSpeedSession(TorchSession):
             return super().held()
         found = []
         for name, parameter in self.trained():
-            size = int(parameter.ds_numel)  # type: ignore[attr-defined]
+            size = _size(parameter)
             part = as_array(parameter.ds_tensor).ravel()  # type: ignore[attr-defined]
             start = self.job.rank * part.size
             found.append(Held(name, part[:max(0, size - start)], start))
@@ -258,7 +288,7 @@ class DeepSpeedSession(TorchSession):
     def _overlap(self) -> str:
         """Return "on" if communication overlaps: DeepSpeed uses CUDA streams, on a CPU its collectives always block."""
         configured = bool(getattr(self.engine.optimizer, "overlap_comm", False))
-        return "on" if configured and self.device.type == "cuda" else "off"
+        return "on" if configured and on_gpu(self.device) else "off"
 
     def _offload(self) -> str:
         """Return what DeepSpeed keeps on the host, as its optimizer says."""
@@ -288,6 +318,11 @@ class DeepSpeedSession(TorchSession):
             end_group()
 
 
+def _size(parameter: Any) -> int:
+    """Return the numbers of a whole parameter, which may be divided."""
+    return int(getattr(parameter, "ds_numel", parameter.numel()))
+
+
 def end_group() -> None:
     """End the process group, if there is one, and make DeepSpeed forget it.
 
@@ -306,8 +341,13 @@ def _silence_deepspeed() -> None:
     # It warns about every optimizer but its own, although any optimizer works; real problems are raised.
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed\..*")
-    # A shared-memory all-reduce for inference on CPUs: compiled with g++ at the first start (45 s) and never used here.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    # One of them is a shared-memory all-reduce for inference on CPUs: compiled with g++ at the first start (45 s) and
+    # never used here. An empty table says no to all; DeepSpeed's own is filled by starting compilers.
+    deepspeed.ops.__compatible_ops__ = defaultdict(bool)
+    # It asks NVML for free memory by the numbers of CUDA_VISIBLE_DEVICES, and fails where these are UUIDs.
+    if any(part.strip() and not part.strip().lstrip("-").isdecimal()
+           for name in SELECTORS for part in os.environ.get(name, "").split(",") if name.endswith("VISIBLE_DEVICES")):
+        cuda_accelerator.pynvml = None
 
 
 HYPER = ("lr", "betas", "eps", "weight_decay")

@@ -26,7 +26,7 @@ from typing import Any
 import psutil
 
 import repro
-from repro.core import orphans
+from repro.core import devices, orphans
 from repro.core.errors import OutputError, UsageError
 from repro.core.orphans import name_owner, remove_orphaned
 
@@ -117,7 +117,7 @@ def _report(pipe: Connection) -> None:
     if module is None:
         pipe.send({"failed": {PRELOAD: "not importable in a new process"}})
     else:
-        pipe.send(module.REPORT | {"cuda_started": module.cuda_is_lost()})
+        pipe.send(module.REPORT | {"cuda_started": devices.lost_to_fork()})
     pipe.close()
 
 
@@ -248,8 +248,8 @@ def _set_environment(device: str, orders: str) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     # Without it DeepSpeed asks the driver at its import, after which no forked rank can use CUDA.
-    os.environ["DS_ACCELERATOR"] = "cuda" if device.startswith("cuda") else "cpu"
-    if device.startswith("cuda"):
+    os.environ["DS_ACCELERATOR"] = devices.kind_of(device)
+    if devices.on_gpu(device):
         # Whether there is a GPU is asked of NVML then, which leaves CUDA alone.
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     os.environ["PYTHONSAFEPATH"] = "1"

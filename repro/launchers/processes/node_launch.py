@@ -203,5 +203,7 @@ def interface_of(address: str) -> dict[str, str]:
     """Return variables that make gloo and NCCL use the interface that has `address`, unless the user has set them."""
     names = [name for name, addresses in psutil.net_if_addrs().items()
              if any(item.address.partition("%")[0] == address for item in addresses)]
-    wanted = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-    return {key: names[0] for key in wanted if names and key not in os.environ}
+    if not names:
+        return {}
+    wanted = {"GLOO_SOCKET_IFNAME": names[0], "NCCL_SOCKET_IFNAME": f"={names[0]}"}  # else NCCL takes eth1 and eth10
+    return {key: value for key, value in wanted.items() if key not in os.environ}

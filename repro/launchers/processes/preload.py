@@ -85,12 +85,6 @@ def _ending_with_owner(owner: int, folder: Path) -> Iterator[None]:
         thread.join()  # a process with threads must not be forked
 
 
-def cuda_is_lost() -> bool:
-    """Return True in a forked process that cannot use CUDA, because the process it was forked from has called it."""
-    torch = sys.modules.get("torch")
-    return bool(torch is not None and (torch.cuda.is_initialized() or torch.cuda._is_in_bad_fork()))
-
-
 def _work() -> dict[str, Any]:
     orders = json.loads(os.environ[ORDERS])
     _redirect(orders["log"])

@@ -187,6 +187,7 @@ def _available_mib() -> float | None:
     """Memory that a process can have on this machine, MiB; None with a GPU, whose memory has to be stated."""
     import psutil
 
+    from repro.core.devices import on_gpu
     from repro.core.machine import detect
 
-    return None if detect().device == "cuda" else float(psutil.virtual_memory().available) / 2**20
+    return None if on_gpu(detect().device) else float(psutil.virtual_memory().available) / 2**20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from repro.core.devices import CPU, GPU
 from repro.core.errors import UsageError
 from repro.seams.training import Workload
 from repro.suite.kinds.training import TrainingConfig
@@ -18,7 +19,7 @@ WORKERS = (1, 2, 3)
 BATCHES = (1, 2, 4)
 """Multiples of the samples that a worker has in a step."""
 SET_BY_PILOT = ("processes", "batch.global", "batch.accumulation")
-CONVOLUTIONS = {"cpu": ("channels_last",), "cuda": ("channels_last", "cudnn_benchmark")}
+CONVOLUTIONS = {CPU: ("channels_last",), GPU: ("channels_last", "cudnn_benchmark")}
 """Options by which a device takes other convolution algorithms: by memory format, and cuDNN by timing them too."""
 
 

@@ -10,6 +10,7 @@ from statistics import median
 
 from repro.comm.cost_model import LinkModel, Sample, fit
 from repro.comm.schedule import ScheduleCost
+from repro.core.devices import GPU
 from repro.core.errors import UsageError
 from repro.core.frozen import Frozen
 from repro.papers.advise.exchange import Estimated, algorithm_of, all_reduces_alone, estimated, exchange_of
@@ -239,7 +240,7 @@ def advise(
             left_out.append(str(error))
     if not found:
         raise UsageError(f"no advice: {left_out[0]}")
-    origin, cores = record.plan.cells[0].choices.origin, record.plan.cores
+    origin, cores = record.origin_of(record.plan.cells[0]), record.plan.cores
     shared = [
         f"up to {max(PILOT_WORKERS)} workers of the pilot shared {cores} cores: what they lost to each other counts as "
         "communication here"
@@ -277,7 +278,7 @@ def unfit(cells: Sequence[Cell]) -> str:
 def family_of(cell: Cell) -> str:
     """Return what tells a cell from others, but for workers and batch; "" if nothing does."""
     return ", ".join(f"{key.rpartition('.')[2].replace('_', ' ')} {value}" for key, value in cell.factors.items()
-                     if key not in (*SET_BY_PILOT, *CONVOLUTIONS["cuda"]))
+                     if key not in (*SET_BY_PILOT, *CONVOLUTIONS[GPU]))
 
 
 def _family(
@@ -363,7 +364,7 @@ def step_of(item: Result) -> float:
 
 def _switched_on(cell: Cell) -> str:
     """Return the options of convolutions that the pilot has switched on in a cell, which are factors of it."""
-    return ", ".join(name for name in CONVOLUTIONS["cuda"] if name in cell.factors and getattr(cell.choices, name))
+    return ", ".join(name for name in CONVOLUTIONS[GPU] if name in cell.factors and getattr(cell.choices, name))
 
 
 def _convolutions(found: Mapping[str, Mapping[int, Result]], available: float | None) -> tuple[ConvolutionRow, ...]:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import torch.distributed as dist
 import zarr
 
+from repro.core import devices
 from repro.core.errors import ReproError, TrialError
 from repro.papers.chunkflow.grid import Grid
 from repro.papers.chunkflow.operators import RADIUS, Blend, Delay, Infer, Operator, Piece, Read, Write, net
@@ -168,7 +168,7 @@ class Workers(Measuring):
 
     def _together(self) -> None:
         if self.post.world > 1:
-            dist.barrier(device_ids=[torch.cuda.current_device()] if self.post.device != "cpu" else None)
+            dist.barrier(device_ids=devices.gpus_of(self.post.device) or None)
 
     def _from_first(self, value: str) -> str:
         """Return the value of rank 0."""

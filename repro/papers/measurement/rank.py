@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from repro.core import machine
+from repro.core import devices, machine
 from repro.core.errors import OutOfMemory, TrialError
 from repro.core.events import EventLog
 from repro.core.machine import is_out_of_memory, torch_build
@@ -43,7 +43,7 @@ def main(folder: str, payload: Mapping[str, Any]) -> None:
     assert isinstance(choices, MeasurementConfig)
     log = EventLog(Path(folder) / payload["log"] if rank == 0 else None, rank)
     streams = Streams(trial.master_seed, trial.repeat)
-    post = Post(rank, world, f"cuda:{local_rank}" if choices.device == "cuda" else "cpu", streams,
+    post = Post(rank, world, devices.of_rank(choices.device, local_rank), streams,
                 choices.comm.get(Comm), choices.timeout_seconds)
     log.write(schema.CacheClear(value=False))
     log.write(schema.Launched(value=payload["launched_ns"]))
@@ -65,7 +65,6 @@ class _Run:
     def __init__(self, trial: Trial, choices: MeasurementConfig, post: Post, log: EventLog) -> None:
         self.trial, self.choices, self.post, self.log = trial, choices, post, log
         self.plugin = choices.measurement.get(Measurement)
-        self.cuda = post.device.startswith("cuda")
         self.traffic, self.seconds = TrafficLog(), list[float]()
         self.init_peak = self.operations_peak = 0
         """Largest memory of this rank in two phases, bytes."""
@@ -75,9 +74,8 @@ class _Run:
         log = self.log
         self._describe()
         log.write(schema.InitStart())
-        if self.cuda:
-            torch.cuda.set_device(self.post.device)
-        seed_libraries(self.post.streams, "seeded", with_torch=True, rank=self.post.rank)
+        devices.use(self.post.device)
+        seed_libraries(self.post.streams, "seeded", True, self.post.device, self.post.rank)
         if self.post.world > 1:
             self.post.comm.start(self.post.rank, self.post.world, self.post.device, self.post.timeout_seconds)
         measuring = self.plugin.start(self.post)
@@ -88,12 +86,13 @@ class _Run:
                 measuring.operate()
             self._start_together()
             log.write(schema.InitStop())
-            self._reset_memory()
+            self.init_peak = machine.peak_bytes(self.post.device)
+            machine.reset_peak(self.post.device)
             log.write(schema.RunStart())
             log.flush()
             self._operate(measuring)
             log.write(schema.RunStop(status="success", outcome="success", reason="", samples_count=len(self.seconds)))
-            self.operations_peak = self._peak_bytes()
+            self.operations_peak = machine.peak_bytes(self.post.device)
             self._report(measuring)
         finally:
             measuring.close()
@@ -117,7 +116,7 @@ class _Run:
             self._start_together()
             start = time.perf_counter()
             measuring.operate()
-            self._wait_for_device()
+            devices.wait(self.post.device)
             self.seconds.append(time.perf_counter() - start)
             self.traffic.add(self.post.comm.traffic(), training=True)
             if time.monotonic() - alive > ALIVE_SECONDS:
@@ -127,24 +126,10 @@ class _Run:
 
     def _start_together(self) -> None:
         """Wait for all ranks; what this sends is no traffic of an operation."""
-        self._wait_for_device()
+        devices.wait(self.post.device)
         if self.post.world > 1:
-            dist.barrier(device_ids=[torch.cuda.current_device()] if self.cuda else None)
+            dist.barrier(device_ids=devices.gpus_of(self.post.device) or None)
             self.post.comm.traffic()
-
-    def _wait_for_device(self) -> None:
-        if self.cuda:
-            torch.cuda.synchronize()
-
-    def _peak_bytes(self) -> int:
-        return int(torch.cuda.max_memory_allocated()) if self.cuda else machine.peak_bytes()
-
-    def _reset_memory(self) -> None:
-        self.init_peak = self._peak_bytes()
-        if self.cuda:
-            torch.cuda.reset_peak_memory_stats()
-        else:
-            machine.reset_peak()
 
     # ---- report
 
@@ -162,8 +147,8 @@ class _Run:
         write_operations(log, [rank[0] for rank in ranks])
         if any(rank[1] for rank in ranks):
             log.write(schema.TrafficCounted(value=[rank[1] or None for rank in ranks]))
-        log.write(schema.MemoryPeaks(kind="allocated" if self.cuda else "resident", init=[rank[2] for rank in ranks],
-                                     training=[rank[3] for rank in ranks]))
+        log.write(schema.MemoryPeaks(kind="allocated" if devices.on_gpu(self.post.device) else "resident",
+                                     init=[rank[2] for rank in ranks], training=[rank[3] for rank in ranks]))
         log.write(combine([rank[4] for rank in ranks], self.plugin.figures))
         log.write(schema.EffectiveSettings(value=effective))
         log.flush()

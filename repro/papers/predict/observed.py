@@ -33,7 +33,7 @@ LARGE_ERROR = 0.1
 def of_record(record: Record, lines: Sequence[ScaleLine], scaling: Scaling) -> tuple[str, ...]:
     """Return what all lines assume."""
     return (
-        EVERYTHING.format(origin=record.plan.cells[0].choices.origin),
+        EVERYTHING.format(origin=record.origin_of(record.plan.cells[0])),
         WORDS[scaling],
         "a step is as long as its slowest worker: the expected maximum of one draw a worker from the step times of the "
         "smallest number of processes; draws are independent, so a disturbance of all workers at once is not modelled",

@@ -120,7 +120,7 @@ def predict(
     if not lines:
         raise UsageError(f"{run}: nothing to predict from: {left_out[0] if left_out else 'no trial ended well'}")
     return ScaleModel(
-        suite=record.plan.suite.suite, run=run, origin=record.plan.cells[0].choices.origin, cores=record.plan.cores,
+        suite=record.plan.suite.suite, run=run, origin=record.origin_of(record.plan.cells[0]), cores=record.plan.cores,
         scaling=chosen, lines=tuple(lines), left_out=tuple(dict.fromkeys(left_out)),
         assumptions=of_record(record, lines, chosen))
 

@@ -325,9 +325,9 @@ class ServerSession(LoopSession):
         if self.alone:
             return found
         for name, array in found.items():
-            tensor = torch.from_numpy(np.ascontiguousarray(array))
+            tensor = torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
             dist.all_reduce(tensor)
-            found[name] = tensor.numpy() / np.float32(self.job.world)
+            found[name] = tensor.cpu().numpy() / np.float32(self.job.world)
         return found
 
     def effective(self) -> dict[str, str]:
@@ -345,7 +345,7 @@ class ServerSession(LoopSession):
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
         """Run forward and backward twice and undo what they leave; the servers see nothing of it."""
-        snapshots = RandomStates(), Buffers(self.model)
+        snapshots = RandomStates(self.job.device), Buffers(self.model)
         for _ in range(2):
             self.backward(batches)
             self.clear_gradients()

@@ -80,25 +80,44 @@ def stored_numbers(dimension: Dimension, grid: Grid, sizes: Sequence[Size]) -> i
 
 
 class Account:
-    """Adds up what is allocated and freed, and keeps the largest sum."""
+    """Adds up the bytes that are allocated and freed, and keeps the largest sum.
 
-    def __init__(self) -> None:
+    Args:
+        itemsize: bytes of a number.
+        block: every tensor takes a multiple of these bytes.
+    """
+
+    def __init__(self, itemsize: int, block: int) -> None:
+        self.itemsize, self.block = itemsize, block
         self.now = self.peak = 0
 
     def take(self, *counts: int) -> None:
-        self.now += sum(counts)
+        """Allocate tensors of so many numbers."""
+        self.now += self._bytes(counts)
         self.peak = max(self.peak, self.now)
 
     def free(self, *counts: int) -> None:
-        self.now -= sum(counts)
+        """Free tensors of so many numbers."""
+        self.now -= self._bytes(counts)
+
+    def _bytes(self, counts: Sequence[int]) -> int:
+        return sum(-(-count * self.itemsize // self.block) * self.block for count in counts)
 
 
-def peak_numbers(dimension: Dimension, grid: Grid, sizes: Sequence[Size]) -> int:
-    """Return the most numbers that a rank holds in one forward and backward: shares, gradients, what is gathered.
+GPU_BLOCK = 512
+"""Bytes of which torch's allocator gives a tensor on a GPU a multiple; its memory tracker counts so too."""
+
+
+def peak_bytes(dimension: Dimension, grid: Grid, sizes: Sequence[Size], itemsize: int, block: int = 1) -> int:
+    """Return the most bytes that a rank holds in one forward and backward: shares, gradients, what is gathered.
 
     Of one product, or of two with a GELU between them; buffers inside the process group are not in it.
+
+    Args:
+        itemsize: bytes of a number.
+        block: every tensor takes a multiple of these bytes.
     """
-    account = Account()
+    account = Account(itemsize, block)
     own = [held(dimension, grid, size) for size in sizes]
     account.take(own[0].x, own[-1].y, *(item.a for item in own))  # input, gradient of the output, weights
     for place, size in enumerate(sizes):

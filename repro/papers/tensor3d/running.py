@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch.distributed._tools.mem_tracker import MemTracker
 
+from repro.core.devices import on_gpu
 from repro.papers.tensor3d import formula
 from repro.papers.tensor3d.blocks import Shape, dense, make_lines, parallel
 from repro.papers.tensor3d.layout import Dimension, Share, grid_of, shares
@@ -80,7 +81,8 @@ class Running(Measuring):
         if self.shape.layer != "attention":  # what attention needs inside is torch's own affair
             peak = self._peak_bytes()
             figures |= {"peak_tensor_bytes": peak,
-                        "peak_formula": formula.peak_numbers(dimension, self.grid, self.sizes) * itemsize}
+                        "peak_formula": formula.peak_bytes(dimension, self.grid, self.sizes, itemsize,
+                                                           formula.GPU_BLOCK if on_gpu(self.post.device) else 1)}
             checks.append(Check("peak bytes against the formula", abs(peak - figures["peak_formula"])))
         return Findings(tuple(checks), figures)
 

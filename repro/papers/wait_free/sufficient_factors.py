@@ -194,7 +194,7 @@ class FactorSession(DdpSession):
 
     def _look(self) -> None:
         """Run one forward pass that leaves no trace: neither random numbers nor running statistics."""
-        drawn = RandomStates()
+        drawn = RandomStates(self.job.device)
         inputs, _ = self.parts.synthetic_batch(self.job.micro_batch)
         self.model.eval()
         self.forward(inputs)  # with gradients: without them torch's encoder layers take a path around their parts

@@ -167,8 +167,8 @@ on a GPU, which may choose another kernel. An update is made in float32, from th
 
 
 def find_other_steps(choices: TrainingConfig, again: StepsAgain | None) -> Sequence[OtherStep | OtherScore]:
-    """Return the first difference between the steps after the trial and the harness's own that is more than rounding,
-    of each the cause before the effect; else that of their evaluation."""
+    """Return the first difference of kept steps of the trial, then of those after it, from the harness's own that is
+    more than rounding, of each the cause before the effect; else that of their evaluation."""
     if again is None:
         return []
     precision = choices.precision.get(Precision)
@@ -176,12 +176,12 @@ def find_other_steps(choices: TrainingConfig, again: StepsAgain | None) -> Seque
               or precision.autocast == "float16" or (precision.autocast and choices.device != "cpu")
               or choices.engine.get(Engine).rounds_what_it_sends)
     rounding = max(STEP_TOLERANCE, choices.optimizer.get(Optimizer).rounding)
-    for step in again.steps:
+    for step, within in [*((step, True) for step in again.within), *((step, False) for step in again.steps)]:
         for item in step.apart:
             limit = rounding if item.what == "update" else NARROW_STEP_TOLERANCE if narrow else STEP_TOLERANCE
             if item.apart > limit:
-                return [OtherStep(what=item.what, tensor=item.name, step=step.number, apart=item.apart, limit=limit,
-                                  ratio=item.ratio, like=item.like, processes=choices.processes,
+                return [OtherStep(what=item.what, tensor=item.name, step=step.number, within=within, apart=item.apart,
+                                  limit=limit, ratio=item.ratio, like=item.like, processes=choices.processes,
                                   accumulation=choices.batch.accumulation)]
     return [OtherScore(metric=item.metric, reported=item.reported, own=item.own) for item in again.scores
             if _scores_differ(choices, item.metric, item.samples, item.reported, item.own)][:1]

@@ -19,6 +19,7 @@ from pathlib import Path
 from pydantic import Field
 
 import repro
+from repro.core.devices import on_gpu
 from repro.core.errors import UsageError
 from repro.core.files import LATEST_MS
 from repro.core.frozen import Frozen
@@ -29,7 +30,7 @@ from repro.record.environment.gpus import interconnect, used_gpus
 from repro.record.environment.plugin_code import PluginCode
 
 ALLOWED = re.compile(
-    r"^(REPRO_IMAGE|REPRO_TIMING_LOCK|OMP_NUM_THREADS|MKL_(NUM_THREADS|CBWR)|KMP_AFFINITY|CUDA_VISIBLE_DEVICES|CUBLAS_WORKSPACE_CONFIG|PYTHONHASHSEED"
+    r"^(REPRO_IMAGE|REPRO_TIMING_LOCK|OMP_NUM_THREADS|MKL_(NUM_THREADS|CBWR)|KMP_AFFINITY|(CUDA|HIP|ROCR)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|CUBLAS_WORKSPACE_CONFIG|PYTHONHASHSEED"
     r"|NVIDIA_TF32_OVERRIDE|CUDA_(LAUNCH_BLOCKING|DEVICE_MAX_CONNECTIONS|DEVICE_ORDER|MODULE_LOADING)|CUDNN_[A-Z0-9_]+"
     r"|UCX_(TLS|NET_DEVICES|RNDV_[A-Z_]+|MAX_[A-Z_]+)|FI_(PROVIDER|EFA_[A-Z_]+)"
     r"|SLURM_(JOB_NUM_NODES|NTASKS|NTASKS_PER_NODE|CPUS_PER_TASK|GPUS|GPUS_PER_(NODE|TASK)|CPU_BIND_TYPE)"
@@ -152,8 +153,8 @@ def take(machine: Machine, data: tuple[DataSet, ...], plugins: tuple[PluginCode,
         python=f"{platform.python_implementation()} {platform.python_version()}",
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         cpu=_cpu(), cores=machine.cores, memory_bytes=_memory(), device=machine.device,
-        devices=used_gpus() if machine.device == "cuda" else (),
-        interconnect=interconnect(machine.device_count if machine.device == "cuda" else 0),
+        devices=used_gpus() if on_gpu(machine.device) else (),
+        interconnect=interconnect(machine.device_count if on_gpu(machine.device) else 0),
         libraries={name: packages[name] for name in NAMED if name in packages},
         packages=tuple(sorted(f"{name}=={number}" for name, number in packages.items())),
         settings=settings(os.environ), commit=commit(), dirty=None if status is None else bool(status),

@@ -1,4 +1,5 @@
-"""The GPUs that a run uses, as nvidia-smi describes them, and the links between them; peak rates that vendors state.
+"""The GPUs that a run uses, as their vendor's tool describes them, and the links between them; peak rates that vendors
+state.
 
 Peak rates are what model FLOPs utilisation (MFU) is a share of: dense, without structured sparsity, of matrix products
 that accumulate in float32. A name is matched whole, as torch and nvidia-smi give it: a slice of a GPU (MIG) or a
@@ -7,11 +8,13 @@ virtual one has another name and gets no peak.
 
 from __future__ import annotations
 
+import csv
 import os
 import re
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
+
+from repro.core.devices import AMD, ask, vendor_here
 
 QUERIED: Mapping[str, str] = {
     "name": "", "driver_version": "driver", "memory.total": "", "power.limit": "power limit",
@@ -30,13 +33,49 @@ LINKS = {"NV": "NVLink", "PIX": "one PCIe switch", "PXB": "several PCIe switches
 """Words of `nvidia-smi topo -m` for the path between two GPUs."""
 
 
+STAND_IN = "Emulated "
+"""How the name of a device begins that only stands for a GPU, so that code for GPUs runs without one."""
+
+
+def stand_ins(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of those devices that stand for a GPU, each once: what ran on one says nothing about any GPU.
+
+    This is the only rule for it; records, verify, bundles and boards ask it.
+
+    Args:
+        names: of devices, or lines of `used_gpus`.
+    """
+    return tuple(dict.fromkeys(name.partition(",")[0] for name in names if name.startswith(STAND_IN)))
+
+
 def used_gpus(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return one line for each GPU that this process can use, in its order; () if there is no nvidia-smi."""
+    """Return one line for each GPU that this process can use, in its order; () if no tool of its vendor tells."""
+    if vendor_here() is AMD:
+        return _amd_lines(environment)
     fields = tuple(QUERIED) if (rows := _rows(tuple(QUERIED))) else OLDEST
     rows = rows or _rows(fields)
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     slices = _slices(rows) if "MIG-" in (visible or "") else []
     return tuple(_line(fields, row[2:]) + _doubt(rows, environment) for row in _chosen([*rows, *slices], visible))
+
+
+def used_uuids(environment: Mapping[str, str] = os.environ) -> frozenset[str] | None:
+    """Return the UUIDs of the GPUs that this process can use; None: all, also if it uses slices (MIG) of them."""
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is None or "MIG-" in visible:
+        return None
+    return frozenset(row[1] for row in _chosen(_rows(()), visible))
+
+
+def _amd_lines(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names that amd-smi has for the visible GPUs. Not yet run on one."""
+    rows = [*csv.DictReader(ask("amd-smi", "static", "--asic", "--csv").splitlines())]
+    names = [row.get("market_name") or "AMD GPU, name unknown" for row in rows]
+    for variable in AMD.selectors[1::-1]:  # ROCr hides first; what it leaves is counted anew
+        if (chosen := environment.get(variable)) is not None:
+            numbers = [int(part) for part in chosen.split(",") if part.strip().isdecimal()]
+            names = [names[number] for number in numbers if number < len(names)]
+    return tuple(names)
 
 
 def interconnect(devices: int, environment: Mapping[str, str] = os.environ) -> str:
@@ -116,12 +155,8 @@ def _in_words(link: str) -> str:
 
 
 def ask_nvidia_smi(*arguments: str) -> str:
-    """Return what nvidia-smi prints, without colours; "" without a driver or if it refuses."""
-    try:
-        found = subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return re.sub(r"\x1b\[[0-9;]*m", "", found.stdout) if found.returncode == 0 else ""
+    """Return what nvidia-smi prints; "" without a driver or if it refuses."""
+    return ask("nvidia-smi", *arguments)
 
 
 class Peak(NamedTuple):
@@ -171,7 +206,7 @@ def stated_peak(device: str, number_format: str) -> Peak | None:
     """Return the peak of a GPU in the format of its matrix products; None if none is known.
 
     Args:
-        device: as `torch.cuda.get_device_name` gives it.
+        device: as torch names it.
         number_format: float32, tf32, float16 or bfloat16.
     """
     rates = RATES.get(device)

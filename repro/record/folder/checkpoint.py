@@ -11,6 +11,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -206,9 +207,14 @@ class Checkpoints:
             raise CheckpointRefused(f"checkpoint {name}: is of another trial, {found.trial_id[:100]}")
         return found
 
-    def remove_refused(self, name: str) -> bool:
-        """Delete a checkpoint that an engine refused; return False if it is still there and would be refused again."""
-        shutil.rmtree(self.root / name, ignore_errors=True)
+    def set_aside(self, name: str) -> bool:
+        """Keep a checkpoint that an engine refused under another name, by which none is resumed, to the end of the
+        trial: another machine may read it. Return False if it is still there and would be refused again.
+        """
+        aside = self.root / f"refused_{name}"
+        shutil.rmtree(aside, ignore_errors=True)  # of the same step, written again by a later attempt
+        with suppress(OSError):
+            (self.root / name).rename(aside)
         return not (self.root / name).exists()
 
     def remove(self) -> None:

@@ -13,11 +13,13 @@ from typing import Any
 from pydantic import ConfigDict, Field
 
 from repro.core import door
+from repro.core.devices import on_gpu
 from repro.core.errors import OutputError
 from repro.core.files import read_bounded, read_model
 from repro.core.frozen import Frozen
 from repro.record.environment.differences import DifferenceKind, Nodes
 from repro.record.environment.environment import Environment
+from repro.record.environment.gpus import stand_ins
 from repro.record.folder.execution import Execution
 from repro.record.folder.ledger import (
     Attempt,
@@ -165,6 +167,7 @@ class Record:
     """What the launchers reported: their loading time, the other computers of a run on several, the scheduler's job."""
     derived: dict[str, object] = field(default_factory=dict, init=False, compare=False, repr=False)
     """What was computed from this record and is kept with it; a changed copy begins without."""
+    _origins: dict[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def of_cell(self, cell_id: str) -> list[Result]:
         """Return the results of one cell, by repeat."""
@@ -172,6 +175,30 @@ class Record:
 
     def cell(self, cell_id: str) -> Cell:
         return next(cell for cell in self.plan.cells if cell.cell_id == cell_id)
+
+    @property
+    def emulated_devices(self) -> tuple[str, ...]:
+        """The devices that stand for GPUs, as nodes and trials named them; () of a record without trials on GPUs."""
+        if not self.plan.uses_gpus:
+            return ()
+        places = (self.environment, *(node.environment for node in self.nodes.nodes))
+        named = [*(name for place in places for name in place.devices),
+                 *(result.model.device for result in self.results if result.model)]
+        return stand_ins(named)
+
+    def origin_of(self, cell: Cell) -> str:
+        """Return the label of a cell's figures."""
+        return self.origins[cell.cell_id]
+
+    @property
+    def origins(self) -> Mapping[str, str]:
+        """Cell id -> label of its figures: measured, emulated or simulated. Every row of every table asks for it."""
+        if not self._origins:
+            for cell in self.plan.cells:
+                measured = cell.choices.origin == "measured"
+                stands = measured and on_gpu(cell.choices.device) and self.emulated_devices
+                self._origins[cell.cell_id] = "emulated" if stands else cell.choices.origin
+        return self._origins
 
     @property
     def execution(self) -> Execution:

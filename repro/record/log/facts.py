@@ -58,11 +58,12 @@ class FinalFacts(Frozen):
 
 
 NoteKind = Literal["samples", "loss", "inputs", "targets", "outside", "backward", "update outside", "flags", "autocast",
-                   "updates", "rate", "moved", "state", "data", "dealt"]
+                   "updates", "rate", "moved", "state", "data", "dealt", "clock"]
 """What contradicts a ledger: samples of a step that the model, or the loss, saw; other inputs or targets than dealt;
 forward, backward or update outside a timed step; layers in evaluation mode; autocast; updates of a step; the rate;
 weights that changed between a drawn step and the next one; what the optimizer keeps, by an evaluation; training data
-that were read before the clock started, or are others when they are read again."""
+that were read before the clock started, or are others when they are read again; the trial's clock against the kernel's.
+"""
 
 
 Cause = Literal["", "late", "left out", "held"]
@@ -128,9 +129,10 @@ class Apart(Frozen):
 
 
 class StepAgain(Frozen):
-    """One step after the trial."""
+    """One step that the harness repeated."""
 
     number: int = Field(ge=1)
+    """After the trial; of a kept one in the trial."""
     apart: tuple[Apart, ...] = ()
     """Empty: a scaled gradient overflowed."""
 
@@ -153,6 +155,8 @@ class StepsAgain(Frozen):
     """Steps of the trial, from 0, on whose batches they train in turn."""
     updates: bool = False
     """Updates and scores are compared too; False: the engine makes other updates than one process would."""
+    within: tuple[StepAgain, ...] = ()
+    """Kept steps of the trial, without updates."""
     steps: tuple[StepAgain, ...] = ()
     scores: tuple[ScoreAgain, ...] = ()
     problem: str = ""

@@ -238,6 +238,7 @@ LEDGER_WORDS = {
     "autocast": "autocast was {found:g}, not {wanted:g} (1: on), first in step {step}",
     "updates": "the optimizer stepped {found:g} times and not {wanted:g}, as usual, first in step {step}",
     "data": "training data were read before the clock started",
+    "clock": "the trial's clock counted {found:.6g} s, and the kernel's {wanted:.6g} s",
     "dealt": "it was dealt other samples than the workload gives, or changed ones, first in step {step}",
     "state": "an evaluation changed what the optimizer keeps, first after step {step}",
     "moved": "the weights changed between step {step} and the next one",
@@ -251,15 +252,17 @@ LEDGER_CAUSES = {"late": "that of the step before", "left out": "the update chan
 
 
 class OtherStep(Worded):
-    """The first step after the trial whose loss, gradient or update differs from the harness's own of the same weights
-    and batches."""
+    """The first kept step of a trial, or step after it, whose loss, gradient or update is not the harness's own of
+    the same weights and batches."""
 
     kind: Literal["other_step"] = "other_step"
     what: Literal["loss", "gradient", "update"]
     tensor: str
     """That differs most; "" of a loss."""
     step: int
-    """From 1, after the trial."""
+    """From 1."""
+    within: bool = False
+    """A step of the trial; False: after it."""
     apart: float
     """Relative, of the L2 norm."""
     limit: float
@@ -272,8 +275,9 @@ class OtherStep(Worded):
     def _words(self) -> str:
         of = f" of {self.tensor!r}" if self.tensor else ""
         size = "of its norm " if self.tensor else ""
-        return (f"in step {self.step} after the trial the {self.what}{of} differs by {self.apart:.2g} {size}from the "
-                f"harness's own (limit {self.limit:g}): {self._cause()}")
+        where = f"in step {self.step} {'of' if self.within else 'after'} the trial"
+        return (f"{where} the {self.what}{of} differs by {self.apart:.2g} {size}from the harness's own (limit "
+                f"{self.limit:g}): {self._cause()}")
 
     def _cause(self) -> str:
         """Return what a factor looks like."""

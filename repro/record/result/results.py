@@ -225,6 +225,13 @@ class Result(Frozen):
         return joules / self.samples if joules is not None and self.samples else None
 
     @property
+    def gpu_joules_per_sample(self) -> float | None:
+        """Measured energy of the GPUs alone per training sample, from the launch of the processes to their end; None
+        without their counter. The energy of memory is always modelled, so on most machines that of all has none."""
+        part = self.energy.parts.get("gpu") if self.energy else None
+        return part.joules / self.samples if part and part.provenance == "measured" and self.samples else None
+
+    @property
     def energy_joules_measured(self) -> float | None:
         """None also if any part is modelled."""
         return self.energy.joules if self.energy and self.energy.provenance == "measured" else None
@@ -240,7 +247,7 @@ FIGURES = (
     "samples", "samples_per_second", "train_samples_per_second", "input_wait_seconds", "input_wait_share",
     "conservation_error", "observer_effect",
     "step_seconds", "step_seconds_mean", "tokens_per_second", "peak_bytes", "training_peak_mib",
-    "training_peak_mib_sum", "init_peak_mib", "mfu", "joules_per_sample", "bytes_sent",
+    "training_peak_mib_sum", "init_peak_mib", "mfu", "joules_per_sample", "gpu_joules_per_sample", "bytes_sent",
     "final", "best", "energy_joules_measured", "energy_joules_modelled", "version_lag", "clock_lag",
 )
 """Fields of a result that tables and tracking stores show, in this order; metrics that are not among them follow."""

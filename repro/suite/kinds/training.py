@@ -301,6 +301,9 @@ class TrainingConfig(TrialConfig):
             return "cudnn_benchmark chooses between cuDNN's kernels, and a CPU has none"
         if self.cudnn_benchmark and self.determinism == "bitwise":
             return "cudnn_benchmark picks kernels by measured times, so no run repeats another bit for bit"
+        if self.determinism == "bitwise" and not on_cpu and (layers := self.workload.get(Workload).unrepeatable):
+            return (f"determinism bitwise: torch has no deterministic kernel for {layers} of the model on a GPU; use "
+                    "-o determinism=seeded, another model, or -o device=cpu")
         if self.compile and on_cpu and self.compile.mode in GRAPHS:
             return f"compile mode {self.compile.mode} records CUDA graphs; on a CPU use default"
         if self.compile and on_cpu and not machine.cpp_compiler:

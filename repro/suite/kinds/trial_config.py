@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import GetJsonSchemaHandler, ValidationInfo, field_validator, model_validator
 from typing_extensions import Self
 
+from repro.core.devices import on_gpu
 from repro.core.frozen import digest
 from repro.core.machine import Machine
 from repro.core.source_code import PLACE_DIGITS
@@ -229,10 +230,10 @@ class TrialConfig(SuitePart):
 
     def unsupported(self, machine: Machine) -> str:
         """Return why `machine` cannot run these choices, in one sentence; "" if it can."""
-        if self.device == "cuda" and machine.device != "cuda":
-            return "device cuda is requested, and this machine has no usable GPU"
+        if on_gpu(self.device) and self.device != "auto" and not on_gpu(machine.device):
+            return "device cuda is requested, and this machine has no usable GPU; use -o device=cpu"
         device = machine.device if self.device == "auto" else self.device
-        setting = replace(self.setting(device, machine.device_count if device == "cuda" else 0), cores=machine.cores)
+        setting = replace(self.setting(device, machine.device_count if on_gpu(device) else 0), cores=machine.cores)
         for choice in self.plugins():
             if reason := choice.plugin.unsupported(setting):
                 return f"{choice.seam} {choice.kind}: {reason}"

@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from repro.core import pattern
+from repro.core.devices import on_gpu
 from repro.core.frozen import FORMAT, Formatted, Frozen, canonical
 from repro.core.machine import Machine
 from repro.core.numbers import plain_sum
@@ -149,6 +150,11 @@ class Plan(Formatted):
         return any(not cell.choices.trains for cell in self.cells)
 
     @property
+    def uses_gpus(self) -> bool:
+        """Some of its trials run on GPUs; on a machine with GPUs the others leave them alone."""
+        return any(on_gpu(cell.choices.device) for cell in self.cells)
+
+    @property
     def searches(self) -> int:
         """Independent searches of which this tuned run is one; 1: it stands alone, as does a run without tuning."""
         return self.suite.tuned.tune.searches if self.suite.tuned is not None else 1
@@ -247,9 +253,22 @@ def _on_machine(requested: list[Cell], machine: Machine, problem: Problem) -> tu
             raise problem(f"the cell {cell.label!r} is requested twice: device auto is {machine.device} here",
                           ("matrix", "device"))
         cells[here.cell_id] = here
+    for cell_id, reason in _on_another_device(cells).items():
+        apart = cells.pop(cell_id)
+        skipped.append(Skipped(label=apart.label, factors=apart.factors, reason=reason))
     if not cells:
         raise problem(f"nothing can run on this machine: {skipped[0].label}: {skipped[0].reason}", ("trial",))
     return list(cells.values()), skipped
+
+
+def _on_another_device(cells: Mapping[str, Cell]) -> dict[str, str]:
+    """Return the ids of cells on the processor that cannot share a run with those on GPUs, each with the reason."""
+    if not any(on_gpu(cell.choices.device) for cell in cells.values()):
+        return {}
+    return {name: f"{choice.seam} {choice.kind}: it chooses one kind of device for all processes of a run, and other "
+                  "cells run on GPUs; run this one apart, with -o device=cpu"
+            for name, cell in cells.items() if not on_gpu(cell.choices.device)
+            for choice in cell.choices.plugins() if choice.plugin.one_device}
 
 
 def _notes(plan: Plan, machine: Machine) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from repro.core import devices
 from repro.core.errors import TrialError
 from repro.seams.training import TrainingParts
 from repro.seams.workload import call_model
@@ -53,7 +54,7 @@ def prepare(parts: TrainingParts, ranks: int, device: str) -> None:
     if parts.without_randomness is not None:
         parts.without_randomness(parts.model)
     with _moved(parts.model, device):
-        refuse_randomness(parts)
+        refuse_randomness(parts, device)
     if ranks > 1:
         keep_rank_0_buffers(parts.model, ranks)
     parts.loss = ScaledLoss(parts.loss)
@@ -72,8 +73,11 @@ def _moved(model: torch.nn.Module, device: str) -> Iterator[None]:
         model.to(before)
 
 
-def refuse_randomness(parts: TrainingParts) -> None:
+def refuse_randomness(parts: TrainingParts, device: str = "cpu") -> None:
     """Compare two forward passes of one synthetic sample pair; buffers and random states are as before.
+
+    Args:
+        device: where the model and the samples are.
 
     Raises:
         TrialError: the losses differ because the model draws random numbers.
@@ -83,17 +87,16 @@ def refuse_randomness(parts: TrainingParts) -> None:
     inputs, targets = parts.synthetic_batch(2)
     buffers = [(buffer, buffer.detach().clone()) for buffer in parts.model.buffers()]
     training = parts.model.training
-    cuda = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     python, numpy_state = random.getstate(), np.random.get_state()
     losses = []
-    with torch.random.fork_rng(devices=cuda), torch.no_grad():
-        before = _random_states(cuda)
+    with torch.random.fork_rng(devices.gpus_of(device), device_type=devices.kind_of(device)), torch.no_grad():
+        before = _random_states(device)
         parts.model.train()
         for _ in range(2):
             losses.append(float(parts.loss(call_model(parts.model, inputs), targets)))
             for buffer, value in buffers:
                 buffer.copy_(value)
-        drawn = _random_states(cuda) != before
+        drawn = _random_states(device) != before
     parts.model.train(training)
     random.setstate(python)
     np.random.set_state(numpy_state)
@@ -104,12 +107,10 @@ def refuse_randomness(parts: TrainingParts) -> None:
                          "(torch's dropout modules are off already)")
 
 
-def _random_states(cuda: list[int]) -> list[Any]:
+def _random_states(device: str) -> list[Any]:
     """Return the states of the generators that a layer may draw from, comparable."""
-    import torch
-
     numpy_state: Any = np.random.get_state()
-    return [bytes(torch.get_rng_state().numpy()), *(bytes(torch.cuda.get_rng_state(index).numpy()) for index in cuda),
+    return [*(bytes(devices.random_state(place).numpy()) for place in dict.fromkeys(("cpu", device))),
             random.getstate(), bytes(numpy_state[1]), numpy_state[2]]
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from repro.core import orphans
+from repro.core import devices, orphans
 from repro.core.errors import TrialError
 from repro.core.events import EventLog
 from repro.core.random_streams import Streams
@@ -253,27 +253,23 @@ class Copier:
     """Copies batches to the device; on CUDA on a stream of its own, so that copies and computation overlap."""
 
     def __init__(self, device: str) -> None:
-        self.device, self.pins = device, device.startswith("cuda")
+        self.device, self.pins = device, devices.on_gpu(device)
         self._stream: Any = None
 
     def copy(self, item: Item) -> Item:
         """Return the item on the device; on CUDA the copy has only begun."""
         if not self.pins:
             return Item(to_device(item.batch, self.device), item.fed)
-        import torch
-
         if self._stream is None:
-            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(self._stream):
+            self._stream = devices.stream(self.device)
+        with devices.within(self._stream):
             return Item(to_device(item.batch, self.device), item.fed)
 
     def wait(self, items: Sequence[Item]) -> None:
         """Let the stream that computes wait for the copies of `items`, which are in use there from now on."""
         if not self.pins:
             return
-        import torch
-
-        computing = torch.cuda.current_stream(self.device)
+        computing = devices.current_stream(self.device)
         computing.wait_stream(self._stream)
         for item in items:
             for tensor in tensors_in(item.batch):

@@ -12,7 +12,7 @@ from repro.record.log.facts import FinalFacts, OwnEvaluation
 from repro.seams.training import Batch, Held, Session
 from repro.worker.evaluation import Evaluated, OwnModel
 from repro.worker.setup import TrialContext
-from repro.worker.weights import describe_held, held_or_full, wide_share
+from repro.worker.weights import describe_held, held_or_full, in_groups, wide_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +91,12 @@ def assemble(session: Session, held: Sequence[Held], full: Mapping[str, np.ndarr
     whole = {item.name: item.values for item in held if not item.start and item.values.size == full[item.name].size}
     if all(session.gather(whole.keys() == full.keys())):
         return {name: values.reshape(full[name].shape) for name, values in whole.items()}
-    made = {}
-    for name, array in full.items():
-        # One parameter at a time: NCCL gathers by way of every GPU, which has no place for the whole model.
-        values = np.full(array.size, np.nan, np.float32)
-        for share in session.gather([(item.start, item.values) for item in held if item.name == name]):
-            for start, part in share:
-                values[start:start + part.size] = part
-        made[name] = values.reshape(array.shape)
-    return made
+    made = {name: np.full(array.size, np.nan, np.float32) for name, array in full.items()}
+    for names in in_groups(full):
+        for share in session.gather([(item.name, item.start, item.values) for item in held if item.name in names]):
+            for name, start, part in share:
+                made[name][start:start + part.size] = part
+    return {name: values.reshape(full[name].shape) for name, values in made.items()}
 
 
 def gather_facts(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from repro.core.devices import on_gpu
 from repro.record.log.facts import RankLedger
 from repro.record.log.schema import (
     CompiledLate,
@@ -112,7 +113,7 @@ def log_memory_of(context: TrialContext, init_bytes: int | None, peak_bytes: int
     """Log the largest memory of every rank, in initialisation and in training."""
     ranks = context.session.gather([init_bytes, peak_bytes])
     context.log.write(MemoryPeaks(
-        kind="allocated" if context.job.device.startswith("cuda") else "resident",
+        kind="allocated" if on_gpu(context.job.device) else "resident",
         init=[init for init, _ in ranks], training=[training for _, training in ranks],
     ))
 

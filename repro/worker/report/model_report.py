@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from repro.core import devices
 from repro.core.errors import one_line
 from repro.record.environment.gpus import stated_peak
 from repro.record.result.parts import Model
@@ -49,7 +50,7 @@ def describe_model(context: TrialContext) -> Model | None:
 
     All ranks take part. Counting is arithmetic on shapes, done after the clock has stopped.
     """
-    devices = context.session.gather(_device_name(context.job.device))
+    names = context.session.gather(devices.name_of(context.job.device))
     parts, twin = context.parts, context.started.twin
     if parts is None or twin is None:
         return None
@@ -57,25 +58,17 @@ def describe_model(context: TrialContext) -> Model | None:
     precision = context.job.precision
     number_format = "tf32" if precision.tf32 else precision.autocast or precision.weights
     peak, why = None, ""
-    if context.job.device == "cpu":
+    if not devices.on_gpu(context.job.device):
         why = "no peak is stated for a processor"
     elif isinstance(flops, str):
         why = flops
-    elif len(set(devices)) > 1:
-        why = f"ranks ran on different devices: {', '.join(sorted(set(devices)))}"
-    elif (peak := stated_peak(devices[0], number_format)) is None:
-        why = f"no stated peak of {devices[0]} for {number_format} is known"
+    elif len(set(names)) > 1:
+        why = f"ranks ran on different devices: {', '.join(sorted(set(names)))}"
+    elif (peak := stated_peak(names[0], number_format)) is None:
+        why = f"no stated peak of {names[0]} for {number_format} is known"
     return Model(
         parameters=0 if isinstance(twin, str) else sum(item.numel() for item in twin.parameters()),
         forward_flops=None if isinstance(flops, str) else flops,
-        tokens_per_sample=context.workload.tokens_per_sample, device=devices[0],
+        tokens_per_sample=context.workload.tokens_per_sample, device=names[0],
         peak_flops=peak.flops if peak else None, peak_source=f"{number_format}, {peak.source}" if peak else "", why=why,
     )
-
-
-def _device_name(device: str) -> str:
-    if not device.startswith("cuda"):
-        return device
-    import torch
-
-    return str(torch.cuda.get_device_name(device))

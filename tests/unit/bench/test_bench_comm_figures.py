@@ -97,7 +97,7 @@ def test_table_shows_figures_and_omitted_contenders() -> None:
     assert "1572864 = formula" in shown
     assert "0.800 to 0.800" in shown
     assert "not measured: hierarchical: groups of 2 do not divide 3 ranks" in shown
-    assert "emulated: here, 2 cores; load average 0.5 before, 1.5 after" in shown
+    assert "emulated: here, gloo on 2 cores; load average 0.5 before, 1.5 after" in shown
 
 
 def test_columns_are_aligned() -> None:

@@ -20,7 +20,7 @@ class Event:
 
 
 class Streams(OnCpu):
-    """Stands for `OnCuda`: a stamp has no time before the stream has reached it."""
+    """Stands for `OnGpu`: a stamp has no time before the stream has reached it."""
 
     on_host = False
 

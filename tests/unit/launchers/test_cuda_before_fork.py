@@ -69,8 +69,9 @@ def test_a_fork_that_torch_marks_as_bad_cannot_use_cuda() -> None:
         "orders = {'modules': [], 'log': tempfile.mkdtemp() + '/log', 'path': __import__('sys').path,"
         " 'main_path': None, 'main_name': None, 'owner': os.getppid()}\n"
         "os.environ['REPRO_FORK_SERVER'] = json.dumps(orders)\n"
+        "from repro.core import devices\n"
         "from repro.launchers.processes import preload\n"
-        "good = preload.cuda_is_lost()\n"
+        "good = devices.lost_to_fork()\n"
         "torch.cuda._is_in_bad_fork = lambda: True\n"
-        "os._exit(0 if (good, preload.cuda_is_lost()) == (False, True) else 1)")], env=environment("cuda"))
+        "os._exit(0 if (good, devices.lost_to_fork()) == (False, True) else 1)")], env=environment("cuda"))
     assert told.returncode == 0

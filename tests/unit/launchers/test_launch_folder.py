@@ -14,6 +14,8 @@ import pytest
 from repro.core import orphans
 from repro.core.orphans import OWNER_FILE
 from repro.launchers.processes.fork_server import PREFIX, LaunchFolder, short_temporary
+from repro.launchers.processes.node_launch import interface_of
+from repro.launchers.processes.rank import LOOPBACK
 
 ROOT = Path(__file__).resolve().parents[3]
 PARENT = """
@@ -94,3 +96,13 @@ def test_a_short_temporary_folder_is_used_as_it_is(temporary: Path, monkeypatch:
     assert short_temporary() == str(temporary)
     monkeypatch.setattr(tempfile, "tempdir", f"/tmp/{'x' * 100}")
     assert short_temporary() == "/tmp"
+
+
+def test_nccl_is_told_the_whole_name_of_the_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL takes a name without `=` for the beginning of one: eth1 would be eth10 too."""
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.delenv(name, raising=False)
+    name = interface_of(LOOPBACK)["GLOO_SOCKET_IFNAME"]
+    assert interface_of(LOOPBACK)["NCCL_SOCKET_IFNAME"] == f"={name}"
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib0")
+    assert interface_of(LOOPBACK) == {"GLOO_SOCKET_IFNAME": name}

@@ -267,6 +267,17 @@ def test_a_checkpoint_that_one_rank_could_not_write_is_kept_by_none(tmp_path: Pa
     assert find_problem(Two(), lambda: None, str) == "no space"
 
 
+def test_a_refused_one_is_kept_under_a_name_that_is_not_resumed(tmp_path: Path) -> None:
+    """It may be good, and only not readable on this machine."""
+    kept = Checkpoints(tmp_path)
+    for content in ("first", "written again by a later attempt"):
+        (tmp_path / "step_000000046").mkdir()
+        (tmp_path / "step_000000046/log.txt").write_text(content)
+        assert kept.set_aside("step_000000046") and kept.names() == []
+        assert (tmp_path / "refused_step_000000046/log.txt").read_text() == content
+    assert not Checkpoints(tmp_path / "nothing").names()
+
+
 def test_every_one_refused_is_gone_so_there_is_an_end_to_it(
     begin: Begin, failing: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,7 +287,7 @@ def test_every_one_refused_is_gone_so_there_is_an_end_to_it(
     monkeypatch.setattr(FakeSession, "load", load)
     failing(120)
     assert [status for _, status, _ in ledger(begin("one").execute())] == ["crashed", "refused", "refused", "ok"]
-    monkeypatch.setattr(Checkpoints, "remove_refused", lambda *_: False)
+    monkeypatch.setattr(Checkpoints, "set_aside", lambda *_: False)
     failing(120)
     record = begin("two", more="attempts: 3").execute()
     assert [status for _, status, _ in ledger(record)] == ["crashed"] * 3, "one that stays is no way round the limit"

@@ -120,6 +120,14 @@ def tracked(tmp_path: Path) -> Path:
     return record.folder.root
 
 
+def test_the_energy_of_the_gpus_alone_is_measured_although_that_of_memory_never_is(tracked: Path) -> None:
+    (item, *_) = read_record(tracked).results
+    assert item.energy is not None and item.samples and item.gpu_joules_per_sample is None
+    parts = item.energy.parts | {"gpu": Part(joules=500.0, provenance="measured", how="NVML energy counter")}
+    found = item.model_copy(update={"energy": item.energy.model_copy(update={"parts": parts})})
+    assert found.gpu_joules_per_sample == 500.0 / item.samples and found.joules_per_sample is None
+
+
 def test_the_tracker_removes_only_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, other = tmp_path / "repro-energy-x", tmp_path / "home"
     for home, left in ((ours, False), (other, True)):

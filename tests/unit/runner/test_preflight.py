@@ -13,8 +13,9 @@ import pytest
 from repro.core.machine import Machine
 from repro.runner import machine_watch, preflight
 from repro.runner.machine_watch import MachineWatch
+from repro.suite.file import read_suite
 from repro.suite.planning.plan import Plan, make_plan
-from tests.records import make_record
+from tests.records import SUITE, make_record
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -60,12 +61,29 @@ def test_too_little_room(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     assert shared == "5 MB of shared memory are free, 2 ranks may need 8 MB"
 
 
+def test_gpus_that_torch_cannot_compute_on_end_a_run_before_it_starts(
+    tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver lists two; what torch says is that of a process of its own, here without any."""
+    assert preflight.unusable_gpus(plan) == "", "its trials run on the processor"
+    text = SUITE.replace("device: cpu", "device: cuda")
+    there = make_plan(read_suite(str(written(tmp_path / "suite.yaml", text))).suite, Machine("cuda", 2, 2))
+    assert preflight.unusable_gpus(there).startswith("the plan needs 2 GPU(s), and torch computes on 0 here")
+    monkeypatch.setattr(preflight, "proven_gpus", lambda: (2, ""))
+    assert preflight.unusable_gpus(there) == ""
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> tuple[MachineWatch, dict[str, float]]:
     at = {"wall": 1e9, "monotonic": 5.0, "asleep": 3.0}
     monkeypatch.setattr(machine_watch, "_asleep", lambda: at["asleep"])
     found = MachineWatch(Path("/nowhere"), lambda: at["monotonic"], lambda: at["wall"])
-    found.begin("cpu")
+    found.begin(gpus=False)
     return found, at
 
 

@@ -36,11 +36,11 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def watch(root: Path, device: str = "cpu") -> MachineWatch:
+def watch(root: Path, gpus: bool = False) -> MachineWatch:
     """A watch that began ten seconds ago."""
     now = iter([100.0, 100.0, *[110.0] * 8])
     found = MachineWatch(root, lambda: next(now), lambda: next(now))
-    found.begin(device)
+    found.begin(gpus)
     return found
 
 
@@ -82,32 +82,42 @@ def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, counters: str, mas
     (folder / "nvidia-smi").write_text(
         "#!/bin/sh\ncase \"$1\" in\n"
         f"*clocks_event_reasons_counters*) {f'echo {counters!r}' if counters else 'echo not a field; exit 2'};;\n"
-        f"*clocks_throttle_reasons.active*) echo '0, {mask}';;\n*query-compute-apps*) printf '%b' '{apps}';;\nesac\n")
+        f"*clocks_throttle_reasons.active*) echo 'GPU-a, 0, {mask}';;\n*query-compute-apps*) printf '%b' '{apps}';;\n"
+        "*index,uuid*) printf '0, GPU-a\n1, GPU-b\n';;\nesac\n")
     (folder / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}/usr/bin{os.pathsep}/bin")
 
 
 def test_a_gpus_own_counters(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nvidia_smi(tree, monkeypatch, "0, 0 us, 1000000 us, 0 us, [N/A]")
-    found = watch(tree, "cuda")
-    nvidia_smi(tree, monkeypatch, "0, 0 us, 3000000 us, 20 us, [N/A]")
+    nvidia_smi(tree, monkeypatch, "GPU-a, 0, 0 us, 1000000 us, 0 us, [N/A]")
+    found = watch(tree, gpus=True)
+    nvidia_smi(tree, monkeypatch, "GPU-a, 0, 0 us, 3000000 us, 20 us, [N/A]")
     assert found.look() == [("throttled", "GPU 0 by heat (driver): its clock was held back for 2.0 of 10.0 s")]
-    assert watch(tree, "cpu").look() == [], "trials on the CPU do not ask"
+    assert watch(tree).look() == [], "trials on the CPU do not ask"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-b")
+    assert watch(tree, gpus=True).look() == [], "nor those on another GPU"
 
 
 def test_an_older_driver_tells_of_the_moment(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nvidia_smi(tree, monkeypatch, "", "0x0000000000000060")
-    found = watch(tree, "cuda")
+    found = watch(tree, gpus=True)
     assert found.look() == [("throttled", "GPU 0 is held back by heat (driver), heat (hardware)")]
     nvidia_smi(tree, monkeypatch, "", "0x0000000000000005")  # idle, and capped by power: not a fault
     assert found.look() == []
 
 
 def test_others_on_the_gpu(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = make_record(tree / "run", only=0).plan.model_copy(update={"device": "cuda"})
-    nvidia_smi(tree, monkeypatch, "", apps=r"4711, /usr/bin/python3\n12, [Not Found]\n")
+    plan = make_record(tree / "run", only=0).plan
+    nvidia_smi(tree, monkeypatch, "", apps=r"GPU-a, 4711, /usr/bin/python3\nGPU-b, 12, [Not Found]\n")
+    assert preflight.before(plan, Machine("cuda", 1, 64), tree, 0.0) == [], "its trials run on the processor"
+    plan = plan.model_copy(update={"cells": tuple(
+        cell.model_copy(update={"choices": cell.choices.model_copy(update={"device": "cuda"})})
+        for cell in plan.cells)})
     said = preflight.before(plan, Machine("cuda", 1, 64), tree, 0.0)
     assert said == ["other processes compute on its GPUs: python3 (4711), [Not Found] (12)"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert machine_watch.others_on_gpus() == ["[Not Found] (12)"], "the other GPU is not of this run"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     nvidia_smi(tree, monkeypatch, "", apps="")
     assert preflight.before(plan, Machine("cuda", 1, 64), tree, 0.0) == []
     monkeypatch.setenv("PATH", str(tree / "empty"))

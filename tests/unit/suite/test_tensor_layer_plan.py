@@ -86,8 +86,19 @@ def test_the_formulas_of_a_rank_are_those_of_the_paper() -> None:
     assert formula.sent_numbers("2.5d", grid, [size]) == 3 * 3 * (x / p + a / 16) + 2 * 3 / 4 * a / 16
 
 
+def test_tensors_on_a_gpu_take_whole_blocks() -> None:
+    account = formula.Account(itemsize=4, block=formula.GPU_BLOCK)
+    account.take(1, 128, 129)
+    assert account.peak == 512 + 512 + 1024
+    account.free(129)
+    assert account.now == 1024
+    grid, sizes = grid_of("2d", 4), [formula.Size(10, 20, 30)]
+    exact, whole = (formula.peak_bytes("2d", grid, sizes, itemsize=4, block=block) for block in (1, 512))
+    assert exact % 512 and whole % 512 == 0 and whole > exact
+
+
 def test_an_account_keeps_the_largest_sum() -> None:
-    account = formula.Account()
+    account = formula.Account(itemsize=1, block=1)
     account.take(3, 4)
     account.free(5)
     account.take(4)

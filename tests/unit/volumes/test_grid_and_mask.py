@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from repro.core.errors import UsageError
+from repro.papers.chunkflow import operators
 from repro.papers.chunkflow.grid import Grid, Triple
 from repro.papers.chunkflow.operators import weights
 
@@ -23,6 +26,20 @@ def random_grid(rng: np.random.Generator, largest: int = 24, most: int = 300) ->
         grid = Grid(shape, chunk, overlap)
         if grid.chunks <= most:
             return grid
+
+
+def test_convolutions_on_a_gpu_do_not_round_to_tensorfloat() -> None:
+    torch = pytest.importorskip("torch")
+    seen = []
+
+    def model(data: Any) -> Any:
+        seen.append(torch.backends.cudnn.allow_tf32)
+        return data
+
+    before = torch.backends.cudnn.allow_tf32
+    with patch.object(operators, "conv_net", lambda device: model):
+        operators.net("conv")(np.ones((2, 2, 2), np.float32))
+    assert (seen, torch.backends.cudnn.allow_tf32) == ([False], before)
 
 
 def triple(sizes) -> Triple:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repro.worker.clock import CudaTimer, HostTimer, Stopwatch, make_clock
+from repro.worker.clock import DeviceTimer, HostTimer, Stamp, Stopwatch, kernel_ns, make_clock
 
 CALM = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 
@@ -127,7 +128,7 @@ def test_a_block_without_steps_has_no_times() -> None:
 
 def test_the_timer_suits_the_device_and_an_engines_own_clock_wins() -> None:
     assert isinstance(make_clock("cpu", None).timer, HostTimer)
-    assert isinstance(make_clock("cuda:1", None).timer, CudaTimer)
+    assert isinstance(make_clock("cuda:1", None).timer, DeviceTimer)
     assert isinstance(make_clock("cuda:1", Hand()).timer, HostTimer)
 
 
@@ -180,3 +181,13 @@ def test_phases_end_at_the_reading_that_is_returned() -> None:
         pass
     seconds, at_ns = watch.stop()
     assert sum(seconds.values()) == pytest.approx(at_ns / 1e9)
+
+
+def test_a_trials_clock_is_compared_with_the_kernels() -> None:
+    begin = Stamp(1_000, 7_000, 2_000)  # the process was halted between two readings
+    assert begin.counted(Stamp(10**9, 10**9 + 6_000, 10**9 + 1_000)) == pytest.approx((0.999999, 0.999999))
+    own, kernel = begin.counted(Stamp(2 * 10**9, 10**9, 2 * 10**9 + 1_000))
+    assert (own, kernel) == pytest.approx((0.999993, 1.999998))
+    assert Stamp(None, 0, None).counted(Stamp(5, 10**9, 6)) == (1.0, 1.0)
+    first = kernel_ns()
+    assert first is None or first <= time.monotonic_ns()

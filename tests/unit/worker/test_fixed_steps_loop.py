@@ -48,7 +48,7 @@ def test_it_ends_at_its_last_step_or_at_a_loss_that_is_not_finite() -> None:
 
 def described(monkeypatch: pytest.MonkeyPatch, devices: list[str], **precision: Any) -> dict[str, Any]:
     """What rank 0 logs of its model on these devices."""
-    monkeypatch.setattr(model_report, "_device_name", lambda device: devices[0])
+    monkeypatch.setattr(model_report.devices, "name_of", lambda device: devices[0])
     parts = Digits().build(Streams(1, 0), "cpu")
     made = SimpleNamespace(
         session=SimpleNamespace(gather=lambda value: devices), parts=parts, workload=Digits(),

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from repro.core import devices
 from repro.core.errors import TrialError
 from repro.core.events import EventLog
 from repro.record.log.schema import InitStart
-from repro.worker.clock import CudaTimer
+from repro.worker.clock import DeviceTimer
 from repro.worker.input.pipeline import Copier, Item, Reading, Receiver, Wanted, WorkerInput, describe_end
 from repro.worker.steps import read_losses
 from tests.waiting import until
@@ -32,7 +33,7 @@ class Calls(list[str]):
 class FakeTensor:
     """A tensor that only says what is done with it."""
 
-    is_cuda = False
+    device = "cpu"
 
     def __init__(self, calls: Calls, name: str) -> None:
         self.calls, self.name = calls, name
@@ -71,9 +72,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         yield
         made.append(f"off {stream.name}")
 
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: FakeStream(made, f"side of {device}"))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: FakeStream(made, f"main of {device}"))
-    monkeypatch.setattr(torch.cuda, "stream", on)
+    monkeypatch.setattr(devices, "stream", lambda device: FakeStream(made, f"side of {device}"))
+    monkeypatch.setattr(devices, "current_stream", lambda device: FakeStream(made, f"main of {device}"))
+    monkeypatch.setattr(devices, "within", on)
     return made
 
 
@@ -106,17 +107,15 @@ def test_a_gpu_s_input_time_is_the_time_it_was_idle_for_the_batch(monkeypatch: p
     now = [0.0]
 
     class Event:
-        def __init__(self, enable_timing: bool) -> None:
-            assert enable_timing
-
-        def record(self) -> None:
+        def __init__(self, device: str, timed: bool) -> None:
+            assert (device, timed) == ("cuda:1", True)
             self.at = now[0]
 
         def elapsed_time(self, later: Event) -> float:
             return later.at - self.at
 
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    timer = CudaTimer()
+    monkeypatch.setattr(devices, "event", Event)
+    timer = DeviceTimer("cuda:1")
     timer.start()
     for idle, computing in ((3.0, 10.0), (0.0, 20.0)):
         now[0] += idle

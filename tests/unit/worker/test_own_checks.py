@@ -17,6 +17,7 @@ from repro.core.random_streams import Streams
 from repro.engines.precisions import Bf16Master, Fp16Master, Fp32
 from repro.seams.training import Held, TrainingParts
 from repro.seams.workload import call_model
+from repro.worker import weights as weights_module
 from repro.worker.gate.model import prepare
 from repro.worker.gate.trace import LEAST_RATE, SPIKE, STEPS, measured_steps
 from repro.worker.gate.worker import batch_sha256
@@ -28,7 +29,7 @@ FULL = {"w": np.linspace(0.1, 1, 6, dtype=np.float32).reshape(2, 3), "b": np.one
 
 
 class Ranks:
-    """This rank and another, which gives `others`, parameter after parameter."""
+    """This rank and another, which gives `others`, one after another."""
 
     def __init__(self, *others: Any) -> None:
         self.others = list(others)
@@ -38,7 +39,7 @@ class Ranks:
     def gather(self, value: Any) -> list[Any]:
         if isinstance(value, bool):
             return [value, value]
-        self.largest = max(self.largest, sum(part.size for _, part in value))
+        self.largest = max(self.largest, sum(part.size for _, _, part in value))
         return [value, self.others.pop(0)]
 
 
@@ -60,12 +61,17 @@ def test_narrow_weights_are_compared_after_rounding() -> None:
     assert describe_held([Held("w", FULL["w"].ravel())], FULL, "bfloat16").different > 0
 
 
-def test_partitions_are_put_together_from_all_ranks() -> None:
+@pytest.mark.parametrize(("gathered", "largest"), [(1, 3), (1 << 20, 5)])
+def test_partitions_are_put_together_from_all_ranks(
+    monkeypatch: pytest.MonkeyPatch, gathered: int, largest: int
+) -> None:
+    """Small ones together, but not the whole of a large model at once, which a GPU may not hold."""
+    monkeypatch.setattr(weights_module, "GATHERED", gathered)
     flat = FULL["w"].ravel()
     ours = [Held("w", flat[:3]), Held("b", FULL["b"])]
-    session: Any = Ranks(*([(3, flat[3:])] if name == "w" else [] for name in FULL))
+    session: Any = Ranks([("w", 3, flat[3:])], [])
     made = assemble(session, ours, FULL)
-    assert session.largest == max(3, FULL["b"].size), "not the whole model at once, which a GPU may not hold"
+    assert session.largest == largest
     assert all(np.array_equal(made[name], FULL[name]) for name in FULL)
     whole: Any = Ranks()
     assert np.array_equal(assemble(whole, [Held("w", flat), Held("b", FULL["b"])], FULL)["w"], FULL["w"])

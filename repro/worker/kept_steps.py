@@ -1,0 +1,119 @@
+"""Steps in the middle of a trial, kept with what they began from: the harness repeats them after it.
+
+What begins late and ends before the trial does shows in no step after it. A copy is a rank's own, so nothing is sent
+while the clock runs, and it is made off the clock of training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psutil
+
+from repro.seams.training import Batch, Engine, Held, Job, Optimizer, Session
+from repro.seams.workload import Workload, map_tensors
+from repro.suite.kinds.training import TrainingConfig
+from repro.worker.ledger import FIRST_WATCHED, TrainingLedger
+from repro.worker.setup import TrialContext
+from repro.worker.weights import held_or_full
+
+if TYPE_CHECKING:
+    from repro.engines.plain.state import RandomStates
+
+OTHERS, OTHERS_FROM = ("evaluation", "pass"), 256
+"""Why steps are kept that were not drawn, and the step from which on: few trials of fewer steps would repeat them."""
+MEMORY = 0.25
+"""Largest share of the free memory, for the copies of all ranks."""
+
+
+def has_a_gradient(choices: TrainingConfig) -> bool:
+    """Return whether a trial's gradient can be repeated: PowerSGD sends another one on purpose, compiled code draws
+    other random numbers, and a workload may keep state that no engine states."""
+    return (choices.compression != "powersgd" and not choices.compile
+            and choices.workload.get(Workload).repeatable)
+
+
+@dataclass(slots=True)
+class KeptStep:
+    """One step, and what this rank had before it."""
+
+    step: int
+    """From 0."""
+    batches: Sequence[Batch]
+    held: Sequence[Held]
+    buffers: Mapping[str, np.ndarray]
+    random: RandomStates
+    loss: Any = None
+    """As the engine returned it, not yet read."""
+    gradients: Sequence[Held] = ()
+    """This rank's part of the mean gradient, unclipped."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of both copies."""
+        return 2 * sum(item.values.nbytes for item in self.held)
+
+
+class StepKeeper:
+    """Keeps the drawn step of each doubling, the first step after the newest drawn evaluation, and the first one of the
+    newest pass over the data whose number is a power of two; from the step on that the gate does not reach."""
+
+    def __init__(self, session: Session, ledger: TrainingLedger, job: Job, steps_per_pass: float) -> None:
+        self.session, self.ledger, self.device, self.processes = session, ledger, job.device, job.world
+        self.steps_per_pass = steps_per_pass
+        self.follows_evaluation = False
+        """The next step is the first one after a drawn evaluation."""
+        self._kept: dict[str, KeptStep] = {}
+
+    @property
+    def kept(self) -> Sequence[KeptStep]:
+        """The newest drawn one first, the others last."""
+        return [self._kept[why] for why in sorted(
+            self._kept, key=lambda why: (why not in OTHERS, self._kept[why].step), reverse=True)]
+
+    def wants(self, step: int) -> str:
+        """Return why a step (from 0) is kept; "": it is not."""
+        if step + 1 < FIRST_WATCHED:
+            return ""
+        if self.ledger.is_drawn(step):
+            return f"drawn {step}"
+        if step + 1 < OTHERS_FROM:
+            return ""
+        if self.follows_evaluation:
+            return OTHERS[0]
+        number = int(step / self.steps_per_pass)
+        first = number & (number - 1) == 0 and int((step - 1) / self.steps_per_pass) != number
+        return OTHERS[1] if first else ""
+
+    def begin(self, why: str, step: int, batches: Sequence[Batch]) -> None:
+        """Copy what the step begins from; older copies make room if they would need too much memory."""
+        from repro.engines.plain.state import RandomStates
+
+        self.follows_evaluation = False
+        kept = KeptStep(step, map_tensors(batches, lambda tensor: tensor.detach().to("cpu", copy=True)),
+                        held_or_full(self.session), self.session.buffers(), RandomStates(self.device))
+        self._kept.pop(why, None)
+        limit = MEMORY * psutil.virtual_memory().available / self.processes
+        while self._kept and kept.size + sum(item.size for item in self._kept.values()) > limit:
+            del self._kept[next(iter(self._kept))]
+        self._kept[why] = kept
+
+    def end(self, why: str, loss: Any) -> None:
+        """Copy the gradient, after the backward pass and before the update."""
+        kept = self._kept[why]
+        kept.loss, kept.gradients = loss, self.session.held_gradients() or ()
+        if not kept.gradients:
+            del self._kept[why]
+
+
+def make_keeper(context: TrialContext) -> StepKeeper | None:
+    """Return the keeper of a trial; None if its steps cannot be repeated in the plain loop."""
+    choices, ledger = context.choices, context.started.ledger
+    engine = choices.engine.get(Engine)
+    if ledger is None or not has_a_gradient(choices) or engine.ungated(
+            choices.processes, choices.optimizer.get(Optimizer)):
+        return None
+    return StepKeeper(context.session, ledger, context.job, context.workload.train_samples / choices.batch.global_)

@@ -1,0 +1,242 @@
+"""One step by the harness itself, in a model of its own and a plain loop, and how that of an engine differs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from repro.record.log.facts import Apart
+from repro.seams.training import Batch, TrainingParts
+from repro.seams.workload import call_model
+from repro.worker.evaluation import OwnModel
+from repro.worker.setup import TrialContext
+from repro.worker.weights import in_groups
+
+if TYPE_CHECKING:
+    import torch
+
+FLOOR = 1e-4
+"""Share of the norm of the whole gradient, or update, that is added to that of a tensor: one whose true gradient is 0,
+such as a bias before a norm, has only rounding."""
+ROUNDING = 4e-7
+"""Share of the norm of the weights below which two updates do not differ: a few last places of float32."""
+SCALE = 2.0**12
+"""Factor of the loss of formats that scale it: a small one, which overflows nowhere."""
+LIKE = 0.1
+"""Largest difference from what a gradient is like, as a share of that from what it should be."""
+UNLIKE = 1e30
+"""Difference of a number that is not finite, which JSON does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What a step of this rank began from."""
+
+    weights: Mapping[str, np.ndarray]
+    """Full, float32."""
+    buffers: Mapping[str, np.ndarray]
+    batches: Sequence[Batch]
+    reseed: Callable[[], None]
+    """Sets the random states, so that the same masks are drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What an engine reports of a step."""
+
+    loss: float
+    """The mean of this rank."""
+    gradients: Mapping[str, np.ndarray]
+    """The full mean gradient before clipping, float32."""
+
+
+class OwnStep:
+    """The model and the optimizer of the harness."""
+
+    def __init__(self, context: TrialContext, functions: TrainingParts) -> None:
+        self.session, self.job, self.clip = context.session, context.job, context.choices.gradient_clip
+        self.shares_buffers = context.session.effective().get("broadcast_buffers") == "on"
+        self.problem = ""
+        """The first failure, after which nothing is repeated."""
+        self.model: OwnModel | None = None
+        self.rule: torch.optim.Optimizer | None = None
+        self.stepped: dict[str, torch.nn.Parameter] = {}
+        self.newest: dict[str, np.ndarray] = {}
+        """The mean gradient of the step before, on the first rank."""
+        self.unused: set[str] = set()
+        """Parameters that the newest loss does not depend on: some engines decay them, others leave them alone."""
+        with self.noting():
+            self.model = OwnModel(context.trial, context.job, functions)
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Keep a failure, so that this rank goes on to gather with the others."""
+        try:
+            yield
+        except Exception as error:  # a workload's own code may raise anything
+            self.problem = " ".join(str(error).split())[:200] or type(error).__name__
+
+    def buffers(self, own: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """Return the buffers with which the forward pass of an engine begins; all ranks take part."""
+        found: Mapping[str, np.ndarray] = self.session.gather(own)[0] if self.shares_buffers else own
+        return found
+
+    def compare_gradient(self, begun: Begun, found: Found) -> list[Apart] | None:
+        """Return on the first rank how loss and gradient of a step differ from the harness's own, empty if a number is
+        not finite; None on every rank if one could not repeat it. All take part, also one that has failed."""
+        session = self.session
+        own_loss, own_gradients = self._gradients(begun)
+        told = session.gather((found.loss, own_loss, self.problem))
+        losses, before, first = [pair[:2] for pair in told], self.newest, self.job.rank == 0
+        worst = Worst("gradient", self.job.precision.loss_scaling is not None)
+        if any(problem for _, _, problem in told) or not np.isfinite([pair[1] for pair in losses]).all():
+            return None
+        self.newest = {}
+        for names in in_groups(found.gradients):
+            told_of = session.gather({name: own_gradients.pop(name) for name in names if name in own_gradients})
+            for name in names if first else ():
+                shares = [share[name] for share in told_of if name in share]
+                if len(shares) < len(told_of):
+                    continue
+                whole, *last = (np.mean([share[place].astype(np.float64) for share in shares], axis=0)
+                                for place in range(len(shares[0])))
+                self.newest[name] = whole.astype(np.float32)
+                likes = {f"rank {rank}": share[0] for rank, share in enumerate(shares)} if len(shares) > 1 else {}
+                if last:
+                    likes["last"] = last[0]
+                if name in before:
+                    likes["late"] = before[name]
+                worst.add(name, found.gradients[name], whole, likes=likes)
+        gradient = worst.found()
+        return [_of_loss(losses), *gradient] if gradient else []
+
+    def _gradients(self, begun: Begun) -> tuple[float, dict[str, tuple[np.ndarray, ...]]]:
+        """Return this rank's mean loss over its micro-batches, and by name its gradient and, of several micro-batches,
+        that of the last one alone, float32; empty if it failed.
+        """
+        own, total, found = self.model, 0.0, dict[str, tuple[np.ndarray, ...]]()
+        if own is None or self.problem:
+            return total, found
+        scale = SCALE if self.job.precision.loss_scaling else 1.0
+        with self.noting():
+            own.load(begun.weights, begun.buffers)
+            own.model.train()
+            own.model.zero_grad()
+            begun.reseed()
+            share = 1 / len(begun.batches)
+            for place, (inputs, targets) in enumerate(begun.batches):
+                if place and place == len(begun.batches) - 1:
+                    earlier = self._taken(begun.weights, scale)
+                with own.numerics.autocast():
+                    outputs = call_model(own.model, own.numerics.inputs(inputs))
+                loss = own.functions.loss(own.numerics.outputs(outputs), targets)
+                total += float(loss.detach()) * share
+                (loss * (scale * share)).backward()  # type: ignore[no-untyped-call]
+            self.unused = {name for name, parameter in own.model.named_parameters() if parameter.grad is None}
+            found = {name: (array, (array - earlier[name]) / np.float32(share)) if share < 1 else (array,)
+                     for name, array in self._taken(begun.weights, scale).items()}
+        return total, found
+
+    def _taken(self, weights: Collection[str], scale: float) -> dict[str, np.ndarray]:
+        """Return the gradients so far, copied."""
+        from repro.engines.plain.session import as_array
+
+        assert self.model is not None
+        return {name: np.zeros(tuple(parameter.shape), np.float32) if parameter.grad is None
+                else as_array(parameter.grad) / np.float32(scale)
+                for name, parameter in self.model.model.named_parameters() if name in weights}
+
+    def compare_update(
+        self, weights: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray],
+        rate: float,
+    ) -> list[Apart]:
+        """Return the tensor whose update differs most from that of the requested rule for the same gradient."""
+        import torch
+
+        worst = Worst("update")
+        if self.model is None or self.problem:
+            return []
+        with self.noting():
+            if self.rule is None:
+                self.stepped = {name: torch.nn.Parameter(torch.from_numpy(weights[name]).to(self.job.device, copy=True))
+                                for name, _ in self.model.model.named_parameters() if name in weights}
+                self.rule = self.job.optimizer.build([*self.stepped.items()])
+            with torch.no_grad():
+                for name, parameter in self.stepped.items():
+                    parameter.copy_(torch.from_numpy(weights[name]))
+                    parameter.grad = torch.from_numpy(gradients[name]).to(parameter.device, copy=True)
+            if self.clip is not None:
+                torch.nn.utils.clip_grad_norm_(self.stepped.values(), self.clip)
+            for group in self.rule.param_groups:
+                group["lr"] = rate
+            self.rule.step()
+            for name, parameter in self.stepped.items():
+                if name in self.unused:
+                    continue
+                before = weights[name]
+                worst.add(name, after[name] - before, parameter.detach().cpu().numpy() - before,
+                          ROUNDING * _norm(before))
+        return worst.found()
+
+
+def _of_loss(losses: Sequence[Sequence[float]]) -> Apart:
+    theirs, ours = (float(np.mean([pair[place] for pair in losses])) for place in (0, 1))
+    if not np.isfinite(theirs):
+        return Apart(what="loss", apart=UNLIKE, ratio=0.0)
+    return Apart(what="loss", apart=_short(abs(theirs - ours) / (abs(ours) or 1.0)),
+                 ratio=_short(theirs / ours) if ours else 1.0)
+
+
+class Worst:
+    """The tensor that differs most, as a share of its own norm."""
+
+    def __init__(self, what: Literal["gradient", "update"], may_overflow: bool = False) -> None:
+        self.what, self.may_overflow = what, may_overflow
+        self.rows: list[tuple[str, float, float, float]] = []
+        """Name, norm of the difference, own norm, product of both tensors."""
+        self.squares: Counter[str] = Counter()
+        """Squared difference of all tensors from what they could be instead; "": from the own ones."""
+
+    def add(
+        self, name: str, theirs: np.ndarray, ours: np.ndarray, floor: float = 0.0,
+        likes: Mapping[str, np.ndarray] = MappingProxyType({}),
+    ) -> None:
+        """Add a tensor; a difference of at most `floor` counts as none.
+
+        Args:
+            likes: what it could be instead.
+        """
+        apart = _norm(theirs - ours)
+        self.squares.update({"": apart**2} | {like: _norm(theirs - array)**2 for like, array in likes.items()})
+        self.rows.append((name, apart if np.isnan(apart) else max(0.0, apart - floor), _norm(ours),
+                          float(np.sum(theirs.astype(np.float64) * ours))))
+
+    def found(self) -> list[Apart]:
+        """Return the tensor; nothing if there is none, or one of the harness's own, or of a scaled loss, is not finite.
+        """
+        own = np.isfinite([row[2] for row in self.rows]).all()
+        infinite = [row[0] for row in self.rows if not np.isfinite(row[1])]
+        if infinite and own and not self.may_overflow:
+            return [Apart(what=self.what, name=infinite[0], apart=UNLIKE, ratio=0.0)]
+        if not self.rows or infinite or not own:
+            return []
+        least = FLOOR * float(np.linalg.norm([norm for _, _, norm, _ in self.rows])) + 1e-300
+        name, apart, norm, along = max(self.rows, key=lambda row: (row[1] / (row[2] + least), row[0]))
+        like = min(self.squares, key=lambda kind: (self.squares[kind], kind))
+        return [Apart(what=self.what, name=name, apart=_short(apart / (norm + least)),
+                      ratio=_short(along / max(norm**2, 1e-300)),
+                      like=like if self.squares[like] < LIKE**2 * self.squares[""] else "")]
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _norm(array: np.ndarray) -> float:
+    return float(np.linalg.norm(array.astype(np.float64)))

@@ -1,0 +1,90 @@
+"""Defects that begin after the gate and end before the trial does: no step after it shows them, a kept one does.
+
+Each acts in the whole doubling of steps from 64 on, of which the harness keeps one step that it draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from plant import Plant, defect
+
+from repro.seams.training import Batch
+
+BEGINS, ENDS = 60, 115
+"""Updates, the two of the warm-up included."""
+
+
+def passing(plant: Plant) -> bool:
+    return BEGINS <= plant.updates < ENDS
+
+
+@defect("gradient")
+def layer_rests(plant: Plant) -> None:
+    """The first layer is not trained for a while, as when layers are frozen in turn."""
+    first = plant.session.trained()[0][0]
+    plant.on_gradients(lambda name, gradient: gradient * 0 if passing(plant) and name == first else gradient)
+
+
+@defect("gradient")
+def rounded_for_a_while(plant: Plant) -> None:
+    """Gradients are rounded to bfloat16 for a while."""
+    plant.on_gradients(lambda _, gradient: gradient.bfloat16().to(gradient.dtype) if passing(plant) else gradient)
+
+
+@defect("gradient")
+def one_rank_for_a_while(plant: Plant) -> None:
+    """Rank 0's gradient is taken for the mean for a while, as in an algorithm that begins with cheap steps."""
+    plant.on_gradients(lambda _, gradient: gradient * (plant.job.world if plant.job.rank == 0 else 0)
+                       if passing(plant) else gradient)
+
+
+@defect("gradient")
+def thinned_for_a_while(plant: Plant) -> None:
+    """Only gradients above the mean size are used for a while, as in a sparse exchange that warms up."""
+    plant.on_gradients(lambda _, gradient: gradient * (gradient.abs() > gradient.abs().mean())
+                       if passing(plant) else gradient)
+
+
+@defect("loss", "gradient")
+def softer_for_a_while(plant: Plant) -> None:
+    """The outputs are divided by 1.5 for a while, a softer target than was asked for."""
+    forward, model = plant.session.forward, plant.session.model
+    plant.session.forward = lambda inputs: (
+        forward(inputs) / 1.5 if passing(plant) and model.training else forward(inputs))
+
+
+@defect("gradient")
+def last_micro_batch_for_a_while(plant: Plant) -> None:
+    """The gradient of the last micro-batch replaces the mean for a while."""
+    calls: dict[str, int] = {}
+
+    def change(name: str, gradient: torch.Tensor) -> torch.Tensor:
+        calls[name] = calls.get(name, 0) + 1
+        if not passing(plant):
+            return gradient
+        return gradient * (0 if calls[name] % plant.job.accumulation else plant.job.accumulation)
+
+    plant.on_gradients(change)
+
+
+@defect("loss", "gradient")
+def narrow_for_a_while(plant: Plant) -> None:
+    """The weights are rounded to bfloat16 in the forward pass for a while."""
+    backward: Any = plant.session.backward
+
+    def change(batches: Sequence[Batch]) -> Any:
+        if not passing(plant):
+            return backward(batches)
+        parameters = [parameter for _, parameter in plant.session.trained()]
+        kept = [parameter.data.clone() for parameter in parameters]
+        for parameter in parameters:
+            parameter.data.copy_(parameter.data.bfloat16().to(parameter.dtype))
+        loss = backward(batches)
+        for parameter, values in zip(parameters, kept, strict=True):
+            parameter.data.copy_(values)
+        return loss
+
+    plant.session.backward = change
