@@ -143,9 +143,9 @@ import torch
 
 from repro.engines.plain.state import RandomStates
 
-states, path = RandomStates(), Path("states.json")
+states, path = RandomStates("cuda:0"), Path("states.json")
 if path.exists():
-    RandomStates.from_plain(json.loads(path.read_text())).restore()
+    RandomStates.from_plain(json.loads(path.read_text()), "cuda:0").restore()
     print(torch.randn(3, device="cuda").tolist())
 else:
     path.write_text(json.dumps(states.plain()))
@@ -153,7 +153,7 @@ else:
 """
 
 
-@pytest.mark.xfail(strict=True, reason="C6: the random states of all visible GPUs are saved, and set again")
+@pytest.mark.rehearse
 def test_a_checkpoint_loads_where_fewer_devices_are_visible(tmp_path: Path) -> None:
     saved, loaded = (run(tmp_path, "-c", SAVED, devices=count) for count in (2, 1))
     assert loaded.code == 0, loaded.error
@@ -171,6 +171,13 @@ def test_a_program_under_torchrun(tmp_path: Path) -> None:
 def test_benchmarks_of_collectives(tmp_path: Path) -> None:
     ended = repro(tmp_path, *shlex.split("bench comm --processes 2 --sizes 1KiB,64KiB"))
     assert ended.code == 0, ended.error
+
+
+@pytest.mark.rehearse
+@pytest.mark.xfail(strict=True, reason="DeepSpeed's gathering stream does not wait for the update (KNOWN_RACES)")
+def test_zero_3_gathers_updated_weights(tmp_path: Path) -> None:
+    record = ran(tmp_path, one_trial("{kind: deepspeed, stage: 3}", gate="null"), EMULATED_CUDA_FORGIVEN="")
+    assert [result.status for result in record.results] == ["ok"]
 
 
 KNOWN: dict[str, str] = {}
