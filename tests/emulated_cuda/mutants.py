@@ -42,14 +42,15 @@ class Mutant:
 
 
 MUTANTS = [
-    Mutant("every rank on the first device", "repro/worker/setup.py", 'f"cuda:{place.local_rank}"', '"cuda:0"', DDP,
-           "Duplicate GPU detected"),
-    Mutant("DDP told the first device", "repro/engines/plain/ddp_session.py",
-           "device_ids=[self.device.index]", "device_ids=[0]", DDP, "device_ids"),
-    Mutant("batches left on the CPU", "repro/seams/workload.py", 'if device == "cpu":\n        return batch',
+    Mutant("every rank on the first device", "repro/core/devices.py", 'f"{kind}:{local_rank}" if', 'f"{kind}:0" if',
+           DDP, "Duplicate GPU detected"),
+    Mutant("DDP on the first device", "repro/engines/plain/ddp_session.py", "devices.gpus_of(self.device) or None",
+           "[0] if devices.on_gpu(self.device) else None", DDP, "device_ids"),
+    Mutant("batches left on the CPU", "repro/seams/workload.py", "if not on_gpu(device):\n        return batch",
            "if True:\n        return batch", FED, "at least two devices"),
-    Mutant("sums of ranks on the CPU", "repro/engines/plain/session.py", "dtype=torch.float64, device=self.device",
-           "dtype=torch.float64", DDP, "No backend type associated with device type cpu"),
+    Mutant("sums of ranks on the CPU", "repro/engines/plain/session.py",
+           "dtype=torch.float64, device=self.device)\n        dist.all_reduce(sums)",
+           "dtype=torch.float64)\n        dist.all_reduce(sums)", DDP, "device type cpu"),
     Mutant("copies of batches not joined", "repro/worker/input/pipeline.py",
            "        computing.wait_stream(self._stream)\n", "", FED, "race"),
     Mutant("batches freed while they are read", "repro/worker/input/pipeline.py", "tensor.record_stream(computing)",
@@ -57,7 +58,7 @@ MUTANTS = [
     Mutant("collectives that start too early", "repro/comm/runtime/meter.py",
            "            self.stream.wait_event(mark)\n", "", RING, "race"),
     Mutant("results of collectives used too early", "repro/comm/runtime/meter.py",
-           "torch.cuda.current_stream(self.device).wait_event(mark)", "pass", RING, "race"),
+           "devices.current_stream(self.device).wait_event(mark)", "pass", RING, "race"),
     Mutant("compression that starts too early", "repro/engines/plain/ddp_session.py",
-           "torch.cuda.current_stream(device).wait_event(ready)", "pass", POWER, "race"),
+           "devices.current_stream(device).wait_event(ready)", "pass", POWER, "race"),
 ]

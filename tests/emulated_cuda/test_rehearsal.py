@@ -10,6 +10,7 @@ import pytest
 
 from repro.bundle.verify import verify
 from repro.record.folder.store import read_record
+from tests.emulated_cuda.mutants import MUTANTS, Mutant
 from tests.emulated_cuda.rehearsed import CASES, Rehearsed
 from tests.emulated_cuda.running import repro
 
@@ -39,3 +40,14 @@ def test_a_run_reaches_its_page(tmp_path: Path, case: Rehearsed) -> None:
     assert {result.effective["device"] for result in record.results} == {"Emulated H100"}
     assert verify(record.folder.root).sound
     assert (tmp_path / "run" / "report" / "report.html").is_file()
+
+
+@pytest.mark.rehearse
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_bug_in_the_project_is_seen(tmp_path: Path, mutant: Mutant) -> None:
+    copy = mutant.plant(tmp_path / "copy")
+    (tmp_path / "suite.yaml").write_text(mutant.run.text)
+    ended = repro(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run", "--master-seed", "7",
+                  PYTHONPATH=str(copy))
+    said = [ended.error, *(path.read_text(errors="replace") for path in (tmp_path / "run").rglob("*.txt"))]
+    assert ended.code != 0 and any(mutant.words in text for text in said), ended.out + ended.error
