@@ -90,7 +90,7 @@ def test_devices_are_chosen_by_index_and_by_uuid(tmp_path: Path, chosen: str) ->
 @pytest.mark.rehearse
 def test_no_device_is_visible(tmp_path: Path) -> None:
     record = ran(tmp_path, one_trial(), CUDA_VISIBLE_DEVICES="")
-    assert [result.effective["device"] for result in record.results] != ["Emulated H100"]
+    assert [result.model and result.model.device for result in record.results] != ["Emulated H100"]
 
 
 @pytest.mark.rehearse
@@ -109,7 +109,7 @@ def test_a_cpu_run_on_a_machine_with_devices(tmp_path: Path) -> None:
         folder.mkdir()
         record = ran(folder, one_trial(engine, device="cpu"))
         assert [result.status for result in record.results] == ["ok"]
-        assert [result.effective["device"] for result in record.results] != ["Emulated H100"]
+        assert [result.model and result.model.device for result in record.results] != ["Emulated H100"]
 
 
 def interrupted(folder: Path, engine: str, processes: int) -> None:
