@@ -101,7 +101,7 @@ test-gpu: $(VENV)/.test-installed
 	  || { echo "torch sees no GPU here, so nothing would be tested"; exit 1; }
 	$(BIN)/python -m pytest -m gpu tests/gpu
 
-# Every path that needs a GPU, on CUDA devices that are emulated in memory (docs/devices.md), TIME. Needs g++.
+# Every path that needs a GPU, on CUDA devices that are emulated in memory (docs/devices.md): over an hour. Needs g++.
 rehearse: $(VENV)/.test-installed
 	@$(BIN)/python -m tests.emulated_cuda.environment > /dev/null
 	$(BIN)/python -m pytest -m "rehearse or not rehearse" tests/emulated_cuda

@@ -9,9 +9,11 @@ from typing import Any
 
 from tests.plans import suite
 
+SCATTERED = "{kind: deepspeed, stage: 3, config: {zero_optimization: {stage3_param_persistence_threshold: 0}}}"
+"""ZeRO 3 that gathers small tensors too; by default it keeps tensors of this size complete on every rank."""
 ENGINES = {
     "single": "single", "ddp": "ddp", "fsdp": "fsdp", "fsdp-model": "{kind: fsdp, wrap: model}",
-    **{f"zero{stage}": f"{{kind: deepspeed, stage: {stage}}}" for stage in range(4)},
+    **{f"zero{stage}": f"{{kind: deepspeed, stage: {stage}}}" for stage in range(4)}, "zero3-scattered": SCATTERED,
 }
 OPTIMIZERS = {"sgd": "{kind: sgd, lr: 0.05, momentum: 0.9, nesterov: true, weight_decay: 0.0005}",
               "adamw": "{kind: adamw, lr: 0.002, weight_decay: 0.1}"}
@@ -61,7 +63,7 @@ def small(name: str, matrix: dict[str, Any], trials: int, *, devices: int = 2, r
 def precisions(engine: str, processes: tuple[int, ...]) -> tuple[int, int]:
     """Return how many cells of an engine over all precisions run, and how many the plan refuses (docs/method.md)."""
     refused = {"zero0": ("fp16-master",), "zero1": ("fp16-autocast",), "zero2": ("fp16-autocast",),
-               "zero3": ("fp16-autocast",)}.get(engine, ())
+               "zero3": ("fp16-autocast",)}.get(engine.partition("-")[0], ())
     return (len(PRECISIONS) - len(refused)) * len(processes), len(refused) * len(processes)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from repro.record.folder.store import Record, read_record
 from tests.chaos.faults import ranks_of
-from tests.emulated_cuda.rehearsed import OPTIMIZERS, SMALL
+from tests.emulated_cuda.rehearsed import OPTIMIZERS, SCATTERED, SMALL
 from tests.emulated_cuda.running import finish, repro, run, start
 from tests.plans import suite
 from tests.waiting import until
@@ -176,7 +176,7 @@ def test_benchmarks_of_collectives(tmp_path: Path) -> None:
 @pytest.mark.rehearse
 @pytest.mark.xfail(strict=True, reason="DeepSpeed's gathering stream does not wait for the update (KNOWN_RACES)")
 def test_zero_3_gathers_updated_weights(tmp_path: Path) -> None:
-    record = ran(tmp_path, one_trial("{kind: deepspeed, stage: 3}", gate="null"), EMULATED_CUDA_FORGIVEN="")
+    record = ran(tmp_path, one_trial(SCATTERED, gate="null"), EMULATED_CUDA_FORGIVEN="")
     assert [result.status for result in record.results] == ["ok"]
 
 
