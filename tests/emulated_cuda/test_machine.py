@@ -163,7 +163,7 @@ def test_a_checkpoint_loads_where_fewer_devices_are_visible(tmp_path: Path) -> N
 @pytest.mark.rehearse
 def test_a_program_under_torchrun(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
-    record = ran(tmp_path, TORCHRUN, "-o", "parameters=null")
+    record = ran(tmp_path, TORCHRUN)
     assert [result.status for result in record.results] == ["ok"]
 
 
