@@ -82,7 +82,8 @@ def algorithms() -> Iterator[Rehearsed]:
         for devices in (2, 4):
             scattered = name in SCATTERING
             yield small(f"{name}-{devices}", {"engine": ["ddp", "{kind: deepspeed, stage: 1}", "fsdp"]}, 2 + scattered,
-                        refused=1 - scattered, devices=devices, comm=comm, processes=devices, optimizer=OPTIMIZERS["adamw"])
+                        refused=1 - scattered, devices=devices, comm=comm, processes=devices,
+                        optimizer=OPTIMIZERS["adamw"])
     yield small("ring-zero", {"engine": [f"{{kind: deepspeed, stage: {stage}}}" for stage in (0, 2, 3)]}, 3,
                 comm="ring", processes=2)
 
@@ -101,7 +102,8 @@ def rest() -> Iterator[Rehearsed]:
                     optimizer="{kind: sgd, lr: 0.02}")
     yield small("compression", {"engine": ["ddp"], "compression": ["fp16", "bf16", "powersgd"]}, 3, processes=2)
     yield small("sends", {"engine": [f"{{kind: ddp, send: {send}}}" for send in ("layerwise", "blocking")] +
-                          ["{kind: ddp, send: layerwise, sufficient_factors: all}"], "comm": ["backend", "ring"]}, 6, processes=2)
+                          ["{kind: ddp, send: layerwise, sufficient_factors: all}"], "comm": ["backend", "ring"]}, 6,
+                processes=2)
     yield small("offload", {"engine": ["{kind: deepspeed, stage: 1, offload: optimizer}",
                                        "{kind: deepspeed, stage: 3, offload: optimizer+weights}"]}, 2, processes=2,
                 optimizer=OPTIMIZERS["adamw"])
