@@ -45,7 +45,7 @@ MUTANTS = [
     Mutant("every rank on the first device", "repro/core/devices.py", 'f"{kind}:{local_rank}" if', 'f"{kind}:0" if',
            DDP, "Duplicate GPU detected"),
     Mutant("DDP on the first device", "repro/engines/plain/ddp_session.py", "devices.gpus_of(self.device) or None",
-           "[0] if devices.on_gpu(self.device) else None", DDP, "device_ids"),
+           "[0] if devices.on_gpu(self.device) else None", DDP, "at least two devices"),
     Mutant("batches left on the CPU", "repro/seams/workload.py", "if not on_gpu(device):\n        return batch",
            "if True:\n        return batch", FED, "at least two devices"),
     Mutant("sums of ranks on the CPU", "repro/engines/plain/session.py",

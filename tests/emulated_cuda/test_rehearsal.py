@@ -49,5 +49,6 @@ def test_a_bug_in_the_project_is_seen(tmp_path: Path, mutant: Mutant) -> None:
     (tmp_path / "suite.yaml").write_text(mutant.run.text)
     ended = repro(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run", "--master-seed", "7",
                   PYTHONPATH=str(copy))
-    said = [ended.error, *(path.read_text(errors="replace") for path in (tmp_path / "run").rglob("*.txt"))]
+    said = [ended.error, *(path.read_text(errors="replace") for path in (tmp_path / "run").rglob("*")
+                           if path.suffix in (".log", ".txt", ".jsonl"))]
     assert ended.code != 0 and any(mutant.words in text for text in said), ended.out + ended.error
