@@ -47,7 +47,7 @@ MUTANTS = [
     Mutant("DDP on the first device", "repro/engines/plain/ddp_session.py", "devices.gpus_of(self.device) or None",
            "[0] if devices.on_gpu(self.device) else None", DDP, "at least two devices"),
     Mutant("batches left on the CPU", "repro/seams/workload.py", "if not on_gpu(device):\n        return batch",
-           "if True:\n        return batch", FED, "at least two devices"),
+           "if True:\n        return batch", FED, "aten::record_stream"),
     Mutant("sums of ranks on the CPU", "repro/engines/plain/session.py",
            "dtype=torch.float64, device=self.device)\n        dist.all_reduce(sums)",
            "dtype=torch.float64)\n        dist.all_reduce(sums)", DDP, "device type cpu"),
