@@ -89,6 +89,9 @@ def build(folder: Path) -> None:
     module.mkdir()
     shutil.copy(SOURCES / "__init__.py", module)
     shutil.copy(HERE / "nvidia-smi", folder / "bin")
+    torchrun = folder / "bin" / "torchrun"
+    torchrun.write_text(f"#!{folder}/bin/python\nfrom torch.distributed.run import main\nmain()\n")
+    torchrun.chmod(0o755)
     plain = version("torch").split("+")[0]
     metadata = {"emulated_cuda-1": ("emulated_cuda", "1"), f"torch-{plain}{CUDA_BUILD}": ("torch", plain + CUDA_BUILD)}
     for stem, (name, number) in metadata.items():

@@ -12,7 +12,6 @@ ROOT = Path(__file__).parents[2]
 PARTS = ("repro", "reporters", "suites", "templates")
 DDP = small("ddp", {"engine": ["ddp"]}, 1, processes=2)
 RING = small("ring", {"engine": ["ddp"]}, 1, processes=2, comm="ring")
-POWER = small("powersgd", {"engine": ["ddp"]}, 1, processes=2, compression="powersgd")
 FED = small("fed", {"input.workers": (2,)}, 1, processes=1, workload="text", batch="{global: 16}",
             optimizer=OPTIMIZERS["adamw"], stop="{design: fixed_steps, steps: 12, warmup: 4}", evaluate_every=None)
 
@@ -59,6 +58,4 @@ MUTANTS = [
            "            self.stream.wait_event(mark)\n", "", RING, "race"),
     Mutant("results of collectives used too early", "repro/comm/runtime/meter.py",
            "devices.current_stream(self.device).wait_event(mark)", "pass", RING, "race"),
-    Mutant("compression that starts too early", "repro/engines/plain/ddp_session.py",
-           "devices.current_stream(device).wait_event(ready)", "pass", POWER, "race"),
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -159,5 +161,9 @@ def install() -> None:
 
 
 def autoload() -> None:
-    """The entry point `torch.backends`: torch calls it at the end of `import torch`."""
+    """The entry point `torch.backends`: torch calls it at the end of `import torch`.
+
+    A process that ends right after a backward pass must not take Python away from autograd's thread for the device.
+    """
     install()
+    atexit.register(time.sleep, 0.1)
