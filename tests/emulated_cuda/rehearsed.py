@@ -104,9 +104,11 @@ def rest() -> Iterator[Rehearsed]:
     yield small("sends", {"engine": [f"{{kind: ddp, send: {send}}}" for send in ("layerwise", "blocking")] +
                           ["{kind: ddp, send: layerwise, sufficient_factors: all}"], "comm": ["backend", "ring"]}, 6,
                 processes=2)
-    yield small("offload", {"engine": ["{kind: deepspeed, stage: 1, offload: optimizer}",
-                                       "{kind: deepspeed, stage: 3, offload: optimizer+weights}"]}, 2, processes=2,
+    yield small("offload", {"engine": ["{kind: deepspeed, stage: 1, offload: optimizer}"]}, 1, processes=2,
                 optimizer=OPTIMIZERS["adamw"])
+    yield small("offload-weights", {"engine": ["ddp", "{kind: deepspeed, stage: 3, offload: optimizer+weights}"]}, 2,
+                processes=2, optimizer=OPTIMIZERS["adamw"], defect="pinned weights are changed before their copy to "
+                "the device was waited for, which is not yet explained")
     yield small("zero-plus-plus", {"engine": ["{kind: deepspeed, stage: 3, hpz: 2}"]}, 1, processes=2)
     yield small("input-workers", {"input.workers": (0, 2), "engine": ["ddp", "{kind: deepspeed, stage: 2}"]}, 4,
                 processes=2, workload="text", batch="{global: 16}", optimizer=OPTIMIZERS["adamw"],
