@@ -9,7 +9,7 @@ export DO_NOT_TRACK = 1
 # Hundreds of processes start in a test run; if this is set, each compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart install test checks test-slow test-pythons gpu-smoke test-gpu defects lint types layers unit flow browser package chaos fuzz bench verdicts size docs gallery clean
+.PHONY: quickstart install test checks test-slow test-pythons gpu-smoke test-gpu rehearse defects lint types layers unit flow browser package chaos fuzz bench verdicts size docs gallery clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/repro run quickstart
@@ -56,7 +56,7 @@ unit: $(VENV)/.test-installed
 APART := tests/flow/test_chaos.py tests/flow/test_fabric.py
 
 flow: $(VENV)/.test-installed
-	$(BIN)/python -m pytest tests/flow -n 2 --dist loadfile $(APART:%=--ignore=%)
+	$(BIN)/python -m pytest tests/flow tests/emulated_cuda -n 2 --dist loadfile $(APART:%=--ignore=%)
 	$(BIN)/python -m pytest $(APART)
 
 browser: $(VENV)/.test-installed
@@ -109,6 +109,11 @@ test-gpu:
 	  || { echo "torch sees no GPU here, so nothing would be tested"; exit 1; }
 	$(GPU_PYTHON) -m pytest -m gpu tests/gpu --lines gpu-tests.jsonl
 
+# Every path that needs a GPU, on CUDA devices that are emulated in memory (docs/devices.md): over an hour. Needs g++.
+rehearse: $(VENV)/.test-installed
+	@$(BIN)/python -m tests.emulated_cuda.environment > /dev/null
+	$(BIN)/python -m pytest -m "rehearse or not rehearse" tests/emulated_cuda
+
 # Made runs are no questions of the user.
 chaos fuzz: export XDG_STATE_HOME = /dev/null
 
@@ -141,4 +146,4 @@ size:
 	@$(PYTHON) tools/size.py $(TREE)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info runs mlruns mlartifacts mlflow.db*
+	rm -rf $(VENV) .venv-emulated build dist *.egg-info runs mlruns mlartifacts mlflow.db*
