@@ -243,12 +243,6 @@ static Block* find(const void* pointer) {
   return pointer < found->first + found->second.bytes ? &found->second : nullptr;
 }
 
-// Races of other packages that are known: EMULATED_CUDA_FORGIVEN is a list of "later operation|earlier operation;".
-static bool is_forgiven(const std::string& later, const std::string& earlier) {
-  static const char* list = getenv("EMULATED_CUDA_FORGIVEN");
-  return list && std::string(list).find(later + "|" + earlier + ";") != std::string::npos;
-}
-
 void use(Stream& stream, const at::Tensor& tensor, bool writes, const std::string& operation) {
   if (!tensor.numel() || tensor.layout() != c10::kStrided) return;
   Lock lock(mutex());
@@ -260,7 +254,7 @@ void use(Stream& stream, const at::Tensor& tensor, bool writes, const std::strin
   size_t begin = tensor.storage_offset() * item, end = begin + (last + 1) * item;
   for (auto& other : block->uses) {
     if (!(other.writes || writes) || other.end <= begin || end <= other.begin || other.stream == stream.number ||
-        happened_before(other.stream, other.time, stream.clock) || is_forgiven(operation, other.operation))
+        happened_before(other.stream, other.time, stream.clock))
       continue;
     TORCH_CHECK(false, "emulated CUDA: race: ", operation, " on stream ", stream.id, " of cuda:", stream.device,
                 writes ? " writes" : " reads", " memory that ", other.operation, " on stream ", stream_number(other.stream).id,
