@@ -230,7 +230,7 @@ def test_an_index_that_names_a_file_elsewhere_is_refused(tmp_path: Path, outside
     for item in index.storage_data.values():
         item.relative_path = str(secret) if outside == "absolute" else "../../other.distcp"
     (folder / ".metadata").write_bytes(pickle.dumps(index))
-    with pytest.raises(CheckpointError, match=r"its index names .*other\.distcp.*, which is no file of it"):
+    with pytest.raises(CheckpointError, match=r"its index names .*, which is no file of it"):
         load_tensors(folder, 0)
 
 

@@ -26,7 +26,6 @@ def test_what_the_child_tells_later_replaces_what_it_told_before() -> None:
     found = answered("print('{\"flops\": {\"float32\": 1}}'); print('of a library'); "
                      "print('{\"flops\": {\"float32\": 2, \"tf32\": 3}, \"doing\": \"x\"}')")
     assert (found.flops, found.problem) == ({"float32": 2, "tf32": 3}, "")
-    assert found.seconds > 0
 
 
 def test_a_child_that_hangs_loses_only_what_comes_after() -> None:
