@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from repro.core.devices import on_gpu
 from repro.core.events import EventLog
 from repro.record.log.schema import BlockStart, BlockStop, Hashes, Operations, RankSteps, StepBlock
 from repro.seams.training import Batch
@@ -192,12 +193,13 @@ class TimedSteps:
 
 
 def read_losses(losses: Sequence[Any]) -> list[float]:
-    """Return the losses of a block as numbers: tensors are stacked, so that the device is read once."""
-    if not losses or not all(hasattr(loss, "detach") for loss in losses):  # an engine may return numbers
-        return [float(loss) for loss in losses]
-    import torch
+    """Return the losses of a block as numbers; those on a GPU are stacked, so that it is read once."""
+    if losses and all(hasattr(loss, "detach") and on_gpu(loss.device) for loss in losses):
+        import torch
 
-    return [float(loss) for loss in torch.stack([loss.detach().reshape(()) for loss in losses]).tolist()]
+        return [float(loss) for loss in torch.stack([loss.detach().reshape(()) for loss in losses]).tolist()]
+    # An engine may return numbers.
+    return [float(loss.detach() if hasattr(loss, "detach") else loss) for loss in losses]
 
 
 def write_steps(

@@ -115,7 +115,8 @@ def test_a_cpu_run_on_a_machine_with_devices(tmp_path: Path) -> None:
 def interrupted(folder: Path, engine: str, processes: int) -> None:
     """Leave a run of one trial that was killed, with all its processes, after a checkpoint."""
     (folder / "suite.yaml").write_text(one_trial(
-        engine, head="on_failure: resume_from_checkpoint\ncheckpoint_every: 1\n", processes=processes, workload="{kind: digits-mlp, hidden: 160}",
+        engine, head="on_failure: resume_from_checkpoint\ncheckpoint_every: 1\n", processes=processes,
+        workload="{kind: digits-mlp, hidden: 160}",
         stop="{metric: top1, target: 0.999, max_epochs: 20, design: fixed_budget}"))
     process = start(folder, "-m", "repro", "run", "suite.yaml", "--no-mlflow", "--out", "run", "--master-seed", "7")
     until(lambda: any((folder / "run" / "trials").glob("*/checkpoints/step_*")), process)

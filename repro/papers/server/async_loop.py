@@ -69,7 +69,7 @@ class DealtAudit(DataAudit):
         """
         self.job = replace(self.job, rank=rank)
         self.calls = step * self.job.accumulation
-        self._dealt.extend(self._next_positions(len(indices)) for indices, _ in consumed)
+        self._dealt.extend(self._next_start() + np.arange(len(indices)) for indices, _ in consumed)
         self.calls = step * self.job.accumulation
         self.count(consumed)
 

@@ -55,6 +55,10 @@ def _mix(values: np.ndarray) -> np.ndarray:
     return mixed
 
 
+MOST_WAITING = 1 << 18
+"""Samples whose numbers are kept, 2 MiB, before they are added."""
+
+
 class DataAudit:
     """One rank's tallies of the samples and draws that it consumed, updated between blocks of steps."""
 
@@ -63,9 +67,13 @@ class DataAudit:
         self.calls = 0
         """Micro-batches counted so far."""
         self.fed, self.drawn = Tally(), Tally()
+        self._waiting: list[tuple[int, Fed]] = []
+        """Micro-batches of this rank that are not in the tallies yet, with the positions where they begin."""
+        self._samples_waiting = 0
 
     def state(self) -> dict[str, Any]:
-        """Return the tallies (JSON-like); between blocks, when everything is counted."""
+        """Return the tallies (JSON-like); between blocks."""
+        self._add_waiting()
         return {"calls": self.calls, "fed": self.fed.lanes, "drawn": self.drawn.lanes}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -74,23 +82,30 @@ class DataAudit:
         self.fed, self.drawn = Tally(state["fed"]), Tally(state["drawn"])
 
     def count(self, consumed: Sequence[Fed]) -> None:
-        """Add the micro-batches of this rank's next steps, in their order, to the tallies; outside every timed step."""
-        if not consumed:
+        """Take the micro-batches of this rank's next steps, in their order; outside every timed step. Many are added to
+        the tallies at a time: a mix of few samples takes as long, and the clock of the trial runs."""
+        self._waiting += [(self._next_start(), fed) for fed in consumed]
+        self._samples_waiting += sum(len(indices) for indices, _ in consumed)
+        if self._samples_waiting >= MOST_WAITING:
+            self._add_waiting()
+
+    def _add_waiting(self) -> None:
+        waiting, self._waiting, self._samples_waiting = self._waiting, [], 0
+        if not waiting:
             return
-        positions = np.concatenate([self._next_positions(len(indices)) for indices, _ in consumed])
-        self.fed.add(positions, np.concatenate([indices for indices, _ in consumed]))
-        drawn = [draws for _, draws in consumed if draws is not None]
-        if len(drawn) == len(consumed):
+        positions = np.concatenate([np.arange(start, start + len(indices)) for start, (indices, _) in waiting])
+        self.fed.add(positions, np.concatenate([indices for _, (indices, _) in waiting]))
+        drawn = [draws for _, (_, draws) in waiting if draws is not None]
+        if len(drawn) == len(waiting):
             self.drawn.add(positions, np.concatenate(drawn))
 
-    def _next_positions(self, count: int) -> np.ndarray:
-        """Return the positions in the run of the samples of this rank's next micro-batch."""
+    def _next_start(self) -> int:
+        """Return the position in the run of the first sample of this rank's next micro-batch."""
         job, batch = self.job, self.order.batch
         step, micro = divmod(self.calls, job.accumulation)
         self.calls += 1
         each = batch // (job.accumulation * job.world)
-        start = step * batch + (micro * job.world + job.rank) * each
-        return np.arange(count, dtype=np.int64) + start
+        return step * batch + (micro * job.world + job.rank) * each
 
     def expected_tallies(self, samples: int) -> tuple[Tally, Tally]:
         """Return this rank's part of the tallies (order, draws) that the seed gives for a run of `samples` samples.
@@ -119,6 +134,7 @@ class DataAudit:
 
     def tallies(self, samples: int) -> list[list[int]]:
         """Return this rank's tallies (JSON-like): consumed order, expected order, consumed draws, expected draws."""
+        self._add_waiting()
         order, draws = self.expected_tallies(samples)
         return [self.fed.lanes, order.lanes, self.drawn.lanes, draws.lanes]
 

@@ -129,7 +129,9 @@ def test_a_gpu_s_input_time_is_the_time_it_was_idle_for_the_batch(monkeypatch: p
 
 def test_the_losses_of_a_block_are_read_from_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
     losses = [torch.tensor(value, requires_grad=True) * 1 for value in (0.5, 1.25, float("inf"))]
+    assert read_losses(losses) == [0.5, 1.25, float("inf")]
     reads = []
+    monkeypatch.setattr("repro.worker.steps.on_gpu", lambda device: True)
     tolist = torch.Tensor.tolist
     monkeypatch.setattr(torch.Tensor, "tolist", lambda self: reads.append(1) or tolist(self))
     for name in ("item", "__float__"):
