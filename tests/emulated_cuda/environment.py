@@ -124,7 +124,7 @@ def compile_device(objects: Path, module: Path) -> None:
 
 def variables(devices: int = 2, **more: str) -> dict[str, str]:
     """Environment of a process that sees `devices` GPUs and this checkout's code."""
-    removed = ("CUDA_VISIBLE_DEVICES", "DS_ACCELERATOR")
+    removed = ("CUDA_VISIBLE_DEVICES", "DS_ACCELERATOR", "PYTORCH_NVML_BASED_CUDA_CHECK")
     inherited = {name: value for name, value in os.environ.items() if name not in removed}
     return {**inherited, "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "PYTHONPATH": str(ROOT),
             "OMP_NUM_THREADS": "1", "REPRO_TIMING_LOCK": "off", "XDG_STATE_HOME": os.devnull,
