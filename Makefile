@@ -105,8 +105,8 @@ gpu-smoke:
 # make test if it is there. Cut off, it prints its summary and leaves a line for every test that ended in gpu-tests.jsonl.
 GPU_PYTHON = $(if $(wildcard $(VENV)/.test-installed),$(BIN)/python,$(PYTHON))
 test-gpu:
-	@$(GPU_PYTHON) -c 'import sys, torch; sys.exit(not torch.accelerator.is_available())' \
-	  || { echo "torch sees no GPU here, so nothing would be tested"; exit 1; }
+	@$(GPU_PYTHON) -c 'import sys, torch; sys.exit(not torch.accelerator.is_available())' 2>/dev/null \
+	  || { echo "$(GPU_PYTHON) has no torch that sees a GPU, so nothing would be tested; PYTHON=/path/to/python3 names another"; exit 1; }
 	$(GPU_PYTHON) -m pytest -m gpu tests/gpu --lines gpu-tests.jsonl
 
 # Every path that needs a GPU, on CUDA devices that are emulated in memory (docs/devices.md): over an hour. Needs g++.

@@ -1,7 +1,8 @@
-"""The child that tries this machine's GPUs for `repro.record.environment.device_facts`: a JSON object a line.
+"""Child process that measures this machine's GPUs for `repro.record.environment.device_facts`; prints JSON lines.
 
-Every part is tried by itself: what does not work is told with its error. A minute at most, a few seconds of them on the
-device; figures are the best of a few repetitions, and say what this machine can do, not what a training reaches.
+Every part runs by itself; one that fails is printed with its error. The process takes a minute at most, of which the
+GPUs compute for a few seconds. Figures are the best of a few repetitions: they state what this machine can do, not what
+a training reaches.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def tell(**facts: Any) -> None:
 
 
 class Trial:
-    """What is tried on the GPUs, and what was refused."""
+    """Runs each part on the GPUs and collects the errors of those that fail."""
 
     def __init__(self) -> None:
         kind = torch.accelerator.current_accelerator()
@@ -49,7 +50,7 @@ class Trial:
 
     @contextmanager
     def of(self, what: str) -> Iterator[None]:
-        """Try the block; an error of it is told as refused."""
+        """Run the block; print an error of it as refused."""
         tell(doing=what)
         try:
             yield

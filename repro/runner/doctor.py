@@ -121,8 +121,9 @@ def _libraries() -> Iterator[Diagnosis]:
 def _imports() -> Iterator[Diagnosis]:
     """Import torch and deepspeed in a separate process: an installed package may still fail to load."""
     probe = ("import torch, torch.distributed as d; print('gloo' if d.is_gloo_available() else 'no gloo', "
-             "'nccl' if d.is_nccl_available() else 'no nccl', f'CUDA {torch.version.cuda}, cuDNN "
-             "{torch.backends.cudnn.version()}, ' if torch.version.cuda else '', torch.accelerator.is_available())")
+             "'nccl' if d.is_nccl_available() else 'no nccl', *([f'CUDA {torch.version.cuda}', f'cuDNN "
+             "{torch.backends.cudnn.version()}'] if torch.version.cuda else []), "
+             "'sees a GPU' if torch.accelerator.is_available() else 'sees no GPU', sep=', ')")
     for name, code in (("torch", probe), ("deepspeed", "import deepspeed; print('imports')")):
         fine, found = _ran(code)
         mend = f"pip install --force-reinstall -c constraints.txt {name}"

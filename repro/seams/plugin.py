@@ -13,6 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidatorFunctionWrapHandler, field_validator
 from pydantic_core import PydanticCustomError
 
+from repro.core.devices import on_gpu
+
 TORCH_OPTIONS = ("compile", "activation_checkpointing", "channels_last", "cudnn_benchmark")
 """The fields of `ModelOptions`: what engines on torch carry out."""
 
@@ -125,7 +127,7 @@ class Setting:
     @property
     def on_gpu(self) -> bool:
         """Every rank has a GPU of its own; False: all compute on the processor."""
-        return self.device != "cpu"
+        return on_gpu(self.device)
 
     @property
     def launched(self) -> int:

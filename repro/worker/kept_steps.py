@@ -59,7 +59,8 @@ class KeptStep:
 
 class StepKeeper:
     """Keeps the drawn step of each doubling, the first step after the newest drawn evaluation, and the first one of the
-    newest pass over the data whose number is a power of two; from the step on that the gate does not reach."""
+    newest pass over the data whose number is a power of two; from the step on that the gate does not reach. A resumed
+    attempt begins without those of the attempt before it."""
 
     def __init__(self, session: Session, ledger: TrainingLedger, job: Job, steps_per_pass: float) -> None:
         self.session, self.ledger, self.device, self.processes = session, ledger, job.device, job.world
@@ -76,36 +77,39 @@ class StepKeeper:
 
     def wants(self, step: int) -> str:
         """Return why a step (from 0) is kept; "": it is not."""
+        follows, self.follows_evaluation = self.follows_evaluation, False
         if step + 1 < FIRST_WATCHED:
             return ""
         if self.ledger.is_drawn(step):
             return f"drawn {step}"
         if step + 1 < OTHERS_FROM:
             return ""
-        if self.follows_evaluation:
+        if follows:
             return OTHERS[0]
         number = int(step / self.steps_per_pass)
         first = number & (number - 1) == 0 and int((step - 1) / self.steps_per_pass) != number
         return OTHERS[1] if first else ""
 
     def begin(self, why: str, step: int, batches: Sequence[Batch]) -> None:
-        """Copy what the step begins from; older copies make room if they would need too much memory."""
+        """Copy what the step begins from. Older copies make room if all would need too much memory; a step that alone
+        needs too much is not kept."""
         from repro.engines.plain.state import RandomStates
 
-        self.follows_evaluation = False
         kept = KeptStep(step, map_tensors(batches, lambda tensor: tensor.detach().to("cpu", copy=True)),
                         held_or_full(self.session), self.session.buffers(), RandomStates(self.device))
         self._kept.pop(why, None)
         limit = MEMORY * psutil.virtual_memory().available / self.processes
         while self._kept and kept.size + sum(item.size for item in self._kept.values()) > limit:
             del self._kept[next(iter(self._kept))]
-        self._kept[why] = kept
+        if kept.size <= limit:
+            self._kept[why] = kept
 
     def end(self, why: str, loss: Any) -> None:
         """Copy the gradient, after the backward pass and before the update."""
-        kept = self._kept[why]
+        if (kept := self._kept.get(why)) is None:
+            return
         kept.loss, kept.gradients = loss, self.session.held_gradients() or ()
-        if not kept.gradients:
+        if not kept.gradients:  # an engine that cannot tell
             del self._kept[why]
 
 

@@ -332,7 +332,7 @@ def main() -> int:
     if facts["emulated"]:
         print("these devices are emulated: this says nothing about any GPU", flush=True)
     if missing:
-        print(f"checks will fail for want of: {', '.join(missing)}", flush=True)
+        print(f"missing packages, without which checks fail: {', '.join(missing)}", flush=True)
     checks = [check for check in every_check() if options.only in check.name]
     jobs = options.jobs or (1 if exclusive else max(1, min(4, facts["cores"] // 4)))
     return 1 if run(checks, options.out.resolve(), facts, gpus, find_spec("deepspeed") is not None, jobs) else 0

@@ -126,7 +126,7 @@ def test_no_code_of_ours_reads_back_in_a_step(ranks: Ranks, engine: Engine, devi
 
 
 def test_ranks_of_one_process_differ_from_two() -> None:
-    """Cases are told apart by device, so that a CPU's answer never stands for a GPU's."""
+    """Cases differ by device, so that a CPU's answer never stands for a GPU's."""
     assert repr(Case(Ddp(), 1, device="cuda")) != repr(replace(Case(Ddp(), 1), device="cpu"))
 
 

@@ -254,7 +254,7 @@ class AlgorithmGroup(ProcessGroup):
         self.lane.broken = self.lane.broken or TrialError("the process group was aborted")
 
     def _inner(self, device: torch.device | None) -> str:
-        """Return the backend by which the inner group serves a device; None: nobody has stated one."""
+        """Return the backend by which the inner group serves a device; None: the caller states no device."""
         return self.inner_name if device is None or devices.on_gpu(device) else "gloo"
 
     def _takes(self, operation: Operation, *tensors: torch.Tensor) -> bool:

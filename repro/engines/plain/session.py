@@ -284,7 +284,7 @@ class TorchSession(Session):
 
     def _size(self) -> int:
         """Return how many numbers are trained, over all ranks."""
-        return sum(int(getattr(parameter, "ds_numel", parameter.numel())) for _, parameter in self.trained())
+        return sum(size_of(parameter) for _, parameter in self.trained())
 
     def _moments(self) -> float:
         """Return how many numbers the optimizer keeps for a parameter, in the mean; 0 before its first step."""
@@ -391,6 +391,11 @@ class TorchSession(Session):
 def switch(value: bool) -> str:
     """Return a setting in the words of read-outs."""
     return "on" if value else "off"
+
+
+def size_of(parameter: Any) -> int:
+    """Return the numbers of a whole parameter, also of one that DeepSpeed divides."""
+    return int(getattr(parameter, "ds_numel", parameter.numel()))
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:

@@ -31,7 +31,7 @@ from repro.core import devices
 from repro.core.devices import SELECTORS, on_gpu
 from repro.core.errors import TrialError
 from repro.engines.plain.numerics import make_scaler, name_of
-from repro.engines.plain.session import TorchSession, as_array
+from repro.engines.plain.session import TorchSession, as_array, size_of
 from repro.engines.plain.state import GroupNumbers, class_of, options_of
 from repro.engines.zero import extension
 from repro.engines.zero.checkpoint_files import TAG, SafeFiles, refuse_unreadable
@@ -215,11 +215,11 @@ class DeepSpeedSession(TorchSession):
         return {name: as_array(safe_get_full_grad(parameter)) / scale for name, parameter in self.trained()}
 
     def held_gradients(self) -> list[Held] | None:
-        """What `gradients` adds up over the ranks; in ZeRO 1 and 2 a rank has no part of some parameters."""
+        """Return the parts that `gradients` adds up over the ranks; in ZeRO 1 and 2 some parameters have none here."""
         scale, found = np.float32(self.loss_scale()), []
         for name, parameter in self.trained():
             part, start = self._own_gradient(parameter)
-            values = as_array(part).ravel()[:_size(parameter) - start] / scale
+            values = as_array(part).ravel()[:size_of(parameter) - start] / scale
             found.append(Held(name, values, start))
         return found
 
@@ -251,7 +251,7 @@ class DeepSpeedSession(TorchSession):
             return super().held()
         found = []
         for name, parameter in self.trained():
-            size = _size(parameter)
+            size = size_of(parameter)
             part = as_array(parameter.ds_tensor).ravel()  # type: ignore[attr-defined]
             start = self.job.rank * part.size
             found.append(Held(name, part[:max(0, size - start)], start))
@@ -329,11 +329,6 @@ class DeepSpeedSession(TorchSession):
             if self.compiler:
                 self.compiler.close()
             end_group()
-
-
-def _size(parameter: Any) -> int:
-    """Return the numbers of a whole parameter, which may be divided."""
-    return int(getattr(parameter, "ds_numel", parameter.numel()))
 
 
 def end_group() -> None:

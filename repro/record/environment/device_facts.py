@@ -1,6 +1,6 @@
-"""What the GPUs of this machine do when they are tried: formats, kernels, copies, tools; and builds that nobody ends.
+"""Measurements of this machine's GPUs (formats, kernels, copies, tools), and stale locks of torch's extension builds.
 
-`measure` tries them in a child process, which tells what it has found as it goes: a hang costs what comes after it.
+`measure` runs them in a child process that prints each result as it has it: a hang costs only what comes after.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Copied(Frozen):
 
 
 class DeviceFacts(Frozen):
-    """What was measured, in the order of trying; what is missing was not tried, which `problem` explains."""
+    """The measurements in their order; one that is missing did not run, which `problem` explains."""
 
     devices: tuple[str, ...] = ()
     """Names, as the driver has them. All but copies is about the first."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ConfigDict, Field
 
@@ -166,7 +166,6 @@ class Record:
     """What the launchers reported: their loading time, the other computers of a run on several, the scheduler's job."""
     derived: dict[str, object] = field(default_factory=dict, init=False, compare=False, repr=False)
     """What was computed from this record and is kept with it; a changed copy begins without."""
-    _origins: dict[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -202,12 +201,12 @@ class Record:
     @property
     def origins(self) -> Mapping[str, str]:
         """Cell id -> label of its figures: measured, emulated or simulated. Every row of every table asks for it."""
-        if not self._origins:
-            for cell in self.plan.cells:
-                measured = cell.choices.origin == "measured"
-                stands = measured and on_gpu(cell.choices.device) and self.emulated_devices
-                self._origins[cell.cell_id] = "emulated" if stands else cell.choices.origin
-        return self._origins
+        if "origins" not in self.derived:
+            stands = bool(self.emulated_devices)
+            self.derived["origins"] = {
+                cell.cell_id: "emulated" if stands and cell.choices.origin == "measured" and on_gpu(cell.choices.device)
+                else cell.choices.origin for cell in self.plan.cells}
+        return cast("Mapping[str, str]", self.derived["origins"])
 
     @property
     def execution(self) -> Execution:

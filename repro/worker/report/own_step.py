@@ -36,7 +36,7 @@ UNLIKE = 1e30
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """What a step of this rank began from."""
+    """The state of this rank before a step."""
 
     weights: Mapping[str, np.ndarray]
     """Full, float32."""
@@ -48,7 +48,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What an engine reports of a step."""
+    """Loss and gradient of a step, as the engine reports them."""
 
     loss: float
     """The mean of this rank."""

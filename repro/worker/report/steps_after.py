@@ -39,6 +39,7 @@ SHARE = 45
 """One such step for so many of the trial, and one kept step for twice as many: a tenth of its time is the limit, and a
 repeated step takes as long as about four."""
 
+
 def report_steps_after(context: TrialContext, steps: TimedSteps) -> None:
     """Train the steps after the trial and log them; all ranks take part, and the session is of no use afterwards."""
     if steps.ledger is not None and steps.ledger.newest and has_a_gradient(context.choices):
