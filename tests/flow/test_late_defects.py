@@ -115,7 +115,8 @@ def test_suites_that_were_fooled_end_without_a_verdict(tmp_path: Path) -> None:
 @pytest.mark.parametrize("engine", list(KINDS))
 def test_each_late_defect_voids_its_trial_and_is_named(tmp_path: Path, engine: str) -> None:
     for name, words, reason in voided(tmp_path, engine, LATE):
-        assert words in reason or (name == "rank-1-drifts-late" and "weights differ" in reason), (name, reason)
+        drift = "the update of" if engine == "fsdp" else "weights differ"  # under FSDP ranks hold other parts
+        assert words in reason or (name == "rank-1-drifts-late" and drift in reason), (name, reason)
 
 
 @pytest.mark.slow
