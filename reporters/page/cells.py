@@ -159,17 +159,6 @@ def goal(choices: AnyTrialConfig) -> str:
     return f"{choices.stop.metric} of {side} {choices.stop.target:g}{f' ({derived})' if derived else ''}"
 
 
-def spans(numbers: Sequence[int]) -> str:
-    """Format 1, 2, 3, 5 as `1 to 3, 5`."""
-    runs: list[list[int]] = []
-    for value in sorted(numbers):
-        if runs and value == runs[-1][-1] + 1:
-            runs[-1].append(value)
-        else:
-            runs.append([value])
-    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
-
-
 def rows(found: Findings, metric: Metric | None = None) -> tuple[list[CellRow], Axis]:
     """Summarize all cells on one axis.
 

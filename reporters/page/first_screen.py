@@ -155,7 +155,7 @@ def _prices(record: Record, arms: Sequence[CellRow]) -> dict[str, str]:
 def _machine(record: Record) -> str:
     environment = record.environment
     where = ", ".join(dict.fromkeys(environment.devices)) or f"{plural(environment.cores, 'core')} of {environment.cpu}"
-    nodes = f"{len(record.nodes.nodes)} nodes, the first with " if len(record.nodes.nodes) > 1 else ""
+    nodes = f"{1 + len(record.nodes.nodes)} nodes, the first with " if record.nodes.nodes else ""
     versions = [f"{name} {version}" for name in SHOWN if (version := environment.libraries.get(name))]
     return ", ".join([nodes + where, *versions])
 

@@ -8,6 +8,7 @@ from statistics import mean, median
 
 from repro.compare import PAIRED_HASHES
 from repro.core.frozen import canonical
+from repro.core.numbers import spans
 from repro.record.folder.store import Record
 from repro.record.result.parts import Link, Network, Traffic
 from repro.record.result.results import Result
@@ -18,7 +19,7 @@ from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.cell import Cell
 from repro.tables.text import Number, number, plural, significant
 
-from .cells import CellMark, marks, spans
+from .cells import CellMark, marks
 from .document import kibibytes, milliseconds
 
 NEGLIGIBLE = 0.01

@@ -155,7 +155,8 @@ DESCRIPTIONS = {
     "incidents.jsonl": "Incidents of the run, and warnings about the machine",
     "declared.json": "The suite of both phases as declared, with the seeds of the scored one",
     "tuned.yaml": "The suite with the settings that its tuning chose",
-    "launchers.json": "Load times of the launchers", "sha256sums.txt": "sha256 of every file",
+    "launchers.json": "Load times of the launchers", "nodes.jsonl": "Computers, links and jobs, and their changes",
+    "sha256sums.txt": "sha256 of every file",
 }
 
 

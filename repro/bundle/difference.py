@@ -7,21 +7,21 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from repro.bundle.contents import scrubber
 from repro.bundle.source import open_record
 from repro.compare import PAIRED_HASHES
 from repro.core.errors import visible
-from repro.record.environment.differences import DifferenceKind
+from repro.record.environment.differences import DifferenceKind, gibibytes
 from repro.record.environment.environment import Environment
 from repro.record.folder.store import Record, read_record
 from repro.suite.planning.cell import Cell
 
-Area = Literal["code", "libraries", "hardware", "settings", "experiment", "hyper-parameters", "data"]
-AREAS: tuple[Area, ...] = ("code", "libraries", "hardware", "settings", "experiment", "hyper-parameters", "data")
+Area = Literal["code", "libraries", "hardware", "settings", "placement", "experiment", "hyper-parameters", "data"]
+AREAS: tuple[Area, ...] = get_args(Area)
 ENVIRONMENT: tuple[Area, ...] = ("code", "libraries", "hardware", "settings", "data")
-"""Areas in which two executions of one plan can differ."""
+"""Areas in which two executions of one plan can differ and are not the same any more; a placement always may."""
 ABSENT = "absent"
 WITHIN = "between its own starts"
 AREA_OF: dict[DifferenceKind, Area] = {"code": "code", "libraries": "libraries", "hardware": "hardware",
@@ -74,7 +74,7 @@ def _forced(first: Record, second: Record) -> list[ExecutionDifference]:
 def environment_differences(first: Environment, second: Environment) -> list[ExecutionDifference]:
     """Compare code, libraries, hardware, settings and the identity of the data."""
     code = ("repro_version", "commit", "dirty", "diff_sha256")
-    hardware = ("cpu", "cores", "memory_bytes", "device", "devices", "interconnect", "system", "governor")
+    hardware = ("cpu", "cores", "device", "devices", "interconnect", "system", "governor")
     one, other = (_packages(item.packages) | item.libraries for item in (first, second))
     data = [{f"{item.workload}.{name}": str(getattr(item, name)) for item in side.data
              for name in ("name", "version", "sha256", "train_samples", "eval_samples")} for side in (first, second)]
@@ -82,9 +82,11 @@ def environment_differences(first: Environment, second: Environment) -> list[Exe
         *_fields("code", first, second, code), *_maps("code", _plugins(first), _plugins(second)),
         *_fields("libraries", first, second, ("python",)), *_maps("libraries", one, other),
         *_fields("hardware", first, second, hardware),
+        *_maps("hardware", *({"memory": gibibytes(item.memory_bytes)} for item in (first, second))),
         *_maps("hardware", *({f"limit {name}": value for name, value in item.limits.items()}
                              for item in (first, second))),
         *_maps("settings", first.settings, second.settings),
+        *_maps("placement", _placement(first), _placement(second)),
         *([ExecutionDifference("settings", "other variables (hash)", first.others_sha256[:16],
                                second.others_sha256[:16])]
           if first.others_sha256 and second.others_sha256 and first.others_sha256 != second.others_sha256 else []),
@@ -95,6 +97,14 @@ def environment_differences(first: Environment, second: Environment) -> list[Exe
 def _plugins(environment: Environment) -> dict[str, str]:
     """Return plug-in -> its code; of an early version's record nothing is known."""
     return {f"plug-in {item.plugin}": item.text() for item in environment.plugins}
+
+
+def _placement(environment: Environment) -> dict[str, str]:
+    """Return where a run began; of an early version's record nothing is known."""
+    found = environment.placement
+    return {} if found is None else {
+        "host": found.host, "cores": found.cores, "gpus": " ".join(found.gpus), "memory": _shown(found.memory_bytes),
+        **found.settings, **{f"limit {name}": value for name, value in found.limits.items()}}
 
 
 def _packages(listed: Iterable[str]) -> dict[str, str]:

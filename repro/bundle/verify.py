@@ -25,20 +25,19 @@ from repro.bundle.verify_files import (
     unplanned_folders,
     without_place,
 )
-from repro.bundle.verify_ledger import check_ledger, check_looks, unfinished, unlisted_logs
+from repro.bundle.verify_ledger import check_ledger, check_looks, unfinished, unknown_nodes, unlisted_logs
 from repro.bundle.verify_plan import check_machine, check_plan, check_title, made_by
 from repro.bundle.verify_trials import check_pairing, verified_result
 from repro.bundle.verify_tuning import check_choice, has_tuning, wrong_bars
 from repro.core import door
 from repro.core.errors import OutputError
 from repro.core.source_code import PLACE_DIGITS, stored_source
-from repro.record.environment.differences import Nodes
 from repro.record.environment.environment import Environment
 from repro.record.environment.gpus import stand_ins
 from repro.record.folder import index as record_index
 from repro.record.folder import registration
 from repro.record.folder.ledger import Attempt, Incident, end_of, read_attempts, read_lines
-from repro.record.folder.store import TUNING, Gate, RunFolder, lists_trials, read_record
+from repro.record.folder.store import TUNING, Gate, RunFolder, lists_trials, read_nodes, read_record
 from repro.record.folder.stored_code import classes_from_files
 from repro.record.result.results import Result
 from repro.suite.planning.consent import carried_by
@@ -125,7 +124,7 @@ def _check_record(folder: RunFolder, found: Verification) -> Plan | None:
     for path, cls in others.items():
         if path.exists():
             checked_model(path, cls, folder.root, found)
-    nodes = checked_model(folder.launchers, Nodes, folder.root, found) if folder.launchers.exists() else None
+    history = checked(folder.nodes, lambda: read_nodes(folder), folder.root, found) or ()
     attempts = checked(folder.ledger, lambda: read_attempts(folder.ledger), folder.root, found)
     if folder.incidents.exists():
         checked(folder.incidents, lambda: read_lines(folder.incidents, Incident), folder.root, found)
@@ -141,7 +140,9 @@ def _check_record(folder: RunFolder, found: Verification) -> Plan | None:
         with reading(plan.plugins):
             _check_registration(folder, plan, attempts, found)
             devices = _check_trials(folder, plan, attempts, code, found)
-        places = [environment, *(item.environment for item in (nodes.nodes if nodes else ()))]
+        if attempts is not None:
+            found.extend(unknown_nodes(attempts, history))
+        places = [environment, *(item.environment for moment in history for item in moment.nodes)]
         if plan.uses_gpus:
             find_emulated([name for place in places if place for name in place.devices], devices, found)
     return plan

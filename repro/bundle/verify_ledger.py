@@ -12,6 +12,7 @@ from itertools import pairwise
 from repro.bundle.verify_files import Problem, Verification, without_place
 from repro.compare.design.sequential import TakenLook, looks_taken, stages
 from repro.core.errors import OutputError
+from repro.record.environment.differences import Nodes
 from repro.record.folder.execution import Execution, execution_of
 from repro.record.folder.index import MERGED
 from repro.record.folder.ledger import (
@@ -189,6 +190,15 @@ def wrong_wash_outs(
         edges = [-math.inf, *sorted(resumed), math.inf]
         for begin, end in pairwise(edges):
             yield from _misplaced([item for item in starts if begin <= item.started_ms < end], last)
+
+
+def unknown_nodes(attempts: Sequence[Attempt], history: Sequence[Nodes]) -> Iterator[Problem]:
+    """Find places in the ledger that the record describes nowhere."""
+    known = {name for moment in history for name in moment.names()}
+    for item in attempts:
+        if other := next((name for name in item.nodes if name not in known), None):
+            yield Problem(LEDGER, f"{item.trial_id}, attempt {item.attempt}: ran on {other[:80]!r}, which nodes.jsonl "
+                                  "does not describe", "plan")
 
 
 def _foreign_sources(folder: RunFolder, attempts: Sequence[Attempt]) -> Iterator[Problem]:

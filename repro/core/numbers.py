@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from statistics import median
 
@@ -51,3 +51,14 @@ def plain_sum(values: Iterable[float]) -> float:
     must have the same bits under every version, or verification would call an unmodified record modified.
     """
     return reduce(operator.add, values, 0.0)
+
+
+def spans(numbers: Sequence[int], to: str = " to ", between: str = ", ") -> str:
+    """Format 1, 2, 3, 5 as `1 to 3, 5`."""
+    runs: list[list[int]] = []
+    for value in sorted(numbers):
+        if runs and value == runs[-1][-1] + 1:
+            runs[-1].append(value)
+        else:
+            runs.append([value])
+    return between.join(f"{run[0]}{to}{run[-1]}" if len(run) > 2 else between.join(map(str, run)) for run in runs)

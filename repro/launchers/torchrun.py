@@ -77,6 +77,10 @@ class Torchrun(Local):
         """Return the number of nodes that a launch takes."""
         return min(self.nodes, processes)
 
+    def gather(self, processes: int) -> int:
+        self._complete()
+        return self._used(processes)
+
     @property
     def one_folder(self) -> bool:
         return self.shared or self.nodes == 1

@@ -6,8 +6,8 @@ import contextlib
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +21,7 @@ from repro.core.events import EventLog
 from repro.core.files import read_model, write_model
 from repro.record.derive.derive import damaged_log, derive, with_energy
 from repro.record.folder.checkpoint import Checkpoints, Resumption
-from repro.record.folder.ledger import WASH_OUT, Attempt
+from repro.record.folder.ledger import WASH_OUT, Attempt, read_attempts
 from repro.record.folder.store import Record
 from repro.record.hopeless import HopelessRule
 from repro.record.log.reading import follow_log, log_damage, read_log
@@ -33,6 +33,7 @@ from repro.record.result.status import INTERRUPTED, NOT_LAUNCHED, REFUSED, START
 from repro.runner.context import RunContext
 from repro.runner.energy_meter import EnergyMeter
 from repro.runner.launching import Launchers, entry_of
+from repro.runner.node_history import NodeHistory
 from repro.runner.signals import DeferredInterrupt
 from repro.runner.tracking import Replays
 from repro.seams.launching import LaunchResult
@@ -55,15 +56,39 @@ class TrialCheckpoints:
         """True if the suite requires checkpoints and the engine can write them."""
         return self.context.plan.suite.keeps_checkpoints and not self.trial.choices.why_no_checkpoints()
 
-    def newest(self) -> tuple[Resumption | None, tuple[str, ...]]:
-        """Find the checkpoint to resume from (None: start from the beginning) and why newer ones were passed over."""
+    def newest(self, nodes: Sequence[str] = ()) -> tuple[Resumption | None, tuple[str, ...]]:
+        """Find the checkpoint to resume from (None: start from the beginning) and why newer ones were passed over.
+
+        Args:
+            nodes: places of this start; no trial is measured half there and half elsewhere.
+
+        Raises:
+            OutputError: a checkpoint of another place cannot be removed, or the ledger cannot be read.
+        """
         if not self.wanted:
             return None, ()
+        if any(item.nodes and item.nodes != nodes and item.trial_id == self.trial.trial_id
+               for item in read_attempts(self.context.folder.ledger)):
+            self.remove_foreign("of another place")
         self.stored.tidy()
         point, passed = self.stored.newest(self.trial.trial_id, self.trial.choices.processes)
         for text in passed:
             self.context.warn("checkpoint", text, self.trial.trial_id)
         return point, tuple(passed)
+
+    def remove_foreign(self, whose: str) -> None:
+        """Remove the checkpoints, so that the trial starts from the beginning.
+
+        Raises:
+            OutputError: one cannot be removed.
+        """
+        names = self.stored.names()
+        self.stored.remove()
+        if left := self.stored.names():
+            raise OutputError(f"{self.stored.root / left[0]}: may be {whose}, and cannot be removed")
+        if names:
+            self.context.warn("checkpoint", f"{names[0]} may be {whose}: the trial starts from the beginning",
+                              self.trial.trial_id)
 
     def payload(self, point: Resumption | None) -> dict[str, Any] | None:
         """Return the checkpoint settings for the ranks; None: they write none."""
@@ -95,23 +120,12 @@ def remove_useless(context: RunContext, record: Record, trials: Sequence[Trial],
         OutputError: a checkpoint of another machine cannot be removed.
     """
     for trial in trials if elsewhere else ():
-        _remove_foreign(context, trial)
+        TrialCheckpoints(context, trial).remove_foreign("of another machine or other code")
     waiting = {trial.trial_id for trial in trials}
     for result in record.results:
         # A run that was killed right after it wrote a result could not remove the trial's checkpoints.
         if result.trial_id not in waiting and not meaning(result.status).reruns:
             Checkpoints(context.folder.checkpoints(result.trial_id)).remove()
-
-
-def _remove_foreign(context: RunContext, trial: Trial) -> None:
-    stored = TrialCheckpoints(context, trial).stored
-    names = stored.names()
-    stored.remove()
-    if left := stored.names():
-        raise OutputError(f"{stored.root / left[0]}: may be of another machine or other code, and cannot be removed")
-    if names:
-        context.warn("checkpoint", f"{names[0]} may be of another machine or other code: the trial starts from the "
-                                   "beginning", trial.trial_id)
 
 
 PERIOD_SECONDS = 1.0
@@ -212,6 +226,8 @@ class Start:
     point: Resumption | None
     """The checkpoint that it is resumed from; None: from the beginning."""
     passed_over: tuple[str, ...]
+    nodes: tuple[str, ...] = ()
+    """Names of the places that it runs on."""
     started_ms: int = field(default_factory=lambda: round(time.time() * 1e3))
     monotonic: float = field(default_factory=time.monotonic)
 
@@ -221,7 +237,7 @@ class Start:
         return Attempt(
             trial_id=self.trial.trial_id, cell_id=self.trial.cell_id, repeat=self.trial.repeat, attempt=self.attempt,
             started_ms=self.started_ms, seconds=round(time.monotonic() - self.monotonic, 3), status=status,
-            reasons=reasons, passed_over=self.passed_over,
+            reasons=reasons, passed_over=self.passed_over, nodes=self.nodes,
             resumed_from=f"{point.path.name} of attempt {point.checkpoint.attempt}" if point else "",
         )
 
@@ -232,6 +248,7 @@ class TrialStarter:
 
     context: RunContext
     launchers: Launchers
+    nodes: NodeHistory
     replays: Replays
     meter: EnergyMeter | None
     rule: HopelessRule | None = None
@@ -252,7 +269,9 @@ class TrialStarter:
         folder.trial(trial.trial_id).mkdir(parents=True, exist_ok=True)
         write_model(folder.trial_file(trial.trial_id), trial)
         checkpoints = TrialCheckpoints(self.context, trial)
-        start = Start(trial, attempt, *checkpoints.newest())
+        with self._ended_in_ledger(Start(trial, attempt, None, ())):
+            nodes = self.nodes.gather(trial)
+        start = Start(trial, attempt, *checkpoints.newest(nodes), nodes)
         outcome = self._run_ranks(start, checkpoints)
         interrupt, used = DeferredInterrupt(), None
         with interrupt.deferred():
@@ -274,7 +293,8 @@ class TrialStarter:
             KeyboardInterrupt: a signal ended the run.
             ReproError: it could not be launched.
         """
-        start, place = Start(trial, WASH_OUT, None, ()), self.context.folder.cache / WASHED_OUT
+        start = Start(trial, WASH_OUT, None, (), self.nodes.gather(trial))
+        place = self.context.folder.cache / WASHED_OUT
         append = self.context.folder.append_attempt
         append(start.line(WASHED_OUT, stated("the run ended before this did")))
         try:
@@ -290,13 +310,19 @@ class TrialStarter:
 
     def _run_ranks(self, start: Start, checkpoints: TrialCheckpoints) -> LaunchResult:
         """Write the start into the ledger, launch the ranks and wait for their end."""
-        append = self.context.folder.append_attempt
-        try:
+        with self._ended_in_ledger(start):
             # Before the launch: if this process is killed, the ledger still has the start.
-            append(start.line(STARTED, stated("the run ended before this attempt did")))
+            self.context.folder.append_attempt(start.line(STARTED, stated("the run ended before this attempt did")))
             if self.meter is not None:
                 self.meter.start()
             return self._launch(start, checkpoints)
+
+    @contextmanager
+    def _ended_in_ledger(self, start: Start) -> Iterator[None]:
+        """Write the end of a start into the ledger if a signal or an error ends the context."""
+        append = self.context.folder.append_attempt
+        try:
+            yield
         except KeyboardInterrupt as error:
             append(start.line(INTERRUPTED, stated(interrupter(error))))
             raise

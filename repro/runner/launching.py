@@ -65,7 +65,7 @@ class Launchers:
 
     @property
     def nodes(self) -> dict[str, Any]:
-        """Computers, links, a scheduler's job: the fields of launchers.json (`Nodes`) with a value."""
+        """Computers, links, a scheduler's job: fields of `Nodes` with a value."""
         found: dict[str, Any] = {}
         for launcher in self._open.values():
             if launcher.other_nodes:
@@ -75,6 +75,14 @@ class Launchers:
             if launcher.allocation:
                 found["allocation"] = dict(launcher.allocation)
         return found
+
+    def gather(self, trial: Trial) -> int:
+        """Wait for missing computers; return how many a launch of this trial takes.
+
+        Raises:
+            TrialError: one did not join in time.
+        """
+        return self._open[canonical(trial.choices.launcher)].gather(trial.choices.ranks)
 
     def close(self) -> None:
         """Close every launcher that was opened."""

@@ -73,7 +73,9 @@ def check(plan: Plan, machine: Machine, folder: RunFolder, options: Options) -> 
                          f"see {folder.root.resolve()}, set launcher.shared=true; if not, use another on_failure")
     if unusable := unusable_gpus(plan):
         raise UsageError(unusable)
-    now = environment.take(machine, tuple(data_sets(plan)), plugin_code(plan, folder.root))
+    named = any((launcher := cell.choices.launcher.get(Launcher)).origin == "measured" and (launcher.node_count or 1) > 1
+                for cell in plan.cells)
+    now = environment.take(machine, tuple(data_sets(plan)), plugin_code(plan, folder.root), named)
     if on_gpus(plan) and not folder.environment.is_file():
         now = now.model_copy(update={"tried": measure()})
     load = max(now.load_1min or 0.0, load_now() or 0.0) if options.strict else None

@@ -12,16 +12,10 @@ from pathlib import Path
 
 from repro.compare.runs.asked import asked_before
 from repro.core.errors import Exit, OutputError, ReproError, interrupter
-from repro.core.files import write_json, write_model, write_text
+from repro.core.files import write_model, write_text
 from repro.core.machine import Machine
-from repro.record.environment.differences import (
-    Difference,
-    Nodes,
-    node_differences,
-    other_code,
-    slow_links,
-    unfit_nodes,
-)
+from repro.record.environment.differences import Difference, other_code
+from repro.record.environment.environment import Environment
 from repro.record.environment.plugin_code import PluginCode, plugin_code
 from repro.record.folder import resume
 from repro.record.folder.index import seal_again, unseal
@@ -40,6 +34,7 @@ from repro.runner.energy_meter import EnergyMeter
 from repro.runner.gate import ParityGate
 from repro.runner.launching import Launchers
 from repro.runner.machine_watch import MachineWatch, only_run_that_times
+from repro.runner.node_history import NodeHistory
 from repro.runner.preflight import Preflight
 from repro.runner.signals import Interrupts
 from repro.runner.tracking import Replays, Tracker
@@ -163,31 +158,30 @@ class Run:
             self.folder.clear_cache()
             stack.callback(self.folder.clear_cache)  # after the launchers are closed
             stack.callback(self.launchers.close)
-            self._run(context, record, trials, meter, looks)
+            self._run(context, record, trials, meter, looks, checked.environment)
         return read_record(self.folder.root)
 
     def _run(
-        self, context: RunContext, record: Record, trials: list[Trial], meter: EnergyMeter | None, looks: Looks
+        self, context: RunContext, record: Record, trials: list[Trial], meter: EnergyMeter | None, looks: Looks,
+        environment: Environment,
     ) -> None:
-        """Open the launchers, pass the gate, run the trials."""
+        """Open the launchers, pass the gate, run the trials.
+
+        Args:
+            environment: of this start.
+        """
         if record.attempts:
             done = len(self.plan.order) - len(trials)
             if set_back := _set_back(record):
                 context.warn("clock", set_back)
             self.folder.append_incident("resumed", f"resumed after {done} of {len(self.plan.order)} trials had ended")
-        preload_seconds = self.launchers.open(self.plan, self.folder.root, self.watcher.stage)
-        nodes = self.launchers.nodes
-        if not self.folder.launchers.is_file():  # a resumed run keeps the time of its first start, and its nodes
-            write_json(self.folder.launchers, {"preload_seconds": preload_seconds, **nodes})
-        known = Nodes.model_validate(nodes)
-        for text in (*node_differences(record.environment, known.nodes), *unfit_nodes(known.nodes),
-                     *slow_links(known.links)):
-            context.warn("nodes", text)
+        nodes = NodeHistory(context, self.launchers, environment, record.node_history)
+        nodes.begin(self.launchers.open(self.plan, self.folder.root, self.watcher.stage))
         replays = Replays(self.tracking, self.watcher)
         replays.begin()
         ParityGate(context, self.launchers).require(record)
         replays.wait_for_first()
-        starter = TrialStarter(context, self.launchers, replays, meter, HopelessRule.of(self.plan))
+        starter = TrialStarter(context, self.launchers, nodes, replays, meter, HopelessRule.of(self.plan))
         Trials(context, starter, self.watch, self.options.strict, looks).run(record, trials)
 
 
@@ -344,15 +338,12 @@ class RunSession:
 
 
 @contextmanager
-def open_session(folder: RunFolder, watcher: Watcher, messages: Messages, force: bool = False) -> Iterator[RunSession]:
+def open_session(folder: RunFolder, watcher: Watcher, messages: Messages) -> Iterator[RunSession]:
     """Hold the lock of `folder` and handle signals as `Interrupts` does.
-
-    Args:
-        force: replace a lock that another machine holds.
 
     Raises:
         OutputError: another process writes this folder, or it cannot be written.
     """
-    with RunLock(folder.root).acquire(force) as lock, \
+    with RunLock(folder.root).acquire(watcher.stage) as lock, \
             Interrupts(lock, messages.next_step, messages.closing) as interrupts:
         yield RunSession(folder, lock, interrupts, watcher, messages)

@@ -172,6 +172,14 @@ class Launcher(Plugin):
     def prepare(self, processes: int) -> None:
         """Prepare for launches of `processes` ranks, off every clock; called after `open`, once for each number."""
 
+    def gather(self, processes: int) -> int:
+        """Wait for computers that are missing; return how many a launch of `processes` ranks takes.
+
+        Raises:
+            TrialError: one is still missing when its time is over.
+        """
+        return 1
+
     @abstractmethod
     def launch(self, request: LaunchRequest) -> LaunchResult: ...
 

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 import repro
+from repro.core.numbers import spans
 from repro.record.derive.effective import requested
 from repro.record.environment.differences import NodeRecord
 from repro.record.environment.plugin_code import PROGRAM, PluginCode
@@ -21,7 +22,7 @@ from repro.suite.planning.cell import Cell
 from repro.tables.tables import flat
 from repro.tables.text import gibibytes, moment, seconds, visible
 
-from ..cells import CellMark, marks, spans
+from ..cells import CellMark, marks
 
 Fact = tuple[str, object]
 
@@ -136,6 +137,7 @@ def machine(record: Record) -> list[Fact]:
            f"{gibibytes(item.environment.memory_bytes) or 'unknown'}; its clock {clock(item)}")
           for item in record.nodes.nodes),
         *_job(record),
+        *_places(record),
         ("Training device", environment.device),
         ("Devices", "; ".join(environment.devices) or "none, CPU only"),
         ("Interconnect of node 0" if record.nodes.nodes else "Interconnect", environment.interconnect),
@@ -164,6 +166,13 @@ def _job(record: Record) -> list[Fact]:
     facts.append(("Job", f"{visible(found.scheduler)} {visible(found.job)} on {visible(', '.join(found.nodes))}; "
                          f"queued for {queued}, not on the clock of a trial"))
     return facts
+
+
+def _places(record: Record) -> list[Fact]:
+    """Return the places that the run was put on, from which moment on; nothing of an early record."""
+    found = [f"from {moment(item.at_ms)} on {visible(' + '.join(item.names()))}" for item in record.node_history
+             if item.here]
+    return [("Placement", "; ".join(found))] if found else []
 
 
 def clock(item: NodeRecord) -> str:

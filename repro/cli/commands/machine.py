@@ -91,7 +91,7 @@ def agent(address: tuple[str, int] | None, wait_seconds: float, secret_stdin: bo
     from repro.record.environment.environment import take
 
     key = key_of(sys.stdin.readline().strip() if secret_stdin else read_secret())
-    if not serve(*address, key, lambda: take(detect(), ()).model_dump(mode="json", by_alias=True),
+    if not serve(*address, key, lambda: take(detect(), (), named=True).model_dump(mode="json", by_alias=True),
                  lambda text: say(text, err=True), wait_seconds):
         say(f"no run at {address[0]}:{address[1]} for {wait_seconds:g} s; start one there with launcher torchrun, or "
             "wait longer with --wait", err=True)

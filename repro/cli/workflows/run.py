@@ -195,7 +195,7 @@ def _opened(
 ) -> Iterator[tuple[Run, RunSession]]:
     """Open the session of a run that begins, with warnings about its plan, or goes on where it was cut."""
     machine = detect()
-    with TerminalWatcher() as watcher, open_session(folder, watcher, told, options.force) as session:
+    with TerminalWatcher() as watcher, open_session(folder, watcher, told) as session:
         if new:
             for text in (*limits.warnings(plan), *over_time_limits(plan)):
                 watcher.stage(f"warning: {text}")
@@ -337,7 +337,7 @@ def execute(
         ReproError: it could not be completed.
     """
     messages = Messages(kept, next_step, closing="the record is being closed")
-    with TerminalWatcher() as watcher, open_session(folder, watcher, messages, force) as session:
+    with TerminalWatcher() as watcher, open_session(folder, watcher, messages) as session:
         session.accept(plan, (), force)
         run = Run(plan, folder, detect(), watcher, Options(force=force), is_settled=is_settled)
         return session.execute(run).completed()

@@ -26,7 +26,7 @@ ALPHA = 0.05
 class Blocks:
     """The blocks of a run: unbroken rows of starts of one repeat.
 
-    No other repeat started between them, and the run was not resumed between them.
+    No other repeat started between them, the run was not resumed between them, and all ran on the same places.
     """
 
     order: Sequence[Result]
@@ -42,6 +42,8 @@ class Blocks:
     crashed: Mapping[str, int] = field(default_factory=dict)
     """Cell -> trials of which a start crashed or hung, and which ran again; one that vanished may have been killed with
     the run."""
+    places: Mapping[tuple[str, ...], frozenset[int]] = field(default_factory=dict)
+    """Names of the places that trials ran on -> repeats of these trials; of early records nothing is known."""
 
     def apart(self, candidate: str, baseline: str) -> frozenset[int]:
         """Return the repeats whose two trials did not run in one block."""
@@ -83,19 +85,31 @@ def blocks_of(plan: Plan, results: Sequence[Result], execution: Execution | None
     starts = _starts(known, execution or Execution(), places)
     numbers: dict[str, dict[int, int]] = {}
     before: dict[str, dict[int, str]] = {}
+    places: dict[tuple[str, ...], set[int]] = {}
     counted = {(item.trial_id, item.attempt): item for item in known}
     number, last, order = 0, None, list[Result]()
     pauses = sorted(execution.resumed_ms) if execution else []
     for start in starts:
         paused = last is not None and any(last.started_ms < moment <= start.started_ms for moment in pauses)
+        paused |= last is not None and _moved(last.nodes, start.nodes)  # as good as another time
         number += last is not None and (paused or last.repeat != start.repeat)
         if (result := counted.get((start.trial_id, start.attempt))) is not None:
             order.append(result)
+            if start.nodes:
+                same = next((names for names in places if not _moved(names, start.nodes)), ())
+                # Cells with fewer ranks may take fewer of the same nodes.
+                places[max(same, start.nodes, key=len)] = places.pop(same, set()) | {start.repeat}
             numbers.setdefault(start.cell_id, {})[start.repeat] = number
             if last is not None and not paused:
                 before.setdefault(start.cell_id, {})[start.repeat] = last.cell_id
         last = start
-    return Blocks(order, numbers, before, *_failures(known, starts))
+    return Blocks(order, numbers, before, *_failures(known, starts),
+                  {names: frozenset(repeats) for names, repeats in places.items()})
+
+
+def _moved(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    """Return True if two starts ran on different places; the shorter one may have taken fewer nodes of the same."""
+    return any(ours != theirs for ours, theirs in zip(one, other, strict=False))
 
 
 def _starts(

@@ -22,6 +22,8 @@ from repro import stats
 from repro.compare.evidence.blocks import Blocks, blocks_of
 from repro.compare.evidence.carry_over import Carry
 from repro.compare.qualifiers import Failures
+from repro.core.errors import visible
+from repro.core.numbers import spans
 from repro.record.folder.execution import Execution
 from repro.record.result.results import Result, figure
 from repro.stats.interval import from_log
@@ -31,6 +33,8 @@ from repro.suite.planning.plan import Plan
 ALPHA = 0.05
 LEAST = 5
 """Fewest trials that can show a trend (four have 4! orders: p is 2/24 at least)."""
+SHOWN = 3
+"""Places that a caution names, and nodes of one."""
 FLAT = 1e-9
 """Range of log times below which all differences are rounding."""
 
@@ -91,16 +95,34 @@ def doubts(plan: Plan, results: Sequence[Result], execution: Execution | None = 
     blocks = blocks_of(plan, results, execution)
     by_cell = _in_order(blocks.order)
     whole = _run_drift(by_cell, blocks.broken)
-    return Doubts(_cautions(plan, by_cell, whole), blocks, whole, plan.washes_out)
+    return Doubts(_cautions(plan, by_cell, whole, blocks), blocks, whole, plan.washes_out)
 
 
-def _cautions(plan: Plan, by_cell: Mapping[str, Sequence[_Placed]], whole: Drift | None) -> list[Caution]:
+def _cautions(
+    plan: Plan, by_cell: Mapping[str, Sequence[_Placed]], whole: Drift | None, blocks: Blocks
+) -> list[Caution]:
+    found = [Caution(None, text)] if (text := _places(blocks)) else []
     if whole is not None:
-        return [Caution(None, f"the machine drifted during the run: {whole.words}; ratios of times are "
-                              "adjusted for the places of their trials in the order of execution")]
+        return [*found, Caution(None, f"the machine drifted during the run: {whole.words}; ratios of times are "
+                                      "adjusted for the places of their trials in the order of execution")]
     labels = {cell.cell_id: cell.label for cell in plan.cells}
-    return [Caution(cell, f"{labels[cell]}: {trend}; a ratio is an average over this change")
-            for cell, trend in _cell_trends(by_cell).items()]
+    return [*found, *(Caution(cell, f"{labels[cell]}: {trend}; a ratio is an average over this change")
+                      for cell, trend in _cell_trends(by_cell).items())]
+
+
+def _places(blocks: Blocks) -> str:
+    """Return that trials ran on several places, and which repeats on which; "" if all ran on one."""
+    if len(blocks.places) < 2:
+        return ""
+    each = [f"seeds {spans(sorted(repeats))} on {_names(names)}" for names, repeats in blocks.places.items()]
+    more = f" (and {len(each) - SHOWN} more places)" if len(each) > SHOWN else ""
+    return (f"trials ran on {len(each)} places: {'; '.join(each[:SHOWN])}{more}; pairs divided between two are left out "
+            "of figures with a clock, and a ratio is an average over the others")
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more nodes" if len(names) > SHOWN else ""
+    return visible(" + ".join(names[:SHOWN])) + more
 
 
 @dataclass(frozen=True, slots=True)

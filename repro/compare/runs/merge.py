@@ -15,6 +15,7 @@ from pathlib import Path
 from repro.compare.design.calibration import FILE, machine_of, read_kept_calibration
 from repro.core.errors import OutputError, UsageError
 from repro.core.files import write_json, write_model
+from repro.core.numbers import spans
 from repro.record.environment.differences import changed_data, changed_plugins
 from repro.record.folder.index import MERGED, seal
 from repro.record.folder.ledger import Attempt, append_line
@@ -162,17 +163,6 @@ def _differing(group: Sequence[Source]) -> Iterator[str]:
             yield f"{source.name} differs from {group[0].name} in {', '.join(found)}"
 
 
-def spans(numbers: Sequence[int]) -> str:
-    """Return 0, 1, 2, 5 as `0 to 2, 5`."""
-    runs: list[list[int]] = []
-    for value in sorted(numbers):
-        if runs and value == runs[-1][-1] + 1:
-            runs[-1].append(value)
-        else:
-            runs.append([value])
-    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-
-
 def merge(group: Sequence[Source], root: Path, notes: Sequence[str] = ()) -> Record:
     """Write the runs, the earliest first, as one run folder with its own index.
 
@@ -192,7 +182,8 @@ def merge(group: Sequence[Source], root: Path, notes: Sequence[str] = ()) -> Rec
         write_json(folder.parity_verdict, parity)
     try:
         _copy_file(base.folder.suite, folder.suite)
-        _copy_file(group[0].record.folder.launchers, folder.launchers)
+        for moment in sorted((each for item in group for each in item.record.node_history), key=lambda each: each.at_ms):
+            append_line(folder.nodes, moment)
         _copy_file(base.folder.looks, folder.looks)
         calibrated = next((item.record for item in group if read_kept_calibration(item.record) is not None), None)
         if calibrated is not None:

@@ -22,13 +22,14 @@ TITLES = {
     "resumed": "Resumed", "difference": "Resumed in another environment", "lock": "Stale lock", "machine": "Machine",
     "clock": "Clock", "lost": "Result lost", "rerun": "Started again", "stopped": "Stopped", "budget": "Budget spent",
     "calibration": "Calibration", "checkpoint": "Checkpoint skipped", "throttled": "Throttled", "energy": "Energy",
-    "edited": "Plug-in edited", "nodes": "Nodes", "waited": "Waited",
+    "edited": "Plug-in edited", "nodes": "Nodes", "moved": "Continued elsewhere", "waited": "Waited",
     "asked": "Asked before", "wash_out": "Wash-out failed",
 }
 """Kind of an incident -> its title."""
 CONSEQUENCES = {
     "resumed": "a pair with the pause between its trials counts for no metric with a clock",
     "difference": "trials before and after it are compared as if it had no effect",
+    "moved": "a pair with the move between its trials counts for no metric with a clock",
     "lock": "no figure is affected", "waited": "no figure is affected",
     "clock": "durations come from the monotonic clock and are correct; dates may be wrong",
     "throttled": "the ratios of these seeds may be wrong", "rerun": "the first attempt that ended counts",

@@ -9,8 +9,10 @@ from typing import Literal
 
 from pydantic import Field
 
+from repro.core.files import LATEST_MS
 from repro.core.frozen import Frozen
 from repro.record.environment.environment import Environment
+from repro.record.environment.placement import Placement, split
 from repro.record.environment.plugin_code import PluginCode
 
 DifferenceKind = Literal["code", "libraries", "hardware", "settings", "data", "plan", "record"]
@@ -18,7 +20,7 @@ FACTS: dict[str, DifferenceKind] = {
     "repro_version": "code", "python": "libraries", "system": "hardware", "cpu": "hardware", "cores": "hardware",
     "memory_bytes": "hardware", "device": "hardware", "devices": "hardware", "commit": "code", "dirty": "code",
 }
-"""Fields of an environment that affect a figure; packages, settings, limits and data are compared one by one."""
+"""Fields that are the identity of a run, with packages, settings, limits and data, which are compared one by one."""
 OWN = "repro-harness"
 ABSENT = "not installed"
 SHOWN = 4
@@ -33,8 +35,13 @@ class Difference:
     text: str
 
 
+def gibibytes(memory_bytes: int | None) -> str:
+    """Return the memory of a class of computers, whose exact sizes differ by some pages."""
+    return "unknown" if memory_bytes is None else f"{memory_bytes / (1 << 30):.0f} GiB"
+
+
 def differences(then: Environment, now: Environment) -> list[Difference]:
-    """List differences between two environments that affect figures."""
+    """List differences between the identities of two environments; where they were placed is none."""
     code = (Difference("code", text) for text in other_code(then.plugins, now.plugins))
     return [*_facts(then, now), *code, *_tables(then, now), *_packages(then, now), *_data(then, now)]
 
@@ -42,6 +49,8 @@ def differences(then: Environment, now: Environment) -> list[Difference]:
 def _facts(then: Environment, now: Environment) -> Iterator[Difference]:
     for name, kind in FACTS.items():
         old, new = getattr(then, name), getattr(now, name)
+        if name == "memory_bytes":  # computers of one class differ by some pages
+            old, new = gibibytes(old), gibibytes(new)
         if old != new:
             yield Difference(kind, f"{name.replace('_', ' ')} {_shown(old)}, now {_shown(new)}")
     if then.diff_sha256 and now.diff_sha256 and then.diff_sha256 != now.diff_sha256:
@@ -78,9 +87,12 @@ def same_code(one: PluginCode | None, other: PluginCode | None) -> bool:
 
 
 def _tables(then: Environment, now: Environment) -> Iterator[Difference]:
+    # An early record has variables and limits of its placement among the others.
+    settings, limits = ([split(found, places=False) for found in side] for side in (
+        (then.settings, now.settings), (then.limits, now.limits)))
     tables: list[tuple[DifferenceKind, str, dict[str, str], dict[str, str]]] = [
-        ("libraries", "library", then.libraries, now.libraries), ("settings", "setting", then.settings, now.settings),
-        ("hardware", "limit", then.limits, now.limits)]
+        ("libraries", "library", then.libraries, now.libraries), ("settings", "setting", *settings),
+        ("hardware", "limit", *limits)]
     for kind, what, olds, news in tables:
         for name in sorted({*olds, *news}):
             if olds.get(name) != news.get(name):
@@ -157,21 +169,33 @@ class Allocation(Frozen):
 
 
 class Nodes(Frozen):
-    """The content of launchers.json: what the launchers of a run report once."""
+    """The computers of a run from one moment on: a line of nodes.jsonl."""
 
+    at_ms: float = Field(0.0, ge=0, le=LATEST_MS)
+    """Wall clock, milliseconds since 1970."""
+    here: Placement | None = None
+    """Of node 0; None: an early record."""
     preload_seconds: float | None = Field(None, ge=0, le=1e9)
     """Time the launchers' fork server took to load its modules; on no trial's clock."""
     nodes: tuple[NodeRecord, ...] = ()
     links: tuple[Link, ...] = ()
     allocation: Allocation | None = None
 
+    def names(self, count: int | None = None) -> tuple[str, ...]:
+        """Return the names of the places of the first `count` nodes, node 0 first; None: of all."""
+        others = (item.environment.placement.name if item.environment.placement else item.host for item in self.nodes)
+        return tuple((self.here.name if self.here else "", *others))[:count]
+
+    def same_places(self, other: Nodes) -> bool:
+        """Return True if nodes, job and placements are the same; clocks and links may differ."""
+        return (self.here, self.allocation, self.names()) == (other.here, other.allocation, other.names())
+
 
 def node_differences(here: Environment, nodes: Iterable[NodeRecord]) -> Iterator[str]:
     """Yield a sentence for every node that differs from node 0 in what affects figures."""
     for item in nodes:
         there = item.environment.model_copy(update={"data": here.data, "plugins": here.plugins})
-        if found := [each.text.replace(", now ", " on node 0 but ")
-                     for each in differences(_without_step(here), _without_step(there))]:
+        if found := [each.text.replace(", now ", " on node 0 but ") for each in differences(here, there)]:
             yield f"node {item.node} ({item.host}) differs: {'; '.join(found)}"
 
 
@@ -194,9 +218,3 @@ def slow_links(found: Sequence[Link]) -> Iterator[str]:
         if link.bytes_per_second < best / 2:
             yield (f"the link from node {link.sender} to node {link.receiver} is slow: "
                    f"{link.bytes_per_second / 1e6:.3g} MB/s, the fastest has {best / 1e6:.3g} MB/s")
-
-
-def _without_step(environment: Environment) -> Environment:
-    """Return an environment without Slurm's variables, which are about the step that a process is started by."""
-    settings = {name: value for name, value in environment.settings.items() if not name.startswith("SLURM_")}
-    return environment.model_copy(update={"settings": settings})

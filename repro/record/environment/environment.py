@@ -28,7 +28,8 @@ from repro.core.git import ask_git
 from repro.core.machine import Machine
 from repro.core.redact import SECRET, Scrubber, secrets
 from repro.record.environment.device_facts import DeviceFacts
-from repro.record.environment.gpus import interconnect, used_gpus
+from repro.record.environment.gpus import interconnect, used_gpus, used_uuids
+from repro.record.environment.placement import Placement, cores_here, host_here, split
 from repro.record.environment.plugin_code import PluginCode
 
 ALLOWED = re.compile(
@@ -121,7 +122,7 @@ class Environment(Frozen):
     packages: tuple[str, ...]
     """All installed packages, name==version, sorted."""
     settings: dict[str, str]
-    """Environment variables that affect training, by allow-list."""
+    """Environment variables that affect training, by allow-list; those that say where it ran are its placement's."""
     commit: str | None
     dirty: bool | None
     load_1min: float | None
@@ -142,11 +143,20 @@ class Environment(Frozen):
     """Declared price of all machines of the run; None: none was declared."""
     tried: DeviceFacts | None = None
     """What the GPUs did when tried before the run; None: it uses none."""
+    placement: Placement | None = None
+    """Where the first start was put; None: an early record, which has its settings and limits among the others."""
 
 
-def take(machine: Machine, data: tuple[DataSet, ...], plugins: tuple[PluginCode, ...] = ()) -> Environment:
-    """Return the environment of this process and machine."""
+def take(
+    machine: Machine, data: tuple[DataSet, ...], plugins: tuple[PluginCode, ...] = (), named: bool = False
+) -> Environment:
+    """Return the environment of this process and machine.
+
+    Args:
+        named: it takes part in a run on several computers, which are told apart by name.
+    """
     packages, status = _importable(tuple(sys.path)), _git("status", "--porcelain", "--untracked-files=no")
+    variables, limits = settings(os.environ), control_group.limits()
     return Environment(
         repro_version=repro.__version__,
         python=f"{platform.python_implementation()} {platform.python_version()}",
@@ -156,11 +166,16 @@ def take(machine: Machine, data: tuple[DataSet, ...], plugins: tuple[PluginCode,
         interconnect=interconnect(machine.device_count if on_gpu(machine.device) else 0),
         libraries={name: packages[name] for name in NAMED if name in packages},
         packages=tuple(sorted(f"{name}=={number}" for name, number in packages.items())),
-        settings=settings(os.environ), commit=commit(), dirty=None if status is None else bool(status),
+        settings=split(variables, places=False), commit=commit(), dirty=None if status is None else bool(status),
         load_1min=round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None, data=data,
-        started_ms=time.time_ns() // 1_000_000, governor=_first_line(GOVERNOR), limits=control_group.limits(),
+        started_ms=time.time_ns() // 1_000_000, governor=_first_line(GOVERNOR),
+        limits=split(limits, places=False),
         others_sha256=others_sha256(os.environ), diff_sha256=_diff_sha256(),
         plugins=plugins, price=declared_price(os.environ),
+        placement=Placement(
+            host=host_here(named), cores=cores_here(), memory_bytes=_memory(),
+            gpus=tuple(sorted(used_uuids() or ())) if on_gpu(machine.device) else (),
+            settings=split(variables, places=True), limits=split(limits, places=True)),
     )
 
 

@@ -48,6 +48,8 @@ class Attempt(Frozen):
     """The checkpoint that it was resumed from: name and attempt; "" for a start from the beginning."""
     passed_over: tuple[str, ...] = ()
     """Newer checkpoints that it could not be resumed from, each with its reason."""
+    nodes: tuple[str, ...] = ()
+    """Names of the places of the computers that it ran on, node 0 first (`Placement.name`); (): an early record."""
     source: str = ""
     """In a record merged from several runs: the run that this attempt is of, if its seed counts from another one."""
 
@@ -64,7 +66,7 @@ class Attempt(Frozen):
 
 IncidentKind = Literal["resumed", "difference", "lock", "lost", "machine", "clock", "throttled", "energy", "rerun",
                        "stopped", "budget", "calibration", "checkpoint", "edited",
-                       "nodes", "waited", "asked", "wash_out"]
+                       "nodes", "moved", "waited", "asked", "wash_out"]
 
 
 class Incident(Frozen):

@@ -1,7 +1,9 @@
 """One writer per run folder: a lock file that names its owner and is stale as soon as the owner has ended.
 
-On one machine the kernel's lock on the file decides; it ends with the process, also after SIGKILL. The text in the file
-is for people, and for a folder that two machines share, where the kernel's lock may be invisible.
+On one computer the kernel's lock on the file decides; it ends with the process, also after SIGKILL. In a folder that
+several computers share that lock may be invisible (NFS, Lustre), so the owner also counts beats in the file: whoever
+finds another computer's lock watches it for a while, and takes it over if no beat comes: its job has ended or its host
+is lost. An owner that was only suspended finds that out at its next beat and ends without writing any more.
 """
 
 from __future__ import annotations
@@ -11,14 +13,23 @@ import fcntl
 import json
 import os
 import socket
+import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from repro.core import door, orphans
-from repro.core.errors import OutputError
+from repro.core.errors import Exit, OutputError
 
 NAME = "run.lock"
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+BEAT_SECONDS = 5.0
+WATCH_SECONDS = 40.0
+"""Without a beat for so long an owner on another computer is gone; NFS shows a beat at the latest when its file is
+opened again."""
+JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 
 
 class RunLock:
@@ -29,12 +40,14 @@ class RunLock:
         self.stale: str = ""
         """The ended owner whose lock was found, in words; "" if there was none."""
         self._handle: int | None = None
+        self._over = threading.Event()
+        self._owner: dict[str, Any] = {}
 
-    def acquire(self, force: bool = False) -> RunLock:
+    def acquire(self, tell: Callable[[str], None] = lambda _: None) -> RunLock:
         """Take the lock; the lock of an owner that has ended is replaced.
 
         Args:
-            force: replace the lock of an owner on another machine, too; from here it cannot be seen whether it runs.
+            tell: is given a line if an owner on another computer has to be watched first.
 
         Raises:
             OutputError: another process writes this folder (which, and since when), or it cannot be written.
@@ -44,12 +57,12 @@ class RunLock:
         except OSError as error:
             raise OutputError(f"{self.path}: cannot be written: {error.strerror}") from error
         try:
-            self._take_over(_read(handle), force)
-            text = json.dumps({"pid": os.getpid(), "owner": orphans.identity(os.getpid()),
-                               "host": socket.gethostname(), "since_ms": round(time.time() * 1e3)})
-            os.ftruncate(handle, 0)
-            os.pwrite(handle, text.encode(), 0)
-            os.fsync(handle)
+            self._take_over(_read(handle), tell)
+            self._owner = {"pid": os.getpid(), "owner": orphans.identity(os.getpid()), "host": socket.gethostname(),
+                           "boot": _boot(), "since_ms": round(time.time() * 1e3), "beat": 0}
+            if job := next((os.environ[name] for name in JOBS if name in os.environ), ""):
+                self._owner["job"] = job
+            _write(handle, self._owner)
         except OSError as error:
             os.close(handle)
             raise OutputError(f"{self.path}: cannot be written: {error.strerror}") from error
@@ -57,6 +70,7 @@ class RunLock:
             os.close(handle)
             raise
         self._handle = handle
+        threading.Thread(target=self._beat, name="repro-lock", daemon=True).start()
         return self
 
     def _locked(self) -> int:
@@ -76,16 +90,44 @@ class RunLock:
                     return handle
             os.close(handle)  # its owner removed it between the two calls
 
-    def _take_over(self, owner: dict[str, Any], force: bool) -> None:
+    def _take_over(self, owner: dict[str, Any], tell: Callable[[str], None]) -> None:
+        """Replace the owner that the file names; one on another computer only if no beat of it comes.
+
+        Raises:
+            OutputError: a beat came.
+        """
         if not owner:
             return
-        if owner.get("host") != socket.gethostname() and not force:
-            raise OutputError(f"{self.path.parent}: is locked by {_owner_text(owner)}, whose state cannot be seen from "
-                              "here; if it no longer runs: --force")
+        here = owner["boot"] == _boot() if "boot" in owner else owner.get("host") == socket.gethostname()
+        if not here:
+            tell(f"{self.path.parent} is locked by {_owner_text(owner)}; watching for {WATCH_SECONDS:g} s whether it "
+                 "still runs")
+            until = time.monotonic() + WATCH_SECONDS
+            while time.monotonic() < until:
+                time.sleep(BEAT_SECONDS / 5)
+                if (now := _read_at(self.path)) and now != owner:
+                    raise OutputError(f"{self.path.parent}: is being written by {_owner_text(now)}; wait for its end, "
+                                      "or end it")
         self.stale = _owner_text(owner)
+
+    def _beat(self) -> None:
+        """Count beats in the file until the lock is released; end the process if it is another's by then."""
+        while not self._over.wait(BEAT_SECONDS):
+            found = _read_at(self.path)
+            if found and found | {"beat": 0} != self._owner | {"beat": 0} and not self._over.is_set():
+                sys.stderr.write(f"error: {self.path.parent}: was taken over by {_owner_text(found)} while this "
+                                 "process did not run; it ends and writes no more\n")
+                sys.stderr.flush()
+                os._exit(Exit.TRIAL_FAILED)
+            handle = self._handle
+            if handle is not None:
+                self._owner["beat"] += 1
+                with contextlib.suppress(OSError):  # a full disk, or released meanwhile
+                    _write(handle, self._owner)
 
     def release(self) -> None:
         """Remove the file and the lock; may be called twice."""
+        self._over.set()
         handle, self._handle = self._handle, None
         if handle is not None:
             with contextlib.suppress(OSError):
@@ -97,6 +139,33 @@ class RunLock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+def _boot() -> str:
+    """Return what tells this kernel, since it was booted, from all others; "" if it does not say."""
+    try:
+        return BOOT.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _write(handle: int, owner: dict[str, Any]) -> None:
+    text = json.dumps(owner).encode()
+    os.pwrite(handle, text, 0)
+    os.ftruncate(handle, len(text))
+    os.fsync(handle)
+
+
+def _read_at(path: Path) -> dict[str, Any]:
+    """Read the owner under a name, which NFS looks up anew; empty if it cannot be read now."""
+    try:
+        handle = door.open_handle(path, os.O_RDONLY)
+    except OSError:
+        return {}
+    try:
+        return _read(handle)
+    finally:
+        os.close(handle)
 
 
 def _read(handle: int) -> dict[str, Any]:
@@ -115,4 +184,5 @@ def _owner_text(owner: dict[str, Any]) -> str:
         at = time.strftime(" since %Y-%m-%d %H:%M:%S", time.localtime(since / 1e3))
     host = owner.get("host", socket.gethostname())
     # This machine's own name would go into the record, and with it into bundles.
-    return f"process {owner.get('pid', '?')} on {'this machine' if host == socket.gethostname() else host}{at}"
+    job = f" in job {owner['job']}" if owner.get("job") else ""
+    return f"process {owner.get('pid', '?')} on {'this machine' if host == socket.gethostname() else host}{job}{at}"

@@ -74,8 +74,7 @@ def require_same(folder: Path, found: Sequence[Difference], force: bool, hint: s
     """Refuse to resume a run if something differs and `--force` is not given.
 
     All that `--force` relaxes comes here: the plan, by `plan_differences`; machine, libraries, code, settings and data,
-    by `repro.runner.preflight.check`; modified files, by `require_unmodified`. Only the lock of an owner on another
-    machine does not (`repro.record.folder.lock`).
+    by `repro.runner.preflight.check`; modified files, by `require_unmodified`.
 
     Args:
         hint: how to see all differences.

@@ -55,7 +55,9 @@ class RunFolder:
         self.ledger = root / "ledger.jsonl"
         self.incidents = root / "incidents.jsonl"
         self.looks = root / "looks.jsonl"
+        self.nodes = root / "nodes.jsonl"
         self.launchers = root / "launchers.json"
+        """Of an early record, which has the nodes of its first start only."""
         self.parity = root / "parity"
         self.parity_verdict = root / "parity.json"
         self.trials = root / "trials"
@@ -141,7 +143,7 @@ class RunFolder:
 
     def mend(self) -> None:
         """Remove what a killed writer left unfinished; only for the process that owns the folder."""
-        for path in (self.ledger, self.incidents, self.looks):
+        for path in (self.ledger, self.incidents, self.looks, self.nodes):
             cut_torn_line(path)
         for path in (*self.root.glob(".*.tmp"), *self.trials.glob("*/.*.tmp")):
             path.unlink()
@@ -162,10 +164,15 @@ class Record:
     """Incidents of the run, in order."""
     looks: tuple[Look, ...] = ()
     """Looks of a sequential run, in order."""
-    nodes: Nodes = Nodes()  # noqa: RUF009  # frozen
-    """What the launchers reported: their loading time, the other computers of a run on several, the scheduler's job."""
+    node_history: tuple[Nodes, ...] = ()
+    """Computers, links and job of the run: at its first start, and after each change."""
     derived: dict[str, object] = field(default_factory=dict, init=False, compare=False, repr=False)
     """What was computed from this record and is kept with it; a changed copy begins without."""
+
+    @property
+    def nodes(self) -> Nodes:
+        """Computers, links and job at the first start, and what it took to load modules."""
+        return self.node_history[0] if self.node_history else Nodes()
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -189,7 +196,7 @@ class Record:
         """The devices that stand for GPUs, as nodes and trials named them; () of a record without trials on GPUs."""
         if not self.plan.uses_gpus:
             return ()
-        places = (self.environment, *(node.environment for node in self.nodes.nodes))
+        places = (self.environment, *(node.environment for moment in self.node_history for node in moment.nodes))
         named = [*(name for place in places for name in place.devices),
                  *(result.model.device for result in self.results if result.model)]
         return stand_ins(named)
@@ -279,10 +286,21 @@ def read_record(root: Path) -> Record:
         starts=starts,
         incidents=tuple(read_lines(folder.incidents, Incident)),
         looks=latest(read_lines(folder.looks, Look)),
-        nodes=read_model(folder.launchers, Nodes) if folder.launchers.is_file() else Nodes(),
+        node_history=read_nodes(folder),
         results=results,
         parity=_read_gate(folder.parity_verdict) if folder.parity_verdict.is_file() else None,
     )
+
+
+def read_nodes(folder: RunFolder) -> tuple[Nodes, ...]:
+    """Read the computers of a run, at its first start and after each change.
+
+    Raises:
+        OutputError: a line is not understood.
+    """
+    if folder.launchers.is_file():
+        return (read_model(folder.launchers, Nodes), *read_lines(folder.nodes, Nodes))
+    return tuple(read_lines(folder.nodes, Nodes))
 
 
 def read_plan(path: Path) -> Plan:

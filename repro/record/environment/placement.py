@@ -1,0 +1,79 @@
+"""Placement: where a start of a run was put. Another start of the same run may be put elsewhere.
+
+Code, libraries, data, variables that tune and the class of the hardware are the identity of a run
+(`repro.record.environment.environment`), and must agree between its starts. Which computer, cores, GPUs and exact memory
+it got is its placement: a scheduler chooses it anew each time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import Field
+
+from repro.core.frozen import Frozen
+from repro.core.numbers import spans
+
+PLACING = re.compile(r"^(SLURM_.*|(CUDA|HIP|ROCR)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|(GLOO|NCCL)_SOCKET_IFNAME|NCCL_IB_HCA"
+                     r"|UCX_NET_DEVICES)$")
+"""Variables that name devices of one computer, or that a scheduler sets for one job."""
+PLACING_LIMITS = ("cpuset.cpus", "memory.max", "memory.limit_in_bytes", "pids.max")
+"""Limits of a control group that say what a job got; those of processor time hold processes back, and are identity."""
+SCHEDULED = ("SLURMD_NODENAME", "PBS_JOBID", "LSB_JOBID")
+MACHINE_ID = Path("/etc/machine-id")
+
+
+class Placement(Frozen):
+    """One computer's share of a run, as one start got it."""
+
+    host: str
+    """Name of the computer in a job or a run on several; else a hash, which shows only that two starts differ."""
+    cores: str
+    """The cores that the process may use, in the kernel's notation: `0-3,8`."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs of the GPUs that it may use; (): none, or all of this computer."""
+    memory_bytes: int | None = None
+    settings: dict[str, str] = Field(default_factory=dict)
+    """Variables that `PLACING` names."""
+    limits: dict[str, str] = Field(default_factory=dict)
+    """Limits that `PLACING_LIMITS` names, in the kernel's notation."""
+
+    @property
+    def name(self) -> str:
+        """Host and what part of it, for the ledger: `alpha, cores 0-3`."""
+        gpus = f", GPUs {' '.join(uuid[:12] for uuid in self.gpus)}" if self.gpus else ""
+        return f"{self.host}, cores {self.cores}{gpus}"
+
+
+def split(found: Mapping[str, str], places: bool) -> dict[str, str]:
+    """Return the variables or limits that belong to a placement, or the others."""
+    return {name: value for name, value in found.items()
+            if places == bool(PLACING.match(name) or name in PLACING_LIMITS)}
+
+
+def host_here(named: bool, machine_id: Path = MACHINE_ID) -> str:
+    """Return the name of this computer.
+
+    Args:
+        named: it takes part in a run on several, whose record names them all. Otherwise only a job of a scheduler is
+            told by name: a laptop's name may be its owner's.
+    """
+    host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    if named or any(name in os.environ for name in SCHEDULED):
+        return host
+    try:
+        known = machine_id.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        known = ""
+    return f"computer {hashlib.sha256(f'repro {known} {host}'.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}"
+
+
+def cores_here() -> str:
+    """Return the cores that this process may use: `0-3,8`."""
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    return spans(sorted(cores), to="-", between=",")
