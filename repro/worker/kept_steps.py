@@ -6,7 +6,7 @@ while the clock runs, and it is made off the clock of training.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,17 @@ def has_a_gradient(choices: TrainingConfig) -> bool:
     other random numbers, and a workload may keep state that no engine states."""
     return (choices.compression != "powersgd" and not choices.compile
             and choices.workload.get(Workload).repeatable)
+
+
+def memory_words(trainings: Iterable[TrainingConfig]) -> str:
+    """Return what the kept steps of the longest of these trials may need; "" if none keeps any."""
+    steps = max((item.budget_steps for item in trainings if has_a_gradient(item)), default=0)
+    if (drawn := steps.bit_length() - FIRST_WATCHED.bit_length() + 1) < 1:
+        return ""
+    most = drawn + (len(OTHERS) if steps >= OTHERS_FROM else 0)
+    free = MEMORY * psutil.virtual_memory().available / 1e9
+    return (f"memory: a rank keeps up to {most} steps to be repeated after its trial, twice its part of the weights each; "
+            f"all ranks at most {MEMORY:.0%} of what is free, {free:.3g} GB here now")
 
 
 @dataclass(slots=True)

@@ -83,12 +83,18 @@ def test_runs_of_two_users_exclude_each_other(
         assert len(shown) == 1, "a free lock is taken without a word"
 
 
-def test_off_and_a_job_do_without(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_runs_of_one_job_exclude_each_other(
+    name: str, holders: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    first = start(name, holders)
+    assert line(first) == "holds"
+    second = start(name, holders)
+    assert f"(pid {first.pid} of " in line(second)
+
+
+def test_off_does_without(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with only_run_that_times(print):
-        monkeypatch.setenv("SLURM_JOB_ID", "7")
-        with only_run_that_times(pytest.fail):
-            pass
-        monkeypatch.delenv("SLURM_JOB_ID")
         monkeypatch.setenv(VARIABLE, "off")
         with only_run_that_times(pytest.fail):
             pass

@@ -21,6 +21,7 @@ from repro.suite.model import Suite
 from repro.suite.planning.plan import Cost, Plan, estimate
 from repro.suite.tune import Space, Tune, setting_text
 from repro.tables.cell_tables import median_text
+from repro.worker.kept_steps import memory_words
 
 if TYPE_CHECKING:
     from repro.cli.workflows.run import Ended
@@ -120,6 +121,7 @@ def plan_text(
         lines += [f"  {item.label}: {item.reason}" for item in plan.skipped]
     lines += [f"note: {note}" for note in (*plan.notes, *out_of_reach)]
     lines += _preconditioner_lines(plan)
+    lines += ["", text] if (text := memory_words(plan.trainings())) else []
     lines += ["", f"about {duration(cost.full_budget_seconds)} if every trial uses its whole budget ({cost.label})"]
     return "\n".join(lines)
 

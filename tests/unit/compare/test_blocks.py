@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -208,3 +208,31 @@ def test_failures_in_both_cells_alike_keep_the_verdict(plan: Plan) -> None:
 def test_a_record_without_pauses_keeps_all_pairs(tmp_path: Path) -> None:
     record: Record = make_record(tmp_path / "r", SUITE)
     assert {item.left_out for item in compare(record.plan, record.results, execution=record.execution)} == {()}
+
+
+def placed(plan: Plan, nodes: Callable[[int, int], tuple[str, ...]]) -> tuple[list[Result], Execution]:
+    """An undisturbed run whose starts name the places that `nodes` gives for (place in the order, repeat)."""
+    results, execution = ran(plan, (), 0.0, 1)
+    return results, Execution([item.model_copy(update={"nodes": nodes(place, item.repeat)})
+                               for place, item in enumerate(execution.attempts)])
+
+
+def test_a_pair_divided_between_two_nodes_counts_for_no_clock(plan: Plan) -> None:
+    found = primary(plan, *placed(plan, lambda place, _: ("alpha",) if place < 21 else ("beta",)))
+    assert (found.n, found.left_out) == (19, (10,))
+    assert any("trials ran on 2 places: seeds 0 to 10 on alpha; seeds 10 to 19 on beta" in text
+               for text in found.cautions)
+
+
+def test_pairs_on_several_nodes_are_named_as_such(plan: Plan) -> None:
+    found = primary(plan, *placed(plan, lambda _, repeat: (f"node{repeat % 5}",)))
+    assert (found.n, found.left_out) == (20, ())
+    (caution,) = (text for text in found.cautions if "places" in text)
+    assert "trials ran on 5 places: seeds 0, 5, 10, 15 on node0; " in caution and "(and 2 more places)" in caution
+
+
+def test_fewer_of_the_same_nodes_are_the_same_place(plan: Plan) -> None:
+    found = primary(plan, *placed(plan, lambda place, _: ("alpha", "beta")[: 1 + place % 2]))
+    assert (found.n, found.left_out) == (20, ()) and not any("places" in text for text in found.cautions)
+    found = primary(plan, *placed(plan, lambda place, _: ("alpha", "beta" if place < 30 else "gamma")))
+    assert any("on alpha + beta; seeds 15 to 19 on alpha + gamma" in text for text in found.cautions)

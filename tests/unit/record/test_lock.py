@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 import repro
 from repro.core.errors import OutputError
+from repro.record.folder import lock as lock_module
 from repro.record.folder.lock import NAME, RunLock
 
 HOLD = """
 import sys
 from pathlib import Path
+from repro.record.folder import lock
 from repro.record.folder.lock import RunLock
+lock.BEAT_SECONDS = float(sys.argv[2])
 RunLock(Path(sys.argv[1])).acquire()
 print("held", flush=True)
 sys.stdin.read()
 """
 
 
-def holder(folder: Path) -> subprocess.Popen[str]:
+def holder(folder: Path, beat_seconds: float = 5.0) -> subprocess.Popen[str]:
     """Another process that has the lock until its standard input is closed, and then ends without giving it back."""
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-c", HOLD, str(folder), str(beat_seconds)], text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(Path(repro.__file__).parents[1])},
     )
     assert process.stdout is not None and process.stdout.readline() == "held\n"
@@ -39,7 +43,7 @@ def test_a_second_writer_is_refused_with_the_first_named_and_a_dead_one_is_ignor
     process = holder(tmp_path)
     try:
         with pytest.raises(OutputError, match=f"is being written by process {process.pid} on .* since 20") as caught:
-            RunLock(tmp_path).acquire(force=True)
+            RunLock(tmp_path).acquire()
         assert "\n" not in str(caught.value)
     finally:
         process.kill()
@@ -62,13 +66,54 @@ def test_the_lock_is_gone_after_its_block_and_can_be_taken_again(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("since_ms", "said"), [(1_700_000_000_000, " since 2023-"), (10**30, "")])
-def test_an_owner_on_another_machine_cannot_be_asked(tmp_path: Path, since_ms: int, said: str) -> None:
-    (tmp_path / NAME).write_text(json.dumps({"pid": 1, "host": f"not-{socket.gethostname()}", "since_ms": since_ms}))
-    with pytest.raises(OutputError, match=r"locked by process 1 on not-.*no longer runs: --force") as caught:
-        RunLock(tmp_path).acquire()
-    assert (said or " on not-") in str(caught.value) and ("since" in str(caught.value)) is bool(said)
-    with RunLock(tmp_path).acquire(force=True) as lock:
-        assert "process 1 on not-" in lock.stale
+def test_an_owner_on_another_computer_that_does_not_beat_is_gone(
+    tmp_path: Path, since_ms: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_module, "WATCH_SECONDS", 0.2)
+    monkeypatch.setattr(lock_module, "BEAT_SECONDS", 0.2)
+    told: list[str] = []
+    (tmp_path / NAME).write_text(json.dumps({"pid": 1, "host": "lost", "boot": "x", "job": "7", "since_ms": since_ms}))
+    with RunLock(tmp_path).acquire(told.append) as lock:
+        assert lock.stale.startswith("process 1 on lost in job 7")
+        assert (said or "job 7") in lock.stale and ("since" in lock.stale) is bool(said)
+    assert len(told) == 1 and "is locked by process 1 on lost in job 7" in told[0]
+
+
+def test_an_owner_on_another_computer_that_beats_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner holds no lock that this kernel sees, as on NFS without lock daemon: only its beats show."""
+    monkeypatch.setattr(lock_module, "WATCH_SECONDS", 20.0)
+    monkeypatch.setattr(lock_module, "BEAT_SECONDS", 0.2)
+    owner, path, over = {"pid": 1, "host": "far", "boot": "x", "beat": 0}, tmp_path / NAME, threading.Event()
+    path.write_text(json.dumps(owner))
+
+    def beat() -> None:
+        while not over.wait(0.05):
+            owner["beat"] = int(owner["beat"]) + 1
+            path.write_text(json.dumps(owner))
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        with pytest.raises(OutputError, match="is being written by process 1 on far"):
+            RunLock(tmp_path).acquire()
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_an_owner_whose_lock_was_taken_over_writes_no_more(tmp_path: Path) -> None:
+    """Suspended for longer than others watch: it ends at its next beat."""
+    process = holder(tmp_path, beat_seconds=0.2)
+    (tmp_path / NAME).write_text(json.dumps({"pid": 1, "host": "far", "boot": "x", "beat": 3}))
+    try:
+        _, error = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 1
+    assert "was taken over by process 1 on far while this process did not run" in error
+    assert json.loads((tmp_path / NAME).read_text())["pid"] == 1, "the other one's lock is untouched"
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b"[" * 4096, b'{"since_ms": 1e', b"\xff"])

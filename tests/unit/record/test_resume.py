@@ -15,9 +15,11 @@ from repro.bundle.verify import verify
 from repro.core.errors import UsageError
 from repro.core.files import read_model, write_model
 from repro.record.environment import differences, environment
+from repro.record.environment.differences import Nodes
 from repro.record.environment.environment import Environment
 from repro.record.folder import index as record_index
 from repro.record.folder import resume
+from repro.record.folder.ledger import read_lines
 from repro.record.folder.store import Record
 from repro.runner.run import exit_code
 from repro.suite.planning.plan import Plan
@@ -141,6 +143,23 @@ def test_another_machine_is_refused_unless_forced(half: Scripted, change: dict[s
     record = go_on(half, force=True)
     assert record.missing() == []
     assert any(item.kind == "difference" and said in item.text for item in record.incidents)
+
+
+def test_another_place_is_recorded_and_no_reason_to_refuse(half: Scripted) -> None:
+    """As a requeued job that got another node: it began there, and goes on here."""
+    (before,) = read_lines(half.folder.nodes, Nodes)
+    assert before.here is not None
+    elsewhere = before.model_copy(update={"here": before.here.model_copy(update={"host": "beta", "cores": "8-11"})})
+    half.folder.nodes.write_text(elsewhere.model_dump_json() + "\n")
+    lines = half.folder.ledger.read_text().replace(json.dumps(before.here.name), '"beta, cores 8-11"')
+    half.folder.ledger.write_text(lines)
+    record = go_on(half)
+    assert record.missing() == []
+    (moved,) = (item for item in record.incidents if item.kind == "moved")
+    assert moved.text == f"node 0 is {before.here.name}, was beta, cores 8-11"
+    assert [item.names() for item in record.node_history] == [("beta, cores 8-11",), (before.here.name,)]
+    assert {item.nodes for item in record.attempts} == {("beta, cores 8-11",), (before.here.name,)}
+    assert all(item.nodes for item in record.attempts)
 
 
 @pytest.mark.parametrize(("then", "now", "said"), [
