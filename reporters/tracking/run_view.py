@@ -209,8 +209,8 @@ def cell_view(
     tags = common_tags(record, run, cell_key(cell), "cell", cell) | {"mlflow.runName": _cell_name(record, cell)}
     tags |= _verdict_tags(comparisons) | _claim_tags(record, cell) | ({NOTE: note} if note else {})
     tags |= {f"repro.factor.{re.sub(NOT_A_KEY, '_', key)}": value for key, value in cell.factors.items()}
-    paths = [folder.plan, folder.environment, folder.ledger, folder.suite, folder.parity_verdict, folder.launchers, folder.nodes,
-             folder.incidents, folder.looks, folder.root / CALIBRATION]
+    paths = [folder.plan, folder.environment, folder.ledger, folder.suite, folder.parity_verdict, folder.launchers,
+             folder.nodes, folder.incidents, folder.looks, folder.root / CALIBRATION]
     files = {path.name: path for path in paths}
     tags |= _listed(files)
     files |= {"report.html": folder.reports / "report.html"} if report else {}

@@ -73,8 +73,7 @@ def check(plan: Plan, machine: Machine, folder: RunFolder, options: Options) -> 
                          f"see {folder.root.resolve()}, set launcher.shared=true; if not, use another on_failure")
     if unusable := unusable_gpus(plan):
         raise UsageError(unusable)
-    named = any((launcher := cell.choices.launcher.get(Launcher)).origin == "measured" and (launcher.node_count or 1) > 1
-                for cell in plan.cells)
+    named = any(_here(cell) < cell.choices.ranks for cell in plan.cells)
     now = environment.take(machine, tuple(data_sets(plan)), plugin_code(plan, folder.root), named)
     if on_gpus(plan) and not folder.environment.is_file():
         now = now.model_copy(update={"tried": measure()})

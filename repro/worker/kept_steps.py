@@ -43,8 +43,8 @@ def memory_words(trainings: Iterable[TrainingConfig]) -> str:
         return ""
     most = drawn + (len(OTHERS) if steps >= OTHERS_FROM else 0)
     free = MEMORY * psutil.virtual_memory().available / 1e9
-    return (f"memory: a rank keeps up to {most} steps to be repeated after its trial, twice its part of the weights each; "
-            f"all ranks at most {MEMORY:.0%} of what is free, {free:.3g} GB here now")
+    return (f"memory: a rank keeps up to {most} steps to be repeated after its trial, twice its part of the weights "
+            f"each; all ranks at most {MEMORY:.0%} of what is free, {free:.3g} GB here now")
 
 
 @dataclass(slots=True)

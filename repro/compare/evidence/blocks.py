@@ -85,7 +85,7 @@ def blocks_of(plan: Plan, results: Sequence[Result], execution: Execution | None
     starts = _starts(known, execution or Execution(), places)
     numbers: dict[str, dict[int, int]] = {}
     before: dict[str, dict[int, str]] = {}
-    places: dict[tuple[str, ...], set[int]] = {}
+    nodes: dict[tuple[str, ...], set[int]] = {}
     counted = {(item.trial_id, item.attempt): item for item in known}
     number, last, order = 0, None, list[Result]()
     pauses = sorted(execution.resumed_ms) if execution else []
@@ -96,15 +96,15 @@ def blocks_of(plan: Plan, results: Sequence[Result], execution: Execution | None
         if (result := counted.get((start.trial_id, start.attempt))) is not None:
             order.append(result)
             if start.nodes:
-                same = next((names for names in places if not _moved(names, start.nodes)), ())
+                same = next((names for names in nodes if not _moved(names, start.nodes)), ())
                 # Cells with fewer ranks may take fewer of the same nodes.
-                places[max(same, start.nodes, key=len)] = places.pop(same, set()) | {start.repeat}
+                nodes[max(same, start.nodes, key=len)] = nodes.pop(same, set()) | {start.repeat}
             numbers.setdefault(start.cell_id, {})[start.repeat] = number
             if last is not None and not paused:
                 before.setdefault(start.cell_id, {})[start.repeat] = last.cell_id
         last = start
     return Blocks(order, numbers, before, *_failures(known, starts),
-                  {names: frozenset(repeats) for names, repeats in places.items()})
+                  {names: frozenset(repeats) for names, repeats in nodes.items()})
 
 
 def _moved(one: tuple[str, ...], other: tuple[str, ...]) -> bool:

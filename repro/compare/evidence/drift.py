@@ -116,8 +116,8 @@ def _places(blocks: Blocks) -> str:
         return ""
     each = [f"seeds {spans(sorted(repeats))} on {_names(names)}" for names, repeats in blocks.places.items()]
     more = f" (and {len(each) - SHOWN} more places)" if len(each) > SHOWN else ""
-    return (f"trials ran on {len(each)} places: {'; '.join(each[:SHOWN])}{more}; pairs divided between two are left out "
-            "of figures with a clock, and a ratio is an average over the others")
+    return (f"trials ran on {len(each)} places: {'; '.join(each[:SHOWN])}{more}; pairs divided between two are left "
+            "out of figures with a clock, and a ratio is an average over the others")
 
 
 def _names(names: Sequence[str]) -> str:

@@ -182,7 +182,8 @@ def merge(group: Sequence[Source], root: Path, notes: Sequence[str] = ()) -> Rec
         write_json(folder.parity_verdict, parity)
     try:
         _copy_file(base.folder.suite, folder.suite)
-        for moment in sorted((each for item in group for each in item.record.node_history), key=lambda each: each.at_ms):
+        moments = (moment for item in group for moment in item.record.node_history)
+        for moment in sorted(moments, key=lambda moment: moment.at_ms):
             append_line(folder.nodes, moment)
         _copy_file(base.folder.looks, folder.looks)
         calibrated = next((item.record for item in group if read_kept_calibration(item.record) is not None), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from pydantic import Field
@@ -88,11 +89,11 @@ def same_code(one: PluginCode | None, other: PluginCode | None) -> bool:
 
 def _tables(then: Environment, now: Environment) -> Iterator[Difference]:
     # An early record has variables and limits of its placement among the others.
-    settings, limits = ([split(found, places=False) for found in side] for side in (
-        (then.settings, now.settings), (then.limits, now.limits)))
+    own = partial(split, places=False)
     tables: list[tuple[DifferenceKind, str, dict[str, str], dict[str, str]]] = [
-        ("libraries", "library", then.libraries, now.libraries), ("settings", "setting", *settings),
-        ("hardware", "limit", *limits)]
+        ("libraries", "library", then.libraries, now.libraries),
+        ("settings", "setting", own(then.settings), own(now.settings)),
+        ("hardware", "limit", own(then.limits), own(now.limits))]
     for kind, what, olds, news in tables:
         for name in sorted({*olds, *news}):
             if olds.get(name) != news.get(name):
@@ -184,7 +185,7 @@ class Nodes(Frozen):
     def names(self, count: int | None = None) -> tuple[str, ...]:
         """Return the names of the places of the first `count` nodes, node 0 first; None: of all."""
         others = (item.environment.placement.name if item.environment.placement else item.host for item in self.nodes)
-        return tuple((self.here.name if self.here else "", *others))[:count]
+        return (self.here.name if self.here else "", *others)[:count]
 
     def same_places(self, other: Nodes) -> bool:
         """Return True if nodes, job and placements are the same; clocks and links may differ."""

@@ -1,8 +1,8 @@
 """Placement: where a start of a run was put. Another start of the same run may be put elsewhere.
 
 Code, libraries, data, variables that tune and the class of the hardware are the identity of a run
-(`repro.record.environment.environment`), and must agree between its starts. Which computer, cores, GPUs and exact memory
-it got is its placement: a scheduler chooses it anew each time.
+(`repro.record.environment.environment`), and must agree between its starts. Which computer, cores, GPUs and exact
+memory it got is its placement: a scheduler chooses it anew each time.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pydantic import Field
 from repro.core.frozen import Frozen
 from repro.core.numbers import spans
 
-PLACING = re.compile(r"^(SLURM_.*|(CUDA|HIP|ROCR)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|(GLOO|NCCL)_SOCKET_IFNAME|NCCL_IB_HCA"
-                     r"|UCX_NET_DEVICES)$")
+PLACING = re.compile(r"^(SLURM_.*|(CUDA|HIP|ROCR)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|(GLOO|NCCL)_SOCKET_IFNAME"
+                     r"|NCCL_IB_HCA|UCX_NET_DEVICES)$")
 """Variables that name devices of one computer, or that a scheduler sets for one job."""
 PLACING_LIMITS = ("cpuset.cpus", "memory.max", "memory.limit_in_bytes", "pids.max")
 """Limits of a control group that say what a job got; those of processor time hold processes back, and are identity."""

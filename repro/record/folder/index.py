@@ -17,9 +17,9 @@ from repro.core.files import read_bounded, write_text
 from repro.record.folder.store import TUNING, RunFolder
 
 NAME, MERGED = "sha256sums.txt", "sources.json"
-TOP = ("plan.json", "suite.yaml", "environment.json", "launchers.json", "nodes.jsonl", "ledger.jsonl", "incidents.jsonl",
-       "looks.jsonl", "parity.json", "declared.json", "tuned.yaml",
-       "registration.json", "registration.json.sig", MERGED)
+TOP = ("plan.json", "suite.yaml", "environment.json", "launchers.json", "nodes.jsonl", "ledger.jsonl",
+       "incidents.jsonl", "looks.jsonl", "parity.json", "declared.json", "tuned.yaml", "registration.json",
+       "registration.json.sig", MERGED)
 BELOW = ("code", "parity", "trials")
 """Folders whose every file belongs to the record, as the files of the record in TUNING do, whose own index that of the
 run replaces. Reports, tracking and calibration can be made from it again."""

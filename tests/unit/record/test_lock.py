@@ -106,12 +106,13 @@ def test_an_owner_on_another_computer_that_beats_is_not_replaced(
 def test_an_owner_whose_lock_was_taken_over_writes_no_more(tmp_path: Path) -> None:
     """Suspended for longer than others watch: it ends at its next beat."""
     process = holder(tmp_path, beat_seconds=0.2)
-    (tmp_path / NAME).write_text(json.dumps({"pid": 1, "host": "far", "boot": "x", "beat": 3}))
+    (tmp_path / "new").write_text(json.dumps({"pid": 1, "host": "far", "boot": "x", "beat": 3}))
+    (tmp_path / "new").replace(tmp_path / NAME)
     try:
-        _, error = process.communicate(timeout=30)
+        assert process.wait(30) == 1
     finally:
         process.kill()
-    assert process.returncode == 1
+        _, error = process.communicate()
     assert "was taken over by process 1 on far while this process did not run" in error
     assert json.loads((tmp_path / NAME).read_text())["pid"] == 1, "the other one's lock is untouched"
 
