@@ -19,7 +19,8 @@ from repro.suite.model import Trial
 from repro.suite.planning.plan import Plan
 
 MODELS: dict[str, type[BaseModel]] = {
-    "plan.json": Plan, "environment.json": Environment, "nodes.jsonl": Nodes, "parity.json": Gate,
+    "plan.json": Plan, "environment.json": Environment, "nodes.jsonl": Nodes, "launchers.json": Nodes,
+    "parity.json": Gate,
     "declared.json": Declared, "ledger.jsonl": Attempt, "incidents.jsonl": Incident, "looks.jsonl": Look,
     "trials/*/trial.json": Trial, "trials/*/result.json": Result,
 }
