@@ -14,7 +14,11 @@ cd "$(dirname "$0")/.."
 "$engine" build -f deploy/Dockerfile -t "$image" "$@" .
 
 "$engine" volume create "$name" > /dev/null
-trap '"$engine" rm -f "$name-1" "$name-0" "$name" > /dev/null 2>&1; "$engine" volume rm -f "$name" > /dev/null' EXIT
+tidy() {
+  for each in "$name-1" "$name-0" "$name"; do "$engine" rm -f "$each" > /dev/null 2>&1 || true; done
+  "$engine" volume rm -f "$name" > /dev/null
+}
+trap tidy EXIT
 trap 'exit 130' INT TERM
 # shellcheck disable=SC2086  # $safe and $short are several words
 alone() { "$engine" run --rm --network none $safe -v "$name:/runs" "$@"; }
@@ -35,26 +39,27 @@ script() { # NAME OF THE JOB: what its container runs, with a shorter suite
 for item in yaml.safe_load_all(sys.stdin):
     if (item['kind'], item['metadata']['name']) == ('Job', '$1'):
         print(item['spec']['template']['spec']['containers'][0]['args'][0])" < deploy/kubernetes.yaml \
-    | sed "s/run engines/run $short/; s/nodes: 4/nodes: 2/; s/processes=4/processes=2/"
+    | sed "s/repro-0.repro/127.0.0.1/; s/run engines/run $short/; s/nodes: 4/nodes: 2/; s/processes=4/processes=2/"
 }
 REPRO_SECRET=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
 export REPRO_SECRET
-"$engine" run -d --name "$name" --network none --add-host repro-0.repro:127.0.0.1 --entrypoint sleep "$image" infinity
+"$engine" run -d --name "$name" --network none --entrypoint sleep "$image" infinity > /dev/null
 # shellcheck disable=SC2086
 node() { # NUMBER JOB [OPTIONS]
   number=$1 job=$2; shift 2
   "$engine" run -d --name "$name-$number" --network "container:$name" -e REPRO_SECRET $safe "$@" --entrypoint sh \
-    "$image" -c "$(script "$job")"
+    "$image" -c "$(script "$job")" > /dev/null
 }
 node 1 repro-agents
 node 0 repro -v "$name:/runs"
+# Ended in its third trial, it comes back with the same commands and the same volume.
 until "$engine" logs "$name-0" 2>&1 | grep '\[ *2/'; do
   test "$("$engine" inspect -f '{{.State.Running}}' "$name-0")" = true
   sleep 1
 done
-"$engine" stop -t 120 "$name-0"
+"$engine" stop -t 120 "$name-0" > /dev/null
 test "$("$engine" wait "$name-0")" = 130
-"$engine" rm "$name-0"
+"$engine" rm "$name-0" > /dev/null
 node 0 repro -v "$name:/runs"
 code=$("$engine" wait "$name-0")
 "$engine" logs "$name-0"
