@@ -9,7 +9,7 @@ export DO_NOT_TRACK = 1
 # Hundreds of processes start in a test run; if this is set, each compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart install test checks test-slow test-pythons gpu-smoke test-gpu rehearse defects lint types layers unit flow browser package chaos fuzz bench verdicts size docs gallery clean
+.PHONY: quickstart install test checks test-slow test-pythons gpu-smoke test-gpu rehearse defects image lint types layers unit flow browser package chaos fuzz bench verdicts size docs gallery clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/repro run quickstart
@@ -95,6 +95,11 @@ gallery: $(VENV)/.test-installed
 # Plants every defect of tests/plugins in DDP and ZeRO, in fp32 and bfloat16, and prints what stopped each: 20 minutes.
 defects: $(VENV)/.test-installed
 	$(BIN)/python tests/plugins/run_defects.py
+
+# Builds deploy/Dockerfile and runs it: quickstart, MLflow, and the manifest's commands on two nodes; minutes. Needs docker or
+# podman: make image ENGINE=podman BUILD="--build-arg TORCH_INDEX=..."
+image:
+	ENGINE=$(or $(ENGINE),docker) deploy/try.sh $(BUILD)
 
 # What works on GPUs that are lent for five minutes, without a network and without installing anything: by the Python that has
 # torch, and a few packages that the file names (make gpu-smoke PYTHON=/path/to/python3). smoke.json is to be sent.
