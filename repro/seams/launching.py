@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from pydantic import PrivateAttr
+
 from repro.seams.plugin import Plugin
 
 
@@ -126,11 +128,21 @@ class Launcher(Plugin):
     title: ClassVar[str]
     origin: ClassVar[Literal["measured", "emulated", "simulated"]] = "measured"
     """The label of figures taken under it; every report shows it."""
+    _tell: Callable[[str], None] = PrivateAttr(default=lambda text: None)
+    """Prints a line for the user, from `open` to `close`."""
+
+    def tell_by(self, tell: Callable[[str], None]) -> None:
+        """Set how lines for the user are printed; called before `open`."""
+        self._tell = tell
 
     @property
     def node_count(self) -> int | None:
         """Return the number of computers that its options ask for; None: as many as the trial needs."""
         return None
+
+    def nodes_of(self, processes: int) -> int:
+        """Return the number of computers that a launch of `processes` takes, in equal blocks."""
+        return 1
 
     def rank_logs(self, processes: int) -> int:
         """Return how many files with printed output a launch of `processes` ranks leaves."""
@@ -140,11 +152,6 @@ class Launcher(Plugin):
     def preload_seconds(self) -> float | None:
         """Time that `open` took to load modules ahead; None if it loads none."""
         return None
-
-    @property
-    def awaited(self) -> str:
-        """Return what `open` waits for the user to do, in one line; "" if nothing."""
-        return ""
 
     @property
     def one_folder(self) -> bool:
