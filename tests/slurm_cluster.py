@@ -66,7 +66,7 @@ class Cluster:
     @property
     def variables(self) -> dict[str, str]:
         """Return the variables of its users."""
-        return {"SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": PATH}
+        return {"SLURM_CONF": str(self.folder / "slurm.conf")}
 
     def start(self, name: str) -> None:
         """Start a daemon, in the foreground, so that the test ends what it started."""
@@ -74,8 +74,8 @@ class Cluster:
                  for item in ("key-file", "socket", "pid-file", "log-file", "seed-file")]
         command = {"munged": ["munged", "--foreground", "--force", *files], "slurmctld": ["slurmctld", "-D"]}.get(
             name, ["slurmd", "-D", "-N", name])
-        self.daemons[name] = subprocess.Popen(command, env={**os.environ, **self.variables}, stdout=subprocess.DEVNULL,
-                                              stderr=subprocess.DEVNULL)
+        self.daemons[name] = subprocess.Popen(command, env={**os.environ, **self.variables, "PATH": PATH},
+                                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(0.7)
 
     def end(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:

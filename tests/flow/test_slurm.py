@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from repro.cli.workflows.run import run_suite
 from repro.record.environment.differences import shared_nodes
 from repro.record.folder.store import Record, read_record
+from repro.runner.run import prepare
 from tests.commands import command
 from tests.flow.test_nodes import written
 from tests.plans import planned
@@ -201,9 +201,9 @@ def test_the_check_before_a_submission_is_for_the_nodes_of_the_job(
     site: Site, trial: str, options: tuple[str, ...], words: str
 ) -> None:
     changes = [f"-o{key}={value}" for key, value in (item.split(": ") for item in trial.split(", "))]
-    (site.folder / "checked.yaml").write_text(written(1, 1, LAUNCHER).replace("determinism: bitwise", ""))
+    (site.folder / "checked.yaml").write_text(written(1, 1, LAUNCHER))
     code, said, error = command(site.folder, "run", "checked.yaml", "--no-mlflow", "--out", "checked",
-                                "-obatch.global=80", *changes, "--", "--hold", "--nodelist=", *options,
+                                "-obatch.global=80", *changes, "--", *options,
                                 **site.variables)
     if words:
         assert code == 2 and words in error and error.count("\n") == 1 + words.count("\n"), error
@@ -230,7 +230,7 @@ def test_a_time_limit_interrupts_the_run_before_it_kills_it(site: Site) -> None:
 def test_what_is_refused_is_one_line(site: Site, arguments: tuple[str, ...], words: str) -> None:
     (site.folder / "bad.yaml").write_text(written(1, 1, LAUNCHER))
     if "--resume" in arguments:
-        run_suite(planned(site.folder, written(1, 1, "local")), "", site.folder / "local-run", track=False)
+        prepare(planned(site.folder, written(1, 1, "local")), "", site.folder / "local-run")
     given = () if "--resume" in arguments else ("bad.yaml", "--out", "bad")
     code, _, error = command(site.folder, "run", *given, "--no-mlflow", *arguments, **site.variables)
     assert code == 2 and words in error

@@ -254,8 +254,10 @@ class Starts:
             if host in there or item.process.poll() is None or self.problem:
                 continue
             told = item.process.communicate()[1].strip().splitlines()
+            # Last, srun states the exit code again.
+            why = next((line for line in reversed(told) if line.startswith("error: ")), told[-1] if told else "")
             ended = (f"{item.name} ended with exit code {item.process.returncode} after "
-                     f"{time.monotonic() - item.begin:.0f} s{': ' + told[-1] if told else ''}")
+                     f"{time.monotonic() - item.begin:.0f} s{f': {why}' * bool(why)}")
             if item.count == MOST_STARTS or item.process.returncode == Exit.USAGE:
                 self.problem = f"{ended}{f', at start {MOST_STARTS} of {MOST_STARTS}' * (item.count == MOST_STARTS)}"
                 continue
