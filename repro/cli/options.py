@@ -139,8 +139,8 @@ def read_source(
 
 
 def expand(source: SuiteFile, overrides: tuple[str, ...], machine: Machine | None = None) -> Plan:
-    """Expand a suite to its plan for a machine (None: this one), with an order drawn for this call, and a master seed too unless the
-    suite states one.
+    """Expand a suite to its plan for a machine (None: this one), with an order drawn for this call, and a master seed
+    too unless the suite states one.
 
     Raises:
         SuiteError: no cell can run here.
@@ -154,8 +154,8 @@ def expand(source: SuiteFile, overrides: tuple[str, ...], machine: Machine | Non
     if source.suite.tune is not None:
         raise source.problem("the settings of this suite are to be tuned first: use `repro run`, then the tuned.yaml "
                              "that it writes; or add -o tune=null", ("tune",))
-    plan = make_plan(source.suite, machine or detect(), source.problem, bool(overrides), Drawn(fresh_seed(), fresh_seed()),
-                     folder=source.folder)
+    plan = make_plan(source.suite, machine or detect(), source.problem, bool(overrides),
+                     Drawn(fresh_seed(), fresh_seed()), folder=source.folder)
     refuse_credentials(plan, os.environ)
     return plan
 

@@ -55,8 +55,8 @@ class Slurm(Torchrun):
         others = [name for name in names if name != own][: self.nodes - 1]
         address = f"{slurm_job.address_of(own)}:{port}"
         if others and shutil.which("srun") is None:
-            raise UsageError(f"no srun on PATH, as in a container, to start agents on {', '.join(others)}; use launcher "
-                             "torchrun, and outside of the container: srun --overlap --ntasks-per-node=1 "
+            raise UsageError(f"no srun on PATH, as in a container, to start agents on {', '.join(others)}; use "
+                             "launcher torchrun, and outside of the container: srun --overlap --ntasks-per-node=1 "
                              f"--nodelist={','.join(others)} CONTAINER repro agent --join {own}:29410")
         # srun takes what its own options do not say from variables of the job, which are about another step.
         environment = {key: value for key, value in os.environ.items()

@@ -286,7 +286,7 @@ def test_hosts_get_their_agents_by_ssh(nodes: Nodes) -> None:
     ("-oProxyCommand=x", "'-oProxyCommand=x' is no host"),
     ("no.such.host.invalid", "REPRO_HOSTS: no.such.host.invalid cannot be found"),
     ("localhost", "REPRO_HOSTS names 1 host beside this one, and 3 are needed"),
-    ("lost", "1 of 2 nodes are there: like-ssh lost ended with exit code 255 after 0 s: no route to host, at start 3 of 3"),
+    ("lost", "1 of 2 nodes are there: like-ssh lost ended with exit code 255 after . s: no route to host, at start 3"),
 ])
 def test_bad_hosts_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: str, words: str) -> None:
     monkeypatch.setattr(host_lists, "_own_address", own if hosts == "lost" else host_lists._own_address)

@@ -223,7 +223,7 @@ def test_a_time_limit_interrupts_the_run_before_it_kills_it(site: Site) -> None:
     (("--", "--partition=nowhere"), "error: sbatch refuses: sbatch: error: Batch job submission failed: Invalid "
                                     "partition name specified"),
     (("--resume", "local-run", "--", "--partition=tests"),
-     "error: --partition=tests: only launcher slurm outside a job takes options after --; here launcher is local"),
+     "error: --partition=tests: only launcher slurm outside a job takes options after --; here it is local"),
     (("--", "--nodes=3"), "error: --nodes=3: the number of nodes is launcher.nodes, 2 here"),
     (("--launcher", "local", "--", "--nodes=3"), "only launcher slurm outside a job takes options after --"),
 ])

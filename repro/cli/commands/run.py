@@ -88,7 +88,7 @@ def run(
     options = Options(force, again, strict, energy, budget, register)
     if resume is not None:
         if suite is not None and suite.startswith("-"):  # the first option after --, as no suite is given
-            suite, scheduler = None, (suite, *scheduler)
+            scheduler, suite = (suite, *scheduler), None
         if {suite, out, design["seeds"], design["master_seed"]} != {None} or overrides:
             raise click.UsageError("--resume RUN takes its suite, seeds and folder from RUN; leave out SUITE, -o, "
                                    "--seeds, --master-seed and --out")

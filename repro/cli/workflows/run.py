@@ -24,8 +24,8 @@ from repro.cli.workflows.tuning import (
 from repro.compare.design.calibration import keep_calibration
 from repro.compare.findings import Findings, findings
 from repro.compare.runs.asked import keep_answers
-from repro.core.errors import Exit, UsageError
 from repro.core.devices import CPU
+from repro.core.errors import Exit, UsageError
 from repro.core.machine import Machine, detect
 from repro.launchers.nodes.slurm_job import in_job
 from repro.launchers.nodes.slurm_submit import job_machines, submit
@@ -54,11 +54,10 @@ from repro.runner.run import (
 )
 from repro.runner.signals import Interrupts
 from repro.runner.tracking import Tracker, TrackingEnd
-from repro.seams.launching import Launcher
-from repro.suite.planning.consent import permissions, require_allowed, require_code
 from repro.suite.file import SuiteFile
 from repro.suite.kinds.program_files import ProgramFiles
 from repro.suite.kinds.trial_config import TrialConfig
+from repro.suite.planning.consent import permissions, require_allowed, require_code
 from repro.suite.planning.matrix import expand_matrix
 from repro.suite.planning.plan import Plan, over_time_limits
 
@@ -418,7 +417,7 @@ def _submit(plan: Plan, options: Sequence[str], first: Sequence[str], again: Seq
     if not nodes or in_job():
         if options:
             kinds = ", ".join(dict.fromkeys(cell.choices.launcher.kind for cell in plan.cells))
-            raise UsageError(f"{options[0]}: only launcher slurm outside a job takes options after --; here launcher is "
+            raise UsageError(f"{options[0]}: only launcher slurm outside a job takes options after --; here it is "
                              f"{kinds}{', in a job' * in_job()}")
         return ""
     job = submit(plan.suite.suite, nodes, first, again, place, options)

@@ -61,7 +61,8 @@ class Phases:
 
 
 def plan_phases(source: SuiteFile, overrides: Sequence[str], machine: Machine | None = None) -> Phases:
-    """Return both phases of a suite with `tune` on a machine (None: this one), with seeds drawn for this call unless it states them.
+    """Return both phases of a suite with `tune` on a machine (None: this one), with seeds drawn for this call unless
+    it states them.
 
     Raises:
         SuiteError: the suite cannot be planned; every setting of every contender is checked.

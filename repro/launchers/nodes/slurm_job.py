@@ -33,7 +33,7 @@ def expand(names: str) -> list[str]:
         UsageError: it has another form.
     """
     items = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", names)
-    if ",".join(items) != names:
+    if not names or ",".join(items) != names:
         raise UsageError(f"{NODES}={names}: is no list of nodes such as node[01-03,07],gpu1")
     found: list[str] = []
     for item in items:

@@ -93,7 +93,7 @@ def job_machines(options: Sequence[str], nodes: int) -> tuple[tuple[Machine, ...
 
 
 def _groups(partition: str | None) -> list[tuple[int, int]]:
-    """Return cores and GPUs of the kinds of nodes in a partition (None: the default one); none if Slurm does not tell."""
+    """Return cores and GPUs of the kinds of nodes in a partition (None: the default one); [] if Slurm is silent."""
     named = [f"--partition={partition}"] if partition else []
     try:
         told = subprocess.run(["sinfo", "--noheader", "--exact", "--format=%P|%c|%G", *named], capture_output=True,

@@ -244,11 +244,14 @@ def test_a_peer_that_drips_bytes_has_one_time_limit(
 @pytest.mark.parametrize("hello", [{}, {"host": "a", "pid": "x", "description": {}, "identity": {}},
                                    {"host": "a", "pid": 1, "description": 3, "identity": {}}])
 def test_a_hello_of_another_form_is_one_line(hello: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
-    head = Head("127.0.0.1", 0, SECRET, 10.0)
+    told: list[str] = []
+    head = Head("127.0.0.1", 0, SECRET, 10.0, told.append)
     agent = connect("127.0.0.1", head.port, SECRET)
     agent.send("hello", hello)
-    with pytest.raises(UsageError, match=r"an agent at 127\.0\.0\.1 has the secret and another language: .*install"):
-        head.join(20)
+    with pytest.raises(LinkLost):
+        agent.receive()
+    (text,) = told
+    assert "refused: an agent at 127.0.0.1 has the secret and another language: " in text and "install" in text
     head.close()
     agent.close()
     assert "Traceback" not in capfd.readouterr().err
