@@ -72,7 +72,7 @@ class Torchrun(Local):
     def unsupported(self, setting: Setting) -> str | None:
         used, each = self.nodes_of(setting.launched), self.ranks_per_node
         if each is not None and setting.launched % each:
-            return f"{setting.launched} processes cannot be placed on nodes with ranks_per_node {each} on each"
+            return f"ranks_per_node {each} does not divide {setting.launched} processes"
         if used > self.nodes:
             return (f"{setting.launched} processes with ranks_per_node {each} need {used} nodes, and nodes is "
                     f"{self.nodes}")

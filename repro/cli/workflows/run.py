@@ -420,6 +420,7 @@ def _submit(plan: Plan, options: Sequence[str], first: Sequence[str], again: Seq
             raise UsageError(f"{options[0]}: only launcher slurm outside a job takes options after --; here it is "
                              f"{kinds}{', in a job' * in_job()}")
         return ""
-    job = submit(plan.suite.suite, nodes, first, again, place, options)
+    plans = [RunFolder(place).plan, RunFolder(place).tuning.plan]
+    job = submit(plan.suite.suite, nodes, first, again, plans, place, options)
     return (f"job {job} is submitted; its output: {place}.slurm.log, the run: {place}\n"
             f"next: squeue --job {job}; scancel {job} ends it, and what has run stays")

@@ -28,12 +28,16 @@ MANY = 1 << 20
 UNKNOWN = (Machine(GPU, MANY, MANY), Machine(CPU, 0, MANY))
 
 
-def submit(name: str, nodes: int, first: Sequence[str], again: Sequence[str], out: Path, options: Sequence[str]) -> str:
+def submit(
+    name: str, nodes: int, first: Sequence[str], again: Sequence[str], plans: Sequence[Path], out: Path,
+    options: Sequence[str],
+) -> str:
     """Submit a job that runs a suite, and resumes it when Slurm starts the job again; return the job's number.
 
     Args:
         first: arguments of `repro` for a run folder that does not exist yet.
         again: arguments for one that does.
+        plans: files of which a run folder has one as soon as it can be resumed.
         out: the run folder; the job's output goes beside it.
         options: of sbatch.
 
@@ -54,7 +58,7 @@ def submit(name: str, nodes: int, first: Sequence[str], again: Sequence[str], ou
 #SBATCH --open-mode=append
 #SBATCH --signal=B:TERM@{TERM_SECONDS}
 {f'export {SETUP}={shlex.quote(setup)}; {RUN_SETUP}' if setup else ''}
-if [ -f {shlex.quote(str(out.absolute() / 'plan.json'))} ]; then
+if {' || '.join(f'[ -f {shlex.quote(str(path.absolute()))} ]' for path in plans)}; then
   exec {shlex.join([sys.executable, '-m', 'repro', *again])}
 fi
 exec {shlex.join([sys.executable, '-m', 'repro', *first])}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from repro.core.errors import UsageError
+from repro.core.errors import SuiteError, UsageError
+from repro.core.machine import Machine
 from repro.launchers.nodes.slurm_job import expand
 from repro.launchers.nodes.slurm_submit import _gpus_asked, _value, _whole_nodes
 from repro.launchers.torchrun import Torchrun, link_rate
-from tests.plans import setting
+from tests.plans import planned, setting, suite
 
 
 @pytest.mark.parametrize(("names", "found"), [
@@ -65,7 +68,7 @@ def test_an_option_has_several_forms(options: list[str]) -> None:
 
 @pytest.mark.parametrize(("processes", "each", "words"), [
     (8, 8, None), (16, 8, None),
-    (6, 4, "6 processes cannot be placed on nodes with ranks_per_node 4 on each"),
+    (6, 4, "ranks_per_node 4 does not divide 6 processes"),
     (12, 4, "12 processes with ranks_per_node 4 need 3 nodes, and nodes is 2"),
 ])
 def test_ranks_are_packed_or_refused(processes: int, each: int, words: str | None) -> None:
@@ -79,6 +82,15 @@ def test_each_node_needs_as_many_gpus_as_ranks() -> None:
     assert Torchrun(nodes=2).unsupported(on_gpu) is None
     assert "8 processes need one GPU each; this machine has 4" in str(
         Torchrun(nodes=2, ranks_per_node=8).unsupported(setting(processes=8, device="cuda", device_count=4)))
+
+
+def test_gpus_of_several_nodes_count_together(tmp_path: Path) -> None:
+    text = suite("gpus", launcher="{kind: torchrun, nodes: 2}", comm="ring", processes=8, device="cuda")
+    plan = planned(tmp_path, text, machine=Machine("cuda", 4, 16))
+    assert [cell.choices.processes for cell in plan.cells] == [8] and not plan.skipped
+    with pytest.raises(SuiteError, match="16 ranks, 6 GPUs; use -o processes=6"):
+        planned(tmp_path, text.replace("processes: 8", "processes: 16").replace("64", "96"),
+                machine=Machine("cuda", 3, 16))
 
 
 def test_the_rate_of_a_link_is_measurable_or_none() -> None:
