@@ -46,6 +46,7 @@ KillWait=30
 SlurmdParameters=config_overrides
 JobRequeue=1
 SchedulerType=sched/builtin
+SchedulerParameters=sched_interval=5
 SlurmdTimeout={slurmd_timeout}
 GresTypes=gpu
 NodeName=alpha NodeHostname=localhost NodeAddr=127.0.0.1 Port={alpha} CPUs=4 State=UNKNOWN
