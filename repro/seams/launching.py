@@ -122,13 +122,17 @@ def oversubscription(ranks: int, cores: int) -> str | None:
             "those of a cluster, times are not, unless the ranks hardly compute")
 
 
+def _say_nothing(text: str) -> None:
+    pass
+
+
 class Launcher(Plugin):
     """Starts the ranks and reports the end of each. Opened once per run, used for every trial."""
 
     title: ClassVar[str]
     origin: ClassVar[Literal["measured", "emulated", "simulated"]] = "measured"
     """The label of figures taken under it; every report shows it."""
-    _tell: Callable[[str], None] = PrivateAttr(default=lambda text: None)
+    _tell: Callable[[str], None] = PrivateAttr(default_factory=lambda: _say_nothing)
     """Prints a line for the user, from `open` to `close`."""
 
     def tell_by(self, tell: Callable[[str], None]) -> None:
