@@ -87,7 +87,7 @@ def test_a_killed_agent_is_started_again_within_the_run(site: Site) -> None:
     job = site.submit("killed", 300, 2)
     site.wait_for("killed/trials/*/system_1.txt")
     (agent,) = [process for process in psutil.process_iter(["cmdline"])
-                if process.info["cmdline"][1:5] == ["-m", "repro", "agent", "--join"]]
+                if (process.info["cmdline"] or ())[1:5] == ["-m", "repro", "agent", "--join"]]
     agent.kill()
     site.wait(job, "COMPLETED", "FAILED")
     assert sorted(item.status for item in read_record(site.folder / "killed").results) == ["crashed", "ok"]
@@ -99,7 +99,7 @@ def test_a_killed_agent_is_started_again_within_the_run(site: Site) -> None:
 
 
 def test_the_set_up_of_a_user_runs_in_the_job_and_before_each_agent(site: Site) -> None:
-    note = site.folder / "set-up"
+    note = site.folder / "note"
     job = site.submit("set-up", 2, 1, REPRO_SETUP=f"shopt -q login_shell && echo $SLURMD_NODENAME >> {note}")
     site.wait(job, "COMPLETED", "FAILED")
     site.complete("set-up", 1)
@@ -142,9 +142,9 @@ def test_a_container_without_the_commands_of_slurm(site: Site, tmp_path: Path, n
     ("processes: 40", ("--partition=gpus",), ""),
     ("processes: 40", ("--partition=gpus", "--cpus-per-task=2"), "20 processes are too many for 2 cores; at most 8"),
     ("processes: 8, device: cuda", ("-pgpus", "--gres=gpu:tesla:4"), ""),
-    ("processes: 16, device: cuda", ("-p", "gpus", "--gpus-per-node=4"), "8 processes need one GPU each"),
+    ("processes: 16, device: cuda", ("-p", "gpus", "--gpus-per-node=4"), "16 ranks, 8 GPUs"),
     ("processes: 8, device: cuda", ("--partition=gpus",),
-     "the nodes of the job have GPUs and it asks for none: add --gpus-per-node=4 after --\nerror: "),
+     "the nodes of the job have GPUs and it asks for none: add --gpus-per-node=4 after --\nerror: -o batch"),
 ])
 def test_the_check_before_a_submission_is_for_the_nodes_of_the_job(
     site: Site, trial: str, options: tuple[str, ...], words: str
@@ -155,10 +155,10 @@ def test_the_check_before_a_submission_is_for_the_nodes_of_the_job(
                                 "-obatch.global=80", *changes, "--", *options,
                                 **site.variables)
     if words:
-        assert code == 2 and words in error and error.count("\n") == 1 + words.count("\n"), error
+        assert code == 2 and words in error and error.count("error: ") == 1, error
     else:
-        # Two nodes are asked for and there is one: Slurm refuses what the check has let pass.
-        assert "sbatch refuses" in error, (said, error)
+        assert code == 0, error
+        site.told("scancel", said.split()[1])
 
 
 def test_a_time_limit_interrupts_the_run_before_it_kills_it(site: Site) -> None:
@@ -174,6 +174,7 @@ def test_a_time_limit_interrupts_the_run_before_it_kills_it(site: Site) -> None:
     (("--resume", "local-run", "--", "--partition=tests"),
      "error: --partition=tests: only launcher slurm outside a job takes options after --; here it is local"),
     (("--", "--nodes=3"), "error: --nodes=3: the number of nodes is launcher.nodes, 2 here"),
+    (("--resume", "nowhere", "--", "--partition=tests"), "error: nowhere: there is no such run folder"),
     (("--launcher", "local", "--", "--nodes=3"), "only launcher slurm outside a job takes options after --"),
 ])
 def test_what_is_refused_is_one_line(site: Site, arguments: tuple[str, ...], words: str) -> None:
