@@ -168,6 +168,20 @@ def test_a_time_limit_interrupts_the_run_before_it_kills_it(site: Site) -> None:
     assert command(site.folder, "verify", "limited")[0] == 1, "incomplete"
 
 
+def test_without_an_answer_of_slurm_only_errors_of_every_machine_are_found(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "sbatch").symlink_to(str(shutil.which("sbatch")))
+    (site.folder / "silent.yaml").write_text(written(1, 1, LAUNCHER))
+    for processes, wanted in ((40, 0), (39, 2)):
+        code, said, error = command(site.folder, "run", "silent.yaml", "--no-mlflow", "--out", "silent",
+                                    "-obatch.global=80", f"-oprocesses={processes}", "--", "--hold",
+                                    **site.variables, PATH=str(tmp_path))
+        assert code == wanted, error
+        if wanted:
+            assert "batch.global" in error and "39" in error
+        else:
+            site.told("scancel", said.split()[1])
+
+
 @pytest.mark.parametrize(("arguments", "words"), [
     (("--", "--partition=nowhere"), "error: sbatch refuses: sbatch: error: Batch job submission failed: Invalid "
                                     "partition name specified"),
