@@ -38,13 +38,13 @@ JOINING = ("cut while joining", "kill agent while joining")
 """Happen before the first trial."""
 
 
-def agents(command_line: str = "agent") -> list[psutil.Process]:
-    """Return the agents that run, or the processes of srun that have started them."""
+def agents(site: Site, by: str = "python") -> list[psutil.Process]:
+    """Return the agents of runs of a site that run, or the processes of srun that have started them."""
     found = []
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or ["", ""]
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        words = process.info["cmdline"] or [""]
         is_srun = Path(words[0]).name == "srun"
-        if "--join" in words and "--as" in words and is_srun == (command_line == "srun"):
+        if {"--join", "--as"} <= {*words} and is_srun == (by == "srun") and process.info["cwd"] == str(site.folder):
             found.append(process)
     return found
 
@@ -56,12 +56,12 @@ def _kill(processes: Sequence[psutil.Process]) -> bool:
 
 
 def kill_agent(site: Site, job: str) -> bool:
-    return _kill(agents())
+    return _kill(agents(site))
 
 
 def replace_agent(site: Site, job: str) -> bool:
     """End the step of an agent: another one takes its place."""
-    return _kill(agents("srun"))
+    return _kill(agents(site, "srun"))
 
 
 def requeue(site: Site, job: str) -> bool:
@@ -103,7 +103,7 @@ def cut_while_joining(site: Site, job: str) -> bool:
     """Cut every connection of agents, again and again, for a while."""
     cut, until = False, time.monotonic() + CUT_SECONDS
     while time.monotonic() < until:
-        for agent in agents():
+        for agent in agents(site):
             for link in agent.net_connections() if agent.is_running() else ():
                 if link.status == psutil.CONN_ESTABLISHED:
                     ended = subprocess.run(["ss", "--kill", "--no-header", "state", "established", "sport",
@@ -153,7 +153,7 @@ class Drive:
 
     def _wait_for_moment(self, name: str, fault: Fault) -> None:
         until = time.monotonic() + 200
-        while not (agents() if fault.kind in JOINING else list(self.site.folder.glob(f"{name}/trials/*/system_1.txt"))):
+        while not (agents(self.site) if fault.kind in JOINING else list(self.site.folder.glob(f"{name}/trials/*/system_1.txt"))):
             if time.monotonic() > until:
                 raise Broken(f"{name} does not begin: {self.site.log(name)}")
             time.sleep(0.02)

@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from repro.record.environment.differences import shared_nodes
 from repro.record.folder.store import read_record
 from repro.runner.run import prepare
+from tests.chaos.slurm_faults import agents
 from tests.commands import command
 from tests.flow.test_nodes import written
 from tests.plans import planned
@@ -86,8 +86,7 @@ def test_a_cancelled_job_leaves_a_run_that_another_job_resumes(site: Site) -> No
 def test_a_killed_agent_is_started_again_within_the_run(site: Site) -> None:
     job = site.submit("killed", 300, 2)
     site.wait_for("killed/trials/*/system_1.txt")
-    (agent,) = [process for process in psutil.process_iter(["cmdline"])
-                if (process.info["cmdline"] or ())[1:5] == ["-m", "repro", "agent", "--join"]]
+    (agent,) = agents(site)
     agent.kill()
     site.wait(job, "COMPLETED", "FAILED")
     assert sorted(item.status for item in read_record(site.folder / "killed").results) == ["crashed", "ok"]
