@@ -60,8 +60,8 @@ def kill_agent(site: Site, job: str) -> bool:
 
 
 def replace_agent(site: Site, job: str) -> bool:
-    """End the step of an agent: another one takes its place."""
-    return _kill(agents(site, "srun"))
+    """End an agent with the command that has started it: another one takes its place."""
+    return _kill(agents(site, "srun")) and _kill(agents(site))
 
 
 def requeue(site: Site, job: str) -> bool:
@@ -153,7 +153,8 @@ class Drive:
 
     def _wait_for_moment(self, name: str, fault: Fault) -> None:
         until = time.monotonic() + 200
-        while not (agents(self.site) if fault.kind in JOINING else list(self.site.folder.glob(f"{name}/trials/*/system_1.txt"))):
+        begun = f"{name}/trials/*/system_1.txt"
+        while not (agents(self.site) if fault.kind in JOINING else list(self.site.folder.glob(begun))):
             if time.monotonic() > until:
                 raise Broken(f"{name} does not begin: {self.site.log(name)}")
             time.sleep(0.02)

@@ -192,7 +192,7 @@ def test_without_an_answer_of_slurm_only_errors_of_every_machine_are_found(site:
 ])
 def test_what_is_refused_is_one_line(site: Site, arguments: tuple[str, ...], words: str) -> None:
     (site.folder / "bad.yaml").write_text(written(1, 1, LAUNCHER))
-    if "--resume" in arguments:
+    if "local-run" in arguments:
         prepare(planned(site.folder, written(1, 1, "local")), "", site.folder / "local-run")
     given = () if "--resume" in arguments else ("bad.yaml", "--out", "bad")
     code, _, error = command(site.folder, "run", *given, "--no-mlflow", *arguments, **site.variables)
