@@ -341,7 +341,7 @@ def measure_ring(folder: str, payload: Mapping[str, Any]) -> None:
     """Measure all links of a ring of nodes; the entry point of one rank on each. Rank 0 writes `LINKS`.
 
     Latency is half the median of `PINGS` exchanges of 8 bytes. Transfers grow from `SMALLEST` to `LARGEST` bytes until
-    one takes `LONG_SECONDS`; the rate is that of the best of `TRIES` transfers of the last size.
+    the best of `TRIES` takes `LONG_SECONDS`; the rate is that of this one.
     """
     import torch
     import torch.distributed as dist
@@ -355,11 +355,10 @@ def measure_ring(folder: str, payload: Mapping[str, Any]) -> None:
         dist.barrier()
         if rank == sender:
             pings = [_exchange(dist, small, small, receiver) for _ in range(PINGS)]
-            size, seconds = SMALLEST, _transfer(dist, SMALLEST, receiver)
-            while seconds < LONG_SECONDS and size < LARGEST:
+            size = SMALLEST
+            while (seconds := min(_transfer(dist, size, receiver) for _ in range(TRIES))) < LONG_SECONDS \
+                    and size < LARGEST:
                 size *= GROWTH
-                seconds = _transfer(dist, size, receiver)
-            seconds = min(seconds, *(_transfer(dist, size, receiver) for _ in range(TRIES - 1)))
             dist.send(torch.zeros(1, dtype=torch.int64), receiver)
             found.append({"sender": sender, "receiver": receiver, "latency_seconds": statistics.median(pings) / 2,
                           "bytes_per_second": link_rate(size, seconds, pings)})

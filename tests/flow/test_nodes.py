@@ -118,7 +118,8 @@ def test_two_nodes_end_with_the_bits_of_one(nodes: Nodes, engines: str) -> None:
     (node,) = two.nodes.nodes
     assert node.clock_bound_ns is not None and abs(node.clock_offset_ns) <= 2 * node.clock_bound_ns, "one machine"
     assert [(link.sender, link.receiver) for link in two.nodes.links] == [(0, 1), (1, 0)]
-    assert all(link.bytes_per_second > 1e6 and 0 < link.latency_seconds < 1 for link in two.nodes.links)
+    assert all((link.bytes_per_second is None or 1e6 < link.bytes_per_second < 1e12) and 0 < link.latency_seconds < 1
+               for link in two.nodes.links)
     assert node.environment.cores == two.environment.cores
     text = nodes.start("verify", "run").communicate(timeout=120)[0]
     assert "sound" in text or "0 problems" in text, text
@@ -170,7 +171,7 @@ def test_a_killed_agent_is_named_and_another_takes_its_place(nodes: Nodes) -> No
 def test_a_stale_agent_is_refused_and_the_run_waits_for_another(nodes: Nodes) -> None:
     old = nodes.folder / "old"
     shutil.copytree(ROOT / "repro", old / "repro", ignore=shutil.ignore_patterns("__pycache__"))
-    (old / "repro" / "core" / "numbers.py").open("a").write("# another version\n")
+    (old / "repro" / "core" / "another_version.py").write_text("")
     run = nodes.run(written(1, 2))
     current, nodes.variables = nodes.variables, {**nodes.variables, "PYTHONPATH": str(old)}
     said, _ = nodes.agent().communicate(timeout=120)
@@ -264,10 +265,10 @@ def test_an_agent_that_was_started_by_ssh_is_started_again(nodes: Nodes) -> None
     nodes.variables |= {"REPRO_SSH": start_like_ssh(nodes.folder), "REPRO_HOSTS": "localhost"}
     run = nodes.run(written(2, 300))
     nodes.wait_for_training()
-    (agent,) = [child for child in psutil.Process(run.pid).children() if "agent" in child.cmdline()]
+    (agent,) = [child for child in psutil.Process(run.pid).children(recursive=True) if "agent" in child.cmdline()]
     agent.kill()
     said, _ = run.communicate(timeout=240)
-    assert "like-ssh localhost ended with exit code -9 after" in said and "it is started again (2 of 3)" in said, said
+    assert "like-ssh localhost ended with exit code " in said and "it is started again (2 of 3)" in said, said
     assert sorted(item.status for item in nodes.record().results) == ["crashed", "ok"]
     assert "2 of 2" in nodes.end(nodes.start("run", "--resume", "run", "--no-mlflow", "--rerun-failed"))
 
