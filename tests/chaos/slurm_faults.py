@@ -181,7 +181,7 @@ class Drive:
             "the record is sound": command(site.folder, "verify", name)[0] == 0,
             "no traceback": "Traceback" not in site.log(name),
         }
-        self.tally.checks.update(checks)
+        self.tally.checks.update(list(checks))
         self.tally.trials += len(found)
         self.tally.attempts.update(item.status for item in record.results)
         if wrong := [text for text, holds in checks.items() if not holds]:
