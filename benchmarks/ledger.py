@@ -1,8 +1,8 @@
 """Step time with the ledger over that without it, for each engine: single steps in turn in the same processes.
 
 An unequal cost would favour an engine, so the ratios of all engines are compared, too. The noise of single steps is
-larger than the cost, so the time spent inside the ledger's own functions is measured beside it, in further steps: it has
-hardly any noise, but leaves out what the ledger slows elsewhere.
+larger than the cost, so the time spent inside the ledger's own functions is measured beside it, in further steps: it
+has hardly any noise, but leaves out what the ledger slows elsewhere.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def measure(pairs: int = 200, launches: int = 8, batch: int = 128, processes: in
         launcher.close()
     engines, inside = list[BenchOutcome](), list[BenchOutcome]()
     for name, values in found.items():
-        what = (f"ledger: {name}, {processes} processes, batch {batch}: {pairs} single steps in turn, median of each of "
-                f"{launches} launches")
+        what = (f"ledger: {name}, {processes} processes, batch {batch}: {pairs} single steps in turn, median of each "
+                f"of {launches} launches")
         ms = {way: [1e3 * each[way] for each in values] for way in WAYS}
         without = ("without", ms["without"])
         engines.append(outcome(what, ("with the ledger", ms["with"]), without, "ms per step", LIMIT))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -25,7 +27,7 @@ SlurmctldPort={control}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket
+AuthInfo=socket={folder}/munge/socket,cred_expire=20
 CredType=cred/munge
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
@@ -44,46 +46,83 @@ KillWait=30
 SlurmdParameters=config_overrides
 JobRequeue=1
 SchedulerType=sched/builtin
+SchedulerParameters=sched_interval=5
+SlurmdTimeout={slurmd_timeout}
+GresTypes=gpu
 NodeName=alpha NodeHostname=localhost NodeAddr=127.0.0.1 Port={alpha} CPUs=4 State=UNKNOWN
 NodeName=beta NodeHostname=localhost NodeAddr=127.0.0.1 Port={beta} CPUs=4 State=UNKNOWN
+NodeName=gamma NodeHostname=localhost NodeAddr=127.0.0.1 Port={gamma} CPUs=16 Gres=gpu:tesla:4 State=DOWN
 PartitionName=tests Nodes=alpha,beta Default=YES MaxTime=INFINITE State=UP
+PartitionName=gpus Nodes=gamma MaxTime=INFINITE State=UP
 """
 
 
+@dataclass
+class Cluster:
+    """The daemons of a Slurm, by name: munged, slurmctld, alpha and beta."""
+
+    folder: Path
+    daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Return the variables of its users."""
+        return {"SLURM_CONF": str(self.folder / "slurm.conf")}
+
+    def start(self, name: str) -> None:
+        """Start a daemon, in the foreground, so that the test ends what it started."""
+        files = [f"--{item}={self.folder}/munge/{item}"
+                 for item in ("key-file", "socket", "pid-file", "log-file", "seed-file")]
+        command = {"munged": ["munged", "--foreground", "--force", *files], "slurmctld": ["slurmctld", "-D"]}.get(
+            name, ["slurmd", "-D", "-N", name])
+        self.daemons[name] = subprocess.Popen(command, env={**os.environ, **self.variables, "PATH": PATH},
+                                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(0.7)
+
+    def end(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
+        self.daemons[name].send_signal(number)
+        self.daemons[name].wait(60)
+
+    def wait_until_idle(self, seconds: float = 60) -> None:
+        until = time.monotonic() + seconds
+        while self.told("sinfo", "--noheader", "--states=idle", "--partition=tests", "--format=%D").strip() != "2":
+            assert time.monotonic() < until, (self.folder / "control.log").read_text()
+            time.sleep(0.2)
+
+    def told(self, *words: str) -> str:
+        """Return what a command of Slurm prints; "" if it fails."""
+        return subprocess.run(words, env={**os.environ, **self.variables}, text=True, capture_output=True, check=False,
+                              timeout=120).stdout
+
+
 @contextmanager
-def slurm(folder: Path) -> Iterator[dict[str, str]]:
-    """Start Slurm with the nodes alpha and beta and one partition, tests; yield the variables of its users."""
-    ports = dict(zip(("control", "alpha", "beta"), _free_ports(3), strict=True))
+def slurm(folder: Path, slurmd_timeout: int = 300) -> Iterator[Cluster]:
+    """Start Slurm with the nodes alpha and beta in partition tests; node gamma, with GPUs, is always down.
+
+    Args:
+        slurmd_timeout: seconds after which a node without slurmd is down.
+    """
+    ports = dict(zip(("control", "alpha", "beta", "gamma"), _free_ports(4), strict=True))
     for name in ("state", "munge"):
         (folder / name).mkdir(mode=0o755)
     folder.chmod(0o755)
-    key = folder / "munge" / "key"
+    key = folder / "munge" / "key-file"
     key.write_bytes(os.urandom(1024))
     key.chmod(0o400)
-    (folder / "slurm.conf").write_text(CONFIGURATION.format(folder=folder, **ports))
+    (folder / "slurm.conf").write_text(CONFIGURATION.format(folder=folder, slurmd_timeout=slurmd_timeout, **ports))
     (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nIgnoreSystemd=yes\n")
-    variables = {"SLURM_CONF": str(folder / "slurm.conf")}
-    environment = {**os.environ, **variables, "PATH": PATH}
-    # -D and -F keep each in the foreground, so that the test ends what it started.
-    munge = [f"--{name}={folder}/munge/{name}" for name in ("socket", "pid-file", "log-file", "seed-file")]
-    started = []
+    (folder / "gres.conf").write_text("NodeName=gamma Name=gpu Type=tesla Count=4\n")
+    cluster = Cluster(folder)
     try:
-        for command in (["munged", "--foreground", "--force", f"--key-file={key}", *munge], ["slurmctld", "-D", "-c"],
-                        ["slurmd", "-D", "-N", "alpha"], ["slurmd", "-D", "-N", "beta"]):
-            started.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL,
-                                            stderr=subprocess.DEVNULL))
-            time.sleep(0.7)
-        until = time.monotonic() + 60
-        while subprocess.run(["sinfo", "--noheader", "--states=idle", "--format=%D"], env=environment, text=True,
-                             capture_output=True, check=False).stdout.strip() != "2":
-            assert time.monotonic() < until, (folder / "control.log").read_text()
-            time.sleep(0.2)
-        yield variables
+        for name in ("munged", "slurmctld", "alpha", "beta"):
+            cluster.start(name)
+        cluster.wait_until_idle()
+        yield cluster
     finally:
-        subprocess.run(["scancel", "--user=root"], env=environment, capture_output=True, check=False)
-        for process in reversed(started):
+        cluster.told("scancel", "--user=root")
+        for process in reversed(cluster.daemons.values()):
             process.terminate()
-        for process in started:
+        for process in cluster.daemons.values():
             process.wait(60)
 
 

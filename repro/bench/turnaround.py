@@ -28,8 +28,8 @@ class AgentsHere(Torchrun):
 
     def _start_agents(self, port: int, text: str) -> None:
         for node in range(1, self.nodes):
-            self._starts.start(f"agent {node}", [sys.executable, "-m", "repro", "agent", "--join", f"127.0.0.1:{port}"],
-                               {**os.environ, hosts.SECRET: text})
+            command = [sys.executable, "-m", "repro", "agent", "--join", f"127.0.0.1:{port}"]
+            self._starts.start(str(node), f"agent {node}", command, {**os.environ, hosts.SECRET: text})
 
 
 def measure(pairs: int, nodes: int = 1) -> BenchOutcome:

@@ -7,7 +7,8 @@ import math
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +19,7 @@ from repro.core.errors import UsageError
 
 if TYPE_CHECKING:
     from repro.cli.workflows.tuning import Phases
+    from repro.core.machine import Machine
     from repro.suite.file import SuiteFile
     from repro.suite.planning.plan import Plan
 
@@ -136,9 +138,9 @@ def read_source(
                       {key: value for key, value in given.items() if value is not None})
 
 
-def expand(source: SuiteFile, overrides: tuple[str, ...]) -> Plan:
-    """Expand a suite to its plan for this machine, with an order drawn for this call, and a master seed too unless the
-    suite states one.
+def expand(source: SuiteFile, overrides: tuple[str, ...], machine: Machine | None = None) -> Plan:
+    """Expand a suite to its plan for a machine (None: this one), with an order drawn for this call, and a master seed
+    too unless the suite states one.
 
     Raises:
         SuiteError: no cell can run here.
@@ -152,24 +154,34 @@ def expand(source: SuiteFile, overrides: tuple[str, ...]) -> Plan:
     if source.suite.tune is not None:
         raise source.problem("the settings of this suite are to be tuned first: use `repro run`, then the tuned.yaml "
                              "that it writes; or add -o tune=null", ("tune",))
-    plan = make_plan(source.suite, detect(), source.problem, bool(overrides), Drawn(fresh_seed(), fresh_seed()),
-                     folder=source.folder)
+    plan = make_plan(source.suite, machine or detect(), source.problem, bool(overrides),
+                     Drawn(fresh_seed(), fresh_seed()), folder=source.folder)
     refuse_credentials(plan, os.environ)
     return plan
 
 
-def planned(source: SuiteFile, overrides: tuple[str, ...]) -> tuple[Plan, Phases | None]:
+def planned(
+    source: SuiteFile, overrides: tuple[str, ...], machines: Sequence[Machine | None] = ()
+) -> tuple[Plan, Phases | None]:
     """Return the plan that is scored, and both phases of a suite that is tuned first: the plan is then their draft.
 
+    Args:
+        machines: the plan is for the first of them on which it can run; none: for this one.
+
     Raises:
-        SuiteError: no cell can run here, or a setting of a contender is wrong.
+        SuiteError: no cell can run there, or a setting of a contender is wrong.
         UsageError: an option holds a credential.
     """
     from repro.cli.workflows.tuning import plan_phases
+    from repro.core.errors import SuiteError
 
+    *others, machine = machines or (None,)
+    for other in others:
+        with suppress(SuiteError):
+            return planned(source, overrides, (other,))
     if source.suite.tune is None:
-        return expand(source, overrides), None
-    phases = plan_phases(source, overrides)
+        return expand(source, overrides, machine), None
+    phases = plan_phases(source, overrides, machine)
     return phases.draft, phases
 
 

@@ -29,8 +29,8 @@ from repro.seams.plugin import Setting
 
 OPEN_SECONDS = 300.0
 """Longest time in which a node loads its modules."""
-LINKS_SECONDS = 180.0
-"""Longest time in which the links are measured."""
+LINKS_SECONDS, LINK_SECONDS = 180.0, 2.0
+"""Longest time in which the links are measured: in all, and more for each node."""
 STOPPED = -int(signal.SIGTERM)
 """Exit code of a rank that was ended because of another one: as elastic ends them."""
 
@@ -46,6 +46,8 @@ class Torchrun(Local):
 
     nodes: int = Field(ge=1, le=1024)
     """Computers, this one included."""
+    ranks_per_node: int | None = Field(default=None, ge=1)
+    """Ranks on each node that a trial takes, as torchrun's --nproc-per-node; None: as few as the nodes allow."""
     shared: bool = False
     """The run's folder is on a file system that all nodes see under the same path. False: what ranks write there is
     sent here at the end of a trial."""
@@ -68,31 +70,28 @@ class Torchrun(Local):
         return self.nodes
 
     def unsupported(self, setting: Setting) -> str | None:
-        used = self._used(setting.launched)
+        used, each = self.nodes_of(setting.launched), self.ranks_per_node
+        if each is not None and setting.launched % each:
+            return f"ranks_per_node {each} does not divide {setting.launched} processes"
+        if used > self.nodes:
+            return (f"{setting.launched} processes with ranks_per_node {each} need {used} nodes, and nodes is "
+                    f"{self.nodes}")
         if setting.launched % used:
             return f"{setting.launched} processes cannot be placed on {used} nodes in equal blocks"
-        return super().unsupported(replace(setting, processes=setting.launched // used, servers=0))
+        return super().unsupported(replace(setting, processes=setting.launched // used, servers=0,
+                                           device_count=setting.device_count // used))
 
-    def _used(self, processes: int) -> int:
-        """Return the number of nodes that a launch takes."""
-        return min(self.nodes, processes)
+    def nodes_of(self, processes: int) -> int:
+        if self.ranks_per_node is None:
+            return min(self.nodes, processes)
+        return max(1, processes // self.ranks_per_node)  # the gate's reference is one process
 
-    def gather(self, processes: int) -> int:
+    def gather(self) -> None:
         self._complete()
-        return self._used(processes)
 
     @property
     def one_folder(self) -> bool:
         return self.shared or self.nodes == 1
-
-    @property
-    def awaited(self) -> str:
-        if self.nodes == 1 or find(self.nodes - 1):
-            return ""
-        host, port = listen()
-        there = f"repro agent --join {host or os.uname().nodename}:{port}"
-        more = f"{self.nodes - 1} more node{'s' if self.nodes > 2 else ''}"
-        return f"waiting up to {self.join_seconds:g} s for {more}; there: {there}"
 
     def open(self, preload: Sequence[str], device: str) -> None:
         """Listen, start the fork server, and return when every node has joined and is warm.
@@ -105,7 +104,7 @@ class Torchrun(Local):
             raise UsageError("a run has one launcher torchrun; give all trials the same, with the most nodes: one with "
                              "fewer processes takes fewer nodes")
         text = self._make_secret()
-        head = Head(*self._address(), key_of(text), self.silence_seconds)
+        head = Head(*self._address(), key_of(text), self.silence_seconds, self._tell)
         Torchrun._open = True
         try:
             self._start_agents(head.port, text)
@@ -146,13 +145,12 @@ class Torchrun(Local):
         Raises:
             TrialError: a node is missing, or elastic failed here.
         """
-        return self._launch(request, self.shared)
+        return self._launch(request, self.nodes_of(request.processes), self.shared)
 
-    def _launch(self, request: LaunchRequest, shared: bool) -> LaunchResult:
+    def _launch(self, request: LaunchRequest, used: int, shared: bool) -> LaunchResult:
         from repro.launchers.processes.fixed_nodes import bind_store
 
         assert self._server is not None, "launch comes after open"
-        used = self._used(request.processes)
         nodes = self._complete()[: used - 1]
         request.folder.mkdir(parents=True, exist_ok=True)
         self._server.revive()
@@ -173,7 +171,10 @@ class Torchrun(Local):
             if here is None or any(code != 0 for code in here.codes):
                 for node in nodes:
                     node.send("stop", {"number": self._number})
-        return _result([here, *(watch.end_of(node, processes) for node in nodes)], nodes, watch)
+        found = _result([here, *(watch.end_of(node, processes) for node in nodes)], nodes, watch)
+        if not any(node.lost for node in nodes):
+            self._starts.forgive()
+        return found
 
     # ---- nodes
 
@@ -194,8 +195,8 @@ class Torchrun(Local):
         if named is None:
             return
         for host in named.names:
-            self._starts.start(f"{Path(named.command[0]).name} {host}", named.agent(host, port, self.join_seconds),
-                               stdin=f"{text}\n")
+            self._starts.start(host, f"{Path(named.command[0]).name} {host}",
+                               named.agent(host, port, self.join_seconds), stdin=f"{text}\n")
 
     def _complete(self, sort: bool = False) -> list[Node]:
         """Return the other nodes, by number, after the missing ones have joined.
@@ -204,33 +205,53 @@ class Torchrun(Local):
             sort: number new nodes by host, so that they do not depend on the order in which they come.
 
         Raises:
-            TrialError: too few have joined in time.
-            UsageError: one was refused.
+            TrialError: too few have joined in time, or an agent that was started from here ends again and again.
         """
-        assert self._head is not None
-        there = [node for node in self._head.nodes if not node.lost]
+        head = self._head
+        assert head is not None
+        there = [node for node in head.nodes if not node.lost]
         missing = sorted({*range(1, self.nodes)} - {node.number for node in there})
-        gone = {node.number: node for node in self._head.nodes if node.lost}
+        gone = {node.number: node for node in head.nodes if node.lost}
         until, came = time.monotonic() + self.join_seconds, list[Node]()
+        if missing:
+            head.refused = ""
+            if not self._starts.any:
+                self._tell(f"waiting up to {self.join_seconds:g} s for {_awaited(missing, gone)}; there: "
+                           f"{self._join_command()}")
         while len(came) < len(missing) or not self._opened(came):
             came = [node for node in came if not node.lost]
             if len(came) == len(missing):
                 continue
-            node = self._head.join(until - time.monotonic(), lambda: not self._starts.problem())
-            if node is None and (problem := self._starts.problem()):
-                raise TrialError(f"{missing[len(came)]} of {self.nodes} nodes are there: {problem}")
+            node = head.join(until - time.monotonic(), lambda: self._starts.revive(head.started, self._tell))
+            if node is None and self._starts.problem:
+                raise TrialError(f"{1 + len(there) + len(came)} of {self.nodes} nodes are there: "
+                                 f"{self._starts.problem}")
             if node is None:
                 names = ", ".join(gone[number].name if number in gone else f"node {number}"
                                   for number in missing[len(came) :])
+                refused = f"; refused: {head.refused}" if head.refused else ""
                 raise TrialError(f"{names} did not join within {self.join_seconds:g} s; there: "
-                                 f"repro agent --join HOST:{self._head.port}")
+                                 f"{self._join_command()}{refused}")
             came.append(node)
             node.send("open", {"preload": self._modules, "device": self._device,
                                "silence_seconds": self.silence_seconds})
+        for node in list(came):  # a host that comes back keeps its ranks
+            number = next((number for number in missing if number in gone and
+                           (gone[number].host, gone[number].start) == (node.host, node.start)), None)
+            if number is not None:
+                node.number = number
+                missing.remove(number)
+                came.remove(node)
+                there.append(node)
         for number, node in zip(missing, sorted(came, key=lambda item: (item.host, item.pid)) if sort else came,
                                 strict=True):
             node.number = number
         return sorted((*there, *came), key=lambda node: node.number)
+
+    def _join_command(self) -> str:
+        """Return the command that starts an agent of this run."""
+        assert self._head is not None
+        return f"repro agent --join {self._address()[0] or os.uname().nodename}:{self._head.port}"
 
     def _opened(self, nodes: Sequence[Node]) -> bool:
         """Wait until nodes are warm; False: one was lost meanwhile.
@@ -259,8 +280,9 @@ class Torchrun(Local):
             return
         with tempfile.TemporaryDirectory(prefix="repro-links-") as place:
             folder = Path(place)
+            seconds = LINKS_SECONDS + LINK_SECONDS * self.nodes
             outcome = self._launch(LaunchRequest(entry=ENTRY, payload={}, processes=self.nodes, device="cpu",
-                                                 folder=folder, timeout_seconds=LINKS_SECONDS), shared=False)
+                                                 folder=folder, timeout_seconds=seconds), self.nodes, shared=False)
             if not outcome.ok:
                 raise TrialError(f"the nodes cannot talk to each other: {outcome.failure_text()}; is a firewall "
                                  "between them? GLOO_SOCKET_IFNAME names the interface")
@@ -302,38 +324,56 @@ def _result(found: Sequence[NodeEnd], nodes: Sequence[Node], watch: NodeWatch) -
         for end in result.ends))
 
 
+def _awaited(missing: Sequence[int], gone: Mapping[int, Node]) -> str:
+    """Return what a run waits for, in words."""
+    if lost := [f"{gone[number].name}, which was lost ({gone[number].lost})" for number in missing if number in gone]:
+        return ", ".join(lost)
+    return f"{len(missing)} more node{'s' * (len(missing) > 1)}"
+
+
 ENTRY = f"{__name__}:measure_ring"
 LINKS = "links.json"
-PINGS = 20
-SIZE, TRIES = 4 << 20, 3
+PINGS, TRIES = 20, 3
+SMALLEST, LARGEST, GROWTH = 1 << 20, 1 << 30, 4
+"""Bytes of a transfer: the first, the most, and the factor between two."""
+LONG_SECONDS = 0.05
+"""Transfers grow until one takes this time: a fast link would move a few megabytes within its latency."""
 
 
 def measure_ring(folder: str, payload: Mapping[str, Any]) -> None:
     """Measure all links of a ring of nodes; the entry point of one rank on each. Rank 0 writes `LINKS`.
 
-    Latency is half the median of `PINGS` exchanges of 8 bytes; rate is the best of `TRIES` transfers of `SIZE` bytes,
-    less one latency.
+    Latency is half the median of `PINGS` exchanges of 8 bytes. Transfers grow from `SMALLEST` to `LARGEST` bytes until
+    the best of `TRIES` takes `LONG_SECONDS`; the rate is that of this one.
     """
     import torch
     import torch.distributed as dist
 
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
-    small, large = torch.zeros(1, dtype=torch.int64), torch.zeros(SIZE, dtype=torch.uint8)
-    found: list[dict[str, float]] = []
+    small = torch.zeros(1, dtype=torch.int64)
+    found: list[dict[str, float | None]] = []
     for sender in range(world):
         receiver = (sender + 1) % world
         dist.barrier()
         if rank == sender:
             pings = [_exchange(dist, small, small, receiver) for _ in range(PINGS)]
-            latency = statistics.median(pings) / 2
-            transfers = [_exchange(dist, large, small, receiver) for _ in range(TRIES)]
-            found.append({"sender": sender, "receiver": receiver, "latency_seconds": latency,
-                          "bytes_per_second": SIZE / max(min(transfers) - 2 * latency, 1e-9)})
+            size = SMALLEST
+            while (seconds := min(_transfer(dist, size, receiver) for _ in range(TRIES))) < LONG_SECONDS \
+                    and size < LARGEST:
+                size *= GROWTH
+            dist.send(torch.zeros(1, dtype=torch.int64), receiver)
+            found.append({"sender": sender, "receiver": receiver, "latency_seconds": statistics.median(pings) / 2,
+                          "bytes_per_second": link_rate(size, seconds, pings)})
         elif rank == receiver:
-            for what in (*[small] * PINGS, *[large] * TRIES):
-                dist.recv(what, sender)
+            for _ in range(PINGS):
+                dist.recv(small, sender)
                 dist.send(small, sender)
+            dist.recv(small, sender)
+            while size := int(small):
+                dist.recv(torch.empty(size, dtype=torch.uint8), sender)
+                dist.send(small, sender)
+                dist.recv(small, sender)
     every: list[Any] = [None] * world
     dist.all_gather_object(every, found)
     if rank == 0:
@@ -347,3 +387,24 @@ def _exchange(dist: Any, content: Any, answer: Any, other: int) -> float:
     dist.send(content, other)
     dist.recv(answer, other)
     return time.perf_counter() - begin
+
+
+def _transfer(dist: Any, size: int, other: int) -> float:
+    """Send `size` bytes, whose number goes ahead, wait for an answer and return the seconds."""
+    import torch
+
+    dist.send(torch.tensor([size]), other)
+    return _exchange(dist, torch.zeros(size, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64), other)
+
+
+def link_rate(size: int, seconds: float, pings: Sequence[float]) -> float | None:
+    """Return the bytes per second of a link; None: not measurable.
+
+    The time of a transfer without latency must be at least twice the spread of latencies (10th to 90th percentile).
+
+    Args:
+        seconds: time of a transfer of `size` bytes and its answer.
+        pings: times of exchanges without content.
+    """
+    tenths, own = statistics.quantiles(pings, n=10), seconds - statistics.median(pings)
+    return size / own if own > 0 and own >= 2 * (tenths[-1] - tenths[0]) else None

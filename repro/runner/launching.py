@@ -44,7 +44,7 @@ class Launchers:
 
         Args:
             root: the run's folder.
-            tell: is given what a launcher waits for the user to do.
+            tell: is given what a launcher waits for, now and in later launches.
 
         Raises:
             UsageError: a launcher cannot be opened on this machine, or an engine's extension cannot be built.
@@ -56,8 +56,7 @@ class Launchers:
             key = canonical(cell.choices.launcher)
             if key not in self._open:
                 self._open[key] = cell.choices.launcher.get(Launcher)
-                if awaited := self._open[key].awaited:
-                    tell(awaited)
+                self._open[key].tell_by(tell)
                 self._open[key].open(modules, GPU if plan.uses_gpus else CPU)
             self._open[key].prepare(cell.choices.ranks)
         seconds = [known for item in self._open.values() if (known := item.preload_seconds) is not None]
@@ -82,7 +81,9 @@ class Launchers:
         Raises:
             TrialError: one did not join in time.
         """
-        return self._open[canonical(trial.choices.launcher)].gather(trial.choices.ranks)
+        launcher = self._open[canonical(trial.choices.launcher)]
+        launcher.gather()
+        return launcher.nodes_of(trial.choices.ranks)
 
     def close(self) -> None:
         """Close every launcher that was opened."""

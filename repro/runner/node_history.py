@@ -6,7 +6,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from repro.record.environment.differences import SHOWN, Nodes, node_differences, slow_links, unfit_nodes
+from repro.record.environment.differences import (
+    SHOWN,
+    Nodes,
+    node_differences,
+    shared_nodes,
+    slow_links,
+    unfit_nodes,
+)
 from repro.record.environment.environment import Environment
 from repro.record.folder.ledger import append_line
 from repro.runner.context import RunContext
@@ -71,5 +78,5 @@ class NodeHistory:
 
     def _warn(self, found: Nodes) -> None:
         for text in (*node_differences(self.environment, found.nodes), *unfit_nodes(found.nodes),
-                     *slow_links(found.links)):
+                     *slow_links(found.links), *shared_nodes(found.allocation)):
             self.context.warn("nodes", text)

@@ -217,8 +217,8 @@ def _apart(plan: Plan) -> str:
 
 def _here(cell: Cell) -> int:
     """Return the ranks of a cell on this computer: all, unless its nodes are real ones."""
-    launcher = cell.choices.launcher.get(Launcher)
-    return cell.choices.ranks // ((launcher.node_count or 1) if launcher.origin == "measured" else 1)
+    launcher, ranks = cell.choices.launcher.get(Launcher), cell.choices.ranks
+    return ranks // (launcher.nodes_of(ranks) if launcher.origin == "measured" else 1)
 
 
 def _disk(plan: Plan, folder: Path) -> str:

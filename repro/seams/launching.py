@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from pydantic import PrivateAttr
+
 from repro.seams.plugin import Plugin
 
 
@@ -120,17 +122,31 @@ def oversubscription(ranks: int, cores: int) -> str | None:
             "those of a cluster, times are not, unless the ranks hardly compute")
 
 
+def _say_nothing(text: str) -> None:
+    pass
+
+
 class Launcher(Plugin):
     """Starts the ranks and reports the end of each. Opened once per run, used for every trial."""
 
     title: ClassVar[str]
     origin: ClassVar[Literal["measured", "emulated", "simulated"]] = "measured"
     """The label of figures taken under it; every report shows it."""
+    _tell: Callable[[str], None] = PrivateAttr(default_factory=lambda: _say_nothing)
+    """Prints a line for the user, from `open` to `close`."""
+
+    def tell_by(self, tell: Callable[[str], None]) -> None:
+        """Set how lines for the user are printed; called before `open`."""
+        self._tell = tell
 
     @property
     def node_count(self) -> int | None:
         """Return the number of computers that its options ask for; None: as many as the trial needs."""
         return None
+
+    def nodes_of(self, processes: int) -> int:
+        """Return the number of computers that a launch of `processes` takes, in equal blocks."""
+        return 1
 
     def rank_logs(self, processes: int) -> int:
         """Return how many files with printed output a launch of `processes` ranks leaves."""
@@ -140,11 +156,6 @@ class Launcher(Plugin):
     def preload_seconds(self) -> float | None:
         """Time that `open` took to load modules ahead; None if it loads none."""
         return None
-
-    @property
-    def awaited(self) -> str:
-        """Return what `open` waits for the user to do, in one line; "" if nothing."""
-        return ""
 
     @property
     def one_folder(self) -> bool:
@@ -172,13 +183,12 @@ class Launcher(Plugin):
     def prepare(self, processes: int) -> None:
         """Prepare for launches of `processes` ranks, off every clock; called after `open`, once for each number."""
 
-    def gather(self, processes: int) -> int:
-        """Wait for computers that are missing; return how many a launch of `processes` ranks takes.
+    def gather(self) -> None:
+        """Wait for computers that are missing.
 
         Raises:
             TrialError: one is still missing when its time is over.
         """
-        return 1
 
     @abstractmethod
     def launch(self, request: LaunchRequest) -> LaunchResult: ...

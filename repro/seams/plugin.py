@@ -76,7 +76,7 @@ class Setting:
     device: str
     """"cpu" or "cuda"."""
     device_count: int
-    """GPUs this machine offers; 0 on a CPU-only machine."""
+    """GPUs of the computers that the trial takes; 0 on a CPU-only machine."""
     cores: int = 0
     """CPU cores that the ranks may use; 0: those of this process."""
     compression: str = "none"

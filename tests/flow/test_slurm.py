@@ -2,84 +2,57 @@
 
 from __future__ import annotations
 
-import subprocess
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from repro.record.folder.store import Record, read_record
-from tests.commands import command, environment
+from repro.record.environment.differences import shared_nodes
+from repro.record.folder.store import read_record
+from repro.runner.run import prepare
+from tests.chaos.slurm_faults import agents
+from tests.commands import command
 from tests.flow.test_nodes import written
+from tests.plans import planned
 from tests.slurm_cluster import needs_slurm, slurm
+from tests.slurm_site import LAUNCHER, Site
 
 pytestmark = [pytest.mark.slow, needs_slurm]
-LAUNCHER = "{kind: slurm, nodes: 2, silence_seconds: 5}"
-
-
-class Site:
-    """A Slurm cluster and a folder in which runs are submitted."""
-
-    def __init__(self, folder: Path, variables: dict[str, str]) -> None:
-        self.folder, self.variables = folder, variables
-
-    def submit(self, name: str, epochs: int, seeds: int, *options: str) -> str:
-        """Submit a suite and return the job's number."""
-        (self.folder / f"{name}.yaml").write_text(
-            written(seeds, epochs, LAUNCHER))
-        code, said, error = command(self.folder, "run", f"{name}.yaml", "--no-mlflow", "--out", name, "--",
-                                    "--partition=tests", *options, **self.variables)
-        assert code == 0, error
-        assert f"its output: {name}.slurm.log, the run: {name}\nnext: squeue" in said
-        return said.split()[1]
-
-    def told(self, *words: str) -> str:
-        return subprocess.run(words, env=environment(**self.variables), check=True, capture_output=True, text=True,
-                              timeout=60).stdout
-
-    def state(self, job: str) -> str:
-        return self.told("scontrol", "show", "job", job).partition("JobState=")[2].split()[0]
-
-    def wait(self, job: str, *states: str, seconds: float = 240) -> None:
-        until = time.monotonic() + seconds
-        while (found := self.state(job)) not in states:
-            assert time.monotonic() < until, (found, *(path.read_text() for path in self.folder.glob("*.slurm.log")))
-            time.sleep(0.3)
-
-    def wait_for(self, pattern: str, seconds: float = 200) -> None:
-        until = time.monotonic() + seconds
-        while not list(self.folder.glob(pattern)):
-            assert time.monotonic() < until, [path.read_text() for path in self.folder.glob("*.slurm.log")]
-            time.sleep(0.1)
-
-    def log(self, name: str) -> str:
-        return (self.folder / f"{name}.slurm.log").read_text()
-
-    def complete(self, name: str, trials: int) -> Record:
-        """Return a record of which nothing is missing, doubled or modified."""
-        record = read_record(self.folder / name)
-        assert [item.status for item in record.results] == ["ok"] * trials, self.log(name)
-        assert command(self.folder, "verify", name)[0] == 0
-        return record
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with slurm(tmp_path_factory.mktemp("slurm")) as variables:
-        yield Site(tmp_path_factory.mktemp("site"), variables)
+    with slurm(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield Site(tmp_path_factory.mktemp("site"), cluster)
 
 
-def test_two_submitted_suites_run_at_once_on_both_nodes(site: Site) -> None:
-    jobs = {name: site.submit(name, 2, 2) for name in ("one", "two")}
+def shown(site: Site, job: str, name: str) -> str:
+    """Return a field of a job as Slurm shows it."""
+    return site.told("scontrol", "show", "job", job).partition(f" {name}=")[2].split()[0]
+
+
+@pytest.mark.parametrize(("kind", "options", "cores"), [("whole", (), "8"), ("shared", ("--cpus-per-task=1",), "2")])
+def test_jobs_have_whole_nodes_unless_the_user_asks_for_less(
+    site: Site, kind: str, options: tuple[str, ...], cores: str
+) -> None:
+    jobs = {name: site.submit(name, 2, 2, *options) for name in (f"one-{kind}", f"two-{kind}")}
     for name, job in jobs.items():
         site.wait(job, "COMPLETED", "FAILED")
-        record = site.complete(name, 2)
-        assert record.nodes.allocation is not None
-        assert (record.nodes.allocation.job, record.nodes.allocation.nodes) == (job, ("alpha", "beta"))
-        assert record.nodes.allocation.queued_seconds is not None
-        assert [node.node for node in record.nodes.nodes] == [1]
-    assert "REPRO_SECRET" not in site.log("one") + site.told("scontrol", "show", "job", jobs["one"])
+        found = site.complete(name, 2).nodes
+        assert found.allocation is not None
+        assert (found.allocation.job, found.allocation.nodes) == (job, ("alpha", "beta"))
+        assert found.allocation.queued_seconds is not None
+        assert [node.node for node in found.nodes] == [1]
+        assert f"cpu={cores}," in (found.allocation.resources or "")
+        assert (found.allocation.partition, found.allocation.restarts) == ("tests", 0)
+        assert found.allocation.exclusive is (kind == "whole")
+        assert len(list(shared_nodes(found.allocation))) == (kind == "shared")
+    one, two = jobs.values()
+    one_after_the_other = shown(site, two, "StartTime") >= shown(site, one, "EndTime")
+    assert one_after_the_other == (kind == "whole")
+    assert "REPRO_SECRET" not in site.log(f"one-{kind}") + site.told("scontrol", "show", "job", one)
 
 
 def test_a_requeued_job_resumes_its_run(site: Site) -> None:
@@ -94,8 +67,8 @@ def test_a_requeued_job_resumes_its_run(site: Site) -> None:
     assert any(item.kind == "resumed" for item in record.incidents)
 
 
-def test_a_cancelled_job_leaves_a_run_that_can_be_resumed(site: Site) -> None:
-    job = site.submit("cancelled", 2000, 1)
+def test_a_cancelled_job_leaves_a_run_that_another_job_resumes(site: Site) -> None:
+    job = site.submit("cancelled", 300, 1)
     site.wait_for("cancelled/trials/*/system_1.txt")
     site.told("scancel", job)
     site.wait(job, "CANCELLED")
@@ -106,6 +79,85 @@ def test_a_cancelled_job_leaves_a_run_that_can_be_resumed(site: Site) -> None:
     time.sleep(3)
     assert command(site.folder, "verify", "cancelled")[0] == 1, "incomplete"
     assert read_record(site.folder / "cancelled").results == ()
+    site.wait(site.resume("cancelled"), "COMPLETED", "FAILED")
+    site.complete("cancelled", 1)
+
+
+def test_a_killed_agent_is_started_again_within_the_run(site: Site) -> None:
+    job = site.submit("killed", 300, 2)
+    site.wait_for("killed/trials/*/system_1.txt")
+    (agent,) = agents(site)
+    agent.kill()
+    site.wait(job, "COMPLETED", "FAILED")
+    assert sorted(item.status for item in read_record(site.folder / "killed").results) == ["crashed", "ok"]
+    log = site.log("killed")
+    assert "srun beta ended with exit code 137 after" in log or "srun alpha ended with exit code 137 after" in log, log
+    assert "it is started again (2 of 3)" in log
+    site.wait(site.resume("killed", "--rerun-failed"), "COMPLETED", "FAILED")
+    site.complete("killed", 2)
+
+
+def test_the_set_up_of_a_user_runs_in_the_job_and_before_each_agent(site: Site) -> None:
+    note = site.folder / "note"
+    job = site.submit("set-up", 2, 1, REPRO_SETUP=f"shopt -q login_shell && echo $SLURMD_NODENAME >> {note}")
+    site.wait(job, "COMPLETED", "FAILED")
+    site.complete("set-up", 1)
+    assert sorted(note.read_text().split()) == ["alpha", "beta"]
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    ("module() { false; }; module load none",
+     "error: REPRO_SETUP failed with exit code 1: module() { false; }; module load none"),
+    ('[ "$SLURMD_NODENAME" = alpha ]', "error: 1 of 2 nodes are there: srun beta ended with exit code 2 after"),
+])
+def test_a_set_up_that_fails_is_one_line(site: Site, line: str, words: str) -> None:
+    name = f"failing-{len(line)}"
+    site.wait(site.submit(name, 2, 1, REPRO_SETUP=line), "COMPLETED", "FAILED")
+    log = site.log(name)
+    assert words in log and "started again" not in log and "Traceback" not in log, log
+    assert not (site.folder / name).exists()
+
+
+@pytest.mark.parametrize(("nodes", "words"), [
+    (1, ""), (2, "error: no srun on PATH, as in a container, to start agents on beta; use launcher torchrun, and")])
+def test_a_container_without_the_commands_of_slurm(site: Site, tmp_path: Path, nodes: int, words: str) -> None:
+    for name in ("sbatch", "sh", "env"):
+        (tmp_path / name).symlink_to(str(shutil.which(name)))
+    name = f"contained-{nodes}"
+    (site.folder / f"{name}.yaml").write_text(written(1, 2, f"{{kind: slurm, nodes: {nodes}}}"))
+    job = site.job(name, "run", f"{name}.yaml", "--no-mlflow", "--out", name, "--", "--partition=tests",
+                   PATH=str(tmp_path))
+    site.wait(job, "COMPLETED", "FAILED")
+    if words:
+        assert words in site.log(name)
+        return
+    found = site.complete(name, 1).nodes.allocation
+    assert found is not None and found.nodes == ("alpha",)
+    assert (found.queued_seconds, found.exclusive, found.partition) == (None, None, "tests")
+
+
+@pytest.mark.parametrize(("trial", "options", "words"), [
+    ("processes: 40", ("--partition=tests",), "20 processes are too many for 4 cores; at most 16"),
+    ("processes: 40", ("--partition=gpus",), ""),
+    ("processes: 40", ("--partition=gpus", "--cpus-per-task=2"), "20 processes are too many for 2 cores; at most 8"),
+    ("processes: 8, device: cuda", ("-pgpus", "--gres=gpu:tesla:4"), ""),
+    ("processes: 16, device: cuda", ("-p", "gpus", "--gpus-per-node=4"), "16 ranks, 8 GPUs"),
+    ("processes: 8, device: cuda", ("--partition=gpus",),
+     "the nodes of the job have GPUs and it asks for none: add --gpus-per-node=4 after --\nerror: -o batch"),
+])
+def test_the_check_before_a_submission_is_for_the_nodes_of_the_job(
+    site: Site, trial: str, options: tuple[str, ...], words: str
+) -> None:
+    changes = [f"-o{key}={value}" for key, value in (item.split(": ") for item in trial.split(", "))]
+    (site.folder / "checked.yaml").write_text(written(1, 1, LAUNCHER))
+    code, said, error = command(site.folder, "run", "checked.yaml", "--no-mlflow", "--out", "checked",
+                                "-obatch.global=80", *changes, "--", *options,
+                                **site.variables)
+    if words:
+        assert code == 2 and words in error and error.count("error: ") == 1, error
+    else:
+        assert code == 0, error
+        site.told("scancel", said.split()[1])
 
 
 def test_a_time_limit_interrupts_the_run_before_it_kills_it(site: Site) -> None:
@@ -115,16 +167,35 @@ def test_a_time_limit_interrupts_the_run_before_it_kills_it(site: Site) -> None:
     assert command(site.folder, "verify", "limited")[0] == 1, "incomplete"
 
 
+def test_without_an_answer_of_slurm_only_errors_of_every_machine_are_found(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "sbatch").symlink_to(str(shutil.which("sbatch")))
+    (site.folder / "silent.yaml").write_text(written(1, 1, LAUNCHER))
+    for processes, wanted in ((40, 0), (39, 2)):
+        code, said, error = command(site.folder, "run", "silent.yaml", "--no-mlflow", "--out", "silent",
+                                    "-obatch.global=80", f"-oprocesses={processes}", "--", "--hold",
+                                    **site.variables, PATH=str(tmp_path))
+        assert code == wanted, error
+        if wanted:
+            assert "batch.global" in error and "39" in error
+        else:
+            site.told("scancel", said.split()[1])
+
+
 @pytest.mark.parametrize(("arguments", "words"), [
     (("--", "--partition=nowhere"), "error: sbatch refuses: sbatch: error: Batch job submission failed: Invalid "
                                     "partition name specified"),
+    (("--resume", "local-run", "--", "--partition=tests"),
+     "error: --partition=tests: only launcher slurm outside a job takes options after --; here it is local"),
     (("--", "--nodes=3"), "error: --nodes=3: the number of nodes is launcher.nodes, 2 here"),
+    (("--resume", "nowhere", "--", "--partition=tests"), "error: nowhere: there is no such run folder"),
     (("--launcher", "local", "--", "--nodes=3"), "only launcher slurm outside a job takes options after --"),
 ])
 def test_what_is_refused_is_one_line(site: Site, arguments: tuple[str, ...], words: str) -> None:
     (site.folder / "bad.yaml").write_text(written(1, 1, LAUNCHER))
-    code, _, error = command(site.folder, "run", "bad.yaml", "--no-mlflow", "--out", "bad", *arguments,
-                             **site.variables)
+    if "local-run" in arguments:
+        prepare(planned(site.folder, written(1, 1, "local")), "", site.folder / "local-run")
+    given = () if "--resume" in arguments else ("bad.yaml", "--out", "bad")
+    code, _, error = command(site.folder, "run", *given, "--no-mlflow", *arguments, **site.variables)
     assert code == 2 and words in error
     assert not (site.folder / "bad").exists()
 

@@ -13,7 +13,7 @@ import yaml
 import repro
 from repro.core.numbers import spans
 from repro.record.derive.effective import requested
-from repro.record.environment.differences import NodeRecord
+from repro.record.environment.differences import Link, NodeRecord
 from repro.record.environment.plugin_code import PROGRAM, PluginCode
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
@@ -154,8 +154,8 @@ def machine(record: Record) -> list[Fact]:
 
 
 def _job(record: Record) -> list[Fact]:
-    measured = [f"{link.sender} to {link.receiver}: {link.bytes_per_second / 1e6:,.1f} MB/s, "
-                f"{link.latency_seconds * 1e6:,.0f} us" for link in record.nodes.links]
+    measured = [f"{link.sender} to {link.receiver}: {_rate(link)}, {link.latency_seconds * 1e6:,.0f} us"
+                for link in record.nodes.links]
     facts: list[Fact] = []
     if measured:
         facts.append(("Links between nodes (TCP by gloo, measured before the first trial)", "; ".join(measured)))
@@ -163,8 +163,13 @@ def _job(record: Record) -> list[Fact]:
     if found is None:
         return facts
     queued = "an unknown time" if found.queued_seconds is None else f"{found.queued_seconds:.0f} s"
-    facts.append(("Job", f"{visible(found.scheduler)} {visible(found.job)} on {visible(', '.join(found.nodes))}; "
-                         f"queued for {queued}, not on the clock of a trial"))
+    task = f" (array task {found.array_task})" if found.array_task else ""
+    shares = {True: "nodes not shared", False: "nodes shared with other jobs", None: ""}[found.exclusive]
+    again = f"started again {found.restarts} time{'s' * (found.restarts != 1)}" if found.restarts else ""
+    where = f"partition {found.partition}" if found.partition else ""
+    more = "".join(f"; {text}" for text in (where, found.resources, shares, again) if text)
+    facts.append(("Job", visible(f"{found.scheduler} {found.job}{task} on {', '.join(found.nodes)}{more}; "
+                                 f"queued for {queued}, not on the clock of a trial")))
     return facts
 
 
@@ -173,6 +178,10 @@ def _places(record: Record) -> list[Fact]:
     found = [f"from {moment(item.at_ms)} on {visible(' + '.join(item.names()))}" for item in record.node_history
              if item.here]
     return [("Placement", "; ".join(found))] if found else []
+
+
+def _rate(link: Link) -> str:
+    return "rate not measurable" if link.bytes_per_second is None else f"{link.bytes_per_second / 1e6:,.1f} MB/s"
 
 
 def clock(item: NodeRecord) -> str:

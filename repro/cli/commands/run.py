@@ -70,17 +70,25 @@ def run(
              repro run engines --until-settled --budget 2h
              repro run --resume runs/quickstart-20260101-120000
              repro run engines --launcher '{kind: slurm, nodes: 4}' -- --partition gpu
+             repro run --resume runs/mine -- --partition gpu
     """
     from repro.cli.text.suite import ended_text
-    from repro.cli.workflows.run import resume_suite, run_phases, run_suite, submitted
+    from repro.cli.workflows.run import (
+        machines_of_job,
+        resume_suite,
+        run_phases,
+        run_suite,
+        submitted,
+        submitted_again,
+    )
     from repro.cli.workflows.seen_data import refuse_same_data
     from repro.runner.context import Options
 
     overrides = (*overrides, *([f"launcher={launcher}"] if launcher else []))
     options = Options(force, again, strict, energy, budget, register)
     if resume is not None:
-        if scheduler:
-            raise click.UsageError("--resume RUN submits nothing; leave out what follows --")
+        if suite is not None and suite.startswith("-"):  # the first option after --, as no suite is given
+            scheduler, suite = (suite, *scheduler), None
         if {suite, out, design["seeds"], design["master_seed"]} != {None} or overrides:
             raise click.UsageError("--resume RUN takes its suite, seeds and folder from RUN; leave out SUITE, -o, "
                                    "--seeds, --master-seed and --out")
@@ -88,6 +96,9 @@ def run(
             raise click.UsageError("--register: a plan is registered before its first trial; leave it out")
         if design["until_settled"] or design["anytime"]:
             raise click.UsageError("--resume RUN keeps the design of RUN; leave out --until-settled and --anytime")
+        if job := submitted_again(resume, scheduler, sys.argv[1:]):
+            say(job)
+            return
         ended = resume_suite(resume, track, options, allowed, code)
     elif suite is None:
         raise click.UsageError("Missing argument 'SUITE' (or --resume RUN).")
@@ -96,7 +107,8 @@ def run(
     else:
         source = read_source(suite, overrides, **design)
         stated = source.suite.master_seed is not None and ("master_seed",) not in source.overrides
-        plan, phases = planned(source, overrides)
+        machines = machines_of_job(source, scheduler, lambda text: say(text, err=True))
+        plan, phases = planned(source, overrides, machines)
         if source.suite.master_seed is not None:
             refuse_same_data(phases.tuning if phases else plan, Path("runs"), stated)
         flags = [flag for flag, given in (("--no-mlflow", not track), ("--strict", strict), ("--energy", energy))

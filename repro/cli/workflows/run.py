@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,9 +24,12 @@ from repro.cli.workflows.tuning import (
 from repro.compare.design.calibration import keep_calibration
 from repro.compare.findings import Findings, findings
 from repro.compare.runs.asked import keep_answers
+from repro.core.devices import CPU
 from repro.core.errors import Exit, UsageError
-from repro.core.machine import detect
-from repro.launchers.slurm import Slurm, in_job, submit
+from repro.core.machine import Machine, detect
+from repro.launchers.nodes.slurm_job import in_job
+from repro.launchers.nodes.slurm_submit import job_machines, submit
+from repro.launchers.slurm import Slurm
 from repro.record.folder import limits
 from repro.record.folder.index import seal, unseal
 from repro.record.folder.registration import register
@@ -51,8 +54,11 @@ from repro.runner.run import (
 )
 from repro.runner.signals import Interrupts
 from repro.runner.tracking import Tracker, TrackingEnd
-from repro.seams.launching import Launcher
+from repro.suite.file import SuiteFile
+from repro.suite.kinds.program_files import ProgramFiles
+from repro.suite.kinds.trial_config import TrialConfig
 from repro.suite.planning.consent import permissions, require_allowed, require_code
+from repro.suite.planning.matrix import expand_matrix
 from repro.suite.planning.plan import Plan, over_time_limits
 
 DEFAULTS = Options()
@@ -343,6 +349,35 @@ def execute(
         return session.execute(run).completed()
 
 
+def machines_of_job(
+    source: SuiteFile, options: Sequence[str], tell: Callable[[str], None]
+) -> tuple[Machine, ...]:
+    """Return what the nodes of the job may be that runs a suite; empty: it runs in this process, on this machine.
+
+    Args:
+        options: of sbatch.
+        tell: is given how to ask for GPUs that the partition has and a suite could use.
+
+    Raises:
+        SuiteError: the suite is wrong on every machine.
+    """
+    suite = source.suite
+    levels = (suite.trial.get("launcher"), *suite.matrix.get("launcher", ()))
+    if in_job() or not any((level.get("kind") if isinstance(level, dict) else level) == "slurm" for level in levels):
+        return ()
+    cells, _ = expand_matrix(suite, source.problem, ProgramFiles(source.folder, suite.programs))
+    found, hint = job_machines(options, _slurm_nodes(cell.choices for cell in cells))
+    if hint and any(cell.choices.device != CPU for cell in cells):
+        tell(f"the nodes of the job have GPUs and it asks for none: add {hint} after --")
+    return found
+
+
+def _slurm_nodes(found: Iterable[TrialConfig]) -> int:
+    """Return the most nodes that trials of launcher slurm take; 0: none has this launcher."""
+    plugins = (choices.launcher.plugin for choices in found)
+    return max((plugin.nodes for plugin in plugins if isinstance(plugin, Slurm)), default=0)
+
+
 def submitted(
     plan: Plan, options: Sequence[str], arguments: Sequence[str], out: Path | None, flags: Sequence[str]
 ) -> str:
@@ -359,15 +394,33 @@ def submitted(
     Raises:
         UsageError: Slurm refuses, or `options` are given to a plan that needs no job.
     """
-    found = (cell.choices.launcher.get(Launcher) for cell in plan.cells)
-    nodes = [each.nodes for each in found if isinstance(each, Slurm)]
+    place = out or dated(plan.suite.suite)
+    first = [*_before_options(arguments), *([] if out else ["--out", str(place)])]
+    return _submit(plan, options, first, ["run", "--resume", str(place), *flags], place)
+
+
+def submitted_again(root: Path, options: Sequence[str], arguments: Sequence[str]) -> str:
+    """Submit a job that resumes a run of launcher slurm; for arguments and errors see `submitted`."""
+    if in_job() and not options:
+        return ""
+    _, plan = reopen(root / TUNING if waits_for_choice(root) else root)
+    again = _before_options(arguments)
+    return _submit(plan, options, again, again, root)
+
+
+def _before_options(arguments: Sequence[str]) -> list[str]:
+    return list(arguments[: arguments.index("--")]) if "--" in arguments else list(arguments)
+
+
+def _submit(plan: Plan, options: Sequence[str], first: Sequence[str], again: Sequence[str], place: Path) -> str:
+    nodes = _slurm_nodes(cell.choices for cell in plan.cells)
     if not nodes or in_job():
         if options:
-            raise UsageError(f"{options[0]}: only launcher slurm outside a job takes options after --")
+            kinds = ", ".join(dict.fromkeys(cell.choices.launcher.kind for cell in plan.cells))
+            raise UsageError(f"{options[0]}: only launcher slurm outside a job takes options after --; here it is "
+                             f"{kinds}{', in a job' * in_job()}")
         return ""
-    place = out or dated(plan.suite.suite)
-    first = list(arguments[: arguments.index("--")]) if "--" in arguments else list(arguments)
-    first += [] if out else ["--out", str(place)]
-    job = submit(plan.suite.suite, max(nodes), first, ["run", "--resume", str(place), *flags], place, options)
+    plans = [RunFolder(place).plan, RunFolder(place).tuning.plan]
+    job = submit(plan.suite.suite, nodes, first, again, plans, place, options)
     return (f"job {job} is submitted; its output: {place}.slurm.log, the run: {place}\n"
             f"next: squeue --job {job}; scancel {job} ends it, and what has run stays")

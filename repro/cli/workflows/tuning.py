@@ -60,14 +60,15 @@ class Phases:
         }
 
 
-def plan_phases(source: SuiteFile, overrides: Sequence[str]) -> Phases:
-    """Return both phases of a suite with `tune` on this machine, with seeds drawn for this call unless it states them.
+def plan_phases(source: SuiteFile, overrides: Sequence[str], machine: Machine | None = None) -> Phases:
+    """Return both phases of a suite with `tune` on a machine (None: this one), with seeds drawn for this call unless
+    it states them.
 
     Raises:
         SuiteError: the suite cannot be planned; every setting of every contender is checked.
         UsageError: an option holds a credential.
     """
-    suite, machine = source.suite, detect()
+    suite, machine = source.suite, machine or detect()
     assert suite.tune is not None
     seed = fresh_seed() if suite.master_seed is None else suite.master_seed
     declared = Declared(suite=suite, master_seed=seed, order_seed=fresh_seed())

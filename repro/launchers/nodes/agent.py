@@ -64,7 +64,7 @@ class Launch:
 
 def serve(
     host: str, port: int, secret: bytes, describe: Callable[[], Mapping[str, Any]], tell: Callable[[str], None],
-    wait_seconds: float,
+    wait_seconds: float, start: str = "",
 ) -> bool:
     """Take part in one run until it ends; return False if none was reached for `wait_seconds`.
 
@@ -73,6 +73,7 @@ def serve(
     Args:
         describe: returns what the record keeps of this node (JSON-like).
         tell: is given lines for the user.
+        start: name by which the run has started this agent; "": a user has.
 
     Raises:
         UsageError: the run refuses this node.
@@ -92,7 +93,7 @@ def serve(
         tell(f"joined the run at {host}:{port}")
         try:
             with closing(_Session(channel)) as session:
-                session.run(describe())
+                session.run(describe(), start)
                 return True
         except LinkLost as error:
             tell(f"lost the run: {error}")
@@ -119,7 +120,7 @@ class _Session:
         if self._server is not None:
             fork_server.release(self._server)
 
-    def run(self, description: Mapping[str, Any]) -> None:
+    def run(self, description: Mapping[str, Any], start: str) -> None:
         """Serve until the head closes.
 
         Raises:
@@ -127,7 +128,7 @@ class _Session:
             UsageError: it refuses this node.
         """
         self._channel.send("hello", {"identity": identity(), "host": socket.gethostname(), "pid": os.getpid(),
-                                     "description": dict(description)})
+                                     "description": dict(description), "start": start})
         self._channel.patience(60.0)
         threading.Thread(target=self._read, name="repro-agent", daemon=True).start()
         try:

@@ -94,6 +94,8 @@ class Node:
     host: str
     pid: int
     description: Mapping[str, Any]
+    start: str = ""
+    """Host on which the run has started its agent; "": a user has."""
     number: int = 0
     """Place among the nodes of the run; 0 is the head itself."""
     clock: Clock = field(default_factory=Clock)
@@ -151,10 +153,13 @@ class Node:
 class Head:
     """Listens for agents, and keeps those that hold the secret and run the same code."""
 
-    def __init__(self, host: str, port: int, secret: bytes, silence_seconds: float) -> None:
+    def __init__(
+        self, host: str, port: int, secret: bytes, silence_seconds: float, tell: Callable[[str], None] = lambda _: None
+    ) -> None:
         """
         Args:
             silence_seconds: after this time without a word a node is lost.
+            tell: is given why an agent was refused.
 
         Raises:
             UsageError: the address is in use, or none of this computer.
@@ -162,7 +167,9 @@ class Head:
         self._secret, self._silence = secret, silence_seconds
         self._identity = identity()  # now: strangers may leave no file to open
         self._joined: queue.Queue[Node] = queue.Queue()
-        self._refused: queue.Queue[str] = queue.Queue()
+        self._tell = tell
+        self.refused = ""
+        """Why the last agent was refused; "" if none was."""
         self.nodes: list[Node] = []
         self._over = threading.Event()
         self._greeted: deque[socket.socket] = deque()
@@ -177,22 +184,27 @@ class Head:
         threading.Thread(target=self._beat, name="repro-beat", daemon=True).start()
 
     def join(self, seconds: float, going_on: Callable[[], bool] = lambda: True) -> Node | None:
-        """Return the next node that has joined; None: there was none for so long.
+        """Return the next node that has joined; None: there was none for so long, or `going_on` returned False.
 
-        Raises:
-            UsageError: a node was refused, because it runs other code.
+        Of two agents that the run has started on one host, the second is sent away: the first had lost the run only.
         """
         until = time.monotonic() + seconds
         while time.monotonic() < until and going_on():
             with contextlib.suppress(queue.Empty):
-                raise UsageError(self._refused.get_nowait())
-            with contextlib.suppress(queue.Empty):
                 node = self._joined.get(timeout=0.05)
+                if node.start in self.started:
+                    node.send("close")
+                    node.leave("another agent of its host is here")
                 if not node.lost:
                     node.channel.patience(self._silence)
                     self.nodes = [*(item for item in self.nodes if not item.lost), node]
                     return node
         return None
+
+    @property
+    def started(self) -> set[str]:
+        """Return the hosts on which the run has started an agent that is here."""
+        return {node.start for node in self.nodes if node.start and not node.lost}
 
     def close(self) -> None:
         """End the run for all nodes, and listen no more."""
@@ -246,21 +258,27 @@ class Head:
             return
         try:
             host = str(hello["host"])
-            node = Node(channel, host, int(hello["pid"]), dict(hello["description"]))
+            node = Node(channel, host, int(hello["pid"]), dict(hello["description"]), str(hello.get("start", "")))
             problem = difference(dict(hello["identity"]), self._identity)
         except (KeyError, TypeError, ValueError) as error:
-            self._refused.put(f"an agent at {channel.peer_address} has the secret and another language: {error!r}; "
-                              "install the same version of repro there")
+            self._refuse(f"an agent at {channel.peer_address} has the secret and another language: {error!r}; "
+                         "install the same version of repro there")
             channel.close()
             return
         if problem:
             reason = f"{host} cannot take part: {problem}; install the same there"
             node.send("refused", {"reason": reason})
             node.leave(reason)
-            self._refused.put(reason)
+            self._refuse(reason)
             return
         threading.Thread(target=node.read, name=f"repro-node-{host}", daemon=True).start()
         self._joined.put(node)
+
+    def _refuse(self, reason: str) -> None:
+        """Tell why an agent is refused; the run goes on waiting for another."""
+        if reason != self.refused:  # an agent may try again and again
+            self._tell(f"refused: {reason}")
+        self.refused = reason
 
     def _beat(self) -> None:
         while not self._over.wait(BEAT_SECONDS):

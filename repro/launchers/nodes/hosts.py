@@ -13,12 +13,12 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from repro.core.errors import UsageError
+from repro.core.errors import Exit, UsageError
 from repro.core.machine import user_folder
 
 SECRET = "REPRO_SECRET"
@@ -93,9 +93,30 @@ class Hosts:
         """
         own = _own_address(host, self.source)
         join = f"[{own}]:{port}" if ":" in own else f"{own}:{port}"
-        agent = [sys.executable, "-m", "repro", "agent", "--join", join, "--wait", f"{wait_seconds:g}",
-                 "--secret-stdin"]
-        return [*self.command, host, shlex.join(agent)]
+        return [*self.command, host, shlex.join([*agent_command(join, wait_seconds, host), "--secret-stdin"])]
+
+
+def agent_command(address: str, wait_seconds: float, host: str) -> list[str]:
+    """Return the command of an agent that a run starts on a host, after the user's set-up."""
+    return with_setup([sys.executable, "-m", "repro", "agent", "--join", address, "--wait", f"{wait_seconds:g}",
+                       "--as", host])
+
+
+SETUP = "REPRO_SETUP"
+"""Variable: a shell line that runs before `repro` in a job and before each agent that a run starts."""
+RUN_SETUP = (f'eval "${SETUP}" </dev/null || {{ echo "error: {SETUP} failed with exit code $?: ${SETUP}" >&2; '
+             f'exit {int(Exit.USAGE)}; }}')
+"""It reads nothing: the secret comes on standard input."""
+
+
+def with_setup(command: Sequence[str]) -> list[str]:
+    """Return a command that starts in a login shell after the line of `REPRO_SETUP`; the same if there is no line.
+
+    `module` is a function that only login shells have.
+    """
+    line = os.environ.get(SETUP, "")
+    return ["bash", "-lc", f"export {SETUP}={shlex.quote(line)}; {RUN_SETUP}; exec {shlex.join(command)}"] if line \
+        else list(command)
 
 
 def find(wanted: int) -> Hosts | None:
@@ -171,17 +192,41 @@ def master() -> str | None:
     return f"{host}:{listen()[1] or PORT}" if host else None
 
 
+MOST_STARTS = 3
+"""Starts of the agent of one host without a trial that ended between them."""
+
+
+@dataclass(slots=True)
+class _Start:
+    """The command that has started the agent of one host."""
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str] | None
+    stdin: str
+    process: subprocess.Popen[str]
+    begin: float
+    count: int = 1
+
+
 @dataclass(slots=True)
 class Starts:
-    """The commands that were started for one run."""
+    """The commands that start agents, one for each host; one that ends is started again."""
 
-    _started: list[tuple[str, subprocess.Popen[str], float]] = field(default_factory=list)
-    _problem: str = ""
+    _started: dict[str, _Start] = field(default_factory=dict)
+    """By host."""
+    problem: str = ""
+    """Why an agent is not started again; "": all run."""
+
+    @property
+    def any(self) -> bool:
+        return bool(self._started)
 
     def start(
-        self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None, stdin: str = ""
+        self, host: str, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None,
+        stdin: str = "",
     ) -> None:
-        """Start a command.
+        """Start the agent of a host.
 
         Args:
             name: for messages.
@@ -190,34 +235,68 @@ class Starts:
         Raises:
             UsageError: there is no such command.
         """
-        try:
-            process = subprocess.Popen(command, env=environment, text=True, stdin=subprocess.PIPE,
-                                       stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        except OSError as error:
-            raise UsageError(f"{command[0]}: {error.strerror}") from error
-        assert process.stdin is not None
-        with suppress(BrokenPipeError), process.stdin:  # a command that failed at once: `problem` tells why
-            process.stdin.write(stdin)
-        process.stdin = None  # `communicate` would flush it
-        self._started.append((name, process, time.monotonic()))
+        self._started[host] = _Start(name, command, environment, stdin, _open(command, environment, stdin),
+                                     time.monotonic())
 
-    def problem(self) -> str:
-        """Return why a command has ended although the run goes on; "" if none has."""
-        for name, process, begin in self._started:
-            if not self._problem and process.poll() is not None:
-                told = process.communicate()[1].strip().splitlines()
-                self._problem = (f"{name} ended with exit code {process.returncode} after "
-                                 f"{time.monotonic() - begin:.0f} s{': ' + told[-1] if told else ''}")
-        return self._problem
+    def revive(self, there: Collection[str], tell: Callable[[str], None]) -> bool:
+        """Start the agents again whose command has ended; return False if one has ended too often (`problem`).
+
+        One that has refused its set-up, or was refused, is not started again: it would be refused in the same way.
+
+        Args:
+            there: hosts whose agents are here, however their command has ended.
+            tell: is given lines for the user.
+
+        Raises:
+            UsageError: there is no such command any more.
+        """
+        for host, item in self._started.items():
+            if host in there or item.process.poll() is None or self.problem:
+                continue
+            told = item.process.communicate()[1].strip().splitlines()
+            # Last, srun states the exit code again.
+            why = next((line for line in reversed(told) if line.startswith("error: ")), told[-1] if told else "")
+            ended = (f"{item.name} ended with exit code {item.process.returncode} after "
+                     f"{time.monotonic() - item.begin:.0f} s{f': {why}' * bool(why)}")
+            if item.count == MOST_STARTS or item.process.returncode == Exit.USAGE:
+                self.problem = f"{ended}{f', at start {MOST_STARTS} of {MOST_STARTS}' * (item.count == MOST_STARTS)}"
+                continue
+            item.count += 1
+            tell(f"{ended}; it is started again ({item.count} of {MOST_STARTS})")
+            item.process, item.begin = _open(item.command, item.environment, item.stdin), time.monotonic()
+        return not self.problem
+
+    def forgive(self) -> None:
+        """Forget how often agents were started: a trial has ended with all of them."""
+        for item in self._started.values():
+            item.count = 1
 
     def close(self, seconds: float) -> None:
         """Wait for the commands, whose agents have been told that the run is over; end those that do not end."""
-        for _, process, _ in self._started:
-            if process.stderr is None or process.stderr.closed:
+        for item in self._started.values():
+            if item.process.stderr is None or item.process.stderr.closed:
                 continue
             try:
-                process.communicate(timeout=seconds)
+                item.process.communicate(timeout=seconds)
             except subprocess.TimeoutExpired:
-                process.terminate()
-                process.communicate()
+                item.process.terminate()
+                item.process.communicate()
         self._started.clear()
+
+
+def _open(command: Sequence[str], environment: Mapping[str, str] | None, stdin: str) -> subprocess.Popen[str]:
+    """Start a command that reads `stdin`.
+
+    Raises:
+        UsageError: there is no such command.
+    """
+    try:
+        process = subprocess.Popen(command, env=environment, text=True, stdin=subprocess.PIPE,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    except OSError as error:
+        raise UsageError(f"{command[0]}: {error.strerror}") from error
+    assert process.stdin is not None
+    with suppress(BrokenPipeError), process.stdin:  # a command that failed at once: `revive` tells why
+        process.stdin.write(stdin)
+    process.stdin = None  # `communicate` would flush it
+    return process

@@ -156,7 +156,8 @@ class Link(Frozen):
     sender: int
     receiver: int
     latency_seconds: float
-    bytes_per_second: float
+    bytes_per_second: float | None
+    """None: not measurable, because a transfer takes hardly longer than latency varies."""
 
 
 class Allocation(Frozen):
@@ -167,6 +168,15 @@ class Allocation(Frozen):
     nodes: tuple[str, ...]
     queued_seconds: float | None
     """Time from the submission to the start, on no trial's clock; None: not known."""
+    partition: str | None = None
+    resources: str | None = None
+    """As the scheduler states them, such as `cpu=8,mem=64G,node=2`."""
+    exclusive: bool | None = None
+    """No other job runs on its nodes; None: not known."""
+    array_task: str | None = None
+    """ARRAY_TASK, if the job is one of an array."""
+    restarts: int = Field(0, ge=0)
+    """Times that the scheduler has started the job again."""
 
 
 class Nodes(Frozen):
@@ -214,8 +224,16 @@ def unfit_nodes(nodes: Iterable[NodeRecord]) -> Iterator[str]:
 
 def slow_links(found: Sequence[Link]) -> Iterator[str]:
     """Yield a sentence for every link that has less than half the rate of the fastest."""
-    best = max((link.bytes_per_second for link in found), default=0.0)
+    best = max((link.bytes_per_second or 0.0 for link in found), default=0.0)
     for link in found:
-        if link.bytes_per_second < best / 2:
+        if link.bytes_per_second is not None and link.bytes_per_second < best / 2:
             yield (f"the link from node {link.sender} to node {link.receiver} is slow: "
                    f"{link.bytes_per_second / 1e6:.3g} MB/s, the fastest has {best / 1e6:.3g} MB/s")
+
+
+def shared_nodes(allocation: Allocation | None) -> Iterator[str]:
+    """Yield a sentence if other jobs may run on the nodes of a job."""
+    if allocation is not None and allocation.exclusive is False:
+        yield (f"{allocation.scheduler} job {allocation.job} shares its nodes: other jobs may run on "
+               f"{', '.join(allocation.nodes)} and slow trials, not all alike; submit it with --exclusive")
+

@@ -233,7 +233,8 @@ class TrialConfig(SuitePart):
         if on_gpu(self.device) and self.device != "auto" and not on_gpu(machine.device):
             return "device cuda is requested, and this machine has no usable GPU; use -o device=cpu"
         device = machine.device if self.device == "auto" else self.device
-        setting = replace(self.setting(device, machine.device_count if on_gpu(device) else 0), cores=machine.cores)
+        count = machine.device_count * self.launcher.get(Launcher).nodes_of(self.ranks) if on_gpu(device) else 0
+        setting = replace(self.setting(device, count), cores=machine.cores)
         for choice in self.plugins():
             if reason := choice.plugin.unsupported(setting):
                 return f"{choice.seam} {choice.kind}: {reason}"

@@ -244,11 +244,14 @@ def test_a_peer_that_drips_bytes_has_one_time_limit(
 @pytest.mark.parametrize("hello", [{}, {"host": "a", "pid": "x", "description": {}, "identity": {}},
                                    {"host": "a", "pid": 1, "description": 3, "identity": {}}])
 def test_a_hello_of_another_form_is_one_line(hello: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
-    head = Head("127.0.0.1", 0, SECRET, 10.0)
+    told: list[str] = []
+    head = Head("127.0.0.1", 0, SECRET, 10.0, told.append)
     agent = connect("127.0.0.1", head.port, SECRET)
     agent.send("hello", hello)
-    with pytest.raises(UsageError, match=r"an agent at 127\.0\.0\.1 has the secret and another language: .*install"):
-        head.join(20)
+    with pytest.raises(LinkLost):
+        agent.receive()
+    (text,) = told
+    assert "refused: an agent at 127.0.0.1 has the secret and another language: " in text and "install" in text
     head.close()
     agent.close()
     assert "Traceback" not in capfd.readouterr().err
@@ -280,15 +283,29 @@ def test_a_store_listens_at_the_address_that_it_was_given_alone() -> None:
 
 
 def test_an_agent_with_other_code_is_refused_by_name() -> None:
-    head = Head("127.0.0.1", 0, SECRET, 10.0)
+    told: list[str] = []
+    head = Head("127.0.0.1", 0, SECRET, 10.0, told.append)
     agent = connect("127.0.0.1", head.port, SECRET)
     agent.send("hello", {"identity": {**identity(), "torch": "1.0"}, "host": "old", "pid": 1, "description": {}})
     assert "old cannot take part: torch 1.0 there and" in agent.receive().content["reason"]
-    with pytest.raises(UsageError, match=r"old cannot take part: torch 1\.0 there and"):
-        head.join(20)
+    assert head.join(0.2) is None, "it waits for another"
+    (text,) = told
+    assert "refused: old cannot take part: torch 1.0 there and" in text and head.refused in text
     head.close()
     agent.close()
     assert difference(identity(), identity()) == ""
+
+
+def test_of_two_agents_that_were_started_on_one_host_the_first_stays() -> None:
+    head = Head("127.0.0.1", 0, SECRET, 10.0)
+    agents = [connect("127.0.0.1", head.port, SECRET) for _ in range(3)]
+    for agent, start in zip(agents, ("a", "a", "b"), strict=True):
+        agent.send("hello", {"identity": identity(), "host": "one", "pid": 1, "description": {}, "start": start})
+    found = [head.join(20), head.join(20)]
+    assert {node.start for node in found if node is not None} == {"a", "b"} == head.started
+    head.close()
+    for agent in agents:
+        agent.close()
 
 
 def test_an_address_in_use_is_one_line() -> None:

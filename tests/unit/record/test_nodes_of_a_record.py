@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from repro.core.machine import Machine
-from repro.record.environment.differences import Link, NodeRecord, node_differences, slow_links, unfit_nodes
+from repro.record.environment.differences import (
+    Allocation,
+    Link,
+    NodeRecord,
+    node_differences,
+    shared_nodes,
+    slow_links,
+    unfit_nodes,
+)
 from repro.record.environment.environment import Environment, take
 
 HERE = take(Machine("cpu", 0, 4), ()).model_copy(update={"load_1min": 0.1})
@@ -33,8 +43,17 @@ def test_busy_nodes_and_wrong_clocks_are_named() -> None:
 
 
 def test_links_below_half_of_the_fastest_are_slow() -> None:
-    rates = {(0, 1): 100e6, (1, 2): 51e6, (2, 0): 49e6}
+    rates = {(0, 1): 100e6, (1, 2): 51e6, (2, 0): 49e6, (3, 0): None}
     (text,) = slow_links([Link(sender=a, receiver=b, latency_seconds=1e-4, bytes_per_second=rate)
                           for (a, b), rate in rates.items()])
     assert text == "the link from node 2 to node 0 is slow: 49 MB/s, the fastest has 100 MB/s"
     assert list(slow_links([])) == []
+
+
+@pytest.mark.parametrize(("exclusive", "count"), [(True, 0), (False, 1), (None, 0)])
+def test_a_job_that_shares_its_nodes_says_so(exclusive: bool | None, count: int) -> None:
+    job = Allocation(scheduler="slurm", job="7", nodes=("a", "b"), queued_seconds=None, exclusive=exclusive)
+    found = list(shared_nodes(job))
+    assert len(found) == count and all("slurm job 7 shares its nodes: other jobs may run on a, b" in text
+                                       for text in found)
+    assert list(shared_nodes(None)) == []

@@ -18,6 +18,7 @@ from repro.compare import compare, summarize
 from repro.compare.design.calibration import FILE, Null, calibration, machine_of
 from repro.compare.findings import findings
 from repro.core.files import write_model
+from repro.record.environment.differences import Allocation, Link, Nodes
 from repro.record.folder.store import Record
 from repro.record.result.results import Bracket, Point
 from repro.suite.model import METHOD, Trial
@@ -248,6 +249,19 @@ def test_differing_factors_come_first(plain: Record) -> None:
     for lines, first in ((setup.effective(record), "other"), (setup.rank_settings(record), "B")):
         assert [line.differs for line in lines] == [True] * 4 + [False]
         assert lines[0].name == first and lines[-1].cells == "1 to 4"
+
+
+def test_a_job_and_its_links_are_described(plain: Record) -> None:
+    job = Allocation(scheduler="slurm", job="7", nodes=("a", "b"), queued_seconds=30, partition="gpu",
+                     resources="cpu=8,node=2", exclusive=False, array_task="6_1", restarts=2)
+    links = (Link(sender=0, receiver=1, latency_seconds=1e-4, bytes_per_second=2e9),
+             Link(sender=1, receiver=0, latency_seconds=1e-4, bytes_per_second=None))
+    record = dataclasses.replace(plain, nodes=Nodes(preload_seconds=1.0, links=links, allocation=job))
+    assert citations._job(record) == [
+        ("Links between nodes (TCP by gloo, measured before the first trial)",
+         "0 to 1: 2,000.0 MB/s, 100 us; 1 to 0: rate not measurable, 100 us"),
+        ("Job", "slurm 7 (array task 6_1) on a, b; partition gpu; cpu=8,node=2; nodes shared with other jobs; started "
+                "again 2 times; queued for 30 s, not on the clock of a trial")]
 
 
 def test_citation_is_that_of_the_project(plain: Record) -> None:

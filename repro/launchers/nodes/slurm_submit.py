@@ -1,0 +1,138 @@
+"""Submitting a run to Slurm: the job's script, and the machine that the job will get."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from itertools import zip_longest
+from pathlib import Path
+
+from repro.core.devices import CPU, GPU
+from repro.core.errors import UsageError
+from repro.core.machine import Machine
+from repro.launchers.nodes.hosts import RUN_SETUP, SETUP
+from repro.launchers.nodes.slurm_job import COMMAND_SECONDS
+
+TERM_SECONDS = 60
+"""Seconds before the time limit at which Slurm sends SIGTERM, so that the record is sealed."""
+SHARES = r"-s$|--oversubscribe|--exclusive=|-c|--cpus-per-task|--mincpus"
+"""Options of sbatch with which a user asks for a part of each node."""
+MEMORY = r"--mem(=|$|-per-)"
+MANY = 1 << 20
+"""Cores, or GPUs, of a machine of which nothing is known."""
+UNKNOWN = (Machine(GPU, MANY, MANY), Machine(CPU, 0, MANY))
+
+
+def submit(
+    name: str, nodes: int, first: Sequence[str], again: Sequence[str], plans: Sequence[Path], out: Path,
+    options: Sequence[str],
+) -> str:
+    """Submit a job that runs a suite, and resumes it when Slurm starts the job again; return the job's number.
+
+    Args:
+        first: arguments of `repro` for a run folder that does not exist yet.
+        again: arguments for one that does.
+        plans: files of which a run folder has one as soon as it can be resumed.
+        out: the run folder; the job's output goes beside it.
+        options: of sbatch.
+
+    Raises:
+        UsageError: there is no sbatch here, or it refuses.
+    """
+    if shutil.which("sbatch") is None:
+        raise UsageError("no sbatch on PATH: Slurm is not installed here, or its module is not loaded")
+    if taken := [item for item in options if re.match(r"(-N|--nodes(=|$))", item)]:
+        raise UsageError(f"{taken[0]}: the number of nodes is launcher.nodes, {nodes} here")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    setup = os.environ.get(SETUP, "")
+    script = f"""#!{'/bin/bash -l' if setup else '/bin/sh'}
+#SBATCH --job-name=repro-{name}
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node=1
+{_whole_nodes(options)}#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --signal=B:TERM@{TERM_SECONDS}
+{f'export {SETUP}={shlex.quote(setup)}; {RUN_SETUP}' if setup else ''}
+if {' || '.join(f'[ -f {shlex.quote(str(path.absolute()))} ]' for path in plans)}; then
+  exec {shlex.join([sys.executable, '-m', 'repro', *again])}
+fi
+exec {shlex.join([sys.executable, '-m', 'repro', *first])}
+"""
+    done = subprocess.run(["sbatch", "--parsable", f"--output={out}.slurm.log", *options], input=script, text=True,
+                          capture_output=True, timeout=COMMAND_SECONDS, check=False)
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        raise UsageError(f"sbatch refuses: {said[-1] if said else f'exit code {done.returncode}'}")
+    return done.stdout.strip().partition(";")[0]
+
+
+def _whole_nodes(options: Sequence[str]) -> str:
+    """Return the lines of a job that asks for all cores and memory of its nodes, unless the user asks for less."""
+    if any(re.match(SHARES, item) for item in options):
+        return ""
+    memory = any(re.match(MEMORY, item) for item in options)
+    return "#SBATCH --exclusive\n" + "#SBATCH --mem=0\n" * (not memory)
+
+
+def job_machines(options: Sequence[str], nodes: int) -> tuple[tuple[Machine, ...], str]:
+    """Return the machines that each node of a job may be, the largest of its partition or, where Slurm does not tell,
+    some that can do everything; and the option that asks for GPUs of the partition, "" if it has none or is given.
+
+    Args:
+        options: of sbatch.
+    """
+    partition = _value(options, "partition", "p") or os.environ.get("SBATCH_PARTITION")
+    found = _groups(partition)
+    if not found:
+        return UNKNOWN, ""
+    asked, there = _gpus_asked(options, nodes), max(gpus for _, gpus in found)
+    cores = int(_value(options, "cpus-per-task", "c") or max(cores for cores, _ in found))
+    hint = f"--gpus-per-node={there}" if there and not asked else ""
+    return (Machine(GPU if asked else CPU, asked, cores),), hint
+
+
+def _groups(partition: str | None) -> list[tuple[int, int]]:
+    """Return cores and GPUs of the kinds of nodes in a partition (None: the default one); [] if Slurm is silent."""
+    named = [f"--partition={partition}"] if partition else []
+    try:
+        told = subprocess.run(["sinfo", "--noheader", "--exact", "--format=%P|%c|%G", *named], capture_output=True,
+                              text=True, timeout=COMMAND_SECONDS, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = [line.strip().split("|") for line in told.splitlines()]
+    return [(int(row[1]), sum(map(int, re.findall(r"\bgpu:(?:[^:,()]+:)?(\d+)", row[2])))) for row in rows
+            if len(row) == 3 and row[1].isdecimal() and (partition or row[0].endswith("*"))]
+
+
+def _gpus_asked(options: Sequence[str], nodes: int) -> int:
+    """Return how many GPUs of each node the options of sbatch ask for."""
+    generic = [item.removeprefix("gres:") for item in (_value(options, "gres") or "").split(",")]
+    counts = [_count(item) for item in generic if re.match(r"gpu(:|$)", item)]
+    for name in ("gpus-per-node", "gpus-per-task"):
+        counts += [_count(item) for item in (_value(options, name) or "").split(",") if item]
+    counts += [-(-_count(item) // nodes) for item in (_value(options, "gpus", "G") or "").split(",") if item]
+    return sum(counts)
+
+
+def _count(item: str) -> int:
+    """Return the number at the end of `gpu:4`, `a100:4` or `4`; one if there is none."""
+    last = item.rpartition(":")[2]
+    return int(last) if last.isdecimal() else 1
+
+
+def _value(options: Sequence[str], long: str, short: str = "") -> str | None:
+    """Return the value of an option of sbatch, in any of its forms; None: it is not given."""
+    found = None
+    for item, following in zip_longest(options, options[1:]):
+        if item in (f"--{long}", f"-{short}"):
+            found = following
+        elif item.startswith(f"--{long}="):
+            found = item.partition("=")[2]
+        elif short and re.match(rf"-{short}[^-]", item):
+            found = item[2:].removeprefix("=")
+    return found
