@@ -11,33 +11,37 @@ from repro.record.environment.differences import Nodes, differences
 from repro.record.environment.environment import Environment, take
 from repro.record.environment.placement import Placement, cores_here, host_here, split
 
-HERE = take(Machine("cpu", 0, 4), ())
+
+def here() -> Environment:
+    return take(Machine("cpu", 0, 4), ())
 
 
 def early(settings: dict[str, str], limits: dict[str, str]) -> Environment:
     """An environment of a record whose placement was not recorded apart."""
-    return HERE.model_copy(update={"settings": settings, "limits": limits, "placement": None})
+    return here().model_copy(update={"settings": settings, "limits": limits, "placement": None})
 
 
 @pytest.mark.parametrize("name", ["SLURM_NTASKS", "SLURM_JOB_NUM_NODES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
                                   "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA"])
 def test_what_a_scheduler_sets_forbids_no_start(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = here()
     monkeypatch.setenv(name, "3")
-    there = take(Machine("cpu", 0, 4), ())
+    there = here()
     assert there.placement is not None and there.placement.settings[name] == "3" and name not in there.settings
-    assert differences(HERE, there) == []
+    assert differences(before, there) == []
     assert differences(early({name: "1"}, {}), early({}, {})) == []
 
 
 def test_a_variable_that_tunes_forbids_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = here()
     monkeypatch.setenv("NCCL_ALGO", "Tree")
-    assert [item.text for item in differences(HERE, take(Machine("cpu", 0, 4), ()))] == [
+    assert [item.text for item in differences(before, here())] == [
         "setting NCCL_ALGO unknown, now Tree"]
 
 
 def test_computers_of_one_class_differ_by_some_pages() -> None:
     gib = 1 << 30
-    one, other, larger = (HERE.model_copy(update={"memory_bytes": size})
+    one, other, larger = (here().model_copy(update={"memory_bytes": size})
                           for size in (64 * gib - 4096, 64 * gib - 8192, 128 * gib))
     assert differences(one, other) == []
     assert [item.text for item in differences(one, larger)] == ["memory bytes 64 GiB, now 128 GiB"]
@@ -69,8 +73,8 @@ def test_a_place_is_a_host_and_what_part_of_it() -> None:
 
 
 def test_another_job_or_place_is_a_change_and_another_clock_is_none() -> None:
-    here = Placement(host="alpha", cores="0")
-    one = Nodes(here=here, at_ms=1)
-    assert one.same_places(Nodes(here=here, at_ms=2, preload_seconds=3.0))
+    place = Placement(host="alpha", cores="0")
+    one = Nodes(here=place, at_ms=1)
+    assert one.same_places(Nodes(here=place, at_ms=2, preload_seconds=3.0))
     assert not one.same_places(Nodes(here=Placement(host="beta", cores="0")))
     assert one.names() == ("alpha, cores 0",)
