@@ -19,9 +19,11 @@ class Site:
     def __init__(self, folder: Path, cluster: Cluster) -> None:
         self.folder, self.cluster, self.variables = folder, cluster, cluster.variables
 
-    def submit(self, name: str, epochs: int, seeds: int, *options: str, **variables: str) -> str:
+    def submit(
+        self, name: str, epochs: int, seeds: int, *options: str, launcher: str = LAUNCHER, **variables: str
+    ) -> str:
         """Submit a suite and return the job's number."""
-        (self.folder / f"{name}.yaml").write_text(written(seeds, epochs, LAUNCHER))
+        (self.folder / f"{name}.yaml").write_text(written(seeds, epochs, launcher))
         return self.job(name, "run", f"{name}.yaml", "--no-mlflow", "--out", name, "--", "--partition=tests", *options,
                         **variables)
 

@@ -159,6 +159,7 @@ def test_a_killed_agent_is_named_and_another_takes_its_place(nodes: Nodes) -> No
 
     reason, run = lost(nodes, kill)
     assert f"node 1 ({socket.gethostname()}) was lost: it closed the connection" in reason
+    nodes.variables["SLURMD_NODENAME"] = "gamma"  # as on another computer
     agent = nodes.agent()
     until(lambda: len(list(nodes.folder.glob("run/trials/*/result_*.txt"))) >= 2 and ranks_of(agent), run)
     run.send_signal(signal.SIGINT)
@@ -166,6 +167,12 @@ def test_a_killed_agent_is_named_and_another_takes_its_place(nodes: Nodes) -> No
     assert (f"waiting up to 60 s for node 1 ({socket.gethostname()}), which was lost (it closed the connection); "
             f"there: repro agent --join 127.0.0.1:{nodes.port}") in said
     assert agent.wait(60) == 0
+    record = nodes.record()
+    first, second = (item.names() for item in record.node_history)
+    assert first[0] == second[0] and first[1].startswith(socket.gethostname()) and second[1].startswith("gamma, cores ")
+    assert [item.nodes for item in record.attempts] == [first, second]
+    assert [item.text for item in record.incidents if item.kind == "moved"] == [
+        f"node 1 is {second[1]}, was {first[1]}"]
 
 
 def test_a_stale_agent_is_refused_and_the_run_waits_for_another(nodes: Nodes) -> None:

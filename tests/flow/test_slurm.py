@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,6 +66,40 @@ def test_a_requeued_job_resumes_its_run(site: Site) -> None:
     record = site.complete("requeued", 2)
     assert [item for item in record.results if item.trial_id == before[0].trial_id] == list(before)
     assert any(item.kind == "resumed" for item in record.incidents)
+
+
+def test_a_job_that_is_requeued_goes_on_on_another_node(site: Site) -> None:
+    job = site.submit("moved", 100, 3, launcher="{kind: slurm, nodes: 1}")
+    site.wait_for("moved/trials/*/result.json")
+    first = site.told("squeue", "--noheader", "--format=%N", f"--job={job}").strip()
+    site.told("scontrol", "update", f"NodeName={first}", "State=DRAIN", "Reason=test")
+    try:
+        site.told("scontrol", "requeue", job)
+        time.sleep(2)
+        site.wait(job, "COMPLETED", "FAILED")
+    finally:
+        site.told("scontrol", "update", f"NodeName={first}", "State=RESUME")
+    record = site.complete("moved", 3)
+    hosts = [name.partition(",")[0] for item in record.attempts for name in item.nodes]
+    assert hosts[0] == first and set(hosts) == {"alpha", "beta"}
+    assert len(hosts) == len(record.attempts), "every start names its node"
+    (moved,) = (item for item in record.incidents if item.kind == "moved")
+    assert moved.text.startswith("node 0 is ") and f"was {first}, cores " in moved.text
+    found = [item.allocation for item in record.node_history]
+    assert [item.nodes for item in found if item] == [(first,), (hosts[-1],)]
+    assert [item.restarts for item in found if item] == [0, 1]
+
+
+def test_a_script_of_ones_own_resumes_a_run_under_other_variables_of_slurm(site: Site) -> None:
+    job = site.submit("wrapped", 100, 2)
+    site.wait_for("wrapped/trials/*/result.json")
+    site.told("scancel", job)
+    site.wait(job, "CANCELLED")
+    again = f"cd {site.folder} && {sys.executable} -m repro run --resume wrapped --no-mlflow"
+    job = site.told("sbatch", "--parsable", "--nodes=2", "--exclusive", f"--output={site.folder}/wrapped.slurm.log",
+                    "--wrap", again).strip()
+    site.wait(job, "COMPLETED", "FAILED")
+    site.complete("wrapped", 2)
 
 
 def test_a_cancelled_job_leaves_a_run_that_another_job_resumes(site: Site) -> None:
