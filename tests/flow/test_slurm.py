@@ -95,7 +95,8 @@ def test_a_script_of_ones_own_resumes_a_run_under_other_variables_of_slurm(site:
     site.wait_for("wrapped/trials/*/result.json")
     site.told("scancel", job)
     site.wait(job, "CANCELLED")
-    again = f"cd {site.folder} && {sys.executable} -m repro run --resume wrapped --no-mlflow"
+    again = (f"cd {site.folder} && DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 {sys.executable} -m repro run --resume wrapped "
+             "--no-mlflow")
     job = site.told("sbatch", "--parsable", "--nodes=2", "--exclusive", f"--output={site.folder}/wrapped.slurm.log",
                     "--wrap", again).strip()
     site.wait(job, "COMPLETED", "FAILED")

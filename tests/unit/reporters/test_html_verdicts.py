@@ -256,7 +256,7 @@ def test_a_job_and_its_links_are_described(plain: Record) -> None:
                      resources="cpu=8,node=2", exclusive=False, array_task="6_1", restarts=2)
     links = (Link(sender=0, receiver=1, latency_seconds=1e-4, bytes_per_second=2e9),
              Link(sender=1, receiver=0, latency_seconds=1e-4, bytes_per_second=None))
-    record = dataclasses.replace(plain, nodes=Nodes(preload_seconds=1.0, links=links, allocation=job))
+    record = dataclasses.replace(plain, node_history=(Nodes(preload_seconds=1.0, links=links, allocation=job),))
     assert citations._job(record) == [
         ("Links between nodes (TCP by gloo, measured before the first trial)",
          "0 to 1: 2,000.0 MB/s, 100 us; 1 to 0: rate not measurable, 100 us"),
