@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from repro.core.errors import UsageError
 from repro.launchers.nodes import slurm_job
@@ -25,9 +25,13 @@ class Slurm(Torchrun):
     nodes: int = Field(default=1, ge=1, le=1024)
     """Nodes of the job, all of which have equal numbers of ranks."""
 
+    _allocation: Mapping[str, Any] | None = PrivateAttr(default=None)
+
     @property
     def allocation(self) -> Mapping[str, Any]:
-        return slurm_job.allocation()
+        if self._allocation is None:  # asked once: before every trial a run asks whether its nodes are the same
+            self._allocation = slurm_job.allocation()
+        return self._allocation
 
     def _address(self) -> tuple[str, int]:
         return "", 0  # any port: several jobs may run on one node

@@ -246,7 +246,10 @@ class Torchrun(Local):
         for number, node in zip(missing, sorted(came, key=lambda item: (item.host, item.pid)) if sort else came,
                                 strict=True):
             node.number = number
-        return sorted((*there, *came), key=lambda node: node.number)
+        if missing:
+            self._links = []  # of other nodes
+        found = sorted((*there, *came), key=lambda node: node.number)
+        return self._complete() if any(node.lost for node in found) else found
 
     def _join_command(self) -> str:
         """Return the command that starts an agent of this run."""

@@ -67,8 +67,9 @@ class TrialCheckpoints:
         """
         if not self.wanted:
             return None, ()
-        if any(item.nodes and item.nodes != nodes and item.trial_id == self.trial.trial_id
-               for item in read_attempts(self.context.folder.ledger)):
+        last = next((item.nodes for item in reversed(read_attempts(self.context.folder.ledger))
+                     if item.nodes and item.trial_id == self.trial.trial_id), nodes)
+        if last != nodes:
             self.remove_foreign("of another place")
         self.stored.tidy()
         point, passed = self.stored.newest(self.trial.trial_id, self.trial.choices.processes)

@@ -85,31 +85,52 @@ def blocks_of(plan: Plan, results: Sequence[Result], execution: Execution | None
     starts = _starts(known, execution or Execution(), places)
     numbers: dict[str, dict[int, int]] = {}
     before: dict[str, dict[int, str]] = {}
-    nodes: dict[tuple[str, ...], set[int]] = {}
+    placed = _Places()
     counted = {(item.trial_id, item.attempt): item for item in known}
     number, last, order = 0, None, list[Result]()
     pauses = sorted(execution.resumed_ms) if execution else []
     for start in starts:
         paused = last is not None and any(last.started_ms < moment <= start.started_ms for moment in pauses)
-        paused |= last is not None and _moved(last.nodes, start.nodes)  # as good as another time
+        moved = placed.take(start.nodes)
+        paused |= last is not None and moved  # as good as another time
         number += last is not None and (paused or last.repeat != start.repeat)
         if (result := counted.get((start.trial_id, start.attempt))) is not None:
             order.append(result)
             if start.nodes:
-                same = next((names for names in nodes if not _moved(names, start.nodes)), ())
-                # Cells with fewer ranks may take fewer of the same nodes.
-                nodes[max(same, start.nodes, key=len)] = nodes.pop(same, set()) | {start.repeat}
+                placed.repeats[placed.current].add(start.repeat)
             numbers.setdefault(start.cell_id, {})[start.repeat] = number
             if last is not None and not paused:
                 before.setdefault(start.cell_id, {})[start.repeat] = last.cell_id
         last = start
     return Blocks(order, numbers, before, *_failures(known, starts),
-                  {names: frozenset(repeats) for names, repeats in nodes.items()})
+                  {names: frozenset(repeats) for names, repeats in zip(placed.names, placed.repeats, strict=True)
+                   if repeats})
 
 
-def _moved(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """Return True if two starts ran on different places; the shorter one may have taken fewer nodes of the same."""
-    return any(ours != theirs for ours, theirs in zip(one, other, strict=False))
+@dataclass(slots=True)
+class _Places:
+    """The places of starts, in their order. One with fewer ranks may take fewer of the same nodes."""
+
+    names: list[tuple[str, ...]] = field(default_factory=list)
+    repeats: list[set[int]] = field(default_factory=list)
+    current: int = -1
+
+    def take(self, nodes: tuple[str, ...]) -> bool:
+        """Take the next start; return True if it ran on another place than those before it."""
+        before = self.current
+        if before < 0 or self._differ(self.names[before], nodes):
+            self.current = next((place for place, known in enumerate(self.names) if not self._differ(known, nodes)),
+                                len(self.names)) if nodes else before
+            if self.current == len(self.names):
+                self.names.append(nodes)
+                self.repeats.append(set())
+        if self.current >= 0:
+            self.names[self.current] = max(self.names[self.current], nodes, key=len)
+        return before not in (-1, self.current)
+
+    @staticmethod
+    def _differ(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+        return any(ours != theirs for ours, theirs in zip(one, other, strict=False))
 
 
 def _starts(

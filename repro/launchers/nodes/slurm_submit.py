@@ -63,8 +63,12 @@ if {' || '.join(f'[ -f {shlex.quote(str(path.absolute()))} ]' for path in plans)
 fi
 exec {shlex.join([sys.executable, '-m', 'repro', *first])}
 """
-    done = subprocess.run(["sbatch", "--parsable", f"--output={out}.slurm.log", *options], input=script, text=True,
-                          capture_output=True, timeout=COMMAND_SECONDS, check=False)
+    try:
+        done = subprocess.run(["sbatch", "--parsable", f"--output={out}.slurm.log", *options], input=script, text=True,
+                              capture_output=True, timeout=COMMAND_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"sbatch did not answer in {COMMAND_SECONDS} s; `squeue --name repro-{name}` shows whether "
+                         "the job is submitted all the same") from None
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip()]
         raise UsageError(f"sbatch refuses: {said[-1] if said else f'exit code {done.returncode}'}")
@@ -91,7 +95,8 @@ def job_machines(options: Sequence[str], nodes: int) -> tuple[tuple[Machine, ...
     if not found:
         return UNKNOWN, ""
     asked, there = _gpus_asked(options, nodes), max(gpus for _, gpus in found)
-    cores = int(_value(options, "cpus-per-task", "c") or max(cores for cores, _ in found))
+    stated = _value(options, "cpus-per-task", "c") or ""  # sbatch refuses what is no number
+    cores = int(stated) if stated.isdecimal() else max(cores for cores, _ in found)
     hint = f"--gpus-per-node={there}" if there and not asked else ""
     return (Machine(GPU if asked else CPU, asked, cores),), hint
 
@@ -115,7 +120,7 @@ def _gpus_asked(options: Sequence[str], nodes: int) -> int:
     counts = [_count(item) for item in generic if re.match(r"gpu(:|$)", item)]
     for name in ("gpus-per-node", "gpus-per-task"):
         counts += [_count(item) for item in (_value(options, name) or "").split(",") if item]
-    counts += [-(-_count(item) // nodes) for item in (_value(options, "gpus", "G") or "").split(",") if item]
+    counts += [-(-_count(item) // max(nodes, 1)) for item in (_value(options, "gpus", "G") or "").split(",") if item]
     return sum(counts)
 
 

@@ -22,6 +22,8 @@ FACTS: dict[str, DifferenceKind] = {
     "memory_bytes": "hardware", "device": "hardware", "devices": "hardware", "commit": "code", "dirty": "code",
 }
 """Fields that are the identity of a run, with packages, settings, limits and data, which are compared one by one."""
+SAME_MEMORY = 0.01
+"""Computers of one class differ by some pages."""
 OWN = "repro-harness"
 ABSENT = "not installed"
 SHOWN = 4
@@ -38,7 +40,7 @@ class Difference:
 
 def gibibytes(memory_bytes: int | None) -> str:
     """Return the memory of a class of computers, whose exact sizes differ by some pages."""
-    return "unknown" if memory_bytes is None else f"{memory_bytes / (1 << 30):.0f} GiB"
+    return "unknown" if memory_bytes is None else f"{memory_bytes / (1 << 30):.3g} GiB"
 
 
 def differences(then: Environment, now: Environment) -> list[Difference]:
@@ -50,7 +52,9 @@ def differences(then: Environment, now: Environment) -> list[Difference]:
 def _facts(then: Environment, now: Environment) -> Iterator[Difference]:
     for name, kind in FACTS.items():
         old, new = getattr(then, name), getattr(now, name)
-        if name == "memory_bytes":  # computers of one class differ by some pages
+        if name == "memory_bytes":
+            if old and new and abs(old - new) <= SAME_MEMORY * old:
+                continue
             old, new = gibibytes(old), gibibytes(new)
         if old != new:
             yield Difference(kind, f"{name.replace('_', ' ')} {_shown(old)}, now {_shown(new)}")
@@ -199,7 +203,8 @@ class Nodes(Frozen):
 
     def same_places(self, other: Nodes) -> bool:
         """Return True if nodes, job and placements are the same; clocks and links may differ."""
-        return (self.here, self.allocation, self.names()) == (other.here, other.allocation, other.names())
+        return (self.here, self.allocation, self.names()) == (other.here, other.allocation, other.names()) and not any(
+            differences(one.environment, two.environment) for one, two in zip(self.nodes, other.nodes, strict=True))
 
 
 def node_differences(here: Environment, nodes: Iterable[NodeRecord]) -> Iterator[str]:

@@ -8,6 +8,7 @@ memory it got is its placement: a scheduler chooses it anew each time.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import socket
@@ -24,8 +25,11 @@ PLACING = re.compile(r"^(SLURM_.*|(CUDA|HIP|ROCR)_VISIBLE_DEVICES|GPU_DEVICE_ORD
 """Variables that name devices of one computer, or that a scheduler sets for one job."""
 PLACING_LIMITS = ("cpuset.cpus", "memory.max", "memory.limit_in_bytes", "pids.max")
 """Limits of a control group that say what a job got; those of processor time hold processes back, and are identity."""
-SCHEDULED = ("SLURMD_NODENAME", "PBS_JOBID", "LSB_JOBID")
+UNLIMITED = ("max", str((1 << 63) - 4096))
+"""Limits of memory that are none, in version 2 and 1 of control groups."""
+SCHEDULED = ("REPRO_NODE", "SLURMD_NODENAME", "PBS_JOBID", "LSB_JOBID")
 MACHINE_ID = Path("/etc/machine-id")
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Placement(Frozen):
@@ -45,9 +49,13 @@ class Placement(Frozen):
 
     @property
     def name(self) -> str:
-        """Host and what part of it, for the ledger: `alpha, cores 0-3`."""
+        """Host and what part of it, for the ledger: `alpha, cores 0-3`; with a hash of what else chooses one:
+        interfaces, numbers of GPUs, a limit of memory."""
         gpus = f", GPUs {' '.join(uuid[:12] for uuid in self.gpus)}" if self.gpus else ""
-        return f"{self.host}, cores {self.cores}{gpus}"
+        others = {name: value for name, value in (*self.settings.items(), *self.limits.items())
+                  if not name.startswith(("SLURM_", "cpuset", "pids")) and value not in UNLIMITED}
+        more = f", settings {_hashed(json.dumps(others, sort_keys=True))}" if others else ""
+        return f"{self.host}, cores {self.cores}{gpus}{more}"
 
 
 def split(found: Mapping[str, str], places: bool) -> dict[str, str]:
@@ -63,14 +71,27 @@ def host_here(named: bool, machine_id: Path = MACHINE_ID) -> str:
         named: it takes part in a run on several, whose record names them all. Otherwise only a job of a scheduler is
             told by name: a laptop's name may be its owner's.
     """
-    host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    host = os.environ.get("REPRO_NODE") or os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     if named or any(name in os.environ for name in SCHEDULED):
         return host
     try:
         known = machine_id.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         known = ""
-    return f"computer {hashlib.sha256(f'repro {known} {host}'.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}"
+    # A container has no machine id and a new name each time; the kernel tells it from those of other computers.
+    return f"computer {_hashed(f'repro {known} {host}' if known else f'repro {boot_id()}')}"
+
+
+def boot_id() -> str:
+    """Return what tells this kernel, since it was booted, from all others; "" if it does not say."""
+    try:
+        return BOOT.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _hashed(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
 
 
 def cores_here() -> str:

@@ -3,7 +3,7 @@
 On one computer the kernel's lock on the file decides; it ends with the process, also after SIGKILL. In a folder that
 several computers share that lock may be invisible (NFS, Lustre), so the owner also counts beats in the file: whoever
 finds another computer's lock watches it for a while, and takes it over if no beat comes: its job has ended or its host
-is lost. An owner that was only suspended finds that out at its next beat and ends without writing any more.
+is lost. An owner that was only suspended finds that out at its next beat, and ends.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ from typing import Any
 
 from repro.core import door, orphans
 from repro.core.errors import Exit, OutputError
+from repro.record.environment.placement import boot_id
 
 NAME = "run.lock"
-BOOT = Path("/proc/sys/kernel/random/boot_id")
 BEAT_SECONDS = 5.0
 WATCH_SECONDS = 40.0
 """Without a beat for so long an owner on another computer is gone; NFS shows a beat at the latest when its file is
 opened again."""
+MOST_LOOKS = 5
+"""Times the looks that are needed, of which some may fail."""
 JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 
 
@@ -42,6 +44,7 @@ class RunLock:
         self._handle: int | None = None
         self._over = threading.Event()
         self._owner: dict[str, Any] = {}
+        self._beats = threading.Thread()
 
     def acquire(self, tell: Callable[[str], None] = lambda _: None) -> RunLock:
         """Take the lock; the lock of an owner that has ended is replaced.
@@ -52,25 +55,31 @@ class RunLock:
         Raises:
             OutputError: another process writes this folder (which, and since when), or it cannot be written.
         """
+        while True:
+            try:
+                handle = self._locked()
+            except OSError as error:
+                raise OutputError(f"{self.path}: cannot be written: {error.strerror}") from error
+            try:
+                self._take_over(_read(handle), tell)
+                if self._is_named(handle):
+                    break
+                os.close(handle)  # its owner removed it while it was watched
+            except OutputError:
+                os.close(handle)
+                raise
         try:
-            handle = self._locked()
-        except OSError as error:
-            raise OutputError(f"{self.path}: cannot be written: {error.strerror}") from error
-        try:
-            self._take_over(_read(handle), tell)
             self._owner = {"pid": os.getpid(), "owner": orphans.identity(os.getpid()), "host": socket.gethostname(),
-                           "boot": _boot(), "since_ms": round(time.time() * 1e3), "beat": 0}
+                           "boot": boot_id(), "since_ms": round(time.time() * 1e3), "beat": 0}
             if job := next((os.environ[name] for name in JOBS if name in os.environ), ""):
                 self._owner["job"] = job
             _write(handle, self._owner)
         except OSError as error:
             os.close(handle)
             raise OutputError(f"{self.path}: cannot be written: {error.strerror}") from error
-        except OutputError:
-            os.close(handle)
-            raise
         self._handle = handle
-        threading.Thread(target=self._beat, name="repro-lock", daemon=True).start()
+        self._beats = threading.Thread(target=self._beat, args=(handle,), name="repro-lock", daemon=True)
+        self._beats.start()
         return self
 
     def _locked(self) -> int:
@@ -85,53 +94,75 @@ class RunLock:
                 raise OutputError(f"{self.path.parent}: is being written by {_owner_text(owner)}; wait for its "
                                   "end, or end it") \
                     from None
-            with contextlib.suppress(FileNotFoundError):
-                if os.fstat(handle).st_ino == self.path.lstat().st_ino:
-                    return handle
+            if self._is_named(handle):
+                return handle
             os.close(handle)  # its owner removed it between the two calls
+
+    def _is_named(self, handle: int) -> bool:
+        """Return whether an open file is the one that has the lock's name."""
+        with contextlib.suppress(OSError):
+            return os.fstat(handle).st_ino == self.path.lstat().st_ino
+        return False
 
     def _take_over(self, owner: dict[str, Any], tell: Callable[[str], None]) -> None:
         """Replace the owner that the file names; one on another computer only if no beat of it comes.
 
         Raises:
-            OutputError: a beat came.
+            OutputError: a beat came, or the file cannot be read.
         """
         if not owner:
             return
-        here = owner["boot"] == _boot() if "boot" in owner else owner.get("host") == socket.gethostname()
+        here = owner["boot"] == boot_id() if owner.get("boot") and boot_id() else \
+            owner.get("host") == socket.gethostname()
         if not here:
             tell(f"{self.path.parent} is locked by {_owner_text(owner)}; watching for {WATCH_SECONDS:g} s whether it "
                  "still runs")
-            until = time.monotonic() + WATCH_SECONDS
-            while time.monotonic() < until:
-                time.sleep(BEAT_SECONDS / 5)
-                if (now := _read_at(self.path)) and now != owner:
-                    raise OutputError(f"{self.path.parent}: is being written by {_owner_text(now)}; wait for its end, "
-                                      "or end it")
-        self.stale = _owner_text(owner)
+            self._watch(owner)
+        self.stale = _owner_text(owner, named=False)
 
-    def _beat(self) -> None:
+    def _watch(self, owner: dict[str, Any]) -> None:
+        """Look whether the file changes; looks count, not seconds, as one may wait long for a server."""
+        pause, seen = BEAT_SECONDS / 5, 0
+        for _ in range(MOST_LOOKS * round(WATCH_SECONDS / pause)):
+            time.sleep(pause)
+            if not self.path.exists():
+                return
+            now = _read_at(self.path)
+            if now and now != owner:
+                raise OutputError(f"{self.path.parent}: is being written by {_owner_text(now)}; wait for its end, or "
+                                  "end it")
+            seen += bool(now)
+            if seen * pause >= WATCH_SECONDS:
+                return
+        raise OutputError(f"{self.path}: cannot be read, so whether its owner still runs is not known")
+
+    def _beat(self, handle: int) -> None:
         """Count beats in the file until the lock is released; end the process if it is another's by then."""
         while not self._over.wait(BEAT_SECONDS):
             found = _read_at(self.path)
-            if found and found | {"beat": 0} != self._owner | {"beat": 0} and not self._over.is_set():
+            if found and not self._is_own(found):
                 sys.stderr.write(f"error: {self.path.parent}: was taken over by {_owner_text(found)} while this "
                                  "process did not run; it ends and writes no more\n")
                 sys.stderr.flush()
                 os._exit(Exit.TRIAL_FAILED)
-            handle = self._handle
-            if handle is not None:
-                self._owner["beat"] += 1
-                with contextlib.suppress(OSError):  # a full disk, or released meanwhile
-                    _write(handle, self._owner)
+            self._owner["beat"] += 1
+            with contextlib.suppress(OSError):  # a full disk
+                _write(handle, self._owner)
+
+    def _is_own(self, found: dict[str, Any]) -> bool:
+        return found | {"beat": 0} == self._owner | {"beat": 0}
 
     def release(self) -> None:
         """Remove the file and the lock; may be called twice."""
         self._over.set()
         handle, self._handle = self._handle, None
-        if handle is not None:
+        if handle is None:
+            return
+        self._beats.join(BEAT_SECONDS)
+        if self._is_own(_read_at(self.path)):
             with contextlib.suppress(OSError):
                 self.path.unlink()
+        if not self._beats.is_alive():  # it would write into another file of this number
             os.close(handle)
 
     def __enter__(self) -> RunLock:
@@ -139,14 +170,6 @@ class RunLock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-
-def _boot() -> str:
-    """Return what tells this kernel, since it was booted, from all others; "" if it does not say."""
-    try:
-        return BOOT.read_text().strip()
-    except OSError:
-        return ""
 
 
 def _write(handle: int, owner: dict[str, Any]) -> None:
@@ -177,7 +200,8 @@ def _read(handle: int) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _owner_text(owner: dict[str, Any]) -> str:
+def _owner_text(owner: dict[str, Any], named: bool = True) -> str:
+    """Return process, computer, job and since when; for the record, `named` is False: no name goes into it."""
     since = owner.get("since_ms")
     at = ""
     if isinstance(since, int) and 0 <= since < 1 << 47:  # the year 6429; far beyond it there are no dates
@@ -185,4 +209,5 @@ def _owner_text(owner: dict[str, Any]) -> str:
     host = owner.get("host", socket.gethostname())
     # This machine's own name would go into the record, and with it into bundles.
     job = f" in job {owner['job']}" if owner.get("job") else ""
-    return f"process {owner.get('pid', '?')} on {'this machine' if host == socket.gethostname() else host}{job}{at}"
+    where = "this machine" if host == socket.gethostname() else host if named else "another computer"
+    return f"process {owner.get('pid', '?')} on {where}{job}{at}"

@@ -236,3 +236,12 @@ def test_fewer_of_the_same_nodes_are_the_same_place(plan: Plan) -> None:
     assert (found.n, found.left_out) == (20, ()) and not any("places" in text for text in found.cautions)
     found = primary(plan, *placed(plan, lambda place, _: ("alpha", "beta" if place < 30 else "gamma")))
     assert any("on alpha + beta; seeds 15 to 19 on alpha + gamma" in text for text in found.cautions)
+
+
+def test_a_smaller_trial_between_hides_no_replaced_node(plan: Plan) -> None:
+    """Pair 10 ran on alpha + beta and on alpha + gamma; between the two a trial that needs one node."""
+    results, execution = placed(plan, lambda place, _: ("alpha", "beta") if place < 21 else ("alpha", "gamma"))
+    between = execution.attempts[20].model_copy(update={
+        "trial_id": "other", "nodes": ("alpha",), "started_ms": 20.5, "attempt": 3, "status": "crashed"})
+    found = primary(plan, results, Execution([*execution.attempts, between]))
+    assert (found.n, found.left_out) == (19, (10,))

@@ -74,9 +74,31 @@ def test_an_owner_on_another_computer_that_does_not_beat_is_gone(
     told: list[str] = []
     (tmp_path / NAME).write_text(json.dumps({"pid": 1, "host": "lost", "boot": "x", "job": "7", "since_ms": since_ms}))
     with RunLock(tmp_path).acquire(told.append) as lock:
-        assert lock.stale.startswith("process 1 on lost in job 7")
+        assert lock.stale.startswith("process 1 on another computer in job 7"), "the record names no computer"
         assert (said or "job 7") in lock.stale and ("since" in lock.stale) is bool(said)
     assert len(told) == 1 and "is locked by process 1 on lost in job 7" in told[0]
+
+
+def test_a_lock_that_its_owner_removes_while_it_is_watched_is_taken_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a new file two processes would hold a lock of this name."""
+    monkeypatch.setattr(lock_module, "WATCH_SECONDS", 20.0)
+    monkeypatch.setattr(lock_module, "BEAT_SECONDS", 0.2)
+    (tmp_path / NAME).write_text(json.dumps({"pid": 1, "host": "far", "boot": "x"}))
+    with RunLock(tmp_path).acquire(lambda _: (tmp_path / NAME).unlink()):
+        assert json.loads((tmp_path / NAME).read_text())["pid"] == os.getpid()
+        with pytest.raises(OutputError, match="is being written by"):
+            RunLock(tmp_path).acquire()
+
+
+def test_the_lock_of_another_owner_is_not_removed(tmp_path: Path) -> None:
+    """As of an owner that was suspended, taken over, and then ended."""
+    lock = RunLock(tmp_path).acquire()
+    (tmp_path / "new").write_text(json.dumps({"pid": 1, "host": "far", "boot": "x"}))
+    (tmp_path / "new").replace(tmp_path / NAME)
+    lock.release()
+    assert json.loads((tmp_path / NAME).read_text())["pid"] == 1
 
 
 def test_an_owner_on_another_computer_that_beats_is_not_replaced(

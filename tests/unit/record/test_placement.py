@@ -70,6 +70,11 @@ def test_a_place_is_a_host_and_what_part_of_it() -> None:
     assert whole.name == "alpha, cores 0-3,8"
     assert whole.model_copy(update={"gpus": ("GPU-01234567-89ab",)}).name == "alpha, cores 0-3,8, GPUs GPU-01234567"
     assert cores_here()[0].isdecimal()
+    interface, other = (whole.model_copy(update={"settings": {"NCCL_SOCKET_IFNAME": name, "SLURM_NTASKS": name}}).name
+                        for name in ("ib0", "eth0"))
+    assert interface != other and interface.startswith("alpha, cores 0-3,8, settings ")
+    assert whole.model_copy(update={"limits": {"memory.max": "max", "pids.max": "7"},
+                                    "settings": {"SLURM_NTASKS": "2"}}).name == whole.name
 
 
 def test_another_job_or_place_is_a_change_and_another_clock_is_none() -> None:
