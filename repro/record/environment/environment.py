@@ -153,7 +153,7 @@ def take(
     """Return the environment of this process and machine.
 
     Args:
-        named: it takes part in a run on several computers, which are told apart by name.
+        named: it takes part in a run on several computers, whose names the record has.
     """
     packages, status = _importable(tuple(sys.path)), _git("status", "--porcelain", "--untracked-files=no")
     variables, limits = settings(os.environ), control_group.limits()

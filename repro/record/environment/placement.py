@@ -1,8 +1,8 @@
-"""Placement: where a start of a run was put. Another start of the same run may be put elsewhere.
+"""Placement: the computer, cores and GPUs that one start of a run got. The next start may get others.
 
 Code, libraries, data, variables that tune and the class of the hardware are the identity of a run
-(`repro.record.environment.environment`), and must agree between its starts. Which computer, cores, GPUs and exact
-memory it got is its placement: a scheduler chooses it anew each time.
+(`repro.record.environment.environment`), and must agree between its starts. The placement need not: a scheduler chooses
+it for every start.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ PLACING_LIMITS = ("cpuset.cpus", "memory.max", "memory.limit_in_bytes", "pids.ma
 """Limits of a control group that say what a job got; those of processor time hold processes back, and are identity."""
 UNLIMITED = ("max", str((1 << 63) - 4096))
 """Limits of memory that are none, in version 2 and 1 of control groups."""
-SCHEDULED = ("REPRO_NODE", "SLURMD_NODENAME", "PBS_JOBID", "LSB_JOBID")
+JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
+"""Variables with the number of a scheduler's job."""
 MACHINE_ID = Path("/etc/machine-id")
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -68,11 +69,11 @@ def host_here(named: bool, machine_id: Path = MACHINE_ID) -> str:
     """Return the name of this computer.
 
     Args:
-        named: it takes part in a run on several, whose record names them all. Otherwise only a job of a scheduler is
-            told by name: a laptop's name may be its owner's.
+        named: it takes part in a run on several, whose record names them all. Otherwise its name is given only in a
+            scheduler's job: a laptop's name may be its owner's.
     """
     host = os.environ.get("REPRO_NODE") or os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    if named or any(name in os.environ for name in SCHEDULED):
+    if named or "REPRO_NODE" in os.environ or any(name in os.environ for name in JOBS):
         return host
     try:
         known = machine_id.read_text(encoding="utf-8", errors="replace").strip()

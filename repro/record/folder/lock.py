@@ -1,9 +1,9 @@
 """One writer per run folder: a lock file that names its owner and is stale as soon as the owner has ended.
 
 On one computer the kernel's lock on the file decides; it ends with the process, also after SIGKILL. In a folder that
-several computers share that lock may be invisible (NFS, Lustre), so the owner also counts beats in the file: whoever
-finds another computer's lock watches it for a while, and takes it over if no beat comes: its job has ended or its host
-is lost. An owner that was only suspended finds that out at its next beat, and ends.
+several computers share that lock may be invisible (NFS, Lustre), so the owner also counts beats in the file. A process
+that finds the lock of another computer watches it, and takes it over if no beat comes: the owner's job has ended, or
+its host is lost. An owner that was only suspended notices this at its next beat, and ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 from repro.core import door, orphans
 from repro.core.errors import Exit, OutputError
-from repro.record.environment.placement import boot_id
+from repro.record.environment.placement import JOBS, boot_id
 
 NAME = "run.lock"
 BEAT_SECONDS = 5.0
@@ -31,7 +31,6 @@ WATCH_SECONDS = 40.0
 opened again."""
 MOST_LOOKS = 5
 """Times the looks that are needed, of which some may fail."""
-JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 
 
 class RunLock:
@@ -63,20 +62,16 @@ class RunLock:
             try:
                 self._take_over(_read(handle), tell)
                 if self._is_named(handle):
+                    self._owner = _this_process()
+                    _write(handle, self._owner)
                     break
-                os.close(handle)  # its owner removed it while it was watched
-            except OutputError:
+            except OSError as error:
+                os.close(handle)
+                raise OutputError(f"{self.path}: cannot be written: {error.strerror}") from error
+            except BaseException:  # refused, or Ctrl-C while it was watched
                 os.close(handle)
                 raise
-        try:
-            self._owner = {"pid": os.getpid(), "owner": orphans.identity(os.getpid()), "host": socket.gethostname(),
-                           "boot": boot_id(), "since_ms": round(time.time() * 1e3), "beat": 0}
-            if job := next((os.environ[name] for name in JOBS if name in os.environ), ""):
-                self._owner["job"] = job
-            _write(handle, self._owner)
-        except OSError as error:
-            os.close(handle)
-            raise OutputError(f"{self.path}: cannot be written: {error.strerror}") from error
+            os.close(handle)  # its owner removed it while it was watched
         self._handle = handle
         self._beats = threading.Thread(target=self._beat, args=(handle,), name="repro-lock", daemon=True)
         self._beats.start()
@@ -172,6 +167,13 @@ class RunLock:
         self.release()
 
 
+def _this_process() -> dict[str, Any]:
+    found = {"pid": os.getpid(), "owner": orphans.identity(os.getpid()), "host": socket.gethostname(),
+             "boot": boot_id(), "since_ms": round(time.time() * 1e3), "beat": 0}
+    job = next((os.environ[name] for name in JOBS if name in os.environ), "")
+    return found | ({"job": job} if job else {})
+
+
 def _write(handle: int, owner: dict[str, Any]) -> None:
     text = json.dumps(owner).encode()
     os.pwrite(handle, text, 0)
@@ -180,13 +182,16 @@ def _write(handle: int, owner: dict[str, Any]) -> None:
 
 
 def _read_at(path: Path) -> dict[str, Any]:
-    """Read the owner under a name, which NFS looks up anew; empty if it cannot be read now."""
+    """Open the file again and read its owner, because NFS may show an open file as it was; empty if it cannot be read.
+    """
     try:
         handle = door.open_handle(path, os.O_RDONLY)
     except OSError:
         return {}
     try:
         return _read(handle)
+    except OSError:  # a stale handle of NFS, an error of its server
+        return {}
     finally:
         os.close(handle)
 

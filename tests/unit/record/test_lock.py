@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -92,6 +94,31 @@ def test_a_lock_that_its_owner_removes_while_it_is_watched_is_taken_anew(
             RunLock(tmp_path).acquire()
 
 
+def test_a_file_server_that_fails_for_a_while_ends_no_beats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without beats another computer would take over a lock whose owner runs."""
+    monkeypatch.setattr(lock_module, "BEAT_SECONDS", 0.05)
+    path, read = tmp_path / NAME, os.pread
+
+    def beat() -> int:
+        return int(json.loads(path.read_text() or '{"beat": 0}')["beat"])
+
+    def until(least: int) -> None:
+        end = time.monotonic() + 30
+        while beat() < least:
+            assert time.monotonic() < end, "no beat"
+            time.sleep(0.01)
+
+    def fails(*_: int) -> bytes:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    with RunLock(tmp_path).acquire():
+        until(1)
+        monkeypatch.setattr(os, "pread", fails)
+        until(beat() + 2)
+        monkeypatch.setattr(os, "pread", read)
+        until(beat() + 2)
+
+
 def test_the_lock_of_another_owner_is_not_removed(tmp_path: Path) -> None:
     """As of an owner that was suspended, taken over, and then ended."""
     lock = RunLock(tmp_path).acquire()
@@ -142,7 +169,9 @@ def test_an_owner_whose_lock_was_taken_over_writes_no_more(tmp_path: Path) -> No
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b"[" * 4096, b'{"since_ms": 1e', b"\xff"])
 def test_an_empty_lock_is_stale(tmp_path: Path, text: bytes) -> None:
     (tmp_path / NAME).write_bytes(text)
-    RunLock(tmp_path).acquire().release()
+    with RunLock(tmp_path).acquire() as lock:
+        assert lock.stale == "" and json.loads((tmp_path / NAME).read_text())["pid"] == os.getpid()
+    assert not (tmp_path / NAME).exists()
 
 
 def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:

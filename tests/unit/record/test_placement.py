@@ -1,4 +1,4 @@
-"""Identity and placement: what has to agree between two starts of a run, and what a scheduler may choose anew."""
+"""Identity and placement: what has to agree between two starts of a run, and what a scheduler may choose."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from repro.core.machine import Machine
 from repro.record.environment.differences import Nodes, differences
 from repro.record.environment.environment import Environment, take
-from repro.record.environment.placement import Placement, cores_here, host_here, split
+from repro.record.environment.placement import JOBS, Placement, cores_here, host_here, split
 
 
 def here() -> Environment:
@@ -54,13 +54,17 @@ def test_the_memory_and_the_cores_of_a_job_are_its_placement() -> None:
 
 
 def test_only_a_run_on_several_and_a_job_name_their_computer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SLURMD_NODENAME", "PBS_JOBID", "LSB_JOBID"):
+    for name in ("REPRO_NODE", "SLURMD_NODENAME", *JOBS):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("socket.gethostname", lambda: "janes-laptop")
     (tmp_path / "one").write_text("a" * 32)
     first, again, other = (host_here(False, tmp_path / name) for name in ("one", "one", "none"))
     assert first == again != other and first.startswith("computer ") and "jane" not in first + other
     assert host_here(True, tmp_path / "one") == "janes-laptop"
+    monkeypatch.setenv("REPRO_NODE", "worker-7")
+    assert host_here(False, tmp_path / "one") == "worker-7"
+    monkeypatch.delenv("REPRO_NODE")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURMD_NODENAME", "alpha")
     assert host_here(False, tmp_path / "one") == "alpha"
 
