@@ -13,7 +13,7 @@ from repro.bundle.contents import scrubber
 from repro.bundle.source import open_record
 from repro.compare import PAIRED_HASHES
 from repro.core.errors import visible
-from repro.record.environment.differences import DifferenceKind, gibibytes
+from repro.record.environment.differences import DifferenceKind, same_memory
 from repro.record.environment.environment import Environment
 from repro.record.folder.store import Record, read_record
 from repro.suite.planning.cell import Cell
@@ -21,7 +21,7 @@ from repro.suite.planning.cell import Cell
 Area = Literal["code", "libraries", "hardware", "settings", "placement", "experiment", "hyper-parameters", "data"]
 AREAS: tuple[Area, ...] = get_args(Area)
 ENVIRONMENT: tuple[Area, ...] = ("code", "libraries", "hardware", "settings", "data")
-"""Areas in which two executions of one plan can differ and are not the same any more; a placement always may."""
+"""Areas whose differences may explain different results of one plan."""
 ABSENT = "absent"
 WITHIN = "between its own starts"
 AREA_OF: dict[DifferenceKind, Area] = {"code": "code", "libraries": "libraries", "hardware": "hardware",
@@ -82,7 +82,8 @@ def environment_differences(first: Environment, second: Environment) -> list[Exe
         *_fields("code", first, second, code), *_maps("code", _plugins(first), _plugins(second)),
         *_fields("libraries", first, second, ("python",)), *_maps("libraries", one, other),
         *_fields("hardware", first, second, hardware),
-        *_maps("hardware", *({"memory": gibibytes(item.memory_bytes)} for item in (first, second))),
+        *([] if same_memory(first.memory_bytes, second.memory_bytes)
+          else _fields("hardware", first, second, ("memory_bytes",))),
         *_maps("hardware", *({f"limit {name}": value for name, value in item.limits.items()}
                              for item in (first, second))),
         *_maps("settings", first.settings, second.settings),

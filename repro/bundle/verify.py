@@ -124,7 +124,8 @@ def _check_record(folder: RunFolder, found: Verification) -> Plan | None:
     for path, cls in others.items():
         if path.exists():
             checked_model(path, cls, folder.root, found)
-    history = checked(folder.nodes, lambda: read_nodes(folder), folder.root, found) or ()
+    source = folder.launchers if folder.launchers.exists() else folder.nodes
+    history = (checked(source, lambda: read_nodes(folder), folder.root, found) if source.exists() else None) or ()
     attempts = checked(folder.ledger, lambda: read_attempts(folder.ledger), folder.root, found)
     if folder.incidents.exists():
         checked(folder.incidents, lambda: read_lines(folder.incidents, Incident), folder.root, found)

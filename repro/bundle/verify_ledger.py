@@ -12,7 +12,7 @@ from itertools import pairwise
 from repro.bundle.verify_files import Problem, Verification, without_place
 from repro.compare.design.sequential import TakenLook, looks_taken, stages
 from repro.core.errors import OutputError
-from repro.record.environment.differences import Nodes
+from repro.record.environment.nodes import Nodes
 from repro.record.folder.execution import Execution, execution_of
 from repro.record.folder.index import MERGED
 from repro.record.folder.ledger import (

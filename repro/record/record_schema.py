@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
-from repro.record.environment.differences import Nodes
 from repro.record.environment.environment import Environment
+from repro.record.environment.nodes import Nodes
 from repro.record.folder.ledger import Attempt, Incident, Look
 from repro.record.folder.store import Gate
 from repro.record.log.event import LogEvent, ValueEvent

@@ -6,15 +6,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from repro.record.environment.differences import (
-    SHOWN,
-    Nodes,
-    node_differences,
-    shared_nodes,
-    slow_links,
-    unfit_nodes,
-)
+from repro.record.environment.differences import SHOWN
 from repro.record.environment.environment import Environment
+from repro.record.environment.nodes import Nodes, node_differences, shared_nodes, slow_links, unfit_nodes
 from repro.record.folder.ledger import append_line
 from repro.runner.context import RunContext
 from repro.runner.launching import Launchers

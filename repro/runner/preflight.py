@@ -18,8 +18,9 @@ from repro.core.machine import Machine, rank_threads
 from repro.core.random_streams import Streams
 from repro.record.environment import environment
 from repro.record.environment.device_facts import DeviceFacts, measure
-from repro.record.environment.differences import BUSY, Difference, differences
+from repro.record.environment.differences import Difference, differences
 from repro.record.environment.environment import DataSet, Environment
+from repro.record.environment.nodes import BUSY
 from repro.record.environment.plugin_code import plugin_code
 from repro.record.folder import resume
 from repro.record.folder.checkpoint import KEPT
@@ -73,8 +74,9 @@ def check(plan: Plan, machine: Machine, folder: RunFolder, options: Options) -> 
                          f"see {folder.root.resolve()}, set launcher.shared=true; if not, use another on_failure")
     if unusable := unusable_gpus(plan):
         raise UsageError(unusable)
-    named = any(_here(cell) < cell.choices.ranks for cell in plan.cells)
-    now = environment.take(machine, tuple(data_sets(plan)), plugin_code(plan, folder.root), named)
+    launchers = [cell.choices.launcher.get(Launcher) for cell in plan.cells]
+    several = any(item.origin == "measured" and (item.node_count or 1) > 1 for item in launchers)
+    now = environment.take(machine, tuple(data_sets(plan)), plugin_code(plan, folder.root), several)
     if on_gpus(plan) and not folder.environment.is_file():
         now = now.model_copy(update={"tried": measure()})
     load = max(now.load_1min or 0.0, load_now() or 0.0) if options.strict else None

@@ -164,12 +164,12 @@ class Launcher(Plugin):
 
     @property
     def allocation(self) -> Mapping[str, Any]:
-        """Return the scheduler's job (fields of `repro.record.environment.differences.Allocation`); empty: none."""
+        """Return the scheduler's job (fields of `repro.record.environment.nodes.Allocation`); empty: none."""
         return {}
 
     @property
     def links(self) -> Sequence[Mapping[str, Any]]:
-        """Return the measured links (fields of `repro.record.environment.differences.Link`); empty before `open`."""
+        """Return the measured links (fields of `repro.record.environment.nodes.Link`); empty before `open`."""
         return ()
 
     @property

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.record.environment.differences import shared_nodes
+from repro.record.environment.nodes import shared_nodes
 from repro.record.folder.store import read_record
 from repro.runner.run import prepare
 from tests.chaos.slurm_faults import agents
@@ -100,7 +100,8 @@ def test_a_script_of_ones_own_resumes_a_run_under_other_variables_of_slurm(site:
     job = site.told("sbatch", "--parsable", "--nodes=2", "--exclusive", f"--output={site.folder}/wrapped.slurm.log",
                     "--wrap", again).strip()
     site.wait(job, "COMPLETED", "FAILED")
-    site.complete("wrapped", 2)
+    record = site.complete("wrapped", 2)
+    assert [item.kind for item in record.incidents if item.kind in ("resumed", "difference")] == ["resumed"]
 
 
 def test_a_cancelled_job_leaves_a_run_that_another_job_resumes(site: Site) -> None:

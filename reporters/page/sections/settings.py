@@ -13,7 +13,7 @@ import yaml
 import repro
 from repro.core.numbers import spans
 from repro.record.derive.effective import requested
-from repro.record.environment.differences import Link, NodeRecord
+from repro.record.environment.nodes import Link, NodeRecord
 from repro.record.environment.plugin_code import PROGRAM, PluginCode
 from repro.record.folder.store import Record
 from repro.record.result.results import Result

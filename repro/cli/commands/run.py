@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,13 +90,7 @@ def run(
     if resume is not None:
         if suite is not None and suite.startswith("-"):  # the first option after --, as no suite is given
             scheduler, suite = (suite, *scheduler), None
-        if {suite, out, design["seeds"], design["master_seed"]} != {None} or overrides:
-            raise click.UsageError("--resume RUN takes its suite, seeds and folder from RUN; leave out SUITE, -o, "
-                                   "--seeds, --master-seed and --out")
-        if register is not None:
-            raise click.UsageError("--register: a plan is registered before its first trial; leave it out")
-        if design["until_settled"] or design["anytime"]:
-            raise click.UsageError("--resume RUN keeps the design of RUN; leave out --until-settled and --anytime")
+        _refuse_with_resume(suite, out, overrides, register, design)
         if job := submitted_again(resume, scheduler, sys.argv[1:]):
             say(job)
             return
@@ -122,6 +117,23 @@ def run(
     if ended.warning():
         say(visible(f"warning: {ended.warning()}"), err=True)
     sys.exit(ended.exit_code)
+
+
+def _refuse_with_resume(
+    suite: str | None, out: Path | None, overrides: tuple[str, ...], register: Path | None, design: Mapping[str, Any]
+) -> None:
+    """Refuse what a run that is resumed has from its own plan.
+
+    Raises:
+        click.UsageError: it is given.
+    """
+    if {suite, out, design["seeds"], design["master_seed"]} != {None} or overrides:
+        raise click.UsageError("--resume RUN takes its suite, seeds and folder from RUN; leave out SUITE, -o, --seeds, "
+                               "--master-seed and --out")
+    if register is not None:
+        raise click.UsageError("--register: a plan is registered before its first trial; leave it out")
+    if design["until_settled"] or design["anytime"]:
+        raise click.UsageError("--resume RUN keeps the design of RUN; leave out --until-settled and --anytime")
 
 
 @click.command(hidden=True)

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from repro.compare.evidence.repeated import repeated_cells
+from repro.record.environment.nodes import BUSY
 from repro.record.folder.store import Record
 from repro.record.result.remarks import Warned
 from repro.record.result.results import Result
 
-BUSY = 0.25
-"""Load per core (1 min, before the run) above which a reader is warned: one other process on four cores."""
 SHOWN = 3
 """Texts of one kind that are written out."""
 TITLES = {

@@ -58,7 +58,7 @@ def address_of(node: str) -> str:
 
 
 def allocation() -> Mapping[str, Any]:
-    """Return the job (fields of `repro.record.environment.differences.Allocation`)."""
+    """Return the job (fields of `repro.record.environment.nodes.Allocation`)."""
     job, shown = os.environ[JOB], _said("scontrol", "show", "job", os.environ[JOB])
     array = [os.environ.get(f"SLURM_ARRAY_{name}_ID", "") for name in ("JOB", "TASK")]
     share = _field(shown, "OverSubscribe")

@@ -17,9 +17,10 @@ from repro.core.devices import on_gpu
 from repro.core.errors import OutputError
 from repro.core.files import read_bounded, read_model
 from repro.core.frozen import Frozen
-from repro.record.environment.differences import DifferenceKind, Nodes
+from repro.record.environment.differences import DifferenceKind
 from repro.record.environment.environment import Environment
 from repro.record.environment.gpus import stand_ins
+from repro.record.environment.nodes import Nodes
 from repro.record.folder.execution import Execution, execution_of
 from repro.record.folder.ledger import (
     WASH_OUT,

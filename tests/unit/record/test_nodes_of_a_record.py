@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from repro.core.machine import Machine
-from repro.record.environment.differences import (
+from repro.record.environment.environment import Environment, take
+from repro.record.environment.nodes import (
     Allocation,
     Link,
     NodeRecord,
@@ -14,7 +15,6 @@ from repro.record.environment.differences import (
     slow_links,
     unfit_nodes,
 )
-from repro.record.environment.environment import Environment, take
 
 HERE = take(Machine("cpu", 0, 4), ()).model_copy(update={"load_1min": 0.1})
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from repro.core.machine import Machine
-from repro.record.environment.differences import Nodes, differences
+from repro.record.environment.differences import differences
 from repro.record.environment.environment import Environment, take
+from repro.record.environment.nodes import Nodes
 from repro.record.environment.placement import JOBS, Placement, cores_here, host_here, split
 
 

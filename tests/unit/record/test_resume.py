@@ -15,8 +15,8 @@ from repro.bundle.verify import verify
 from repro.core.errors import UsageError
 from repro.core.files import read_model, write_model
 from repro.record.environment import differences, environment
-from repro.record.environment.differences import Nodes
 from repro.record.environment.environment import Environment
+from repro.record.environment.nodes import Nodes
 from repro.record.folder import index as record_index
 from repro.record.folder import resume
 from repro.record.folder.ledger import read_lines

@@ -18,7 +18,7 @@ from repro.compare import compare, summarize
 from repro.compare.design.calibration import FILE, Null, calibration, machine_of
 from repro.compare.findings import findings
 from repro.core.files import write_model
-from repro.record.environment.differences import Allocation, Link, Nodes
+from repro.record.environment.nodes import Allocation, Link, Nodes
 from repro.record.folder.store import Record
 from repro.record.result.results import Bracket, Point
 from repro.suite.model import METHOD, Trial
