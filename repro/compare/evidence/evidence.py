@@ -223,7 +223,8 @@ def _in_blocks(base: Evidence) -> Evidence:
         ours, theirs = (side.only(side.results.keys() - set(left_out)) for side in (ours, theirs))
         text = (f"{len(left_out)} of {base.ours.n} pairs left out (repeat {', '.join(map(str, left_out[:8]))}"
                 f"{', ...' if len(left_out) > 8 else ''}): their two trials did not run in one block, but with other "
-                "trials or a pause of the run between them, so a change of the machine would look like a difference")
+                "trials, a pause of the run or a move to another place between them, so a change of the machine would "
+                "look like a difference")
         base = replace(base, asked=replace(base.asked, cautions=(*base.asked.cautions, text)))
     pairs = pairs_of(ours, theirs)
     return replace(base, ours=ours, theirs=theirs, pairs=pairs, n=len(pairs), left_out=left_out,
