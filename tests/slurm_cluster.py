@@ -8,12 +8,16 @@ import signal
 import socket
 import subprocess
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import pytest
+
+from repro.record.environment.placement import BOOT
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
 PATH = f"{os.environ.get('PATH', '')}:/usr/sbin"
@@ -74,10 +78,28 @@ class Cluster:
         files = [f"--{item}={self.folder}/munge/{item}"
                  for item in ("key-file", "socket", "pid-file", "log-file", "seed-file")]
         command = {"munged": ["munged", "--foreground", "--force", *files], "slurmctld": ["slurmctld", "-D"]}.get(
-            name, ["slurmd", "-D", "-N", name])
+            name, self._computer(name))
         self.daemons[name] = subprocess.Popen(command, env={**os.environ, **self.variables, "PATH": PATH},
                                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(0.7)
+
+    def _computer(self, name: str) -> list[str]:
+        """Return the command of a slurmd whose jobs see a computer of their own: another name, another boot."""
+        boot = self.folder / f"{name}.boot"
+        if not boot.exists():
+            boot.write_text(f"{uuid.uuid4()}\n")
+        return ["unshare", "--mount", "--uts", "sh", "-c",
+                f"hostname {name} && mount --bind '{boot}' {BOOT} && exec slurmd -D -N {name}"]
+
+    def lose(self, name: str) -> None:
+        """Kill all that runs on a node at once, as when its power fails; it will start with another boot."""
+        space = _mount_space(self.daemons[name].pid)
+        while found := [process for process in psutil.process_iter() if _mount_space(process.pid) == space]:
+            for process in found:
+                process.kill()
+            psutil.wait_procs(found, 1)
+        self.daemons[name].wait(60)
+        (self.folder / f"{name}.boot").unlink()
 
     def end(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
         self.daemons[name].send_signal(number)
@@ -124,6 +146,13 @@ def slurm(folder: Path, slurmd_timeout: int = 300) -> Iterator[Cluster]:
             process.terminate()
         for process in cluster.daemons.values():
             process.wait(60)
+
+
+def _mount_space(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/mnt")
+    except OSError:  # it has ended
+        return ""
 
 
 def _free_ports(count: int) -> list[int]:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.errors import CheckpointError, CheckpointRefused
-from repro.record.folder.checkpoint import LOG, Checkpoint, Checkpoints, Resumption, boot_id
+from repro.record.environment.placement import boot_id
+from repro.record.folder.checkpoint import LOG, Checkpoint, Checkpoints, Resumption
 from repro.seams.training import Session
 from repro.worker.setup import TrialContext
 

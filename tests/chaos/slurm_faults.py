@@ -90,13 +90,24 @@ def restart_controller(site: Site, job: str) -> bool:
 def kill_slurmd(site: Site, job: str) -> bool:
     """Kill the daemon of a node: Slurm calls the node down, and starts the job again when it is back."""
     site.cluster.end("beta", signal.SIGKILL)
-    until = time.monotonic() + 6 * SLURMD_TIMEOUT
-    while "down" not in site.told("sinfo", "--noheader", "--nodes=beta", "--format=%T"):
-        if time.monotonic() > until:
-            raise Broken("Slurm did not notice that slurmd of beta is gone")
-        time.sleep(0.5)
-    site.cluster.start("beta")
+    _start_when_down(site, "beta")
     return True
+
+
+def lose_host(site: Site, job: str) -> bool:
+    """Let the computer fail on which the run's own process is, with its lock held; it comes back with another boot."""
+    site.cluster.lose("alpha")
+    _start_when_down(site, "alpha")
+    return True
+
+
+def _start_when_down(site: Site, node: str) -> None:
+    until = time.monotonic() + 6 * SLURMD_TIMEOUT
+    while "down" not in site.told("sinfo", "--noheader", f"--nodes={node}", "--format=%T"):
+        if time.monotonic() > until:
+            raise Broken(f"Slurm did not notice that slurmd of {node} is gone")
+        time.sleep(0.5)
+    site.cluster.start(node)
 
 
 def cut_while_joining(site: Site, job: str) -> bool:
@@ -115,7 +126,7 @@ def cut_while_joining(site: Site, job: str) -> bool:
 
 KINDS: dict[str, Callable[[Site, str], bool]] = {
     "kill agent": kill_agent, "replace agent": replace_agent, "requeue": requeue, "cancel": cancel,
-    "time limit": end_the_time, "restart controller": restart_controller, "kill slurmd": kill_slurmd,
+    "time limit": end_the_time, "restart controller": restart_controller, "kill slurmd": kill_slurmd, "lose host": lose_host,
     "cut while joining": cut_while_joining, "kill agent while joining": kill_agent,
 }
 

@@ -21,6 +21,7 @@ from repro.core.errors import CheckpointError, CheckpointRefused, OutputError
 from repro.core.events import TOKEN, complete_lines, parse_line
 from repro.core.files import make_durable, read_model, write_model
 from repro.core.frozen import Frozen
+from repro.record.environment.placement import boot_id
 from repro.record.folder.index import file_sha256
 from repro.record.log.reading import follow_log
 from repro.record.log.schema import Launched
@@ -30,7 +31,6 @@ KEPT = 2
 """The last one may be damaged by the failure that ended the trial, or contain its cause."""
 LEAST_BYTES = 1 << 20
 MAX_JSON_BYTES = 256 << 20
-BOOT = Path("/proc/sys/kernel/random/boot_id")
 NANO_PER_MS = 1_000_000
 
 
@@ -95,14 +95,6 @@ class Resumption:
         except (OSError, ValueError, RecursionError) as error:
             raise CheckpointRefused(f"checkpoint {self.path.name}: {path.name} cannot be read: {error}") from error
         return data
-
-
-def boot_id() -> str:
-    """Return the identifier of this boot of the machine; "" if unknown."""
-    try:
-        return BOOT.read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
 
 
 class Checkpoints:

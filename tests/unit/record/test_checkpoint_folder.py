@@ -16,6 +16,7 @@ from repro.bundle.verify import verify
 from repro.core.errors import CheckpointError, CheckpointRefused, ParityError, SuiteError
 from repro.core.events import Event
 from repro.launchers.inline import Inline
+from repro.record.environment import placement
 from repro.record.folder import checkpoint
 from repro.record.log.schema import Launched
 from repro.runner import attempt as runner_attempt
@@ -153,7 +154,7 @@ def test_damage_is_named(tmp_path: Path, damage: Callable[[Path], object], said:
 
 def test_within_one_start_of_the_machine_the_monotonic_clock_runs_on(tmp_path: Path) -> None:
     point = written(tmp_path, 1).open("step_000000001", "trial", 2)
-    if checkpoint.boot_id():
+    if placement.boot_id():
         assert (point.shift_ns, point.clock) == (0, "monotonic")
 
 
