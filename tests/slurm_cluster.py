@@ -150,7 +150,7 @@ def slurm(folder: Path, slurmd_timeout: int = 300) -> Iterator[Cluster]:
 
 def _mount_space(pid: int) -> str:
     try:
-        return os.readlink(f"/proc/{pid}/ns/mnt")
+        return str(Path(f"/proc/{pid}/ns/mnt").readlink())
     except OSError:  # it has ended
         return ""
 

@@ -126,8 +126,8 @@ def cut_while_joining(site: Site, job: str) -> bool:
 
 KINDS: dict[str, Callable[[Site, str], bool]] = {
     "kill agent": kill_agent, "replace agent": replace_agent, "requeue": requeue, "cancel": cancel,
-    "time limit": end_the_time, "restart controller": restart_controller, "kill slurmd": kill_slurmd, "lose host": lose_host,
-    "cut while joining": cut_while_joining, "kill agent while joining": kill_agent,
+    "time limit": end_the_time, "restart controller": restart_controller, "kill slurmd": kill_slurmd,
+    "lose host": lose_host, "cut while joining": cut_while_joining, "kill agent while joining": kill_agent,
 }
 
 
