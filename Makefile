@@ -119,9 +119,6 @@ rehearse: $(VENV)/.test-installed
 	@$(BIN)/python -m tests.emulated_cuda.environment > /dev/null
 	$(BIN)/python -m pytest -m "rehearse or not rehearse" tests/emulated_cuda
 
-# Made runs are no questions of the user.
-chaos fuzz: export XDG_STATE_HOME = /dev/null
-
 # 200 faults over seeded plans: local, emulated network, real training bit for bit (run again from the start, and resumed
 # from checkpoints), tracking server, full disk. `make flow` has a slice of 11. As an ordinary user the disk is left out.
 chaos: $(VENV)/.test-installed

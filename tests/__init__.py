@@ -1,0 +1,17 @@
+"""The environment that every test, and every driver of faults, may rely on."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+# A shell without job control starts what it puts into the background with Ctrl-C ignored, and all children inherit
+# that; tests that send it would have no effect.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Tests run side by side, so their runs would wait for each other; test_timing_lock.py switches the lock on again.
+os.environ.setdefault("REPRO_TIMING_LOCK", "off")
+
+# No test writes to the user's state, or depends on what earlier ones asked: no folder can be made below a device.
+os.environ["XDG_STATE_HOME"] = os.devnull
