@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from repro.compare import METRICS, Comparison
 from repro.compare.design.effect import MainEffect
 from repro.compare.figures import Claim
-from repro.compare.findings import Findings
 from repro.tables.layout import (
     NOTHING,
     Column,
@@ -63,14 +62,15 @@ def pair_origin(item: Comparison, origins: Mapping[str, str]) -> str:
     return " and ".join(dict.fromkeys(origins.get(cell_id, NOTHING) for cell_id in (item.candidate, item.baseline)))
 
 
-def pair_rows(found: Findings) -> Iterator[Row]:
+def pair_rows(found: Iterable[Comparison], origins: Mapping[str, str]) -> Iterator[Row]:
     """Yield one row per pair of trials with one seed."""
-    for item in found.comparisons:
+    for item in found:
         for pair in item.pairs:
             yield {
-                "candidate": item.candidate, "baseline": item.baseline, "origin": pair_origin(item, found.origins),
+                "candidate": item.candidate, "baseline": item.baseline, "origin": pair_origin(item, origins),
                 "metric": item.metric, "primary": item.primary, "seed": pair.repeat,
                 "candidate_value": pair.candidate, "baseline_value": pair.baseline,
+                "ratio": pair.candidate / pair.baseline, "unit": METRICS[item.metric].unit,
             }
 
 
