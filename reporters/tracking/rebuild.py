@@ -29,7 +29,8 @@ OF_A_TRIAL = re.compile(r"trial\.json|result\.json|(?:result|system)_\d{1,6}\.tx
 
 
 def rebuild(uri: str | None, experiment: str, out: Path, timeout_seconds: float) -> tuple[Path, int]:
-    """Make `out` the run folder of the newest record in `experiment`; return (folder, number of other records).
+    """Make `out` the run folder of the newest record in `experiment` (its name, or `#` and its id); return (folder,
+    number of other records).
 
     Raises:
         UsageError: no such experiment, or no record in it.
@@ -44,7 +45,8 @@ def rebuild(uri: str | None, experiment: str, out: Path, timeout_seconds: float)
 
         place = place or get_tracking_uri()
         client: Any = MlflowClient(place)
-        found = client.get_experiment_by_name(experiment)
+        found = client.get_experiment(experiment[1:]) if re.fullmatch(r"#\d+", experiment) else \
+            client.get_experiment_by_name(experiment)
         if found is None:
             raise UsageError(f"{redacted(place)}: no experiment named {name}")
         runs = [run for run in search(client, found.experiment_id, "tags.`repro.level` != ''", "DESC")

@@ -156,6 +156,7 @@ PARTS: dict[str, dict[str, str]] = {
         "remark": "repro.papers.wait_free.gradient_plan:remark",
         "session": "repro.papers.wait_free.sufficient_factors:FactorSession",
     },
+    "display": {"notebook": "repro.reporters.html_page:display"},
     "kind": {"measurement": "repro.papers.measurement.config:MeasurementConfig"},
     "rank": {"measurement": "repro.papers.measurement.rank:main"},
 }

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from repro.compare.cells import read_pattern
 from repro.compare.design.calibration import machine_of
 from repro.compare.runs.merge import Section, sections
-from repro.compare.runs.runs import read_pattern
 from repro.core.errors import UsageError
 from repro.record.environment.differences import changed_data, changed_plugins
 from repro.record.folder.store import read_record

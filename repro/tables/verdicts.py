@@ -103,6 +103,19 @@ def judged_columns(head: str, key: str, digits: int) -> tuple[Column, ...]:
             Column("Verdict", lambda row: f"{row['verdict']} {row['qualifier']}".strip(), False))
 
 
+def comparison_sentence(found: Comparison) -> str:
+    """Return a comparison as one sentence."""
+    versus = f"{found.candidate_label} against {found.baseline_label} ({found.metric})"
+    settles = f"; {found.settles}" if found.settles else ""
+    if found.ratio is None:
+        return f"{versus}: {found.spoken}; {found.because}{settles}"
+    counted = f"{found.n} pairs" if found.paired else f"{found.n} trials or more a side, not paired"
+    ends = found.interval
+    limits = f"{found.coverage} interval {ends.low:.3f} to {ends.high:.3f}, " if ends else ""
+    return (f"{versus}: {found.spoken}, {found.ratio:.3f} x {METRICS[found.metric].times} ({limits}{counted}); "
+            f"{found.because}{settles}")
+
+
 def factor_table(found: Sequence[Comparison], origins: Mapping[str, str]) -> TextTable:
     """Return three ratios of each contrast side by side, so that a protocol that is faster and worse, or slower and
     better, shows.

@@ -13,14 +13,13 @@ from repro.cli.options import (
     answer,
     design_options,
     echo_json,
-    expand,
     json_option,
     override_option,
-    planned,
     read_source,
     suite_argument,
 )
 from repro.cli.terminal import say, stdout
+from repro.cli.workflows.starting import expand, planned
 from repro.core import registry
 from repro.core.errors import Exit, ReproError, UsageError
 from repro.suite.file import bundled, read_suite
@@ -194,7 +193,7 @@ def calibrate(
     Example: repro calibrate quickstart --nulls 5
     """
     from repro.cli.workflows import calibrate as calibration
-    from repro.compare.runs.runs import read_pattern
+    from repro.compare.cells import read_pattern
 
     source = read_source(suite, overrides)
     plan, wanted = expand(source, overrides), read_pattern(cell, "--cell") if cell is not None else None
