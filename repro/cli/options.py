@@ -7,7 +7,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -134,7 +134,7 @@ def read_source(
                       {key: value for key, value in given.items() if value is not None})
 
 
-def answer(as_json: bool, data: object, shown: Callable[[], object]) -> None:
+def answer(as_json: bool, data: Mapping[str, Any] | Sequence[object], shown: Callable[[], object]) -> None:
     """Print `data` as JSON, or what `shown` returns as text; None: it has printed that itself."""
     if as_json:
         echo_json(data)
@@ -142,9 +142,23 @@ def answer(as_json: bool, data: object, shown: Callable[[], object]) -> None:
         say(text)
 
 
-def echo_json(data: object) -> None:
-    """Print `data` as JSON on stdout."""
-    click.echo(json.dumps(data, indent=1))
+def echo_json(data: Mapping[str, Any] | Sequence[object], output: str = "") -> None:
+    """Print `data` as JSON on stdout, with the name of its schema; several rows as `rows`.
+
+    Args:
+        output: of `json_outputs.OUTPUTS`; "": the words of the command.
+    """
+    from repro.cli.json_outputs import OUTPUTS, name_of
+
+    if not output:
+        context: click.Context | None = click.get_current_context()
+        words: list[str] = []
+        while context is not None and context.parent is not None:
+            words.insert(0, context.info_name or "")
+            context = context.parent
+        output = next(name for name in (" ".join(words), words[0]) if name in OUTPUTS)
+    fields = data if isinstance(data, Mapping) else {"rows": data}
+    click.echo(json.dumps({"$schema": name_of(output), **fields}, indent=1))
 
 
 SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0}

@@ -55,7 +55,7 @@ def compare(runs: Sequence[Path], as_json: bool, candidate: str | None, request:
     """Compare published results, print them, and exit."""
     found = compare_published(runs, candidate=candidate, **request)
     if as_json:
-        echo_json(found.as_json())
+        echo_json(found.as_json(), "compare published")
     else:
         print_published(found)
     sys.exit(found.exit_code)

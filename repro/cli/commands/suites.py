@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from repro.cli.options import (
 from repro.cli.terminal import say, stdout
 from repro.cli.workflows.starting import expand, planned
 from repro.core import registry
-from repro.core.errors import Exit, ReproError, UsageError
+from repro.core.errors import Exit, ReproError, UsageError, nearest
 from repro.suite.file import bundled, read_suite
 
 KINDS = {
@@ -152,18 +153,25 @@ def plan(
 
 
 @click.command()
-@click.argument("what", type=click.Choice(["suite", "record"]), default="suite")
-def schema(what: str) -> None:
-    """Print the JSON Schema of a suite file, for editors; or of the files of a run folder (`record`), by name.
+@click.argument("what", nargs=-1, metavar="[suite | record | COMMAND]")
+def schema(what: tuple[str, ...]) -> None:
+    """Print the JSON Schema of a suite file, for editors; of the files of a run folder (`record`), by name; or of what
+    a command prints with --json.
 
     \b
     Example: repro schema > suite.schema.json
              repro schema record > record.schema.json
+             repro schema compare
     """
+    from repro.cli.json_outputs import OUTPUTS, output_schema
     from repro.record.record_schema import record_schema
     from repro.suite.schema import suite_schema
 
-    echo_json(suite_schema() if what == "suite" else record_schema())
+    name = " ".join(what) or "suite"
+    if name not in ("suite", "record", *OUTPUTS):
+        raise UsageError(f"schema {name}: unknown{nearest(name, ('suite', 'record', *OUTPUTS))}")
+    found = suite_schema() if name == "suite" else record_schema() if name == "record" else output_schema(name)
+    click.echo(json.dumps(found, indent=1))
 
 
 @click.command()

@@ -92,7 +92,8 @@ class Ended:
             "training": list(found.figures.values()),
             "comparisons": [item.model_dump(mode="json", by_alias=True) for item in found.comparisons],
             "claims": [item.model_dump(mode="json") for item in found.claims],
-            "effects": [item.as_json() for item in found.effects], "warnings": [item.line for item in found.warnings],
+            "effects": [item.model_dump(mode="json", by_alias=True) for item in found.effects],
+            "warnings": [item.line for item in found.warnings],
             **({"tuning": self.tuning.as_json()} if self.tuning else {}),
         }
 

@@ -84,11 +84,10 @@ class Compared:
             "calibration": self.calibration.model_dump(mode="json") if self.calibration else None,
             "cells": [item.model_dump(mode="json") for item in self.summaries],
             "training": [dict(figures) for figures in self.figures],
-            "comparisons": [item.model_dump(mode="json", by_alias=True) | {"speedup": item.speedup}
-                            for item in self.comparisons],
+            "comparisons": [item.model_dump(mode="json", by_alias=True) for item in self.comparisons],
             "error_budget": self.error_budget, "warnings": list(self.warnings),
             "claims": [item.model_dump(mode="json") for item in self.claims],
-            "effects": [item.as_json() for item in self.effects],
+            "effects": [item.model_dump(mode="json", by_alias=True) for item in self.effects],
             "convergence": [item.model_dump(mode="json") for item in self.convergence],
             "notes": list(self.notes), "failures": list(self.failures),
         }
