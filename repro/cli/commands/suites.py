@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from repro.core.errors import Exit, ReproError, UsageError, nearest
 from repro.suite.file import bundled, read_suite
 
 KINDS = {
-    "suites": "", "workloads": "workload", "engines": "engine", "comm": "comm", "precisions": "precision",
+    "suites": "", "runs": "", "workloads": "workload", "engines": "engine", "comm": "comm", "precisions": "precision",
     "optimizers": "optimizer", "preconditioners": "preconditioner", "measurements": "measurement",
     "launchers": "launcher", "reporters": "reporter",
 }
@@ -37,11 +38,20 @@ KINDS = {
 @click.argument("kind", default="suites", type=click.Choice([*KINDS]))
 @json_option
 def list_(kind: str, as_json: bool) -> None:
-    """List the suites or the plug-ins of one KIND.
+    """List the suites, the plug-ins of one KIND, or the runs in ./runs.
+
+    Of a run: its trials, its verdict, its size, and how often its question was asked on this machine.
 
     \b
     Example: repro list engines
+             repro list runs
     """
+    if kind == "runs":
+        from repro.cli.workflows.listing import listed
+
+        runs = list(listed())
+        answer(as_json, runs, lambda: "\n".join(map(_run_line, runs)) or "no run in ./runs yet: repro run quickstart")
+        return
     found = rows(kind)
     if as_json:
         echo_json(found)
@@ -51,6 +61,12 @@ def list_(kind: str, as_json: bool) -> None:
         expected = f"  [{row['expected']}]" if row.get("expected") else ""
         version = f"{row['version']}  " if row.get("version") else ""
         say(f"{row['name']:<{width}}  {version}{row['title']}{expected}")
+
+
+def _run_line(row: Mapping[str, Any]) -> str:
+    asked = f", asked {row['times_asked']} times" if (row["times_asked"] or 0) > 1 else ""
+    counted = f"{row['trials']} of {row['planned']} trials" if row["planned"] is not None else "not readable"
+    return f"{row['name']}  {row['started'] or '-'}  {counted}, {row['mib']:,.1f} MiB{asked}: {row['verdict']}"
 
 
 def rows(kind: str) -> list[dict[str, str]]:

@@ -53,6 +53,7 @@ from repro.runner.run import (
 )
 from repro.runner.signals import Interrupts
 from repro.runner.tracking import Tracker, TrackingEnd
+from repro.runner.tracking_store import first_words
 from repro.suite.file import SuiteFile
 from repro.suite.kinds.program_files import ProgramFiles
 from repro.suite.kinds.trial_config import TrialConfig
@@ -276,6 +277,8 @@ def _next_step(record: Record, code: Exit) -> str:
 def _carry_out(run: Run, session: RunSession, track: bool) -> Ended:
     """Execute a run, then write its report and finish tracking, unless the run was refused."""
     page, folder, watcher = reporter("html"), run.folder, run.watcher
+    if track and (words := first_words()):
+        watcher.stage(words)
     run.tracking = tracker = Tracker(folder.root) if track else None
     ended = session.execute(run)
     unstarted = not run.has_written or not has_begun(folder)
