@@ -221,7 +221,9 @@ def _joined(roots: Sequence[Path], scratch: Path) -> Path:
     return found[0].record.folder.root
 
 
-def open_run(source: str | Path | Sequence[str | Path], *, unverified: bool = False) -> Run:
+def open(  # noqa: A001  # its name is repro.open
+    source: str | Path | Sequence[str | Path], *, unverified: bool = False
+) -> Run:
     """Open a record, as `repro.open`.
 
     It compares the hashes of all files with the record's index; `Run.verify` derives the figures again.

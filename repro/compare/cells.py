@@ -6,6 +6,7 @@ A cell is an id, a label and factors.
 from __future__ import annotations
 
 import difflib
+import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ def select_cells(cells: Sequence[Cell], wanted: str | Mapping[str, Any], what: s
     """
     if isinstance(wanted, str):
         named = tuple(cell for cell in cells if wanted in (cell.cell_id, cell.label))
-        if named or "=" not in wanted:
+        if named or not re.match(r"[\w.]+\s*=", wanted):
             return named or _no_cell(cells, wanted, what)
     factors = read_pattern(wanted, what) if isinstance(wanted, str) else wanted
     found = tuple(cell for cell in cells if pattern.matches(factors_of(cell), factors))

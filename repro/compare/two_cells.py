@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.compare.cells import select_cells
-from repro.compare.comparing import explore
+from repro.compare.comparing import ASKED_AFTERWARDS, explore
 from repro.compare.figures import Comparison
 from repro.compare.findings import findings
 from repro.compare.runs.runs import Compared, check_metric, compared, judged_by
@@ -57,15 +57,26 @@ def compare_cells(
     if asked == suite.margin:
         for item in findings(record).comparisons:
             if (item.candidate, item.baseline, item.metric) == (ours.cell_id, theirs.cell_id, chosen):
-                return item
+                return _paired(item)
     for cell in (ours, theirs):
         results = record.of_cell(cell.cell_id)
         if not METRICS[chosen].to_target and results and all(figure(item, METRICS[chosen]) is None for item in results):
             have = [name for name, spec in METRICS.items() if any(figure(item, spec) is not None for item in results)]
             raise UsageError(f"metric {chosen}: no trial of {cell.label} has a value; it has {', '.join(have)}")
-    found = explore(record.plan, record.results, (ours.cell_id, theirs.cell_id), chosen, asked, record.execution)
+    return _paired(explore(record.plan, record.results, (ours.cell_id, theirs.cell_id), chosen, asked,
+                           record.execution))
+
+
+def _paired(found: Comparison) -> Comparison:
+    """Return a comparison whose trials are pairs.
+
+    Raises:
+        UsageError: they are not.
+    """
     if not found.pairs and found.refused:
-        raise UsageError(f"{ours.label} and {theirs.label} are no pairs: {found.because.rpartition('; ')[2]}")
+        raise UsageError(f"{found.candidate_label} and {found.baseline_label} are no pairs: "
+                         f"{found.because.removeprefix(ASKED_AFTERWARDS).removeprefix('; ')}; name two cells whose "
+                         "trials of one seed have the same data and initial weights")
     return found
 
 

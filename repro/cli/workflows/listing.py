@@ -58,7 +58,7 @@ def verdict_of(record: Record) -> str:
 
 def size(folder: Path) -> int:
     """Return the bytes of all files below a folder."""
-    return sum(os.lstat(os.path.join(place, name)).st_size for place, _, names in os.walk(folder) for name in names)
+    return sum(Path(place, name).lstat().st_size for place, _, names in os.walk(folder) for name in names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,7 +150,7 @@ def run(
         ReproError: the run could not be started, or the parity gate stopped it.
         KeyboardInterrupt: a signal ended the run.
     """
-    from repro.api.run import open_run
+    from repro.api import run as records
     from repro.cli.workflows.run import run_phases, run_suite
     from repro.cli.workflows.seen_data import refuse_same_data
     from repro.core.errors import Exit
@@ -166,7 +166,7 @@ def run(
         run_suite(found, source.text, place, mlflow, Options(), on_event)
     if ended.exit_code == Exit.INTERRUPTED:
         raise KeyboardInterrupt(f"the completed trials are in {ended.folder}; resume with: {ended.next_step}")
-    return open_run(ended.folder)
+    return records.open(ended.folder)
 
 
 def gate(suite: SuiteSource, overrides: Sequence[str] = (), *, only: Sequence[str] = ()) -> DataFrame:
