@@ -134,8 +134,9 @@ def scoped_style() -> str:
             f"[data-jp-theme-light=true] .repro-display, .vscode-light .repro-display {{{light}}}\n"
             f"[data-jp-theme-light=false] .repro-display, .vscode-dark .repro-display {{{dark}}}\n"
             f".repro-display {{{rest}\n main > section {{ border: 0; border-radius: 0; margin: 0; padding: 4px 12px; }}"
-            "\n a:not([href]) { color: inherit; text-decoration: none; border: 0; } table { color: inherit; }"
-            "\n th, td { text-align: left; } td.n, th.n { text-align: right; } }")
+            "\n a:not([href]) { color: inherit; text-decoration: none; border: 0; }"
+            "\n main table { color: inherit; table-layout: auto; }"
+            "\n main th, main td { text-align: left; max-width: none; } main td.n, main th.n { text-align: right; } }")
 
 
 def milliseconds(value: float | None) -> Number | None:

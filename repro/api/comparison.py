@@ -114,6 +114,7 @@ class Comparison:
             ax: axes to draw into; None: the current ones of pyplot.
         """
         from matplotlib import pyplot as plt
+        from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
 
         axes = ax if ax is not None else plt.gca()
         pairs, margin = self.pairs, 1 + float(self.figures["equivalence_margin"] or self._record.plan.suite.margin)
@@ -123,10 +124,13 @@ class Comparison:
         if self.ratio is not None:
             low, high = self.interval or (self.ratio, self.ratio)
             axes.errorbar([self.ratio], [0], xerr=[[self.ratio - low], [high - self.ratio]], fmt="o", capsize=4,
-                          label=f"ratio {self.ratio:.3g}" + (f", {100 * (self.level or 0):.3g} % interval"
+                          label=f"ratio {self.ratio:.3g}" + (f", {self._found.coverage} interval"
                                                              if self.interval else ""))
         axes.set(xscale="log", yticks=[], ylim=(-0.15, 0.3), title=f"{self.candidate}\nagainst {self.baseline}: "
                  f"{self.verdict}", xlabel=f"ratio of {METRICS[self.metric].noun} ({self._origin}), log scale")
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_formatter(ScalarFormatter())
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.legend(loc="upper right", fontsize="small")
         return axes
 
