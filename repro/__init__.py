@@ -14,7 +14,7 @@ if not (Path(__file__).parent / "reporters").is_dir():
     __path__.append(str(Path(__file__).parent.parent))
 
 _PUBLIC = {
-    "open": "repro.api.run:open", "Run": "repro.api.run:Run", "Comparison": "repro.api.comparison:Comparison",
+    "open": "repro.api.opened:open", "Run": "repro.api.opened:Run", "Comparison": "repro.api.comparison:Comparison",
     "plan": "repro.cli.workflows.starting:plan", "Planned": "repro.cli.workflows.starting:Planned",
     "run": "repro.cli.workflows.starting:run", "gate": "repro.cli.workflows.starting:gate",
     "ReproError": "repro.core.errors:ReproError",

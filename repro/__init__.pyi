@@ -1,6 +1,6 @@
 from repro.api.comparison import Comparison as Comparison
-from repro.api.run import Run as Run
-from repro.api.run import open as open
+from repro.api.opened import Run as Run
+from repro.api.opened import open as open
 from repro.cli.workflows.starting import Planned as Planned
 from repro.cli.workflows.starting import gate as gate
 from repro.cli.workflows.starting import plan as plan

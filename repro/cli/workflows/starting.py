@@ -22,7 +22,7 @@ from repro.tables.values import plain
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from repro.api.run import Run
+    from repro.api.opened import Run
     from repro.cli.workflows.tuning import Phases
 
 SuiteSource = str | Path | Mapping[str, Any] | Suite
@@ -150,7 +150,7 @@ def run(
         ReproError: the run could not be started, or the parity gate stopped it.
         KeyboardInterrupt: a signal ended the run.
     """
-    from repro.api import run as records
+    from repro.api import opened as records
     from repro.cli.workflows.run import run_phases, run_suite
     from repro.cli.workflows.seen_data import refuse_same_data
     from repro.core.errors import Exit
