@@ -22,6 +22,11 @@ PLUGINS = ("repro.seams.workload", "repro.seams.training", "repro.seams.measurem
            "repro.comm.algorithm", "repro.seams.preconditioner", "repro.seams.launching", "repro.reporting",
            "repro.seams.plugin", "repro.seams.workload", "repro.core.random_streams")
 """Modules whose classes a plug-in fills in or is given."""
+PUBLIC = ("repro.api.opened.open", "repro.cli.workflows.starting.plan", "repro.cli.workflows.starting.run",
+          "repro.cli.workflows.starting.gate", "repro.api.opened.Run", "repro.api.comparison.Comparison",
+          "repro.cli.workflows.starting.Planned")
+"""What `import repro` gives, where it is defined."""
+NOTEBOOKS = sorted((ROOT / "examples/notebooks").glob("*.ipynb"))
 PROGRAMS = ("repro.watch", "repro.callbacks.huggingface", "repro.callbacks.accelerate", "repro.callbacks.lightning")
 """Modules that a program of a user imports."""
 
@@ -32,7 +37,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
              "reference/commands.md": command_page(),
              "reference/suite.md": suite_page(),
              "reference/plugins.md": docstrings("Classes of plug-ins", "[Extending](../extending.md)", PLUGINS),
-             "reference/programs.md": docstrings("Calls in your program", "[Your own loop](../watch.md)", PROGRAMS)}
+             "reference/programs.md": docstrings("Calls in your program", "[Your own loop](../watch.md)", PROGRAMS),
+             "reference/python.md": docstrings("Python interface", "[In Python](../python.md)", PUBLIC),
+             **{f"notebooks/{path.stem}.md": notebook_page(path) for path in NOTEBOOKS}}
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     return files
@@ -46,6 +53,26 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def front_page() -> str:
     """Return the README with links that work from the folder of the documentation."""
     return (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
+
+
+def notebook_page(path: Path) -> str:
+    """Return a notebook with the outputs that are stored in it."""
+    parts = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+        parts += map(_output, cell.get("outputs", ()))
+    parts.append(f"Run it: `examples/notebooks/{path.name}`.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _output(found: Mapping[str, Any]) -> str:
+    data = found.get("data", {"text/plain": found.get("text", "")})
+    kind = next(name for name in ("text/html", "image/png", "text/plain") if name in data)
+    text = "".join(data[kind])
+    if kind == "text/html":
+        return f"<div>{' '.join(text.split())}</div>"
+    return f'<img alt="" src="data:image/png;base64,{text.strip()}">' if kind == "image/png" else f"```text\n{text}\n```"
 
 
 def command_page() -> str:

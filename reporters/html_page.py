@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from markupsafe import Markup, escape
 
 from repro.audit.rules import check, failing_first
+from repro.compare import Comparison
 from repro.compare.cell_figures import cell_checks, notes
-from repro.compare.findings import findings
+from repro.compare.findings import Findings, findings
 from repro.core import registry
 from repro.core.files import write_text
 from repro.record.folder.store import Record
@@ -27,7 +28,7 @@ from .page.charts.curves import end_word as curve_end
 from .page.charts.curves import panels
 from .page.charts.scaling import scaling
 from .page.charts.survival import survival
-from .page.document import page_scripts, rendered
+from .page.document import fragment, page_scripts, rendered
 from .page.first_screen import first_screen, looks
 from .page.notices import account, by_source, end_word, notices, parity, progress, trials
 from .page.question import question
@@ -48,44 +49,52 @@ PRINTED = 400
 """Evaluations above which their table is folded on paper; the page says so there."""
 
 
-def view(record: Record) -> dict[str, Any]:
-    """Compute everything on the page; the same record gives the same values in the same order."""
-    plan, environment, found = record.plan, record.environment, findings(record)
+def first_view(found: Findings) -> dict[str, Any]:
+    """Compute what the first screen and the table of cells show, on the page and in a notebook."""
+    record, plan = found.record, found.record.plan
     known = list(marks(record).values())
     cells, axis = rows(found)
     comparisons, scaled, rules = forest(found), scaling(record), check(record)
     noun = common_noun(cell.choices.quality for cell in plan.cells)
     return {
-        "noun": noun, "quality": "loss" if noun == "loss" else "quality",
-        "measures": plan.measures, "operations": measures(record), "cell_checks": cell_checks,
-        "programs": all(isinstance(cell.choices, ProgramConfig) for cell in plan.cells),
-        "long": LONG, "printed": PRINTED, "mixed": len({mark.origin for mark in known}) > 1,
-        "record": record, "mark_of": marks(record), "end_word": partial(end_word, record=record), "account": account,
-        "with_result": {item.trial_id for item in record.results},
-        "starts": Counter(item.trial_id for item in record.attempts),
-        "suite": plan.suite, "plan": plan, "environment": environment,
-        "title": plan.suite.title or plan.suite.suite, "progress": progress(record),
-        "notices": notices(found), "parity": parity(record), "marks": known, "origins": origins(known),
+        "noun": noun, "quality": "loss" if noun == "loss" else "quality", "measures": plan.measures,
+        "long": LONG, "mixed": len({mark.origin for mark in known}) > 1, "marks": known, "origins": origins(known),
+        "mark_of": marks(record), "suite": plan.suite, "plan": plan, "bibtex": bibtex(record),
         "copies": {row.index: (sentence(row), latex(row)) for row in comparisons.rows},
-        "first": first_screen(record, comparisons, cells, found.claims),
+        "first": first_screen(record, comparisons, cells, found.claims), "scaling": scaled,
         "asked": (asked := question(found, comparisons.primary, scaled)), "scaling_leads": asked.scaling,
         "cells": cells, "cell_axis": axis, "scale": METRICS[plan.suite.metric], "forest": comparisons,
-        "effects": page_effects(found), "looks": looks(record),
-        "claims": found.claims,
-        "until": "the end" if plan.design.is_contest else "target",
-        "calibration": found.calibration, "error_budget": found.error_budget,
-        "rules": failing_first(rules), "checklist": by_source(rules), "panels": panels(record), "curve_end": curve_end,
+        "effects": page_effects(found), "looks": looks(record), "claims": found.claims,
+        "until": "the end" if plan.design.is_contest else "target", "rules": failing_first(rules),
+        "checklist": by_source(rules), "declared": True, "calibration": found.calibration,
+        "error_budget": found.error_budget,
+    }
+
+
+def view(record: Record) -> dict[str, Any]:
+    """Compute everything on the page; the same record gives the same values in the same order."""
+    plan, environment, found = record.plan, record.environment, findings(record)
+    seen = first_view(found)
+    return {
+        **seen, "operations": measures(record), "cell_checks": cell_checks,
+        "programs": all(isinstance(cell.choices, ProgramConfig) for cell in plan.cells), "printed": PRINTED,
+        "record": record, "end_word": partial(end_word, record=record), "account": account,
+        "with_result": {item.trial_id for item in record.results},
+        "starts": Counter(item.trial_id for item in record.attempts),
+        "environment": environment,
+        "title": plan.suite.title or plan.suite.suite, "progress": progress(record),
+        "notices": notices(found), "parity": parity(record), "panels": panels(record), "curve_end": curve_end,
         "survival": survival(found), "found": found, "training": figures(found), "cell_notes": notes,
         "observer_limit": OBSERVER_LIMIT,
         "clock_checks": CHECKS, "worst": worst, "determinism": LEVELS, "pairing": pairing(record),
         "energy": energy(record), "phases": phases(found),
-        "traffic": traffic(record), "scaling": scaled, "networks": networks(record),
-        **{name: section(record, scaled) for name, section in registry.parts("section").items()},
+        "traffic": traffic(record), "networks": networks(record),
+        **{name: section(record, seen["scaling"]) for name, section in registry.parts("section").items()},
         "settings": settings(record), "effective": effective(record), "machine": machine(record),
         "rank_settings": rank_settings(record),
         "wash_outs": record.wash_outs,
         "attempts": sorted(record.attempts, key=lambda item: item.status == "ok"), "trials": trials(record),
-        "suite_text": Markup(escape(suite_text(record))), "citation": citation(record), "bibtex": bibtex(record),
+        "suite_text": Markup(escape(suite_text(record))), "citation": citation(record),
     }
 
 
@@ -118,6 +127,20 @@ class HtmlPage(Reporter):
         path = out / "report.html"
         write_text(path, several.render(sections))
         return [str(path)]
+
+
+def display(record: Record, comparison: Comparison | None = None, caption: str = "") -> str:
+    """Return the first screen of one comparison, or the table of cells, as a part of a notebook.
+
+    Args:
+        caption: a line above it.
+    """
+    found = Findings(record)
+    shown = () if comparison is None else (comparison.model_copy(update={"primary": True}),)
+    vars(found).update(comparisons=shown, effects=(), claims=())
+    values = first_view(found)
+    values |= {"declared": comparison is None or comparison.primary, "caption": caption, "error_budget": ""}
+    return fragment("display.html.j2", values)
 
 
 def render(record: Record) -> str:

@@ -37,6 +37,7 @@ from repro.runner.tracking_store import (
     each_once,
     experiment_place,
     locked,
+    store_uri,
     translated,
 )
 from repro.stats import paired_ratio
@@ -64,7 +65,7 @@ class MlflowRuns(Reporter):
     title: ClassVar[str] = "MLflow runs: a parent per cell with its figures and verdict, a child per trial"
     of_each_phase: ClassVar[bool] = True
 
-    tracking_uri: str | None = Field(None, description="tracking store; MLFLOW_TRACKING_URI, else MLflow's default")
+    tracking_uri: str | None = Field(None, description="tracking store; MLFLOW_TRACKING_URI, else that of this user")
     timeout_seconds: float = Field(10.0, gt=0, description="longest wait for one answer of a server")
     patience_seconds: float = Field(20.0, ge=0, description="how long to retry a failing server")
     ended: bool = Field(False, description="the run has ended: a trial without a result was killed")
@@ -116,7 +117,7 @@ class MlflowRuns(Reporter):
     def left(self, record: Record) -> str:
         """Describe what the store is not known to have; "" if nothing is missing. Contacts no server."""
         state, _ = own_state(record)
-        place = redacted(self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", ""))
+        place = redacted(self.tracking_uri or store_uri())
         store = state.stores.get(place) or (next(iter(state.stores.values()), Store()) if not place else Store())
         members = [course for cell in attempt_runs(record).values() for course in cell]
         behind = sum(not _is_sent(course, store.runs.get(course.key)) for course in members)

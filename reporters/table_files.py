@@ -121,11 +121,11 @@ def parquet_bytes(table: Table, about: Mapping[str, str]) -> bytes:
     import pyarrow.parquet
 
     kinds = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
-    types = table.types()
-    schema = pyarrow.schema([pyarrow.field(name, kinds[kind]) for name, kind in types.items()],
-                            metadata={"title": table.title, **about})
-    columns = [pyarrow.array([None if row.get(name) is None else kind(row[name]) for row in table.rows], kinds[kind])
-               for name, kind in types.items()]
+    columns = table.described
+    schema = pyarrow.schema([pyarrow.field(name, kinds[facts.kind], metadata={"unit": facts.unit, "words": facts.words})
+                             for name, facts in columns.items()], metadata={"title": table.title, **about})
+    arrays = [pyarrow.array([None if row.get(name) is None else facts.kind(row[name]) for row in table.rows],
+                            kinds[facts.kind]) for name, facts in columns.items()]
     stream = io.BytesIO()
-    pyarrow.parquet.write_table(pyarrow.Table.from_arrays(columns, schema=schema), stream, compression="zstd")
+    pyarrow.parquet.write_table(pyarrow.Table.from_arrays(arrays, schema=schema), stream, compression="zstd")
     return stream.getvalue()

@@ -1,14 +1,18 @@
-"""The class of a reporter plug-in: it reads records and writes them in another form."""
+"""The class of a reporter plug-in, which writes a record in another form; loading reporters by name and using them."""
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from repro.compare.findings import findings
 from repro.compare.runs.merge import Section
-from repro.record.folder.store import Record
+from repro.core import registry
+from repro.core.errors import UsageError
+from repro.record.folder.store import Record, read_record
 from repro.seams.plugin import Plugin
 
 
@@ -46,3 +50,52 @@ class Reporter(Plugin):
             OutputError: `out` cannot be written.
         """
         return []
+
+
+def write_reports(
+    run: Path, targets: Sequence[str], out: Path | None, only: str | None = None, prefix: str = ""
+) -> list[str]:
+    """Write the record of `run` with each of the reporters `targets`; return the paths and URLs written.
+
+    Args:
+        only: option of reporters that narrow.
+        prefix: letters for reporters with an option `prefix`, which keep the names of several records apart.
+
+    Raises:
+        UnknownName: there is no such reporter.
+        OutputError: `run` is no run folder, or `out` cannot be written.
+        TrackingError: a tracking server rejected the record.
+    """
+    named = reporters(targets, only, prefix)
+    record = read_record(run)
+    return [place for item in named.values()
+            for part in (findings(record).phases if item.of_each_phase else (record,))
+            for place in item.write(part, out or part.folder.reports)]
+
+
+def reporters(targets: Sequence[str], only: str | None = None, prefix: str = "") -> dict[str, Reporter]:
+    """Load the reporters of --to, by name, as `reporter` does.
+
+    Raises:
+        UsageError: --to names none.
+    """
+    names = [name.strip() for name in targets if name.strip()]
+    if not names:
+        raise UsageError("--to names no reporter; see `repro list reporters`")
+    return {name: reporter(name, only, prefix) for name in names}
+
+
+def reporter(name: str, only: str | None = None, prefix: str = "") -> Reporter:
+    """Load a reporter with its default options, and with `only` and `prefix` if it knows them.
+
+    Raises:
+        UsageError: the prefix has other characters than letters.
+    """
+    if prefix and not re.fullmatch("[A-Za-z]+", prefix):
+        raise UsageError(f"--prefix {prefix}: names of macros have letters only, as in --prefix Large")
+    kind: Any = registry.load("reporter", name)
+    options = {"only": only} if only and kind.narrows else {}
+    options |= {"prefix": prefix} if prefix and "prefix" in kind.model_fields else {}
+    found = kind(**options)
+    assert isinstance(found, Reporter)
+    return found

@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -106,6 +107,36 @@ def _environment(show: Callable[[object], object]) -> Environment:
 def template(name: str) -> str:
     """Return a template file as text with LF line ends."""
     return files("repro.templates").joinpath(name).read_text(encoding="utf-8").replace("\r\n", "\n")
+
+
+def fragment(name: str, values: Mapping[str, Any]) -> str:
+    """Render the template `name` as a part of somebody else's page: without a script, and without links, which would
+    lead into that page.
+    """
+    environment = _environment(shown)
+    environment.filters |= FILTERS
+    text = environment.get_template(name).render(**values, style=Markup(scoped_style()))
+    return re.sub(r' href="#(?!s-)[^"]*"', "", text.replace("\r\n", "\n"))
+
+
+@cache
+def scoped_style() -> str:
+    """Return the style sheet of the report for one element of class `repro-display`, light and dark.
+
+    The page around it says which: JupyterLab and editors by an attribute or class of the body, others by the system.
+    """
+    light, dark, rest = re.split(r"^@media screen and [^{]*{\s*|^  }\n}$", template("report.css").partition(
+        "\n@media (max-width")[0], maxsplit=2, flags=re.MULTILINE)
+    light, dark = (part.partition("{")[2].rpartition("}")[0] or part.partition("{")[2] for part in (light, dark))
+    rest = re.sub(r"^(?:html|@media \(prefers-reduced-motion).*$", "", rest, flags=re.MULTILINE)
+    rest = rest.replace("body { margin: 0; background: var(--page);", "& { background: var(--surface);")
+    return (f".repro-display {{{light}}}\n@media (prefers-color-scheme: dark) {{ .repro-display {{{dark}}} }}\n"
+            f"[data-jp-theme-light=true] .repro-display, .vscode-light .repro-display {{{light}}}\n"
+            f"[data-jp-theme-light=false] .repro-display, .vscode-dark .repro-display {{{dark}}}\n"
+            f".repro-display {{{rest}\n main > section {{ border: 0; border-radius: 0; margin: 0; padding: 4px 12px; }}"
+            "\n a:not([href]) { color: inherit; text-decoration: none; border: 0; }"
+            "\n main table { color: inherit; table-layout: auto; }"
+            "\n main th, main td { text-align: left; max-width: none; } main td.n, main th.n { text-align: right; } }")
 
 
 def milliseconds(value: float | None) -> Number | None:

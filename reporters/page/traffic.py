@@ -17,7 +17,9 @@ from repro.seams.training import Comm
 from repro.stats import mean_interval, or_none
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.cell import Cell
+from repro.tables.tables import Table
 from repro.tables.text import Number, number, plural, significant
+from repro.tables.values import Row, plain
 
 from .cells import CellMark, marks
 from .document import kibibytes, milliseconds
@@ -96,6 +98,36 @@ def traffic(record: Record) -> TrafficTable:
     ran = any(row.absence not in (NO_TRIAL, ONE_PROCESS) for row in rows)
     return TrafficTable(rows=rows, overlap=tuple(_overlaps(record, known)), any=busy and ran,
                         assumed=tuple(sorted(assumed)))
+
+
+def traffic_table(record: Record) -> Table:
+    """Return one row per cell that communicated."""
+    rows: list[Row] = [
+        {"cell_id": row.mark.cell_id, "cell": plain(row.mark.label), "origin": row.mark.origin, "n": row.n,
+         **{column: item.value if item else None for column, item in (
+             ("collectives_per_step", row.collectives), ("sent_bytes_per_step", row.sent),
+             ("formula_bytes_per_step", row.formula), ("exposed_seconds_per_step", row.exposed),
+             ("exposed_percent", row.share), ("overlapped_seconds_per_step", row.overlapped),
+             ("straggler_seconds_per_step", row.straggler))},
+         "agreement": row.agreement, "effective": plain(row.effective), "uncounted": plain(row.uncounted),
+         "absence": row.absence} for row in traffic(record).rows if row.absence not in (NO_TRIAL, ONE_PROCESS)]
+    return Table("traffic", "One row per cell that communicated: bytes and seconds of a step", tuple(rows))
+
+
+def overlap_table(record: Record) -> Table:
+    """Return one row per pair of trials of two cells that differ in overlap."""
+    return Table("overlap", "One row per pair of trials with and without overlap", tuple(
+        {"on": row.on.cell_id, "off": row.off.cell_id, "origin": row.on.origin, "seed": repeat,
+         "on_seconds_per_step": ours, "off_seconds_per_step": theirs, "difference_seconds_per_step": ours - theirs,
+         "interpretation": row.words} for row in traffic(record).overlap for repeat, ours, theirs in row.pairs))
+
+
+def link_table(record: Record) -> Table:
+    """Return one row per link of the networks that launchers made."""
+    return Table("links", "One row per link of a network that a launcher made", tuple(
+        {"cells": row.cells, "origin": row.network.origin, "sender": link.sender, "receiver": link.receiver,
+         "stated_bits_per_second": link.stated_bits_per_second,
+         "measured_bits_per_second": link.measured_bits_per_second} for row in networks(record) for link in row.links))
 
 
 def steps_of(cell: Cell, result: Result) -> int:

@@ -9,7 +9,9 @@ from statistics import median
 from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.suite.planning.cell import Cell
+from repro.tables.tables import Table
 from repro.tables.text import Number, number
+from repro.tables.values import Row, plain
 
 from ..page.cells import CellMark, marks
 from ..page.charts.bounds import ScalingLine, ScalingPoint
@@ -56,15 +58,30 @@ class ControllerView:
 
 def controller(record: Record, scaling: ScalingView) -> ControllerView:
     """Compute the section; without rows if no trial counted its controller's traffic."""
-    known = marks(record)
-    rows = tuple(
-        _row(known[cell.cell_id], cell, found)
-        for cell in record.plan.cells
-        if (found := [item for item in record.of_cell(cell.cell_id) if item.controller])
-    )
+    rows = _rows(record)
     lines = tuple(line for panel in scaling.same for line in panel.lines)
     return ControllerView(rows, lines, _charts(record, lines) if rows and lines else (),
                           any(row.control_frames is not None for row in rows))
+
+
+def controller_table(record: Record) -> Table:
+    """Return one row per cell whose trials counted the traffic of their controller."""
+    rows: list[Row] = []
+    for row in _rows(record):
+        figures = {"startup_messages": row.startup_messages, "startup_bytes": row.startup_bytes,
+                   "startup_total_bytes": row.startup_total, "training_messages": row.training_messages,
+                   "training_bytes": row.training_bytes, "control_frames_bytes": row.control_frames,
+                   "log_bytes": row.log_bytes, "worker_bytes": row.worker_bytes,
+                   "busiest_rank_bytes": row.busiest_bytes, "data_bytes": row.data_bytes}
+        rows.append({"cell_id": row.mark.cell_id, "cell": plain(row.mark.label), "origin": row.mark.origin, "n": row.n,
+                     "ranks": row.ranks, **{name: item.value if item else None for name, item in figures.items()}})
+    return Table("controller", "One row per cell: its control plane, medians over trials", tuple(rows))
+
+
+def _rows(record: Record) -> tuple[ControllerRow, ...]:
+    known = marks(record)
+    return tuple(_row(known[cell.cell_id], cell, found) for cell in record.plan.cells
+                 if (found := [item for item in record.of_cell(cell.cell_id) if item.controller]))
 
 
 def _row(mark: CellMark, cell: Cell, results: Sequence[Result]) -> ControllerRow:

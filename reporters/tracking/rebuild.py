@@ -5,7 +5,6 @@ Paths from a server are not trusted: only trials of the plan and files with the 
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import tempfile
@@ -18,7 +17,7 @@ from repro.core.errors import OutputError, TrackingError, UsageError
 from repro.core.files import read_model
 from repro.core.redact import redacted
 from repro.record.folder.store import RunFolder
-from repro.runner.tracking_store import configure_mlflow, search, translated
+from repro.runner.tracking_store import configure_mlflow, search, store_uri, translated
 from repro.suite.planning.plan import Plan
 from repro.tables.text import limited, visible
 
@@ -29,7 +28,8 @@ OF_A_TRIAL = re.compile(r"trial\.json|result\.json|(?:result|system)_\d{1,6}\.tx
 
 
 def rebuild(uri: str | None, experiment: str, out: Path, timeout_seconds: float) -> tuple[Path, int]:
-    """Make `out` the run folder of the newest record in `experiment`; return (folder, number of other records).
+    """Make `out` the run folder of the newest record in `experiment` (its name, or `#` and its id); return (folder,
+    number of other records).
 
     Raises:
         UsageError: no such experiment, or no record in it.
@@ -38,13 +38,13 @@ def rebuild(uri: str | None, experiment: str, out: Path, timeout_seconds: float)
     """
     configure_mlflow(timeout_seconds)
     name = repr(limited(experiment, 100))
-    place = uri or os.environ.get("MLFLOW_TRACKING_URI", "")
+    place = uri or store_uri()
     with translated(place):
-        from mlflow import MlflowClient, get_tracking_uri
+        from mlflow import MlflowClient
 
-        place = place or get_tracking_uri()
         client: Any = MlflowClient(place)
-        found = client.get_experiment_by_name(experiment)
+        found = client.get_experiment(experiment[1:]) if re.fullmatch(r"#\d+", experiment) else \
+            client.get_experiment_by_name(experiment)
         if found is None:
             raise UsageError(f"{redacted(place)}: no experiment named {name}")
         runs = [run for run in search(client, found.experiment_id, "tags.`repro.level` != ''", "DESC")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from repro.runner.tracking_store import (
     exclusive_access,
     search,
     setting,
+    store_uri,
     translated,
 )
 
@@ -61,13 +61,9 @@ class Server:
         """
         configure_mlflow(timeout_seconds)
         self._tally = tally or RequestTally()
-        self.uri = uri or os.environ.get("MLFLOW_TRACKING_URI", "")
+        self.uri = uri or store_uri()
         self._tags: dict[str, str] = {}
         """Those of the experiment, as far as this process knows."""
-        with translated(self.uri):
-            from mlflow import get_tracking_uri
-
-            self.uri = self.uri or get_tracking_uri()
         with exclusive_access(self.uri), translated(self.uri):
             self.experiment_id = self._connected(experiment)
 

@@ -1,11 +1,13 @@
-"""The run folder behind a path, which may name a folder or a bundle.
+"""The run folder behind a path, which may name a folder, a bundle or an MLflow experiment.
 
 A bundle is a zip, written reproducibly and read as untrusted input.
 """
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 import stat
 import struct
 import tempfile
@@ -14,17 +16,54 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from repro.core import door
-from repro.core.errors import OutputError, ReproError
+from repro.core import door, registry
+from repro.core.errors import OutputError, ReproError, UsageError
 from repro.core.files import replacing
+
+EXPERIMENT = re.compile(r"mlflow:/*(?P<name>[^/].*)|(?P<server>https?:/.+?)/*#/experiments/(?P<id>\d+)(?:[/?].*)?")
+"""`mlflow:NAME`, of the store of MLFLOW_TRACKING_URI, or the address of an experiment in a browser."""
+
+
+def expanded(places: Sequence[str | Path]) -> list[Path]:
+    """Return the places that are meant: what a pattern such as `runs/quick*` matches, in order, each once.
+
+    Raises:
+        UsageError: a pattern matches no run folder and no bundle.
+    """
+    found: dict[Path, Path] = {}
+    for place in places:
+        text = os.fspath(place)
+        if os.path.lexists(text) or not glob.has_magic(text) or EXPERIMENT.fullmatch(text):
+            found[Path(text)] = Path(text)
+            continue
+        matches = [path for path in map(Path, sorted(glob.glob(text)))  # noqa: PTH207  # its base may be anything
+                   if (path / "plan.json").is_file() or is_bundle(path)]
+        if not matches:
+            raise UsageError(f"{text}: matches no run folder and no bundle")
+        found |= {path.resolve(): path for path in matches}
+    return list(dict.fromkeys(found.values()))
+
+
+def _fetch(path: Path, to: Path) -> None:
+    """Restore the newest record of an MLflow experiment that this tool wrote.
+
+    Raises:
+        UsageError: no such experiment, or no record in it.
+        TrackingError: the store does not answer, or its record is incomplete.
+    """
+    match = EXPERIMENT.fullmatch(os.fspath(path))
+    assert match is not None
+    server = re.sub(r"^(https?):/+", r"\1://", match["server"] or "") or None  # a path has one slash only
+    reporter: Any = registry.load("reporter", "mlflow")(tracking_uri=server)
+    reporter.rebuild(match["name"] or f"#{match['id']}", to)
 
 
 @contextmanager
 def open_record(path: Path, name: str = "") -> Iterator[Path]:
-    """Yield `path` if it is a folder that nobody else can change; copy another folder, or unpack a bundle, into a
-    private temporary folder for as long as the context lasts.
+    """Yield `path` if it is a folder that nobody else can change; copy another folder, unpack a bundle, or fetch an
+    MLflow experiment, into a private temporary folder for as long as the context lasts.
 
     The temporary folder is named like `path`, because reports name runs by their folders. A message of a failure
     inside the context names `path` instead of it.
@@ -34,13 +73,15 @@ def open_record(path: Path, name: str = "") -> Iterator[Path]:
 
     Raises:
         OutputError: the path does not exist, is no bundle, or cannot be copied or unpacked.
+        UsageError, TrackingError: as `_fetch`.
     """
-    if not path.exists():
+    stored = not path.exists() and EXPERIMENT.fullmatch(os.fspath(path)) is not None
+    if not stored and not path.exists():
         raise OutputError(f"{path}: no such run folder or bundle")
     if not is_foreign(path):
         yield path
         return
-    enter = door.copy_private if path.is_dir() else unpack
+    enter = _fetch if stored else door.copy_private if path.is_dir() else unpack
     with tempfile.TemporaryDirectory(prefix="repro-bundle-") as place:
         folder = Path(place) / (name or folder_name(path))
         enter(path, folder)
@@ -70,11 +111,15 @@ def open_records(paths: Sequence[Path]) -> Iterator[list[Path]]:
                 names = (stem, *(f"{stem} ({number})" for number in range(2, len(paths) + 1)))
                 opened[path.resolve()] = stack.enter_context(
                     open_record(path, next(name for name in names if name not in taken)))
-        yield [path if opened[path.resolve()].samefile(path) else opened[path.resolve()] for path in paths]
+        yield [path if path.exists() and opened[path.resolve()].samefile(path) else opened[path.resolve()]
+               for path in paths]
 
 
 def folder_name(path: Path) -> str:
     """Return the name of the folder that a record is copied or unpacked into."""
+    stored = EXPERIMENT.fullmatch(os.fspath(path))
+    if stored and not path.exists():
+        return re.sub(r"[^\w.-]", "-", stored["name"] or f"experiment-{stored['id']}")
     return (path.resolve().name if path.is_dir() else path.stem.strip(".")) or "bundle"
 
 

@@ -158,7 +158,7 @@ def check_index(root: Path, found: Verification, packed: bool) -> None:
     present = record_index.present_members(root, listed)
     if packed:
         names = {path.relative_to(root).as_posix(): path for path in root.rglob("*") if path.is_file()}
-        present |= {name: record_index.Member(name, path) for name, path in names.items()}
+        present |= {name: record_index.Member(name, str(path)) for name, path in names.items()}
     for item in present.values():
         if item.refusal:
             found.add(item.name, item.refusal, "schema")

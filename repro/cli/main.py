@@ -27,6 +27,7 @@ COMMANDS = {
     "board": "repro.board.commands:board",
     "bundle": "repro.cli.commands.bundle:bundle",
     "calibrate": "repro.cli.commands.suites:calibrate",
+    "clean": "repro.cli.commands.machine:clean",
     "compare": "repro.cli.commands.compare:compare",
     "completion": "repro.cli.commands.machine:completion",
     "data": "repro.cli.commands.data:data",

@@ -7,8 +7,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,10 +17,7 @@ from repro.cli.terminal import say
 from repro.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from repro.cli.workflows.tuning import Phases
-    from repro.core.machine import Machine
     from repro.suite.file import SuiteFile
-    from repro.suite.planning.plan import Plan
 
 
 class PlaceParam(click.Path):
@@ -138,54 +134,7 @@ def read_source(
                       {key: value for key, value in given.items() if value is not None})
 
 
-def expand(source: SuiteFile, overrides: tuple[str, ...], machine: Machine | None = None) -> Plan:
-    """Expand a suite to its plan for a machine (None: this one), with an order drawn for this call, and a master seed
-    too unless the suite states one.
-
-    Raises:
-        SuiteError: no cell can run here.
-        UsageError: an option holds a credential, or the suite is to be tuned first.
-    """
-    from repro.core.machine import detect
-    from repro.core.random_streams import fresh_seed
-    from repro.suite.planning.consent import refuse_credentials
-    from repro.suite.planning.plan import Drawn, make_plan
-
-    if source.suite.tune is not None:
-        raise source.problem("the settings of this suite are to be tuned first: use `repro run`, then the tuned.yaml "
-                             "that it writes; or add -o tune=null", ("tune",))
-    plan = make_plan(source.suite, machine or detect(), source.problem, bool(overrides),
-                     Drawn(fresh_seed(), fresh_seed()), folder=source.folder)
-    refuse_credentials(plan, os.environ)
-    return plan
-
-
-def planned(
-    source: SuiteFile, overrides: tuple[str, ...], machines: Sequence[Machine | None] = ()
-) -> tuple[Plan, Phases | None]:
-    """Return the plan that is scored, and both phases of a suite that is tuned first: the plan is then their draft.
-
-    Args:
-        machines: the plan is for the first of them on which it can run; none: for this one.
-
-    Raises:
-        SuiteError: no cell can run there, or a setting of a contender is wrong.
-        UsageError: an option holds a credential.
-    """
-    from repro.cli.workflows.tuning import plan_phases
-    from repro.core.errors import SuiteError
-
-    *others, machine = machines or (None,)
-    for other in others:
-        with suppress(SuiteError):
-            return planned(source, overrides, (other,))
-    if source.suite.tune is None:
-        return expand(source, overrides, machine), None
-    phases = plan_phases(source, overrides, machine)
-    return phases.draft, phases
-
-
-def answer(as_json: bool, data: object, shown: Callable[[], object]) -> None:
+def answer(as_json: bool, data: Mapping[str, Any] | Sequence[object], shown: Callable[[], object]) -> None:
     """Print `data` as JSON, or what `shown` returns as text; None: it has printed that itself."""
     if as_json:
         echo_json(data)
@@ -193,9 +142,23 @@ def answer(as_json: bool, data: object, shown: Callable[[], object]) -> None:
         say(text)
 
 
-def echo_json(data: object) -> None:
-    """Print `data` as JSON on stdout."""
-    click.echo(json.dumps(data, indent=1))
+def echo_json(data: Mapping[str, Any] | Sequence[object], output: str = "") -> None:
+    """Print `data` as JSON on stdout, with the name of its schema; several rows as `rows`.
+
+    Args:
+        output: of `json_outputs.OUTPUTS`; "": the words of the command.
+    """
+    from repro.cli.json_outputs import OUTPUTS, name_of
+
+    if not output:
+        context: click.Context | None = click.get_current_context()
+        words: list[str] = []
+        while context is not None and context.parent is not None:
+            words.insert(0, context.info_name or "")
+            context = context.parent
+        output = next(name for name in (" ".join(words), words[0]) if name in OUTPUTS)
+    fields = data if isinstance(data, Mapping) else {"rows": data}
+    click.echo(json.dumps({"$schema": name_of(output), **fields}, indent=1))
 
 
 SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0}

@@ -5,13 +5,16 @@ A cell is an id, a label and factors.
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from repro.core import pattern
-from repro.core.errors import SuiteError
+from repro.core.errors import SuiteError, UsageError
+from repro.core.yaml_file import YamlFile
 from repro.record.result.results import Result
 from repro.suite.choice import Choice
 from repro.suite.model import Contrast, Suite
@@ -61,6 +64,46 @@ def design_of(cell: ComparedCell) -> Any:
     """Return the design of a cell; without making plain data of all its choices, which costs most for large records."""
     choices = cell.choices
     return pattern.get(choices, "stop.design") if isinstance(choices, Mapping) else choices.stop.design
+
+
+def select_cells(cells: Sequence[Cell], wanted: str | Mapping[str, Any], what: str) -> tuple[Cell, ...]:
+    """Return the cells that are meant by a label, an id, a pattern (`engine=ddp,processes=2`) or factors.
+
+    Args:
+        what: option or argument, for errors.
+
+    Raises:
+        UsageError: it means no cell, or the pattern has another form.
+    """
+    if isinstance(wanted, str):
+        named = tuple(cell for cell in cells if wanted in (cell.cell_id, cell.label))
+        if named or not re.match(r"[\w.]+\s*=", wanted):
+            return named or _no_cell(cells, wanted, what)
+    factors = read_pattern(wanted, what) if isinstance(wanted, str) else wanted
+    found = tuple(cell for cell in cells if pattern.matches(factors_of(cell), factors))
+    return found or _no_cell(cells, wanted, what)
+
+
+def _no_cell(cells: Sequence[Cell], wanted: object, what: str) -> NoReturn:
+    labels = [cell.label for cell in cells]
+    near = difflib.get_close_matches(str(wanted), labels, n=3, cutoff=0.3) or labels[:8]
+    raise UsageError(f"{what} {wanted}: matches no cell; {'near' if len(near) < len(labels) else 'cells'}: "
+                     f"{'; '.join(near)}")
+
+
+def read_pattern(text: str, option: str = "--baseline") -> dict[str, Any]:
+    """Parse `engine=ddp,processes=1` as a pattern.
+
+    Raises:
+        UsageError: the text has another form.
+    """
+    found: dict[str, Any] = {}
+    for part in text.split(","):
+        key, equals, value = part.partition("=")
+        if not equals or not key.strip() or not value.strip():
+            raise UsageError(f"{option} {text!r}: must be key=value,key=value, for example engine=ddp,processes=1")
+        found[key.strip()] = YamlFile(f"{option} {text}", f"[{value}]").data[0]
+    return found
 
 
 class CellIndex:

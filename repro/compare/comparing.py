@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from repro.compare.cells import CellIndex, ComparedCell, by_cell, contrast_pairs
+from repro.compare.cells import CellIndex, CellPair, ComparedCell, by_cell, contrast_pairs
 from repro.compare.design.chosen import Chosen, one_of_searches
 from repro.compare.design.standing import Standing
 from repro.compare.evidence import drift
 from repro.compare.evidence.evidence import ComparisonRequest, examine
 from repro.compare.evidence.read_back import ReadBack
-from repro.compare.figures import Comparison
+from repro.compare.figures import DECIDED, Comparison
 from repro.compare.verdict.verdict import judged
 from repro.record.folder.execution import Execution
 from repro.record.result.results import Result
@@ -43,6 +43,7 @@ def without_collector() -> Iterator[None]:
 def compare(
     plan: Plan, results: Sequence[Result], metric: Metric | None = None, baseline: Mapping[str, Any] | None = None,
     execution: Execution | None = None, *, one_family: bool = False, pilot: bool = False,
+    only: CellPair | None = None, margin: float | None = None,
 ) -> list[Comparison]:
     """Compare the declared contrast first, then every other cell with its baseline and, if processes vary, with one
     process of the same kind.
@@ -56,13 +57,15 @@ def compare(
         execution: the starts of all trials, for blocks and drift; None: in the order of the plan.
         one_family: Holm over all contrasts, the declared one too: together they err in 5 %.
         pilot: the spread of the times is asked, whatever the qualities of a contest.
+        only: the two cells to compare, instead of all contrasts.
+        margin: largest difference that counts as the same; None: the suite's.
     """
     suite = plan.suite
     if not plan.design.scored:  # its trials choose settings; they are no result about any
         return []
     chosen = metric or suite.metric
     index = CellIndex(plan.cells)
-    first, contrasts = contrast_pairs(index, suite, baseline)
+    first, contrasts = (None, [only]) if only else contrast_pairs(index, suite, baseline)
     undeclared = [UNDECLARED.format(what=f"{what} was not declared") for what, other in (
         (f"the metric {chosen}", chosen != suite.metric), ("this baseline", baseline not in (None, suite.baseline)))
         if other and not pilot]
@@ -71,7 +74,7 @@ def compare(
     found = judged([
         examine(index.cells[one], index.cells[other], trials[one], trials[other], ComparisonRequest(
             metric=chosen, primary=(one, other) == first and chosen == suite.metric and not one_family,
-            planned=plan.design.common, margin=suite.margin, horizon=suite.horizon,
+            planned=plan.design.common, margin=suite.margin if margin is None else margin, horizon=suite.horizon,
             refusals=(*doubts.refusals(one, other, spec), *one_of_searches(plan),
                       *(standing.waits if pilot else standing.refusals(one, spec))),
             cautions=(*doubts.reruns(one, other, spec), *doubts.cautions(one, other),
@@ -85,6 +88,21 @@ def compare(
                 "differs": read_back.differences(item.candidate, item.baseline),
                 "failed_starts": doubts.failed_starts(item.candidate, item.baseline, spec)})
             for item in map(standing.placed, found)]
+
+
+ASKED_AFTERWARDS = "exploratory: it was asked for after the results were seen, so it has no verdict"
+
+
+def explore(
+    plan: Plan, results: Sequence[Result], pair: CellPair, metric: Metric, margin: float,
+    execution: Execution | None = None,
+) -> Comparison:
+    """Compare two cells that were chosen after the results were seen: all figures, and no verdict."""
+    found, = compare(plan, results, metric, execution=execution, only=pair, margin=margin)
+    shown = f"{ASKED_AFTERWARDS}; declared beforehand, the reason would read: {found.because}"
+    verdict = "exploratory" if found.verdict in DECIDED else found.verdict
+    because = shown if found.verdict in DECIDED else f"{ASKED_AFTERWARDS}; {found.because}"
+    return found.model_copy(update={"verdict": verdict, "because": because, "advice": None})
 
 
 def contrast(

@@ -382,6 +382,7 @@ class Comparison(Frozen):
         return [pair.candidate / pair.baseline * math.exp(-shift)
                 for pair, shift in zip(self.pairs, shifts, strict=True)]
 
+    @computed_field  # type: ignore[prop-decorator]  # mypy#14461
     @property
     def speedup(self) -> float | None:
         """The speed of the candidate relative to the baseline; None for quality, which has no speed."""

@@ -137,7 +137,7 @@ def _copy_file(path: Path, folder: int, to: Path, room: int) -> int:
     return size
 
 
-def open_handle(path: Path, flags: int, folder: int | None = None) -> int:
+def open_handle(path: str | Path, flags: int, folder: int | None = None) -> int:
     """Open a plain file; the caller closes the handle. A file to be written may be no link and have no second name.
 
     Args:
@@ -149,7 +149,7 @@ def open_handle(path: Path, flags: int, folder: int | None = None) -> int:
     writes = flags & (os.O_WRONLY | os.O_RDWR)
     how = (flags & ~os.O_TRUNC) | os.O_CLOEXEC | os.O_NONBLOCK | (os.O_NOFOLLOW if writes else 0)  # a pipe would block
     try:
-        handle = os.open(path if folder is None else path.name, how, 0o644, dir_fd=folder)
+        handle = os.open(path if folder is None else Path(path).name, how, 0o644, dir_fd=folder)
     except OSError as error:
         raise OSError(error.errno, LINK if error.errno == errno.ELOOP else error.strerror, str(path)) from None
     try:

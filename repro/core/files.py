@@ -31,7 +31,8 @@ LARGEST = 1e100
 """Largest number that a run writes; a count has 63 bits. Larger numbers turn arithmetic into infinities."""
 LATEST_MS = 253_402_300_799_999
 """End of the year 9999 in milliseconds since 1970, the last moment that has a date."""
-_SUSPECT = re.compile(rb"NaN|Infinity|[eE]\+?[0-9]{3}|[0-9]{19}")
+_SUSPECT = re.compile(rb"NaN|Infinity|(?:^|[\s:\[,])-?(?:[0-9]{19}|[0-9]+(?:\.[0-9]+)?[eE]\+?[0-9]{3})")
+"""A number in JSON follows one of these characters; hashes in texts, which hold such digits too, follow a quote."""
 
 
 def write_text(path: Path, text: str) -> None:

@@ -136,6 +136,14 @@ PARTS: dict[str, dict[str, str]] = {
         "tuning_spaces": "repro.reporters.tuning.tables:spaces",
         "gradient_plan": "repro.reporters.papers.gradient_plan:layer_table",
         "duplicates": "repro.reporters.papers.duplicates:duplicate_table",
+        "phases": "repro.reporters.page.sections.clocks:phase_table",
+        "trust": "repro.reporters.page.sections.clocks:trust_table",
+        "traffic": "repro.reporters.page.traffic:traffic_table",
+        "overlap": "repro.reporters.page.traffic:overlap_table",
+        "links": "repro.reporters.page.traffic:link_table",
+        "controller": "repro.reporters.papers.controller:controller_table",
+        "survival": "repro.reporters.page.charts.survival:survival_table",
+        "scaling": "repro.reporters.page.charts.scaling:scaling_table",
     },
     "short table": {
         "scores": "repro.scores.score_tables:short_scores",
@@ -148,6 +156,7 @@ PARTS: dict[str, dict[str, str]] = {
         "remark": "repro.papers.wait_free.gradient_plan:remark",
         "session": "repro.papers.wait_free.sufficient_factors:FactorSession",
     },
+    "display": {"notebook": "repro.reporters.html_page:display"},
     "kind": {"measurement": "repro.papers.measurement.config:MeasurementConfig"},
     "rank": {"measurement": "repro.papers.measurement.rank:main"},
 }

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 from repro.core.errors import UsageError
-from repro.published.cells import batch_costs
+from repro.published.cells import BatchCost, batch_costs
 from repro.published.contest_rules import Contest
 from repro.published.dawnbench import import_entries
 from repro.published.mlperf.folder import import_folder
-from repro.published.record import Imported, Program, PublishedStatus
-from repro.published.speedrun.claims import judge_claims
+from repro.published.record import Imported, Program, PublishedRecord, PublishedStatus, Refused
+from repro.published.speedrun.claims import ArmClaim, StatedClaim, judge_claims
 from repro.published.speedrun.folder import import_records
 from repro.published.store import Published, make_folder, write
 
@@ -36,6 +36,17 @@ def import_results(program: Program, path: Path, out: Path, contest: Contest | N
     read = READERS[program] if contest is None else partial(import_records, rules=contest)
     found = read(path)
     return write(out, found, program, path)
+
+
+class ImportOutput(PublishedRecord):
+    """What `repro import --json` prints."""
+
+    arms: tuple[ArmClaim, ...] = ()
+    not_given: tuple[StatedClaim, ...] = ()
+    folder: str
+    status: dict[str, int]
+    refused_files: tuple[Refused, ...]
+    batch_costs: dict[str, tuple[BatchCost, ...]]
 
 
 def import_json(published: Published) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import Any
 from repro.cli.options import echo_json
 from repro.cli.terminal import stdout
 from repro.cli.text.compare import cautions_of, print_table
-from repro.cli.workflows.report import reporters
 from repro.compare import METRICS
 from repro.core.errors import UsageError
 from repro.published.brief import claim_doubts, score_tables
@@ -21,6 +20,7 @@ from repro.published.comparison.contrast import Entry, PublishedContrast
 from repro.published.importing import count_statuses
 from repro.published.store import RECORD, REFUSED, Published, read_published
 from repro.record.folder.store import read_record
+from repro.reporting import reporters
 from repro.tables.layout import NOTHING, TextTable
 
 SHOWN_REFUSALS = 8
@@ -55,7 +55,7 @@ def compare(runs: Sequence[Path], as_json: bool, candidate: str | None, request:
     """Compare published results, print them, and exit."""
     found = compare_published(runs, candidate=candidate, **request)
     if as_json:
-        echo_json(found.as_json())
+        echo_json(found.as_json(), "compare published")
     else:
         print_published(found)
     sys.exit(found.exit_code)

@@ -29,7 +29,7 @@ LOG = "trials/*/result_*.txt"
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
-class _AsWritten(GenerateJsonSchema):
+class AsWritten(GenerateJsonSchema):
     """Without the defaults that are written in another form than the class states them: names of plug-ins."""
 
     ignored_warning_kinds = {"non-serializable-default", "skipped-choice"}  # noqa: RUF012  # pydantic's own field
@@ -42,7 +42,7 @@ def record_schema() -> dict[str, Any]:
 
 
 def _schema(model: type[BaseModel]) -> dict[str, Any]:
-    return model.model_json_schema(by_alias=True, mode="serialization", schema_generator=_AsWritten)
+    return model.model_json_schema(by_alias=True, mode="serialization", schema_generator=AsWritten)
 
 
 def _line(key: str, kind: type[LogEvent]) -> dict[str, Any]:

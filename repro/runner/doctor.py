@@ -21,6 +21,7 @@ from repro.core.redact import redacted
 from repro.launchers.netns import probe as netns_probe
 from repro.record.environment.device_facts import DeviceFacts, measure, waiting_locks
 from repro.record.environment.gpus import interconnect, stand_ins, stated_peak, used_gpus
+from repro.runner.tracking_store import store_uri
 
 State = Literal["ok", "note", "missing"]
 
@@ -191,9 +192,8 @@ def _loopback() -> Diagnosis:
 
 
 def _tracking() -> Diagnosis:
-    uri = os.environ.get("MLFLOW_TRACKING_URI")
-    return _judged("tracking", True, f"MLFLOW_TRACKING_URI = {redacted(uri)}" if uri else
-                   "MLFLOW_TRACKING_URI not set; a local SQLite store is used")
+    named = "" if os.environ.get("MLFLOW_TRACKING_URI") else "not set, so the store of this user: "
+    return _judged("tracking", True, f"MLFLOW_TRACKING_URI {named}{redacted(store_uri())}")
 
 
 def _browser() -> Diagnosis:

@@ -9,13 +9,21 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
 from repro.core.errors import TrackingError, UsageError
 from repro.core.redact import redacted
-from repro.runner.tracking_store import TRAINING, VIEW_TAG, database, is_server, new_client, page, translated
+from repro.runner.tracking_store import (
+    TRAINING,
+    VIEW_TAG,
+    database,
+    is_server,
+    new_client,
+    page,
+    store_uri,
+    translated,
+)
 
 HOST = "127.0.0.1"
 START_SECONDS, ANSWER_SECONDS = 120.0, 10.0
@@ -24,14 +32,10 @@ LISTED, LONGEST = 20, 100
 
 
 def ui_command(uri: str | None, host: str, port: int) -> list[str]:
-    """Return the command that serves the store `uri` (None: MLflow's default, ./mlflow.db) with one worker."""
+    """Return the command that serves the store `uri` (None: that of this user) with one worker."""
     command = [sys.executable, "-m", "mlflow", "ui", "--host", host, "--port", str(port), "--workers", "1",
                "--uvicorn-opts", "--log-level warning"]
-    return [*command, "--backend-store-uri", uri or default_store()]
-
-
-def default_store() -> str:
-    return f"sqlite:///{Path.cwd() / 'mlflow.db'}"
+    return [*command, "--backend-store-uri", uri or store_uri()]
 
 
 def open_ui(
@@ -40,7 +44,7 @@ def open_ui(
     """Print the address of the UI; unless `uri` is a server, serve the UI until Ctrl-C.
 
     Args:
-        uri: tracking store; None: MLflow's default.
+        uri: tracking store; None: that of this user.
         port: None or 0: a free one.
         experiment: print the address of the table of its runs; None: of the experiment that the last run was written
             to, if the store is a local SQLite file, else of the list of experiments.
@@ -53,7 +57,7 @@ def open_ui(
         hint = "" if experiment else "  (--experiment NAME gives the table of its runs)"
         _print_line(f"{_address(redacted(uri), _named(uri, experiment) if experiment else None)}{hint}")
         return
-    store = uri or default_store()
+    store = uri or store_uri()
     shown = _named(store, experiment) if experiment else _last_experiment(store)
     port = port or _free_port(host)
     _check_port(host, port)

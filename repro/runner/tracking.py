@@ -26,6 +26,7 @@ from repro.core.errors import ReproError
 from repro.core.redact import Scrubber, redacted, secrets
 from repro.record.folder.store import read_record
 from repro.runner.context import Watcher
+from repro.runner.tracking_store import store_uri
 
 PERIOD_SECONDS = 15.0
 """The least time between two replays while trials run."""
@@ -97,11 +98,11 @@ class Tracker:
         """Start the child; it connects by itself, at the lowest priority.
 
         Args:
-            uri: tracking store; None: the value of MLFLOW_TRACKING_URI.
+            uri: tracking store; None: that of this user.
             retry_seconds: pause after a failure.
         """
         self._run, self._retry_seconds = run, retry_seconds
-        self._base = {**os.environ, **({"MLFLOW_TRACKING_URI": uri} if uri else {})}
+        self._base = {**os.environ, "MLFLOW_TRACKING_URI": uri or store_uri()}
         self._lock = threading.Lock()
         self._buffer = b""
         self._outstanding, self._slow = "", False

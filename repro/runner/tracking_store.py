@@ -11,17 +11,39 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from repro.core.errors import TrackingError
+from repro.core.errors import TrackingError, UsageError
+from repro.core.machine import user_folder
 from repro.core.redact import Scrubber, redacted, secrets
 
 LOCK_SECONDS = 120.0
 """Longest wait for another process that creates the same store; its migrations take seconds."""
+
+
+def store_uri() -> str:
+    """Return the address of the store of this user: MLFLOW_TRACKING_URI, else one SQLite file for runs of all folders,
+    `$XDG_STATE_HOME/repro/mlflow.db`; where that folder cannot be made, `mlflow.db` in the working directory.
+    """
+    if given := os.environ.get("MLFLOW_TRACKING_URI"):
+        return given
+    folder = Path.cwd()
+    with suppress(OSError, UsageError):
+        wanted = user_folder("XDG_STATE_HOME", ".local/state") / "repro"
+        wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = wanted if os.access(wanted, os.W_OK) else folder
+    return f"sqlite:///{folder / 'mlflow.db'}"
+
+
+def first_words() -> str:
+    """Return where a first run goes; "" if its store is there already or was chosen."""
+    path = None if os.environ.get("MLFLOW_TRACKING_URI") else database(store_uri())
+    return "" if path is None or path.exists() else (
+        f"mlflow: runs of all folders go to one store of yours, {path}; MLFLOW_TRACKING_URI names another")
 
 
 def database(uri: str) -> Path | None:

@@ -10,16 +10,38 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import Field
+
+from repro.compare.cells import read_pattern
 from repro.compare.design.calibration import machine_of
 from repro.compare.runs.merge import Section, sections
-from repro.compare.runs.runs import read_pattern
 from repro.core.errors import UsageError
+from repro.core.frozen import Frozen
 from repro.record.environment.differences import changed_data, changed_plugins
 from repro.record.folder.store import read_record
 from repro.scores.scores import TAU_MAX, Scores, scores
 from repro.suite.model import Metric
+
+
+class ScoredSuite(Frozen):
+    """An experiment whose runs are scored."""
+
+    suite: str
+    suite_digest: str
+    method: str
+
+
+class ScoresOutput(Frozen):
+    """What `repro scores --json` prints."""
+
+    schema_: Literal[1] = Field(alias="schema")
+    runs: tuple[str, ...]
+    machine: str
+    suites: tuple[ScoredSuite, ...]
+    scores: Scores
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +57,10 @@ class Scored:
     """Notes about merged runs."""
 
     def as_json(self) -> dict[str, Any]:
-        return {"schema": 1, "runs": list(self.runs), "machine": self.machine,
-                "suites": [{"suite": name, "suite_digest": digest, "method": method}
-                           for name, digest, method in self.suites],
-                "scores": self.found.model_dump(mode="json"), "notes": list(self.notes)}
+        return ScoresOutput(
+            schema_=1, runs=self.runs, machine=self.machine, suites=tuple(
+                ScoredSuite(suite=name, suite_digest=digest, method=method) for name, digest, method in self.suites),
+            scores=self.found, notes=self.notes).model_dump(mode="json", by_alias=True)
 
 
 def score_runs(

@@ -9,10 +9,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import ValidationError
 
 from repro.core import pattern
-from repro.core.errors import SuiteError, nearest
+from repro.core.errors import SuiteError, nearest, one_line
 from repro.core.redact import masked
 from repro.core.source_code import SourceCode
 from repro.core.yaml_file import FieldPath, YamlFile, dotted, read_yaml
@@ -81,19 +82,21 @@ def bundled() -> list[str]:
 
 
 def read_suite(
-    name_or_path: str, overrides: Sequence[str] = (), design: ChosenDesign | None = None,
+    suite: str | Mapping[str, Any], overrides: Sequence[str] = (), design: ChosenDesign | None = None,
     options: Mapping[str, object] | None = None,
 ) -> SuiteFile:
-    """Read a bundled suite by name or any suite by path, and apply `key=value` overrides.
+    """Read a bundled suite by name, any suite by path or by its content, and apply `key=value` overrides.
 
     Args:
+        suite: name, path, or what a file would hold; paths in such a suite are relative to the working directory.
         design: a sequential design for a suite that declares none.
         options: field of the suite -> value of the option of this name, for example master_seed of --master-seed.
 
     Raises:
         SuiteError: no such suite, or a problem in it or in an override, with its place.
     """
-    source, text = _open(name_or_path)
+    name_or_path = suite if isinstance(suite, str) else "suite.yaml"
+    source, text = _open(suite) if isinstance(suite, str) else _as_file(name_or_path, suite)
     if not isinstance(source.data, dict):
         raise SuiteError("is not a suite: a mapping with `suite:` and `trial:` is expected", file=source.name, line=1)
     written: dict[FieldPath, str] = {}
@@ -123,6 +126,14 @@ def read_suite(
         raise holder.problem("this suite is in a record, whose commands run only after consent: use `repro "
                              "reproduce` or `repro run --resume`", ("trial",))
     return holder
+
+
+def _as_file(name: str, content: Mapping[str, Any]) -> tuple[YamlFile, str]:
+    try:
+        text = yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True)
+    except yaml.YAMLError as error:
+        raise SuiteError(f"holds a value that no file can hold: {one_line(str(error))}", file=name) from None
+    return YamlFile(name, text), text
 
 
 def _starts_command(suite: Suite) -> bool:

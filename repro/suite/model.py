@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal
@@ -10,7 +11,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from repro.core import pattern
 from repro.core.errors import nearest
-from repro.core.frozen import Frozen, digest
+from repro.core.frozen import Frozen, canonical_text
 from repro.core.random_streams import SEEDS_BELOW
 from repro.core.redact import without_users
 from repro.suite.design import DEFAULT_METRICS, JUDGES, Design, judges_of_all
@@ -59,7 +60,16 @@ class Trial(Frozen):
     @cached_property
     def trial_id(self) -> str:
         """The cell's slug, the repeat and 8 hex digits of the trial's canonical JSON."""
-        return f"{self.cell_id[:-9]}-s{self.repeat}-{digest(self)[:8]}"
+        return self.name_of(self.model_dump(mode="json", by_alias=True))
+
+    def name_of(self, content: Mapping[str, Any]) -> str:
+        """Return the name of this trial.
+
+        Args:
+            content: its fields as JSON.
+        """
+        code = hashlib.sha256(canonical_text(content).encode()).hexdigest()
+        return f"{self.cell_id[:-9]}-s{self.repeat}-{code[:8]}"
 
 
 def cell_name(choices: AnyTrialConfig, side: Side) -> str:

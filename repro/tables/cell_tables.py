@@ -71,7 +71,8 @@ def summary_row(item: Summary, origin: str | None) -> Row:
     """
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(item.statuses.items()))
     row: Row = {"cell_id": item.cell_id, "cell": plain(item.label), "origin": origin, "metric": item.metric,
-                "n": item.n, "ok": item.ok, "statuses": statuses, "median": item.median}
+                "unit": METRICS[item.metric].unit, "n": item.n, "ok": item.ok, "statuses": statuses,
+                "median": item.median}
     return row | bounds("median", item.interval) | bounds("success", item.success) | {
         "coefficient_of_variation": item.coefficient_of_variation, "outliers": sum(item.outliers),
         "resumed": item.resumed, "trainings": item.trainings, "median_epochs": item.median_epochs,

@@ -7,7 +7,7 @@ simulated.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +20,24 @@ from repro.record.result.remarks import joined
 from repro.record.result.results import Result, figures_of
 
 from .cell_tables import cell_rows
+from .columns import ColumnFacts, column_facts
 from .operations import check_rows, measure_rows
-from .values import Row, Value, plain
+from .values import Row, plain
 from .verdicts import claim_rows, comparison_rows, effect_rows, interaction_rows, pair_rows
 
 HASHES = ("init_weights", "data_order", "augmentation", "data", "final_weights")
+IN_SECONDS = {name: f"{name}_seconds" for name in ("tta_wall", "tta_train", "tta_cold")}
+"""Field of a result -> its column, which has its unit."""
 PHASES = ("train", "eval", "checkpoint", "logging", "other")
+
+MAIN = {
+    "trials": ("trial_id", "cell_id", "cell", "seed", "status", "tta_wall_seconds"),
+    "evaluations": ("trial_id", "cell_id", "seed", "evaluation", "samples", "wall_seconds", "value"),
+    "pairs": ("candidate", "baseline", "seed", "candidate_value", "baseline_value", "ratio"),
+    "comparisons": ("candidate", "baseline", "metric", "n", "ratio", "ratio_low", "ratio_high", "verdict", "because"),
+    "warnings": ("title", "about", "text", "means"),
+}
+"""Table that may be empty -> columns that a reader can count on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,45 +50,33 @@ class Table:
 
     @property
     def columns(self) -> list[str]:
-        """The columns of all rows, in the order in which they first appear."""
-        return list(dict.fromkeys(key for row in self.rows for key in row))
+        """The columns of all rows, in the order in which they first appear; of an empty table the main ones."""
+        return list(dict.fromkeys(key for row in self.rows for key in row)) or list(MAIN.get(self.name, ()))
 
-    def types(self) -> dict[str, type]:
-        """Return column -> bool, int, float or str: the narrowest type of all values; str if none is known."""
-        return {column: _type([row.get(column) for row in self.rows]) for column in self.columns}
+    @property
+    def described(self) -> dict[str, ColumnFacts]:
+        """Column -> what it holds: its type, unit and words."""
+        return {name: column_facts(self.name, name, [row.get(name) for row in self.rows]) for name in self.columns}
 
 
 def tables(record: Record) -> list[Table]:
     """Return all tables in a fixed order, without empty ones."""
-    answers = findings(record)
-    origin = answers.origin
-    found = [
-        Table("about", "The record", (about(answers) | {"error_budget": answers.error_budget},)),
-        Table("cells", "One row per cell", tuple(cell_rows(answers))),
-        Table("main_effects", "One row per main effect: a level against another over all other factors",
-              tuple(effect_rows(answers.effects, origin))),
-        Table("interactions", "One row per difference of a main effect between levels of another factor",
-              tuple(interaction_rows(answers.effects, origin))),
-        Table("claims", "One row per claim of a contest about the quality of a cell",
-              tuple(claim_rows(answers.claims, answers.origins))),
-        Table("comparisons", "One row per verdict, the declared contrast first",
-              tuple(comparison_rows(answers.comparisons, answers.origins))),
-        Table("pairs", "One row per pair of trials with one seed", tuple(pair_rows(answers))),
-        Table("trials", "One row per trial", tuple(_trial(record, item) for item in record.results)),
-        Table("operations", "One row per figure of a cell whose trials measure operations",
-              tuple(measure_rows(record, record.plan.cells))),
-        Table("checks", "One row per check of the answers of a cell whose trials measure operations",
-              tuple(check_rows(record, record.plan.cells))),
-        *(table(record) for table in registry.parts("table").values()),
-        Table("evaluations", "One row per evaluation of a trial", tuple(_evaluations(record))),
-        Table("attempts", "One row per attempt of a trial, including failed ones", tuple(_attempts(record))),
-        Table("parameters", "One row per setting of a cell", tuple(_parameters(record))),
-        Table("environment", "One row per fact about the machine and its software", tuple(_environment(record))),
-        Table("warnings", "One row per warning about the machine and the run", tuple(_warnings(answers))),
-        Table("skipped", "One row per combination that did not run", tuple(
-            {"cell": plain(item.label), "reason": plain(item.reason)} for item in record.plan.skipped)),
-    ]
-    return [table for table in found if table.rows]
+    return [found for name in table_names() if (found := table(record, name)).rows]
+
+
+def table_names() -> list[str]:
+    """Return the names of all tables, in their order."""
+    return [*TABLES, *registry.PARTS["table"]]
+
+
+def table(record: Record, name: str) -> Table:
+    """Return one table, which may be empty."""
+    if name not in TABLES:
+        found = registry.part("table", name)(record)
+        assert isinstance(found, Table)
+        return found
+    title, rows = TABLES[name]
+    return Table(name, title, tuple(rows(findings(record))))
 
 
 def about(answers: Findings) -> Row:
@@ -108,7 +108,8 @@ def _trial(record: Record, item: Result) -> Row:
         "status": item.status, "reason": plain(item.reason),
     }
     quality = record.cell(item.cell_id).choices.quality
-    row |= figures_of(item) | quality.columns("final_", item.final)
+    row |= {IN_SECONDS.get(name, name): value for name, value in figures_of(item).items()}
+    row |= quality.columns("final_", item.final)
     if quality.tokens_per_sample:
         row |= {"tokens_to_target": quality.tokens(item.samples_to_target)}
     row |= {f"{name}_seconds": item.phases.get(name) for name in PHASES}
@@ -135,7 +136,12 @@ def _trial(record: Record, item: Result) -> Row:
     return row | {"warnings": plain(joined(item.warnings))}
 
 
-def _evaluations(record: Record) -> Iterable[Row]:
+def _trials(answers: Findings) -> Iterable[Row]:
+    return (_trial(answers.record, item) for item in answers.record.results)
+
+
+def _evaluations(answers: Findings) -> Iterable[Row]:
+    record = answers.record
     for item in record.results:
         choices = record.cell(item.cell_id).choices
         for index, point in enumerate(item.curve, 1):
@@ -150,7 +156,8 @@ def _evaluations(record: Record) -> Iterable[Row]:
             yield row | choices.quality.columns("", point.value)
 
 
-def _attempts(record: Record) -> Iterable[Row]:
+def _attempts(answers: Findings) -> Iterable[Row]:
+    record = answers.record
     counted = {(item.trial_id, item.attempt) for item in record.results}
     for item in record.attempts:
         yield {
@@ -161,14 +168,15 @@ def _attempts(record: Record) -> Iterable[Row]:
         }
 
 
-def _parameters(record: Record) -> Iterable[Row]:
-    for cell in record.plan.cells:
+def _parameters(answers: Findings) -> Iterable[Row]:
+    for cell in answers.record.plan.cells:
         for name, value in flat(factors_of(cell), lists=True).items():
             yield {"cell_id": cell.cell_id, "cell": plain(cell.label), "name": plain(name),
                    "value": plain(value if isinstance(value, str) else json.dumps(value, sort_keys=True))}
 
 
-def _environment(record: Record) -> Iterable[Row]:
+def _environment(answers: Findings) -> Iterable[Row]:
+    record = answers.record
     data = record.environment.model_dump(mode="json", by_alias=True, exclude={"packages"})
     for name, value in flat(data, lists=True).items():
         yield {"name": plain(name), "value": plain(value if isinstance(value, str) else json.dumps(value))}
@@ -197,10 +205,30 @@ def flat(data: Mapping[str, Any] | Sequence[Any], prefix: str = "", lists: bool 
     return found
 
 
-def _type(values: Sequence[Value]) -> type:
-    kinds = {type(value) for value in values if value is not None}
-    if kinds == {bool}:
-        return bool
-    if kinds == {int}:
-        return int
-    return float if kinds and kinds <= {int, float} else str
+TABLES: Mapping[str, tuple[str, Callable[[Findings], Iterable[Row]]]] = {
+    "about": ("The record", lambda answers: (about(answers) | {"error_budget": answers.error_budget},)),
+    "cells": ("One row per cell", cell_rows),
+    "main_effects": ("One row per main effect: a level against another over all other factors",
+                     lambda answers: effect_rows(answers.effects, answers.origin)),
+    "interactions": ("One row per difference of a main effect between levels of another factor",
+                     lambda answers: interaction_rows(answers.effects, answers.origin)),
+    "claims": ("One row per claim of a contest about the quality of a cell",
+               lambda answers: claim_rows(answers.claims, answers.origins)),
+    "comparisons": ("One row per verdict, the declared contrast first",
+                    lambda answers: comparison_rows(answers.comparisons, answers.origins)),
+    "pairs": ("One row per pair of trials with one seed",
+              lambda answers: pair_rows(answers.comparisons, answers.origins)),
+    "trials": ("One row per trial", _trials),
+    "operations": ("One row per figure of a cell whose trials measure operations",
+                   lambda answers: measure_rows(answers.record, answers.record.plan.cells)),
+    "checks": ("One row per check of the answers of a cell whose trials measure operations",
+               lambda answers: check_rows(answers.record, answers.record.plan.cells)),
+    "evaluations": ("One row per evaluation of a trial", _evaluations),
+    "attempts": ("One row per attempt of a trial, including failed ones", _attempts),
+    "parameters": ("One row per setting of a cell", _parameters),
+    "environment": ("One row per fact about the machine and its software", _environment),
+    "warnings": ("One row per warning about the machine and the run", _warnings),
+    "skipped": ("One row per combination that did not run", lambda answers: (
+        {"cell": plain(item.label), "reason": plain(item.reason)} for item in answers.record.plan.skipped)),
+}
+"""Name of a table -> its title and what gives its rows; those of `registry.PARTS` follow."""

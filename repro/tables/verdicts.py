@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from repro.compare import METRICS, Comparison
 from repro.compare.design.effect import MainEffect
 from repro.compare.figures import Claim
-from repro.compare.findings import Findings
 from repro.tables.layout import (
     NOTHING,
     Column,
@@ -63,14 +62,15 @@ def pair_origin(item: Comparison, origins: Mapping[str, str]) -> str:
     return " and ".join(dict.fromkeys(origins.get(cell_id, NOTHING) for cell_id in (item.candidate, item.baseline)))
 
 
-def pair_rows(found: Findings) -> Iterator[Row]:
+def pair_rows(found: Iterable[Comparison], origins: Mapping[str, str]) -> Iterator[Row]:
     """Yield one row per pair of trials with one seed."""
-    for item in found.comparisons:
+    for item in found:
         for pair in item.pairs:
             yield {
-                "candidate": item.candidate, "baseline": item.baseline, "origin": pair_origin(item, found.origins),
+                "candidate": item.candidate, "baseline": item.baseline, "origin": pair_origin(item, origins),
                 "metric": item.metric, "primary": item.primary, "seed": pair.repeat,
                 "candidate_value": pair.candidate, "baseline_value": pair.baseline,
+                "ratio": pair.candidate / pair.baseline, "unit": METRICS[item.metric].unit,
             }
 
 
@@ -101,6 +101,19 @@ def judged_columns(head: str, key: str, digits: int) -> tuple[Column, ...]:
     return (Column("Ratio", ratio), ends("Interval", "ratio", digits), count(head, key), Column("p", judged),
             figure(ALONE, "p", digits - 1),
             Column("Verdict", lambda row: f"{row['verdict']} {row['qualifier']}".strip(), False))
+
+
+def comparison_sentence(found: Comparison) -> str:
+    """Return a comparison as one sentence."""
+    versus = f"{found.candidate_label} against {found.baseline_label} ({found.metric})"
+    settles = f"; {found.settles}" if found.settles else ""
+    if found.ratio is None:
+        return f"{versus}: {found.spoken}; {found.because}{settles}"
+    counted = f"{found.n} pairs" if found.paired else f"{found.n} trials or more a side, not paired"
+    ends = found.interval
+    limits = f"{found.coverage} interval {ends.low:.3f} to {ends.high:.3f}, " if ends else ""
+    return (f"{versus}: {found.spoken}, {found.ratio:.3f} x {METRICS[found.metric].times} ({limits}{counted}); "
+            f"{found.because}{settles}")
 
 
 def factor_table(found: Sequence[Comparison], origins: Mapping[str, str]) -> TextTable:

@@ -12,12 +12,12 @@ import psutil
 import pytest
 
 from repro.bundle.verify import verify
-from repro.cli.workflows.report import reporter
 from repro.core import registry
 from repro.launchers.netns.probe import ability
 from repro.record.folder.store import Record, read_record
 from repro.record.result.parts import Protocol
 from repro.record.result.results import Result
+from repro.reporting import reporter
 from tests.commands import start as start_repro
 from tests.plans import suite
 from tests.tracking_server import serving

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from repro.bundle.verify import verify
-from repro.cli.workflows.report import reporter
 from repro.core.events import read_events
 from repro.launchers.netns.probe import ability
 from repro.record.folder.store import Record, read_record
 from repro.record.result.results import Result
+from repro.reporting import reporter
 from tests.commands import ROOT, command
 from tests.plans import suite
 

@@ -32,7 +32,8 @@ def repro(folder: Path, suite: str, command: str, *options: str) -> str:
 
 
 def gate(folder: Path, engines: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(repro(folder, SUITE.replace("ENGINES", engines), "gate", "--json"))
+    found: list[dict[str, Any]] = json.loads(
+        repro(folder, SUITE.replace("ENGINES", engines), "gate", "--json"))["rows"]
     return found
 
 

@@ -37,6 +37,6 @@ def test_no_healthy_engine_is_accused(tmp_path: Path, seed: int, optimizer: str,
         stop="{metric: top1, target: 0.05, max_epochs: 3}", evaluate_every=640, processes=2, gradient_clip=0.5,
         schedule="{kind: cosine}", timeout_seconds=300))
     ended = command(tmp_path, "gate", "suite.yaml", "--json")
-    failed = [row for row in json.loads(ended.out) if not row["passed"]]
+    failed = [row for row in json.loads(ended.out)["rows"] if not row["passed"]]
     assert failed == []
     assert ended.code == 0

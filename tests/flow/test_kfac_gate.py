@@ -42,7 +42,7 @@ def gated(folder: Path, preconditioner: str, more: str = "", workload: str = "mn
         optimizer="{kind: sgd, lr: 0.05, momentum: 0.9}", stop="{metric: top1, target: 0.9, max_epochs: 4}",
         evaluate_every=640, processes=2, preconditioner=preconditioner))
     code, out, error = command(folder, "gate", "suite.yaml", "--json")
-    rows = json.loads(out)
+    rows = json.loads(out)["rows"]
     assert rows, error
     failed = [row for row in rows if not row["passed"]]
     assert (code == 0) == (not failed)
@@ -69,4 +69,4 @@ def test_a_language_model_passes(tmp_path: Path) -> None:
         preconditioner="{kind: kfac, placement: lw}"))
     code, out, error = command(tmp_path, "gate", "suite.yaml", "--json")
     assert code == 0, error
-    assert all(row["passed"] for row in json.loads(out))
+    assert all(row["passed"] for row in json.loads(out)["rows"])

@@ -40,7 +40,7 @@ def test_text_passes_the_gate_under_ddp_and_fsdp(tmp_path: Path) -> None:
     (tmp_path / "suite.yaml").write_text(written(SMALL_TEXT, 3.0, "[ddp, fsdp]"))
     ended = repro(tmp_path, "gate", "suite.yaml", "--json")
     assert ended.code == 0, ended.error
-    rows = json.loads(ended.out)
+    rows = json.loads(ended.out)["rows"]
     assert {row["passed"] for row in rows} == {True}
     assert len(rows) > 3
 

@@ -23,17 +23,18 @@ from repro.bundle.difference import RecordDiff, differences
 from repro.bundle.source import open_record
 from repro.bundle.verify import verify
 from repro.cli.text.suite import cell_lines, comparison_sentence, plan_text, suite_text
-from repro.cli.workflows.report import reporter
 from repro.cli.workflows.reproduce import Wanted, choose_trials, reduce_plan
 from repro.cli.workflows.tuning import plan_phases
+from repro.compare.cells import read_pattern
 from repro.compare.design.calibration import calibration_of
 from repro.compare.runs.merge import sections
-from repro.compare.runs.runs import Compared, compare_runs, read_pattern
+from repro.compare.runs.runs import Compared, compare_runs
 from repro.core.errors import ReproError
 from repro.core.machine import Machine
 from repro.record.folder import index as record_index
 from repro.record.folder.resume import plan_differences, trials_to_run
 from repro.record.folder.store import Record, read_record
+from repro.reporting import reporter
 from repro.suite.file import bundled, read_suite
 from repro.suite.planning.plan import Plan, estimate, make_plan
 from tests.fuzz.mutations import ENDINGS, Mutator, archive, in_file, lines, raw, rows_of_json, text_or, tree, yaml_tree

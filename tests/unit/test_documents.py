@@ -59,7 +59,8 @@ def test_dead_links_are_found() -> None:
 def test_every_page_is_in_the_contents_of_the_site() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     listed = set(re.findall(r"[\w/-]+\.md", text[text.index("\nnav:"):]))
-    made = {"index.md", *(f"reference/{name}.md" for name in ("commands", "suite", "plugins", "programs"))}
+    made = {"index.md", *(f"reference/{name}.md" for name in ("commands", "suite", "plugins", "programs", "python")),
+            *(f"notebooks/{path.stem}.md" for path in (ROOT / "examples/notebooks").glob("*.ipynb"))}
     assert listed - made == {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
 
 

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CODE = sorted(path for folder in ("repro", "reporters", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
-MOST_ENTRIES = 29
+MOST_ENTRIES = 31
 MOST_PARAMETERS = 6
 MOST_FILES = 15
 ROOMS = ("repro/suite", "repro/compare", "repro/record", "repro/worker", "reporters/page")

@@ -16,10 +16,10 @@ from reporters.paper import brief
 from reporters.paper.brief import shown_of
 from reporters.tracking.metric_points import cell_metrics, cell_points, result_points
 from repro.cli.commands.compare import compare
-from repro.cli.workflows.report import reporter
 from repro.compare import summarize
 from repro.record.folder.store import Record
 from repro.record.result.results import Result, figures_of
+from repro.reporting import reporter
 from repro.suite.metrics import METRICS, MetricSpec
 from repro.suite.model import Trial
 from repro.tables.tables import tables

@@ -11,7 +11,9 @@ from repro.compare import Metric
 from repro.record.folder.store import Record
 from repro.suite.metrics import DEFAULT, DEFAULT_OF_A_CONTEST, DEFAULT_WITHOUT_TARGET
 from repro.suite.planning.cell import Cell
+from repro.tables.tables import Table
 from repro.tables.text import significant, wrapped
+from repro.tables.values import Row, plain
 
 from ..axis import log_ticks, tick_text
 from ..cells import COLORS, DASHES, SYMBOLS, CellMark, marks, origins
@@ -148,6 +150,27 @@ class ScalingView:
     @property
     def charts(self) -> tuple[Chart, ...]:
         return tuple(chart for panel in (*self.same, *self.larger) for chart in panel.charts)
+
+
+def scaling_table(record: Record) -> Table:
+    """Return one row per cell of a line: steps with their bounds, and speed-ups."""
+    view = scaling(record)
+    return Table("scaling", "One row per cell of a line against the number of processes", tuple(
+        _scaling_row(kind, line, point) for kind, panels in (("same batch", view.same), ("larger batches", view.larger))
+        for panel in panels for line in panel.lines for point in line.points))
+
+
+def _scaling_row(kind: str, line: ScalingLine, point: ScalingPoint) -> Row:
+    limits, low_high = point.bounds, point.interval or (None, None)
+    return {"kind": kind, "line": plain(line.label), "cell_id": point.mark.cell_id, "origin": point.mark.origin,
+            "processes": point.processes, "batch": point.batch, "n": point.n, "step_median_seconds": limits.step,
+            "compute_seconds": limits.compute, "wire_seconds": limits.one_after_the_other,
+            "longer_seconds": limits.overlapped, "modelled_seconds": limits.modelled, "epoch_seconds": point.epoch,
+            "median_to_target": point.tta, "speedup": point.speedup, "speedup_low": low_high[0],
+            "speedup_high": low_high[1], "epochs_to_target": point.epochs.value if point.epochs else None,
+            "final": point.final.value if point.final else None, "bytes_per_epoch": point.bytes_per_epoch,
+            "exposed_seconds_per_epoch": point.exposed_per_epoch,
+            "baseline": point.baseline.cell_id if point.baseline else None}
 
 
 def scaling(record: Record) -> ScalingView:

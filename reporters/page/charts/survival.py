@@ -8,12 +8,15 @@ from typing import Any
 
 from repro.compare import METRICS, MetricSpec, Summary
 from repro.compare.evidence.pairing import Observation, observe
-from repro.compare.findings import Findings
+from repro.compare.findings import Findings, findings
+from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
 from repro.suite.metrics import DEFAULT
 from repro.suite.planning.cell import Cell
+from repro.tables.tables import Table
 from repro.tables.text import plural, wrapped
+from repro.tables.values import plain
 
 from ..cells import CellMark, goal, marks
 from .plot import DASHES, Chart, layout
@@ -59,25 +62,34 @@ class Survivals:
         return tuple(chart for panel in self.panels for chart in panel.charts)
 
 
-def survival(findings: Findings) -> Survivals:
+def survival_table(record: Record) -> Table:
+    """Return one row per step of a cell's curve."""
+    found = survival(findings(record))
+    return Table("survival", "One row per step of a cell's curve: share of trials at the target", tuple(
+        {"cell_id": row.mark.cell_id, "cell": plain(row.mark.label), "origin": row.mark.origin,
+         "metric": found.spec.name, "unit": found.spec.unit, "by": time, "share": share}
+        for panel in found.panels for row in panel.rows for time, share in row.steps))
+
+
+def survival(answers: Findings) -> Survivals:
     """Compute the curves by the clock of the declared contrast, else by the wall clock."""
-    record = findings.record
+    record = answers.record
     scale = METRICS[record.plan.suite.metric]
     scale = scale if scale.to_target else METRICS[DEFAULT]
     groups: dict[tuple[str, str], list[Cell]] = {}
     for cell in record.plan.cells if record.plan.design.judges == "trial" else ():
         groups.setdefault((cell.choices.task, goal(cell.choices)), []).append(cell)
-    panels = [_panel(findings, index, key, cells, scale) for index, (key, cells) in enumerate(groups.items())]
+    panels = [_panel(answers, index, key, cells, scale) for index, (key, cells) in enumerate(groups.items())]
     return Survivals(scale, tuple(panels))
 
 
 def _panel(
-    findings: Findings, number_: int, key: tuple[str, str], cells: Sequence[Cell], scale: MetricSpec
+    answers: Findings, number_: int, key: tuple[str, str], cells: Sequence[Cell], scale: MetricSpec
 ) -> SurvivalPanel:
-    record = findings.record
+    record = answers.record
     known = marks(record)
     found = [(known[cell.cell_id], observations(record.of_cell(cell.cell_id), scale),
-              findings.summary(cell.cell_id, scale.name)) for cell in cells]
+              answers.summary(cell.cell_id, scale.name)) for cell in cells]
     missed = any(item.kind != "reached" for _, observed, _ in found for item in observed)
     noun = "probability of having reached" if missed else "share of trials at"
     traces = [trace for mark, observed, summary in found if (trace := _trace(mark, observed, summary, scale))]

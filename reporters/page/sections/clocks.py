@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from repro.compare import PAIRED_HASHES
-from repro.compare.findings import Findings
+from repro.compare.findings import Findings, findings
 from repro.core.numbers import known_median, plain_sum
 from repro.record.folder.store import Record
 from repro.record.result.remarks import CONSERVATION_TOLERANCE, LOGGING_LIMIT, OTHER_SHARE
 from repro.record.result.results import LOST, PHASES, Result
+from repro.tables.tables import Table
 from repro.tables.text import seconds
+from repro.tables.values import Row, plain
 
 from ..axis import Axis, from_zero
 from ..cells import CellMark, marks
@@ -84,6 +86,16 @@ def _phase_row(findings: Findings, mark: CellMark, names: dict[str, str]) -> Pha
         cold=findings.summary(mark.cell_id, "tta_cold").median)
 
 
+def phase_table(record: Record) -> Table:
+    """Return one row per cell: where its time went."""
+    rows: list[Row] = [
+        {"cell_id": row.mark.cell_id, "cell": plain(row.mark.label), "origin": row.mark.origin, "n": row.n,
+         **{f"median_{name}_seconds": value for name, value in row.phases.items()}, "median_run_seconds": row.run,
+         "median_init_seconds": row.init, "median_tta_cold_seconds": row.cold}
+        for row in phases(findings(record)).rows if row.n]
+    return Table("phases", "One row per cell: median seconds of each phase", tuple(rows))
+
+
 # ---- trust
 
 CHECKS: tuple[tuple[str, float, Callable[[Result], float | None]], ...] = (
@@ -98,6 +110,19 @@ CHECKS: tuple[tuple[str, float, Callable[[Result], float | None]], ...] = (
 def worst(results: Sequence[Result], read: Callable[[Result], float | None]) -> tuple[float, str] | None:
     """Return the largest value over trials with its trial, not the mean: one trial with a wrong clock matters."""
     return max(((value, item.trial_id) for item in results if (value := read(item)) is not None), default=None)
+
+
+def trust_table(record: Record) -> Table:
+    """Return one row per cell: the worst of its clocks, and the trials that have it."""
+    rows: list[Row] = []
+    for mark in marks(record).values():
+        row: Row = {"cell_id": mark.cell_id, "cell": plain(mark.label), "origin": mark.origin,
+                    "determinism": record.cell(mark.cell_id).choices.repeatability}
+        for name, (_, _, read) in zip(("conservation_error", "observer_effect", "other_share"), CHECKS, strict=True):
+            value, trial = worst(record.of_cell(mark.cell_id), read) or (None, None)
+            row |= {name: value, f"{name}_trial": trial}
+        rows.append(row)
+    return Table("trust", "One row per cell: the largest errors of its clocks over all trials", tuple(rows))
 
 
 def pairing(record: Record) -> list[tuple[str, str]]:

@@ -19,8 +19,9 @@ from repro.suite.metrics import METRICS
 @click.option("--metric", type=click.Choice(list(METRICS)),
               help="Metric to compare.  [default: that of the primary contrast]")
 @click.option("--baseline", metavar="KEY=VALUE[,...]", help="Cells to compare against.  [default: the suite's]")
-@click.option("--candidate", metavar="KEY=VALUE[,...]", help="For published results: the cells to compare.  [default: "
-              "all others of the baseline's benchmark and round]")
+@click.option("--candidate", metavar="KEY=VALUE[,...]", help="With --baseline: a cell to compare with it; what "
+              "the suite does not declare is exploratory. Of published results: [default: all others of the baseline's "
+              "benchmark and round]")
 @click.option("--against", multiple=True, metavar="RUN", type=PlaceParam(path_type=Path),
               help="A run of the baseline; may be repeated. Each RUN is then a run of the candidate, and the test "
               "compares runs, not trials.")
@@ -51,7 +52,7 @@ def compare(
     Example: repro compare runs/latest --fail-any --fail-if "ratio.low > 1.05"
     Example: repro compare published/v4.0 --baseline benchmark=resnet,system=dgx_h100
     """
-    from repro.bundle.source import open_records
+    from repro.bundle.source import expanded, open_records
     from repro.core import registry
 
     if registry.part("published", "found")(runs):
@@ -61,16 +62,20 @@ def compare(
             raise UsageError("--markdown takes runs; of published results: repro report FOLDER --to markdown")
         with open_records(runs) as folders:
             registry.part("published", "compare")(folders, as_json, candidate, request)
-    if candidate is not None:
-        raise UsageError("--candidate requires published results; the cells of a run are all compared with their "
-                         "baselines")
     from repro.cli.text.compare import print_compared
     from repro.compare.runs.runs import compare_runs
+    from repro.compare.two_cells import compare_two
 
-    named = (*request.pop("against"), *runs)
+    against = expanded(request.pop("against"))
+    named = (*against, *expanded(runs))
     with open_records(named) as folders:
-        before = len(named) - len(runs)
-        found = compare_runs(folders[before:], against=folders[:before], **request)
+        before = len(against)
+        if candidate is None:
+            found = compare_runs(folders[before:], against=folders[:before], **request)
+        elif len(named) > 1 or request["baseline"] is None:
+            raise UsageError("--candidate names a cell of one run, and --baseline the cell that it is compared with")
+        else:
+            found = compare_two(folders[0], candidate, request["baseline"], request["metric"], request["fail_if"])
     found = replace(found, runs=tuple(map(str, named)))
     if markdown is not None:
         from repro.cli.text.compare import comment

@@ -1,4 +1,4 @@
-"""`repro doctor`, `ui`, `agent` and `completion`: this machine, its MLflow store, its help to others, its shell."""
+"""`repro doctor`, `clean`, `ui`, `agent`, `completion`: this machine, its runs and MLflow store, its help to others."""
 
 from __future__ import annotations
 
@@ -10,10 +10,37 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
-from repro.cli.options import FiniteRange, echo_json, json_option
+from repro.cli.options import FiniteRange, PlaceParam, echo_json, json_option
 from repro.cli.terminal import say
 from repro.core.errors import Exit
 from repro.launchers.nodes.hosts import master
+
+
+@click.command()
+@click.argument("runs", nargs=-1, metavar="[RUN ...]", type=PlaceParam(path_type=Path))
+@click.option("--yes", is_flag=True, help="Remove what is listed.")
+def clean(runs: tuple[Path, ...], yes: bool) -> None:
+    """List what can be removed from runs without loss to a record; remove it with --yes.
+
+    That is: runs in which nothing ran, compiled code, checkpoints of trials that have ended, reports, files of killed
+    writers. Without RUN, of all runs in ./runs. Logs, results and tracking stores stay.
+
+    \b
+    Example: repro clean --yes
+    """
+    from repro.bundle.source import expanded
+    from repro.cli.workflows.listing import leftovers, remove, runs_below
+
+    total = 0
+    for root in expanded(runs) if runs else runs_below():
+        found = list(leftovers([root]))
+        for item in found:
+            say(f"{'removed' if yes else 'would remove'} {item.path}: {item.why}, {item.bytes / (1 << 20):,.1f} MiB")
+        if yes and found:
+            remove(found, root)
+        total += sum(item.bytes for item in found)
+    say(f"{total / (1 << 20):,.1f} MiB {'removed' if yes else 'in all; to remove it: repro clean --yes'}"
+        if total else "nothing to remove")
 
 
 @click.command()

@@ -40,13 +40,13 @@ def report(
     Example: repro report runs/quickstart-20260101-120000 --to html,markdown,latex
     Example: repro report published/v4.0 runs/quickstart-20260101-120000
     """
-    from repro.bundle.source import open_records
+    from repro.bundle.source import expanded, open_records
     from repro.cli.workflows.report import rebuild_and_report, report_place, report_runs, whole_reporters
     from repro.core import registry
 
     if bool(runs) == (experiment is not None):
         raise click.UsageError("give one or more RUN, or --from-mlflow EXPERIMENT")
-    names = targets.split(",")
+    names, runs = targets.split(","), tuple(expanded(runs))
     if only:
         for whole in whole_reporters(names):
             say(f"--only {only} does not apply to {whole}: it is written in full", err=True)

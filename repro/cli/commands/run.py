@@ -19,10 +19,10 @@ from repro.cli.options import (
     design_options,
     json_option,
     override_option,
-    planned,
     read_source,
 )
 from repro.cli.terminal import say
+from repro.cli.workflows.starting import planned
 from repro.core.errors import visible
 
 

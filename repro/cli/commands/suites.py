@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +15,19 @@ from repro.cli.options import (
     answer,
     design_options,
     echo_json,
-    expand,
     json_option,
     override_option,
-    planned,
     read_source,
     suite_argument,
 )
 from repro.cli.terminal import say, stdout
+from repro.cli.workflows.starting import expand, planned
 from repro.core import registry
-from repro.core.errors import Exit, ReproError, UsageError
+from repro.core.errors import Exit, ReproError, UsageError, nearest
 from repro.suite.file import bundled, read_suite
 
 KINDS = {
-    "suites": "", "workloads": "workload", "engines": "engine", "comm": "comm", "precisions": "precision",
+    "suites": "", "runs": "", "workloads": "workload", "engines": "engine", "comm": "comm", "precisions": "precision",
     "optimizers": "optimizer", "preconditioners": "preconditioner", "measurements": "measurement",
     "launchers": "launcher", "reporters": "reporter",
 }
@@ -37,11 +38,20 @@ KINDS = {
 @click.argument("kind", default="suites", type=click.Choice([*KINDS]))
 @json_option
 def list_(kind: str, as_json: bool) -> None:
-    """List the suites or the plug-ins of one KIND.
+    """List the suites, the plug-ins of one KIND, or the runs in ./runs.
+
+    Of a run: its trials, its verdict, its size, and how often its question was asked on this machine.
 
     \b
     Example: repro list engines
+             repro list runs
     """
+    if kind == "runs":
+        from repro.cli.workflows.listing import listed
+
+        runs = list(listed())
+        answer(as_json, runs, lambda: "\n".join(map(_run_line, runs)) or "no run in ./runs yet: repro run quickstart")
+        return
     found = rows(kind)
     if as_json:
         echo_json(found)
@@ -51,6 +61,12 @@ def list_(kind: str, as_json: bool) -> None:
         expected = f"  [{row['expected']}]" if row.get("expected") else ""
         version = f"{row['version']}  " if row.get("version") else ""
         say(f"{row['name']:<{width}}  {version}{row['title']}{expected}")
+
+
+def _run_line(row: Mapping[str, Any]) -> str:
+    asked = f", asked {row['times_asked']} times" if (row["times_asked"] or 0) > 1 else ""
+    counted = f"{row['trials']} of {row['planned']} trials" if row["planned"] is not None else "not readable"
+    return f"{row['name']}  {row['started'] or '-'}  {counted}, {row['mib']:,.1f} MiB{asked}: {row['verdict']}"
 
 
 def rows(kind: str) -> list[dict[str, str]]:
@@ -153,18 +169,25 @@ def plan(
 
 
 @click.command()
-@click.argument("what", type=click.Choice(["suite", "record"]), default="suite")
-def schema(what: str) -> None:
-    """Print the JSON Schema of a suite file, for editors; or of the files of a run folder (`record`), by name.
+@click.argument("what", nargs=-1, metavar="[suite | record | COMMAND]")
+def schema(what: tuple[str, ...]) -> None:
+    """Print the JSON Schema of a suite file, for editors; of the files of a run folder (`record`), by name; or of what
+    a command prints with --json.
 
     \b
     Example: repro schema > suite.schema.json
              repro schema record > record.schema.json
+             repro schema compare
     """
+    from repro.cli.json_outputs import OUTPUTS, output_schema
     from repro.record.record_schema import record_schema
     from repro.suite.schema import suite_schema
 
-    echo_json(suite_schema() if what == "suite" else record_schema())
+    name = " ".join(what) or "suite"
+    if name not in ("suite", "record", *OUTPUTS):
+        raise UsageError(f"schema {name}: unknown{nearest(name, ('suite', 'record', *OUTPUTS))}")
+    found = suite_schema() if name == "suite" else record_schema() if name == "record" else output_schema(name)
+    click.echo(json.dumps(found, indent=1))
 
 
 @click.command()
@@ -194,7 +217,7 @@ def calibrate(
     Example: repro calibrate quickstart --nulls 5
     """
     from repro.cli.workflows import calibrate as calibration
-    from repro.compare.runs.runs import read_pattern
+    from repro.compare.cells import read_pattern
 
     source = read_source(suite, overrides)
     plan, wanted = expand(source, overrides), read_pattern(cell, "--cell") if cell is not None else None

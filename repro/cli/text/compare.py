@@ -16,7 +16,7 @@ from repro.core.markdown import escaped
 from repro.core.redact import Scrubber
 from repro.tables.cell_tables import group_tables, spread_table
 from repro.tables.layout import NOTHING, TextTable, as_markdown, compact
-from repro.tables.verdicts import ALONE, FOOTNOTE, claim_table, comparison_table, effect_table
+from repro.tables.verdicts import ALONE, FOOTNOTE, claim_table, comparison_sentence, comparison_table, effect_table
 
 if TYPE_CHECKING:
     from repro.audit.audit import Audit
@@ -93,19 +93,6 @@ def print_effects(found: Sequence[MainEffect], origin: str, console: Console) ->
                            *(f"caution: it {other.words}" for other in item.flagged)]
         console.lines(first, *(f"   {text}" for text in details))
     console.lines(*dict.fromkeys(f"caution: {text}" for item in found for text in item.pooled.cautions))
-
-
-def comparison_sentence(found: Comparison) -> str:
-    """Return a comparison as one sentence."""
-    versus = f"{found.candidate_label} against {found.baseline_label} ({found.metric})"
-    settles = f"; {found.settles}" if found.settles else ""
-    if found.ratio is None:
-        return f"{versus}: {found.spoken}; {found.because}{settles}"
-    counted = f"{found.n} pairs" if found.paired else f"{found.n} trials or more a side, not paired"
-    ends = found.interval
-    limits = f"{found.coverage} interval {ends.low:.3f} to {ends.high:.3f}, " if ends else ""
-    return (f"{versus}: {found.spoken}, {found.ratio:.3f} x {METRICS[found.metric].times} ({limits}{counted}); "
-            f"{found.because}{settles}")
 
 
 def effect_lines(item: MainEffect) -> Iterator[str]:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from repro.cli.terminal import command
-from repro.cli.text.compare import calibration_text, comparison_sentence, effect_lines, quality_lines
+from repro.cli.text.compare import calibration_text, effect_lines, quality_lines
 from repro.cli.workflows.progress import duration
 from repro.core import pattern
 from repro.core.errors import visible
@@ -21,6 +21,7 @@ from repro.suite.model import Suite
 from repro.suite.planning.plan import Cost, Plan, estimate
 from repro.suite.tune import Space, Tune, setting_text
 from repro.tables.cell_tables import median_text
+from repro.tables.verdicts import comparison_sentence
 from repro.worker.kept_steps import memory_words
 
 if TYPE_CHECKING:

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.cli.workflows.progress import TerminalWatcher
-from repro.compare.cells import factors_of
-from repro.compare.runs.runs import read_pattern
-from repro.core import pattern
+from repro.compare.cells import select_cells
 from repro.core.errors import UsageError
 from repro.runner.context import RunContext
 from repro.runner.gate import ParityGate
@@ -59,19 +57,8 @@ def choose(plan: Plan, only: Sequence[str]) -> tuple[Cell, ...]:
     """
     if not only:
         return plan.cells
-    wanted: set[str] = set()
-    for entry in only:
-        found = {cell.cell_id for cell in plan.cells if _selects(entry, cell)}
-        if not found:
-            known = "; ".join(cell.label for cell in plan.cells[:8])
-            raise UsageError(f"--only {entry}: matches no cell; cells: {known}")
-        wanted |= found
+    wanted = {cell.cell_id for entry in only for cell in select_cells(plan.cells, entry, "--only")}
     return tuple(cell for cell in plan.cells if cell.cell_id in wanted)
-
-
-def _selects(entry: str, cell: Cell) -> bool:
-    return entry in (cell.cell_id, cell.label) or (
-        "=" in entry and pattern.matches(factors_of(cell), read_pattern(entry, "--only")))
 
 
 def rows_of(finding: Mapping[str, Any]) -> list[Row]:

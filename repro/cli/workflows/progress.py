@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable, Mapping
 from types import TracebackType
+from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn
 
 from repro.cli.terminal import Console, line
 from repro.compare.figures import Comparison
+from repro.core.errors import one_line
 from repro.record.folder.ledger import Look
 from repro.record.result.results import Result
 from repro.suite.kinds.stop import Stop
@@ -17,6 +20,8 @@ from repro.suite.model import Trial
 from repro.suite.planning.cell import Cell
 from repro.suite.quality import Quality
 
+Told = Callable[[Mapping[str, Any]], None] | None
+"""What is called with each event of a run; None: nothing is."""
 QUIET_SECONDS = 60.0
 """Without a terminal, the least time between two lines of one trial: a short trial has the one of its end."""
 
@@ -27,7 +32,13 @@ class TerminalWatcher:
     A warning that repeats is shown once, and counted at the end.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, told: Told = None) -> None:
+        """Start to watch.
+
+        Args:
+            told: is also called with each event; what it raises is shown as a warning, and ends nothing.
+        """
+        self._told = told
         self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
         self._started = time.monotonic()
         self._number = self._count = 0
@@ -60,7 +71,18 @@ class TerminalWatcher:
             if others:
                 self.console.print(line(f"{first} (the first of {1 + len(others)} like it)"))
 
+    def _tell(self, event: str, **figures: Any) -> None:
+        if self._told is None:
+            return
+        try:
+            self._told({"event": event, **figures})
+        except Exception as error:  # a user's code: it must not end a run
+            told, self._told = self._told, None
+            self.stage(f"warning: on_event raised {type(error).__name__}: {one_line(str(error))}")
+            self._told = told
+
     def stage(self, text: str) -> None:
+        self._tell("stage", text=text)
         if text.startswith("warning: "):
             alike = self._warned.setdefault(re.sub(r"[\d.,]+", "#", text), [])
             alike.append(text)
@@ -69,6 +91,8 @@ class TerminalWatcher:
         self.console.print(line(text))
 
     def trial_started(self, number: int, count: int, trial: Trial, cell: Cell) -> None:
+        self._tell("trial_started", number=number, count=count, trial_id=trial.trial_id, cell=cell.label,
+                   seed=trial.repeat)
         self._number, self._count, self._label = number, count, f"{cell.label}, seed {trial.repeat}"
         self._metric, self._quality = trial.choices.stop.metric, trial.choices.quality
         self._trial_started = self._shown_at = time.monotonic()
@@ -79,6 +103,7 @@ class TerminalWatcher:
                          completed=number - 1, now=self._left())
 
     def trial_ticked(self, value: float | None, epochs: float, samples_per_second: float | None) -> None:
+        self._tell("trial_ticked", value=value, epochs=epochs, samples_per_second=samples_per_second)
         shown = "not finite" if value is None else self._shown(value)
         left = self._left() or self._most_left(epochs)
         text = f"{self._metric} {shown} at epoch {epochs:.1f}{self._rate(samples_per_second)}{left}"
@@ -89,6 +114,8 @@ class TerminalWatcher:
             self.console.print(line(f"  {self._label}: {text}"))
 
     def trial_ended(self, result: Result, seconds: float) -> None:
+        self._tell("trial_ended", trial_id=result.trial_id, status=result.status, final=result.final,
+                   tta_wall_seconds=result.tta_wall, seconds=seconds)
         self._spent.append(seconds)
         width = len(str(self._count))
         end = (f"{self._metric} {self._shown(result.final)}" if result.final is not None
@@ -109,6 +136,7 @@ class TerminalWatcher:
         return f", {samples_per_second:,.0f} samples/s" if tokens is None else f", {tokens:,.0f} tokens/s"
 
     def look_taken(self, look: Look, found: Comparison) -> None:
+        self._tell("look_taken", number=look.number, n=look.n, ratio=look.ratio, decision=look.decision)
         self.console.print(line(look_line(look)))
 
     def _left(self, done: int = 0) -> str:

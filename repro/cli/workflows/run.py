@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.cli.terminal import command
-from repro.cli.workflows.progress import TerminalWatcher
-from repro.cli.workflows.report import reporter
+from repro.cli.workflows.progress import TerminalWatcher, Told
 from repro.cli.workflows.tuning import (
     BETWEEN_SECONDS,
     Phases,
@@ -38,7 +37,7 @@ from repro.record.folder.store import TUNING, Record, RunFolder, read_record
 from repro.record.folder.stored_code import allow_code_of, classes_from_files
 from repro.record.result.status import meaning
 from repro.record.tuning import FROZEN, Tuning, read_tuning, tuning_of
-from repro.reporting import Reporter
+from repro.reporting import Reporter, reporter
 from repro.runner.context import Options, Watcher
 from repro.runner.energy_meter import EnergyMeter
 from repro.runner.run import (
@@ -54,6 +53,7 @@ from repro.runner.run import (
 )
 from repro.runner.signals import Interrupts
 from repro.runner.tracking import Tracker, TrackingEnd
+from repro.runner.tracking_store import first_words
 from repro.suite.file import SuiteFile
 from repro.suite.kinds.program_files import ProgramFiles
 from repro.suite.kinds.trial_config import TrialConfig
@@ -93,7 +93,8 @@ class Ended:
             "training": list(found.figures.values()),
             "comparisons": [item.model_dump(mode="json", by_alias=True) for item in found.comparisons],
             "claims": [item.model_dump(mode="json") for item in found.claims],
-            "effects": [item.as_json() for item in found.effects], "warnings": [item.line for item in found.warnings],
+            "effects": [item.model_dump(mode="json", by_alias=True) for item in found.effects],
+            "warnings": [item.line for item in found.warnings],
             **({"tuning": self.tuning.as_json()} if self.tuning else {}),
         }
 
@@ -107,8 +108,13 @@ class Ended:
         return f"mlflow: {left}{problem}; nothing is lost, to replay: {again}"
 
 
-def run_suite(plan: Plan, suite_text: str, out: Path | None, track: bool, options: Options = DEFAULTS) -> Ended:
+def run_suite(
+    plan: Plan, suite_text: str, out: Path | None, track: bool, options: Options = DEFAULTS, told: Told = None
+) -> Ended:
     """Run a plan to its end, or to Ctrl-C; then report the completed trials.
+
+    Args:
+        told: is called with each event of the progress.
 
     Raises:
         UsageError: the plan is larger than one run can be, or cannot have these options.
@@ -117,11 +123,14 @@ def run_suite(plan: Plan, suite_text: str, out: Path | None, track: bool, option
     _check_options(plan, options)
     limits.check_size(plan)
     folder = prepare(plan, suite_text, out or dated(plan.suite.suite))
-    with discarded_if_unstarted(folder), _opened(folder, plan, options, messages(folder.root, plan)) as (run, session):
+    with discarded_if_unstarted(folder), _opened(
+            folder, plan, options, messages(folder.root, plan), event=told) as (run, session):
         return _carry_out(run, session, track)
 
 
-def run_phases(phases: Phases, suite_text: str, out: Path | None, track: bool, options: Options) -> Ended:
+def run_phases(
+    phases: Phases, suite_text: str, out: Path | None, track: bool, options: Options, told: Told = None
+) -> Ended:
     """Tune the contenders of a suite, then score them with the chosen settings.
 
     Raises:
@@ -132,8 +141,8 @@ def run_phases(phases: Phases, suite_text: str, out: Path | None, track: bool, o
     _check_options(phases.draft, options)
     root = begin(phases, suite_text, out)
     with discarded_if_unstarted(RunFolder(root), RunFolder(root).tuning):
-        _tune(root, phases.tuning, options, track)
-    return _score(root, track, options)
+        _tune(root, phases.tuning, options, track, event=told)
+    return _score(root, track, options, event=told)
 
 
 def resume_suite(
@@ -163,7 +172,7 @@ def resume_suite(
     return _score(root, track, options, new=False)
 
 
-def _tune(root: Path, plan: Plan, options: Options, track: bool, new: bool = True) -> None:
+def _tune(root: Path, plan: Plan, options: Options, track: bool, new: bool = True, event: Told = None) -> None:
     """Run the trials of a tuning that are missing, choose, and write the plan of the scored run.
 
     Raises:
@@ -174,7 +183,7 @@ def _tune(root: Path, plan: Plan, options: Options, track: bool, new: bool = Tru
     """
     told = messages(root, plan, "completed tuning trials are kept", "the settings are being chosen")
     own = replace(options, budget_seconds=None, register=None)
-    with _opened(RunFolder(root).tuning, plan, own, told, new) as (run, session):
+    with _opened(RunFolder(root).tuning, plan, own, told, new, event) as (run, session):
         run.watcher.stage(f"phase 1 of 2: {planned_tuning(plan)}")
         run.tracking = tracker = Tracker(run.folder.root) if track else None
         ended = session.execute(run)
@@ -188,20 +197,20 @@ def _tune(root: Path, plan: Plan, options: Options, track: bool, new: bool = Tru
         run.watcher.stage(f"phase 2 of 2: scoring, with the settings in {root / FROZEN}")
 
 
-def _score(root: Path, track: bool, options: Options, new: bool = True) -> Ended:
+def _score(root: Path, track: bool, options: Options, new: bool = True, event: Told = None) -> Ended:
     """Execute the plan of a run folder, from its beginning or from where it was cut."""
     folder, plan = reopen(root)
-    with _opened(folder, plan, options, messages(root, plan), new) as (run, session):
+    with _opened(folder, plan, options, messages(root, plan), new, event) as (run, session):
         return _carry_out(run, session, track)
 
 
 @contextmanager
 def _opened(
-    folder: RunFolder, plan: Plan, options: Options, told: Messages, new: bool = True
+    folder: RunFolder, plan: Plan, options: Options, told: Messages, new: bool = True, event: Told = None
 ) -> Iterator[tuple[Run, RunSession]]:
     """Open the session of a run that begins, with warnings about its plan, or goes on where it was cut."""
     machine = detect()
-    with TerminalWatcher() as watcher, open_session(folder, watcher, told) as session:
+    with TerminalWatcher(told=event) as watcher, open_session(folder, watcher, told) as session:
         if new:
             for text in (*limits.warnings(plan), *over_time_limits(plan)):
                 watcher.stage(f"warning: {text}")
@@ -268,6 +277,8 @@ def _next_step(record: Record, code: Exit) -> str:
 def _carry_out(run: Run, session: RunSession, track: bool) -> Ended:
     """Execute a run, then write its report and finish tracking, unless the run was refused."""
     page, folder, watcher = reporter("html"), run.folder, run.watcher
+    if track and (words := first_words()):
+        watcher.stage(words)
     run.tracking = tracker = Tracker(folder.root) if track else None
     ended = session.execute(run)
     unstarted = not run.has_written or not has_begun(folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pydantic import computed_field
 
 from repro.compare.figures import Bounds, Comparison
 from repro.core.frozen import Frozen
@@ -33,11 +33,13 @@ class Interaction(Frozen):
     flagged: bool
     """The two effects differ: p_adjusted is at most 5 %."""
 
+    @computed_field  # type: ignore[prop-decorator]  # mypy#14461
     @property
     def ratio(self) -> float:
         """ratio_here / ratio_there; 1 if the effect is the same at both."""
         return self.ratio_here / self.ratio_there
 
+    @computed_field  # type: ignore[prop-decorator]  # mypy#14461
     @property
     def reverses(self) -> bool:
         """The effect is on different sides of 1."""
@@ -73,6 +75,7 @@ class MainEffect(Frozen):
         """The other factors that the effect depends on."""
         return tuple(item for item in self.interactions if item.flagged)
 
+    @computed_field  # type: ignore[prop-decorator]  # mypy#14461
     @property
     def scope(self) -> str:
         """`averaged over 16 of 32 combinations of the other factors (16 have only one of the two levels)`."""
@@ -85,11 +88,3 @@ class MainEffect(Frozen):
             return "averaged over both levels of the other factor" if every == 2 else (  # two levels have one factor
                 f"averaged over all {every} combinations of the other factors")
         return f"averaged over {self.combinations} of {every} combinations of the other factors ({', '.join(reasons)})"
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields, and the figures that follow from them."""
-        data = self.model_dump(mode="json", by_alias=True)
-        data["pooled"]["speedup"] = self.pooled.speedup
-        return data | {"scope": self.scope, "interactions": [
-            item.model_dump(mode="json") | {"ratio": item.ratio, "reverses": item.reverses}
-            for item in self.interactions]}

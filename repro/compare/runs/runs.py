@@ -8,10 +8,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from repro.compare import Comparison, Metric, Summary, compare, summarize
+from repro.compare import METRICS, Comparison, Metric, Summary, compare, summarize
 from repro.compare.cell_figures import cell_figures
 from repro.compare.cell_figures import notes as figure_notes
-from repro.compare.cells import Named
+from repro.compare.cells import Named, read_pattern
 from repro.compare.design.calibration import Calibration, calibration_of
 from repro.compare.design.effect import MainEffect
 from repro.compare.design.factorial import main_effects
@@ -24,12 +24,11 @@ from repro.compare.verdict.condition import Condition, parse
 from repro.compare.verdict.convergence import Convergence, check
 from repro.compare.verdict.family import error_budget
 from repro.core.errors import Exit, UsageError
-from repro.core.yaml_file import YamlFile
 from repro.record.folder.index import file_sha256
 from repro.record.folder.store import Record, read_record
 from repro.record.result.results import Result
 from repro.seams.launching import oversubscription
-from repro.suite.metrics import METRICS, OF_MEASUREMENTS, TO_THE_END
+from repro.suite.metrics import OF_MEASUREMENTS, TO_THE_END
 from repro.suite.planning.designs import WITHOUT_TARGET
 from repro.suite.planning.plan import Plan
 
@@ -85,11 +84,10 @@ class Compared:
             "calibration": self.calibration.model_dump(mode="json") if self.calibration else None,
             "cells": [item.model_dump(mode="json") for item in self.summaries],
             "training": [dict(figures) for figures in self.figures],
-            "comparisons": [item.model_dump(mode="json", by_alias=True) | {"speedup": item.speedup}
-                            for item in self.comparisons],
+            "comparisons": [item.model_dump(mode="json", by_alias=True) for item in self.comparisons],
             "error_budget": self.error_budget, "warnings": list(self.warnings),
             "claims": [item.model_dump(mode="json") for item in self.claims],
-            "effects": [item.as_json() for item in self.effects],
+            "effects": [item.model_dump(mode="json", by_alias=True) for item in self.effects],
             "convergence": [item.model_dump(mode="json") for item in self.convergence],
             "notes": list(self.notes), "failures": list(self.failures),
         }
@@ -123,23 +121,20 @@ def compare_runs(
         raise UsageError(f"give one run or two, not {len(runs)}; several of each with --against")
     found = _one(records[0], metric, baseline, fail_any) if len(records) == 1 and not against else \
         _several(records, len(against), metric, baseline, force)
-    _check_metric(found.metric, records)
-    if any((METRICS[found.metric].of == "training") if record.plan.measures else
-           (METRICS[found.metric].of == "operations") for record in records):
-        raise UsageError(f"--metric {found.metric}: measurements have {', '.join(OF_MEASUREMENTS)}; other trials have "
-                         "all metrics but operation_time and operation_throughput")
-    if METRICS[found.metric].to_target and not all(record.plan.design.has_target for record in records):
-        raise UsageError(f"--metric {found.metric}: design fixed_steps has no target; its trials have "
-                         f"{', '.join(WITHOUT_TARGET)}")
+    check_metric(found.metric, records)
     if not found.comparisons and (conditions or not found.effects):
         raise UsageError(_nothing(records[0], baseline))
-    failures = tuple(text for item in _subject(found, conditions, fail_any) for condition in conditions
-                     if (text := condition.failure(item)))
-    return replace(found, failures=failures)
+    return judged_by(found, conditions, fail_any)
 
 
-def _check_metric(metric: Metric, records: Sequence[Record]) -> None:
-    """Refuse a time to the target of a contest, whose trials go on to their end, and one to the end of other trials.
+def judged_by(found: Compared, conditions: Sequence[Condition], fail_any: bool = False) -> Compared:
+    """Return it with the conditions of --fail-if that hold or cannot be ruled out."""
+    return replace(found, failures=tuple(text for item in _subject(found, conditions, fail_any)
+                                         for condition in conditions if (text := condition.failure(item))))
+
+
+def check_metric(metric: Metric, records: Sequence[Record]) -> None:
+    """Refuse a metric that the trials of these records cannot have.
 
     Raises:
         UsageError: the records have no such metric.
@@ -150,13 +145,19 @@ def _check_metric(metric: Metric, records: Sequence[Record]) -> None:
                          f"have {', '.join(TO_THE_END)}")
     if spec.at_end and not all(contests):
         raise UsageError(f"--metric {metric}: only design contest has a time to the end; use tta_wall")
+    if any((spec.of == "training") if record.plan.measures else (spec.of == "operations") for record in records):
+        raise UsageError(f"--metric {metric}: measurements have {', '.join(OF_MEASUREMENTS)}; other trials have all "
+                         "metrics but operation_time and operation_throughput")
+    if spec.to_target and not all(record.plan.design.has_target for record in records):
+        raise UsageError(f"--metric {metric}: design fixed_steps has no target; its trials have "
+                         f"{', '.join(WITHOUT_TARGET)}")
 
 
 def _one(record: Record, metric: Metric | None, baseline: str | None, one_family: bool) -> Compared:
     pattern = read_pattern(baseline) if baseline is not None else None
     found = compare(record.plan, record.results, metric, pattern, record.execution, one_family=one_family)
     effects = main_effects(record.plan, record.results, metric, pattern, record.execution)
-    return replace(_compared([record], found, metric), effects=tuple(effects),
+    return replace(compared([record], found, metric), effects=tuple(effects),
                    convergence=tuple(check(record.plan, record.results)))
 
 
@@ -174,10 +175,10 @@ def _several(
     ran = [Ran(name, record.plan, record.results, record.environment)
            for name, record in zip(names, records, strict=True)]
     if not before and any(record.plan.searches > 1 for record in records):
-        return _compared(records, over_searches(ran, metric), metric)
+        return compared(records, over_searches(ran, metric), metric)
     found = versus_several(ran[:before], ran[before:], metric, force) if before else \
         versus(ran[0], ran[1], metric, force)
-    return _compared(records, found, metric)
+    return compared(records, found, metric)
 
 
 def _refuse_copies(first: Record, second: Record, names: Sequence[str]) -> None:
@@ -227,7 +228,8 @@ def _names(paths: Sequence[Path]) -> list[str]:
     return short if len(set(short)) == len(short) else [str(path) for path in paths]
 
 
-def _compared(records: Sequence[Record], found: list[Comparison], metric: Metric | None) -> Compared:
+def compared(records: Sequence[Record], found: list[Comparison], metric: Metric | None) -> Compared:
+    """Return comparisons with what a reader must know beside them."""
     record, names = records[-1], _names([item.folder.root for item in records])
     chosen = metric or record.plan.suite.metric
     horizon = record.plan.suite.horizon
@@ -258,21 +260,6 @@ def _crowded(plan: Plan) -> Iterator[str]:
         for ranks in sorted({cell.choices.setting("cpu", 0).launched for cell in plan.cells}):
             if note := oversubscription(ranks, plan.cores):
                 yield note
-
-
-def read_pattern(text: str, option: str = "--baseline") -> dict[str, Any]:
-    """Parse `engine=ddp,processes=1` as a pattern.
-
-    Raises:
-        UsageError: the text has another form.
-    """
-    found: dict[str, Any] = {}
-    for part in text.split(","):
-        key, equals, value = part.partition("=")
-        if not equals or not key.strip() or not value.strip():
-            raise UsageError(f"{option} {text!r}: must be key=value,key=value, for example engine=ddp,processes=1")
-        found[key.strip()] = YamlFile(f"{option} {text}", f"[{value}]").data[0]
-    return found
 
 
 def _nothing(record: Record, baseline: str | None) -> str:

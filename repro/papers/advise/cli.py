@@ -13,12 +13,12 @@ from repro.cli.options import (
     PlaceParam,
     SuiteParam,
     echo_json,
-    expand,
     json_option,
     override_option,
     read_source,
 )
 from repro.cli.terminal import Console, line, stdout, table_of
+from repro.cli.workflows.starting import expand
 
 if TYPE_CHECKING:
     from repro.papers.advise.exchange import Estimated

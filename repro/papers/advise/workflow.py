@@ -72,6 +72,15 @@ MOST_CELLS = 40
 """Of a pilot or a check: more take longer than what they are to save."""
 
 
+class AdviseOutput(Frozen):
+    """What `repro advise --json` prints."""
+
+    advice: Advice
+    check: str | None
+    """Folder of the check."""
+    checked: tuple[CheckRow, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Advised:
     """The advice, and what a check of it found."""
@@ -81,8 +90,8 @@ class Advised:
     check_run: Path | None
 
     def as_json(self) -> dict[str, Any]:
-        return {"advice": self.advice.model_dump(mode="json"), "check": str(self.check_run) if self.check_run else None,
-                "checked": [row.model_dump(mode="json") for row in self.checked]}
+        return AdviseOutput(advice=self.advice, check=str(self.check_run) if self.check_run else None,
+                            checked=tuple(self.checked)).model_dump(mode="json")
 
 
 def advise_suite(

@@ -47,7 +47,7 @@ class PublishedCompared:
                 "minutes": [None if run.seconds is None else run.seconds / 60 for run in item.results],
             } for item in self.entries],
             "comparisons": [
-                item.comparison.model_dump(mode="json", by_alias=True) | {"speedup": item.comparison.speedup}
+                item.comparison.model_dump(mode="json", by_alias=True)
                 | item.model_dump(mode="json", exclude={"comparison"})
                 for item in self.contrasts
             ],

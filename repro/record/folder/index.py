@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ run replaces. Reports, tracking and calibration can be made from it again."""
 MAX_FILES = 100_000
 MAX_FILE_BYTES = 256 << 20
 PIECE = 1 << 20
+DIGEST = re.compile("[0-9a-f]{64}")
+UNSAFE = re.compile(r"[\x00-\x1f\\]")
+"""Characters that no name of a file in a record has."""
 Alteration = Literal["missing", "modified", "added"]
 
 
@@ -34,9 +38,14 @@ class Member:
     """A file of the record; `name` relative to the run, `/` between parts."""
 
     name: str
-    path: Path
+    place: str
+    """Its path; thousands of `Path` would take longer than their files."""
     refusal: str = ""
     """Reason not to read the file; "" if it may be read."""
+
+    @property
+    def path(self) -> Path:
+        return Path(self.place)
 
 
 def members(root: Path) -> Iterator[Member]:
@@ -55,21 +64,20 @@ def members(root: Path) -> Iterator[Member]:
 
 def _members(root: Path, prefix: str) -> list[Member]:
     """Return the files of one record below `root`; `prefix` comes before their names."""
-    found = [_member(f"{prefix}{name}", root / name) for name in TOP if os.path.lexists(root / name)]
-    waiting = [(f"{prefix}{name}", root / name) for name in BELOW]
+    base = os.fspath(root)
+    found = [_member(f"{prefix}{name}", f"{base}/{name}") for name in TOP if os.path.lexists(f"{base}/{name}")]
+    waiting = [(f"{prefix}{name}", f"{base}/{name}") for name in BELOW if (root / name).is_dir()]
     while waiting:
         name, path = waiting.pop()
-        if not path.is_dir():
-            continue
         for entry in os.scandir(path):
             inner = f"{name}/{entry.name}"
             of_a_trial = name.startswith(f"{prefix}trials/")
             if entry.is_dir(follow_symlinks=False) and entry.name == "checkpoints" and of_a_trial:
                 continue  # a failed trial may resume from them; they are not part of the record
             if entry.is_dir(follow_symlinks=False):
-                waiting.append((inner, Path(entry.path)))
+                waiting.append((inner, entry.path))
             elif not (entry.name.startswith(".") and entry.name.endswith(".tmp")):
-                found.append(_member(inner, Path(entry.path)))
+                found.append(_member(inner, entry.path))
         if len(found) + len(waiting) > MAX_FILES:
             raise OutputError(f"{root}: holds more than {MAX_FILES:,} files, the limit of a run")
     return found
@@ -83,19 +91,19 @@ def present_members(root: Path, sums: Mapping[str, str]) -> dict[str, Member]:
     Raises:
         OutputError: as `members`.
     """
-    listed = {name: _member(name, root / name) for name in sums
+    listed = {name: _member(name, os.fspath(root / name)) for name in sums
               if "/" not in name and name not in ("", ".", "..") and os.path.lexists(root / name)}
     return listed | {item.name: item for item in members(root)}
 
 
-def _member(name: str, path: Path) -> Member:
+def _member(name: str, path: str) -> Member:
     try:
         name.encode()
     except UnicodeEncodeError:
         return Member(name.encode("utf-8", "backslashreplace").decode(), path, "its name is not UTF-8 text")
-    if any(ord(sign) < 32 for sign in name) or "\\" in name:
+    if UNSAFE.search(name):
         return Member(ascii(name)[1:-1], path, "its name holds control characters or backslashes")
-    state = path.lstat()
+    state = os.lstat(path)
     if stat.S_ISLNK(state.st_mode):
         return Member(name, path, door.LINK)
     if not stat.S_ISREG(state.st_mode):
@@ -105,7 +113,7 @@ def _member(name: str, path: Path) -> Member:
     return Member(name, path)
 
 
-def file_sha256(path: Path) -> str:
+def file_sha256(path: str | Path) -> str:
     """Return the sha256 of a file's content.
 
     Raises:
@@ -113,9 +121,12 @@ def file_sha256(path: Path) -> str:
     """
     digest = hashlib.sha256()
     try:
-        with door.open_plain(path) as stream:
-            while piece := stream.read(PIECE):
+        handle = door.open_handle(path, os.O_RDONLY)
+        try:
+            while piece := os.read(handle, PIECE):
                 digest.update(piece)
+        finally:
+            os.close(handle)
     except OSError as error:
         raise OutputError(f"{path}: cannot be read: {error.strerror}") from error
     return digest.hexdigest()
@@ -132,7 +143,7 @@ def alterations(present: Mapping[str, Member], sums: Mapping[str, str]) -> Itera
     for name, digest in sums.items():
         if (member := present.get(name)) is None:
             yield name, "missing"
-        elif not member.refusal and file_sha256(member.path) != digest:
+        elif not member.refusal and file_sha256(member.place) != digest:
             yield name, "modified"
     yield from ((name, "added") for name in present.keys() - sums.keys() - {NAME})
 
@@ -161,7 +172,7 @@ def read_sums(path: Path) -> dict[str, str]:
     for number, row in enumerate(io.StringIO(text, newline="\n"), 1):  # a list of all lines may not fit into memory
         line = row.removesuffix("\n")
         digest, gap, name = line.partition("  ")
-        if not gap or len(digest) != 64 or set(digest) - set("0123456789abcdef") or not name or name in found:
+        if not gap or not DIGEST.fullmatch(digest) or not name or name in found:
             raise OutputError(f"{path}:{number}: not a line of `sha256sum` (64 hex digits, two spaces, a name)")
         found[name] = digest
     if text and not text.endswith("\n"):
@@ -175,7 +186,7 @@ def seal(folder: RunFolder) -> None:
     Raises:
         OutputError: the index cannot be written.
     """
-    sums = {item.name: file_sha256(item.path) for item in members(folder.root) if not item.refusal}
+    sums = {item.name: file_sha256(item.place) for item in members(folder.root) if not item.refusal}
     write_text(folder.root / NAME, text_of(sums))
 
 

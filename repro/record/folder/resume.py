@@ -171,7 +171,7 @@ def _modified(folder: RunFolder, result: Result, index: Mapping[str, str]) -> st
     """Name the first file of a result that was modified since the run ended; "" if none was."""
     for path in (folder.result(result.trial_id), folder.log(result.trial_id, result.attempt)):
         name = path.relative_to(folder.root).as_posix()
-        present = {name: record_index.Member(name, path)} if path.is_file() else {}
+        present = {name: record_index.Member(name, str(path))} if path.is_file() else {}
         for _, how in record_index.alterations(present, {name: index[name]}) if name in index else ():
             return f"{path.name} {ALTERED[how]}"
     return ""

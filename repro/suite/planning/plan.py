@@ -107,7 +107,14 @@ class Plan(Formatted):
     @cached_property
     def listed_trials(self) -> tuple[Trial, ...]:
         """Every trial in order of execution: made once, because its name is a hash."""
-        return tuple(self.trial(self.cells[index], repeat) for index, repeat in self.order)
+        found, contents = [], {}
+        for index, repeat in self.order:
+            trial = self.trial(self.cells[index], repeat)
+            if index not in contents:  # the trials of a cell differ in their repeat only
+                contents[index] = trial.model_dump(mode="json", by_alias=True)
+            vars(trial)["trial_id"] = trial.name_of(contents[index] | {"repeat": repeat})
+            found.append(trial)
+        return tuple(found)
 
     def trial(self, cell: Cell, repeat: int) -> Trial:
         """Return the trial of one cell and one repeat."""

@@ -136,7 +136,7 @@ def test_a_plan_is_printed_with_skipped_cells_and_reasons(called: Callable[..., 
 
 
 def test_every_bundled_suite_and_every_plug_in_is_listed(called: Callable[..., Any], tmp_path: Path) -> None:
-    names = [row["name"] for row in json.loads(called(tmp_path, "list", "--json").stdout)]
+    names = [row["name"] for row in json.loads(called(tmp_path, "list", "--json").stdout)["rows"]]
     assert names == bundled()
     assert "ddp" in called(tmp_path, "list", "engines").stdout
 

@@ -194,7 +194,7 @@ def test_a_refused_comparison_passes_no_condition(tmp_path: Path, condition: str
 
 
 def test_the_page_calls_a_refused_comparison_no_result(tmp_path: Path) -> None:
-    from repro.cli.workflows.report import write_reports
+    from repro.reporting import write_reports
 
     record = make_record(tmp_path / "run", SUITE.replace("seeds: 6", "seeds: 8"), only=20)
     html = Path(write_reports(record.folder.root, ["html"], None)[0]).read_text()

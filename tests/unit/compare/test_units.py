@@ -11,13 +11,13 @@ import pytest
 from benchmarks.verdicts.experiment import made_plan, simulated
 from benchmarks.verdicts.sequential_runs import Experiment
 from repro import stats
-from repro.cli.text.compare import comparison_sentence
 from repro.compare import Comparison, compare, contrast
 from repro.compare.design.chosen import Chosen
 from repro.compare.verdict.condition import parse
 from repro.record.result.results import Result
 from repro.stats.exact_tests import sign_flip_any
 from repro.stats.sequential import look_levels, median_unbiased, stagewise_p
+from repro.tables.verdicts import comparison_sentence
 from tests.made_cells import BASELINE, CANDIDATE, result, trials
 from tests.made_tuned import make_tuned
 

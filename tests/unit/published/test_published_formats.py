@@ -43,7 +43,8 @@ def test_the_tables_hold_every_figure_of_the_import(published: Published) -> Non
         assert [(row["source"], row["reason"]) for row in rows["refused"]] == [
             (item.source, item.reason) for item in published.refused]
         assert len(rows["batch_costs"]) == sum(item.status == "ok" for item in published.results)
-    assert found["cells"].types()["score_minutes"] is float and found["cells"].types()["score_valid"] is bool
+    described = found["cells"].described
+    assert described["score_minutes"].kind is float and described["score_valid"].kind is bool
 
 
 def test_every_format_has_the_same_figures(published: Published, tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ import pytest
 from repro.reporters.tracking.run_view import cell_view
 
 from repro.cli.text.suite import ended_text
-from repro.cli.workflows.report import reporter
 from repro.cli.workflows.run import _summarize
 from repro.compare import compare
 from repro.core.errors import Exit
 from repro.record.folder.store import Record, read_record
+from repro.reporting import reporter
 from repro.suite.model import Trial
 from tests.in_process import called
 from tests.records import SUITE, Course, make_record

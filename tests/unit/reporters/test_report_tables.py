@@ -146,7 +146,7 @@ def test_every_trial_attempt_and_evaluation_is_there(
     assert len(found["attempts"]) == len(record.attempts)
     assert len(found["evaluations"]) == sum(len(item.curve) for item in record.results)
     crashed = [row for row in found["trials"] if row["status"] == "crashed"]
-    assert all(row["tta_wall"] in (None, "") and "made to fail" in row["reason"] for row in crashed)
+    assert all(row["tta_wall_seconds"] in (None, "") and "made to fail" in row["reason"] for row in crashed)
 
 
 @pytest.mark.parametrize("kind", DATA)

@@ -14,13 +14,13 @@ from reporters.paper.brief import brief, shown_of
 from reporters.tracking.metric_points import cell_metrics, cell_points, result_points
 from repro.cli.terminal import Console
 from repro.cli.text.compare import print_table
-from repro.cli.workflows.report import reporter
 from repro.compare import summarize
 from repro.compare.cell_figures import cell_figures, notes
 from repro.compare.findings import findings
 from repro.record.folder.store import Record
 from repro.record.result.parts import Energy, Model
 from repro.record.result.results import Result
+from repro.reporting import reporter
 from repro.tables.cell_tables import group_tables
 from repro.tables.tables import tables
 from tests.records import make_record

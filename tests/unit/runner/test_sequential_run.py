@@ -15,7 +15,6 @@ from repro.bundle.verify import verify
 from repro.bundle.verify_files import Verification
 from repro.bundle.verify_ledger import check_looks
 from repro.cli.workflows.progress import look_line
-from repro.cli.workflows.report import reporter
 from repro.cli.workflows.reproduce import Wanted, choose_trials, reduce_plan
 from repro.compare import compare
 from repro.compare.design.sequential import stages
@@ -25,6 +24,7 @@ from repro.engines.fake import VirtualClock
 from repro.record.folder.index import seal
 from repro.record.folder.ledger import Incident
 from repro.record.folder.store import Record, RunFolder
+from repro.reporting import reporter
 from repro.runner.context import Options, RunContext
 from repro.runner.machine_watch import MachineWatch
 from repro.runner.run import Run, prepare

@@ -154,7 +154,7 @@ def test_the_commands_prepare_list_and_check(tmp_path: Path, store: Path) -> Non
     code, text = _invoke("data", "prepare", "cifar10", "--from", str(folder))
     assert code == 0 and "cifar10 is prepared: 3 files" in text and "not the official files" in text
     code, text = _invoke("data", "list", "--json")
-    row = next(row for row in json.loads(text) if row["name"] == "cifar10")
+    row = next(row for row in json.loads(text)["rows"] if row["name"] == "cifar10")
     assert row["prepared"] and row["folder"] == str(folder) and row["bytes"] == 320 * 3073
     assert _invoke("data", "check", "cifar10")[0] == 0
     (folder / "test_batch.bin").write_bytes(bytes(64 * 3073))

@@ -1,0 +1,150 @@
+"""A comparison as an object: its figures by name, its pairs, a display for notebooks and a plot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from repro.api.frames import frame
+from repro.compare import METRICS
+from repro.compare import Comparison as Compared
+from repro.core import registry
+from repro.record.folder.store import Record
+from repro.tables.tables import Table
+from repro.tables.verdicts import comparison_rows, comparison_sentence, pair_rows
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pandas import DataFrame
+
+
+class Comparison:
+    """One candidate against one baseline; `Run.compare` makes it.
+
+    Its figures are those of the page and of `repro compare --json`.
+    """
+
+    def __init__(self, found: Compared, record: Record, run: str) -> None:
+        self._found, self._record, self._run = found, record, run
+
+    @property
+    def candidate(self) -> str:
+        """Label of the cell."""
+        return self._found.candidate_label
+
+    @property
+    def baseline(self) -> str:
+        """Label of the cell."""
+        return self._found.baseline_label
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric, as in `--metric`."""
+        return self._found.metric
+
+    @property
+    def unit(self) -> str:
+        """Unit of the figures of both cells; "" for a quality."""
+        return METRICS[self._found.metric].unit
+
+    @property
+    def ratio(self) -> float | None:
+        """Candidate / baseline, geometric mean over pairs; None: there is no ratio."""
+        return self._found.ratio
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Ends of the interval of the ratio, not corrected for other comparisons."""
+        found = self._found.interval
+        return None if found is None else (found.low, found.high)
+
+    @property
+    def level(self) -> float | None:
+        """Nominal coverage of the interval, 0.95; None without one."""
+        return None if self._found.interval is None else self._found.interval.level
+
+    @property
+    def speedup(self) -> float | None:
+        """Speed of the candidate relative to the baseline; None for a metric that is no speed."""
+        return self._found.speedup
+
+    @property
+    def p(self) -> float | None:
+        """Two-sided, corrected by Holm's method if the suite compares more than the declared contrast."""
+        return self._found.p if self._found.p_adjusted is None else self._found.p_adjusted
+
+    @property
+    def n(self) -> int:
+        """Pairs."""
+        return self._found.n
+
+    @property
+    def verdict(self) -> str:
+        """faster, slower, higher, lower, same, inconclusive or exploratory."""
+        return self._found.verdict
+
+    @property
+    def exploratory(self) -> bool:
+        """Asked for after the results were seen, or impossible to decide with so few pairs."""
+        return self._found.verdict == "exploratory"
+
+    @property
+    def because(self) -> str:
+        """Reason of the verdict."""
+        return self._found.because
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """What a reader must know beside the figures."""
+        return self._found.cautions
+
+    @property
+    def pairs(self) -> DataFrame:
+        """One row per pair of trials with one seed."""
+        return frame(Table("pairs", "", tuple(pair_rows([self._found], self._record.origins))))
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Every figure by the names of the columns of `Run.comparisons`."""
+        return dict(*comparison_rows([self._found], self._record.origins))
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the pairs, the ratio, its interval and the margin in the current style of matplotlib; return the axes.
+
+        Args:
+            ax: axes to draw into; None: the current ones of pyplot.
+        """
+        from matplotlib import pyplot as plt
+        from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
+
+        axes = ax if ax is not None else plt.gca()
+        pairs, margin = self.pairs, 1 + float(self.figures["equivalence_margin"] or self._record.plan.suite.margin)
+        axes.axvspan(1 / margin, margin, alpha=0.15, color="gray", lw=0, label=f"margin, {margin - 1:.3g}")
+        axes.axvline(1, color="gray", lw=1, ls="--")
+        axes.plot(pairs["ratio"], [0.1] * len(pairs), "o", mfc="none", ls="", label=f"{len(pairs)} pairs")
+        if self.ratio is not None:
+            low, high = self.interval or (self.ratio, self.ratio)
+            axes.errorbar([self.ratio], [0], xerr=[[self.ratio - low], [high - self.ratio]], fmt="o", capsize=4,
+                          label=f"ratio {self.ratio:.3g}" + (f", {self._found.coverage} interval"
+                                                             if self.interval else ""))
+        axes.set(xscale="log", yticks=[], ylim=(-0.15, 0.3), title=f"{self.candidate}\nagainst {self.baseline}: "
+                 f"{self.verdict}", xlabel=f"ratio of {METRICS[self.metric].noun} ({self._origin}), log scale")
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_formatter(ScalarFormatter())
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.legend(loc="upper right", fontsize="small")
+        return axes
+
+    @property
+    def _origin(self) -> str:
+        return str(self.figures["origin"])
+
+    def __repr__(self) -> str:
+        return comparison_sentence(self._found)
+
+    def _repr_html_(self) -> str:
+        return displayed(self._record, self._run, self._found)
+
+
+def displayed(record: Record, caption: str, found: Compared | None = None) -> str:
+    """Return a comparison, or the cells of a record, as HTML for a notebook."""
+    return str(registry.part("display", "notebook")(record, found, caption))

@@ -1,0 +1,244 @@
+"""A record as an object: its tables as data frames, its comparisons, and what the commands do with it."""
+
+from __future__ import annotations
+
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repro.api.comparison import Comparison, displayed
+from repro.api.frames import Frames, described
+from repro.bundle.source import expanded, folder_name, is_foreign, open_record
+from repro.core.errors import OutputError, UsageError
+from repro.record.folder import index
+from repro.record.folder.store import Record, read_record
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from repro.bundle.verify_files import Verification
+
+SHOWN = 3
+"""Modified files that an error names."""
+
+
+class Run:
+    """A record: a run folder, a bundle, an MLflow experiment, or several runs of one suite together.
+
+    Nothing is read before it is asked for. `repro.open` makes it.
+    """
+
+    def __init__(self, places: Sequence[Path], *, unverified: bool = False) -> None:
+        """Open a record; see `repro.open`."""
+        stack = ExitStack()
+        self._close = weakref.finalize(self, stack.close)
+        try:
+            roots = [stack.enter_context(open_record(place)) for place in places]
+            self._changed = [name for root, place in zip(roots, places, strict=True)
+                             for name in _altered(root, place)]
+            if self._changed and not unverified:
+                more = f" and {len(self._changed) - SHOWN} more" if len(self._changed) > SHOWN else ""
+                raise OutputError(
+                    f"{places[0]}: was modified after it was sealed: {', '.join(self._changed[:SHOWN])}{more}; request "
+                    "it again, or open it with unverified=True, which its frames then say")
+            self._places, self._root = list(places), roots[0]
+            if len(roots) > 1:
+                self._root = _joined(roots, Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        except BaseException:
+            stack.close()
+            raise
+        self.state = "modified" if self._changed else "unmodified since it was sealed, not derived again" if all(
+            (root / index.NAME).is_file() for root in roots) else "not sealed: it has no index"
+        """What is known of the files; `verify` derives every figure from the logs again."""
+
+    @property
+    def name(self) -> str:
+        """Name of the run folder, the bundle or the experiment."""
+        return folder_name(self._places[0]) + (f" and {len(self._places) - 1} more" if len(self._places) > 1 else "")
+
+    @property
+    def path(self) -> Path:
+        """The run folder; of a bundle or an experiment a private copy, which goes with this object."""
+        return self._root
+
+    @cached_property
+    def record(self) -> Record:
+        """What the files hold, as the project's own code reads it; not part of the public interface."""
+        return read_record(self._root)
+
+    @cached_property
+    def tables(self) -> Frames:
+        """Every table by its name; `run.tables["phases"]`."""
+        return Frames(self.record, {"record": self.name, "state": self.state, "unverified": bool(self._changed)})
+
+    @property
+    def trials(self) -> DataFrame:
+        """One row per trial."""
+        return self.tables["trials"]
+
+    @property
+    def evaluations(self) -> DataFrame:
+        """One row per evaluation of a trial."""
+        return self.tables["evaluations"]
+
+    @property
+    def steps(self) -> DataFrame:
+        """One row per step of a trial, read from the logs."""
+        return self.tables["steps"]
+
+    @property
+    def pairs(self) -> DataFrame:
+        """One row per pair of trials with one seed."""
+        return self.tables["pairs"]
+
+    @property
+    def cells(self) -> DataFrame:
+        """One row per cell."""
+        return self.tables["cells"]
+
+    @property
+    def comparisons(self) -> DataFrame:
+        """One row per verdict, the declared contrast first."""
+        return self.tables["comparisons"]
+
+    @property
+    def warnings(self) -> DataFrame:
+        """One row per warning about the machine and the run."""
+        return self.tables["warnings"]
+
+    @cached_property
+    def environment(self) -> Mapping[str, Any]:
+        """Machine, libraries, settings and data of the run, as environment.json has them; `nodes`: its computers."""
+        record = self.record
+        return record.environment.model_dump(mode="json", by_alias=True) | {
+            "nodes": record.nodes.model_dump(mode="json", by_alias=True)}
+
+    def describe(self, name: str) -> DataFrame:
+        """Return one row per column of a table: its type, its unit and what it holds."""
+        return described(self.tables[name])
+
+    def compare(
+        self, candidate: str | Mapping[str, Any] | None = None, baseline: str | Mapping[str, Any] | None = None,
+        metric: str | None = None, margin: float | None = None,
+    ) -> Comparison:
+        """Compare two cells; without arguments, the declared contrast.
+
+        A comparison that the suite did not declare is exploratory: it has every figure and no verdict.
+
+        Args:
+            candidate, baseline: a cell each, by label, id, pattern (`"engine=ddp,processes=2"`) or factors.
+            metric: None: that of the suite.
+            margin: largest difference that counts as the same, 0.05 for 5 %; None: that of the suite.
+
+        Raises:
+            UsageError: one of them means no cell or several, or the two have no pairs or no values of the metric.
+        """
+        from repro.compare.findings import findings
+        from repro.compare.two_cells import compare_cells
+
+        if candidate is None and baseline is None:
+            first = next(iter(findings(self.record).comparisons), None)
+            if first is None:
+                raise UsageError(f"{self.name}: the suite declares no contrast; name candidate and baseline")
+            candidate, baseline = candidate or first.candidate, baseline or first.baseline
+        if candidate is None or baseline is None:
+            raise UsageError("name candidate and baseline, or neither for the declared contrast")
+        found = compare_cells(self.record, candidate, baseline, metric, margin)
+        return Comparison(found, self.record, self.name)
+
+    def verify(self) -> Verification:
+        """Check that the record is complete and unmodified, and derive every result from its log again."""
+        from repro.bundle.verify import verify_opened
+
+        self._one("verify")
+        return verify_opened(self._root, self._places[0])
+
+    def report(self, to: str | Sequence[str] = "html", out: str | Path | None = None) -> list[str]:
+        """Write the report, as `repro report` does; return the paths and URLs written.
+
+        Args:
+            to: names of reporters; a text may have several, comma-separated.
+            out: folder; None: the run's, of a bundle BUNDLE-report in the working directory.
+        """
+        from repro.reporting import write_reports
+
+        names = to.split(",") if isinstance(to, str) else to
+        foreign = len(self._places) > 1 or is_foreign(self._places[0])
+        place = Path(out) if out is not None else Path(f"{folder_name(self._places[0])}-report") if foreign else None
+        return write_reports(self._root, names, place)
+
+    def bundle(self, out: str | Path | None = None, license: str = "not stated") -> Path:  # noqa: A002  # the option's
+        """Pack the run into one file for others, as `repro bundle` does; return its path."""
+        from repro.bundle.contents import make_bundle
+
+        self._one("bundle")
+        return make_bundle(self._root, Path(out) if out is not None else None, license).path
+
+    def _one(self, what: str) -> None:
+        if len(self._places) > 1:
+            raise UsageError(f"{what} takes one run at a time; open each alone")
+
+    def __repr__(self) -> str:
+        record = self.record
+        plan = record.plan
+        return (f"Run {self.name}: suite {plan.suite.suite}, {len(record.results)} of {record.planned} trials, "
+                f"{len(plan.cells)} cells; {self.state}")
+
+    def _repr_html_(self) -> str:
+        return displayed(self.record, f"{self!r}")
+
+
+def _altered(root: Path, place: Path) -> list[str]:
+    """Return the files of a sealed record on which its index and their content disagree.
+
+    Raises:
+        OutputError: it is no run folder.
+    """
+    if not (root / "plan.json").is_file():
+        raise OutputError(f"{place}: is neither a run folder nor a bundle (it holds no plan.json); repro list runs "
+                          "shows those below this folder")
+    if not (root / index.NAME).is_file():
+        return []
+    sums = index.read_sums(root / index.NAME)
+    return sorted(name for name, _ in index.alterations(index.present_members(root, sums), sums))
+
+
+def _joined(roots: Sequence[Path], scratch: Path) -> Path:
+    """Merge runs of one suite into one record.
+
+    Raises:
+        UsageError: they are different experiments.
+    """
+    from repro.compare.runs.merge import sections
+
+    found = sections(roots, scratch / "runs")
+    if len(found) > 1:
+        raise UsageError(f"these runs are no single record: {found[1].sources[0]}: {found[1].why}; open each alone")
+    return found[0].record.folder.root
+
+
+def open(  # noqa: A001  # its name is repro.open
+    source: str | Path | Sequence[str | Path], *, unverified: bool = False
+) -> Run:
+    """Open a record, as `repro.open`.
+
+    It compares the hashes of all files with the record's index; `Run.verify` derives the figures again.
+
+    Args:
+        source: a run folder, a bundle, a pattern (`runs/quick*`), `mlflow:EXPERIMENT` or the address of an experiment
+            that this tool wrote; or several runs of one suite on one machine, which become one record.
+        unverified: open a record that was modified, too; `attrs["unverified"]` of its frames is then True.
+
+    Raises:
+        OutputError: it is no run folder, or it was modified or is damaged.
+        UsageError: a pattern matches nothing, or several runs are different experiments.
+        TrackingError: the tracking store does not answer, or its record is incomplete.
+    """
+    places = expanded([source] if isinstance(source, str | Path) else list(source))
+    if not places:
+        raise UsageError("name a run folder, a bundle or an MLflow experiment")
+    return Run(places, unverified=unverified)

@@ -1,0 +1,117 @@
+"""The runs of a folder: what ran, its verdicts, its size, how often its question was asked; and what can be removed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from repro.compare.findings import findings
+from repro.core.errors import OutputError, ReproError, one_line
+from repro.record.folder.lock import RunLock
+from repro.record.folder.store import TUNING, Record, RunFolder, read_record
+from repro.record.questions import answered
+from repro.runner.run import has_begun
+from repro.suite.planning.question import question_of
+from repro.tables.values import Row, plain
+
+RUNS = Path("runs")
+
+
+def runs_below(folder: Path = RUNS) -> list[Path]:
+    """Return the run folders in a folder, by name; a link to one is none."""
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink() and any(
+        (path / name).is_file() for name in ("plan.json", f"{TUNING}/plan.json")))
+
+
+def listed(folder: Path = RUNS) -> Iterator[Row]:
+    """Yield one row per run; one that cannot be read has its problem in place of a verdict."""
+    for path in runs_below(folder):
+        row: Row = {"name": str(path), "title": "", "started": None, "trials": None, "planned": None, "verdict": "",
+                    "times_asked": None, "mib": round(size(path) / (1 << 20), 1)}
+        try:
+            record = read_record(path)
+        except ReproError as error:
+            yield row | {"verdict": one_line(str(error))}
+            continue
+        moment = datetime.fromtimestamp(record.environment.started_ms / 1e3, tz=timezone.utc)
+        yield row | {
+            "title": plain(record.plan.suite.title or record.plan.suite.suite), "started": f"{moment:%Y-%m-%d %H:%M}",
+            "trials": len(record.results), "planned": record.planned, "verdict": verdict_of(record),
+            "times_asked": len(answered(question_of(record.plan))) if record.plan.kind == "suite" else None}
+
+
+def verdict_of(record: Record) -> str:
+    """Return the verdict on the declared contrast, else how many contrasts have which."""
+    found = findings(record)
+    if found.primary is not None:
+        ratio = found.primary.ratio
+        return found.primary.verdict if ratio is None else f"{found.primary.verdict}, {ratio:.3g} x"
+    words = [item.verdict for item in found.comparisons]
+    return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words)) or "no contrast"
+
+
+def size(folder: Path) -> int:
+    """Return the bytes of all files below a folder."""
+    return sum(Path(place, name).lstat().st_size for place, _, names in os.walk(folder) for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """Something that can be removed without loss to a record."""
+
+    path: Path
+    why: str
+    bytes: int
+
+
+def leftovers(runs: Sequence[Path]) -> Iterator[Leftover]:
+    """Yield what can be removed: runs in which nothing ran, compiled code, checkpoints of ended trials, reports of
+    complete runs, files of killed writers.
+
+    Raises:
+        OutputError: a path is no run folder.
+    """
+    for root in runs:
+        folder = RunFolder(root)
+        if not folder.plan.is_file() and not folder.tuning.plan.is_file():
+            raise OutputError(f"{root}: is not a run folder (it has no plan.json)")
+        if not has_begun(folder) and not has_begun(folder.tuning):
+            yield _found(root, "nothing has run in it")
+            continue
+        for path in (folder.cache, folder.tuning.cache):
+            if path.is_dir():
+                yield _found(path, "compiled code")
+        for path in folder.trials.glob("*/checkpoints"):
+            if folder.result(path.parent.name).is_file():
+                yield _found(path, "checkpoints of a trial that has ended")
+        if folder.reports.is_dir() and (root / "sha256sums.txt").is_file():
+            yield _found(folder.reports, f"a report: repro report {root} writes it again")
+        for path in (*root.glob(".*.tmp"), *folder.trials.glob("*/.*.tmp")):
+            yield _found(path, "the file of a writer that was killed")
+
+
+def _found(path: Path, why: str) -> Leftover:
+    return Leftover(path, why, size(path) if path.is_dir() else path.lstat().st_size)
+
+
+def remove(found: Sequence[Leftover], root: Path) -> None:
+    """Remove leftovers of one run, which no other process may be writing.
+
+    Raises:
+        OutputError: a process writes this run, or something cannot be removed.
+    """
+    with RunLock(root).acquire():
+        for item in found:
+            try:
+                if item.path.is_dir() and not item.path.is_symlink():
+                    shutil.rmtree(item.path)
+                else:
+                    item.path.unlink()
+            except OSError as error:
+                raise OutputError(f"{item.path}: cannot be removed: {error.strerror}") from error

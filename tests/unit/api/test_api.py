@@ -1,0 +1,298 @@
+"""The Python interface: public names, frames, comparisons, displays, and what bad input gets."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import matplotlib as mpl
+import pandas
+import pyarrow.parquet
+import pytest
+
+import repro
+from repro.cli.json_outputs import OUTPUTS, output_schema
+from repro.compare.runs.runs import compare_runs
+from repro.record.folder.index import seal
+from repro.record.folder.store import RunFolder
+from repro.tables.tables import table_names
+from tests.in_process import called, succeeded
+from tests.records import SUITE, Course, make_record
+from tests.unit.reporters.parsed_page import uneven
+
+ROOT = Path(__file__).parents[3]
+GALLERY = ROOT / "docs/gallery/records"
+PUBLIC = {
+    "repro": ["Comparison", "Planned", "ReproError", "Run", "gate", "open", "plan", "run"],
+    "Run": ["bundle", "cells", "compare", "comparisons", "describe", "environment", "evaluations", "name", "pairs",
+            "path",
+            "record", "report", "state", "steps", "tables", "trials", "verify", "warnings"],
+    "Comparison": ["because", "baseline", "candidate", "cautions", "exploratory", "figures", "interval", "level",
+                   "metric",
+                   "n", "p", "pairs", "plot", "ratio", "speedup", "unit", "verdict"],
+    "Planned": ["cells", "seconds", "skipped", "trials"],
+}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("api") / "run"
+    make_record(root, SUITE, uneven)
+    seal(RunFolder(root))
+    return root
+
+
+@pytest.fixture(scope="module")
+def run(root: Path) -> repro.Run:
+    return repro.open(root)
+
+
+def test_the_public_names_are_these() -> None:
+    found = {"repro": [name for name in dir(repro) if name in repro._PUBLIC]}
+    for name in ("Run", "Comparison", "Planned"):
+        made = {"state"} if name == "Run" else set()
+        found[name] = [item for item in {*dir(getattr(repro, name)), *made} if not item.startswith("_")]
+    assert {name: sorted(items) for name, items in found.items()} == {
+        name: sorted(items) for name, items in PUBLIC.items()}
+    stub = set(re.findall(r" as (\w+)$", (ROOT / "repro/__init__.pyi").read_text(), re.MULTILINE))
+    assert sorted(stub) == PUBLIC["repro"]
+    with pytest.raises(AttributeError, match="no attribute 'opne'; public: Comparison"):
+        _ = repro.opne  # type: ignore[attr-defined]
+
+
+def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
+    heavy = ("torch", "mlflow", "matplotlib", "pandas", "numpy", "pydantic")
+    code = f"import sys, repro; print([name for name in {heavy} if name in sys.modules])"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "[]"
+
+
+def test_frames_are_typed_described_and_the_parquet_files(run: repro.Run, tmp_path: Path) -> None:
+    run.report("parquet", tmp_path)
+    for name in table_names():
+        frame = run.tables[name]
+        if frame.empty:
+            continue
+        stored = pyarrow.parquet.read_table(tmp_path / "parquet" / f"{name}.parquet")
+        assert list(frame.columns) == stored.column_names
+        again = stored.to_pandas(types_mapper=None)
+        for column in frame.columns:
+            known = frame[column].dropna().tolist()
+            assert known == again[column].dropna().tolist(), (name, column)
+        described = run.describe(name)
+        assert (described["words"] != "").all(), described[described["words"] == ""]
+        units = {field.name: (field.metadata or {}).get(b"unit", b"").decode() for field in stored.schema}
+        assert dict(zip(described["column"], described["unit"], strict=True)) == units
+        for row in described.itertuples():
+            if row.unit in ("s", "bytes", "MiB"):
+                assert any(word in row.column for word in ("second", "bytes", "mib")), row.column
+    assert run.trials["seed"].dtype == "Int64" and run.trials["tta_wall_seconds"].dtype == "float64"
+    assert run.trials.attrs == {"record": "run", "state": run.state, "unverified": False, "table": "trials"}
+
+
+def test_the_frames_are_what_the_terminal_and_json_show(run: repro.Run, root: Path) -> None:
+    wanted = compare_runs([root]).as_json()["comparisons"]
+    assert run.comparisons["ratio"].tolist() == pytest.approx([item["ratio"] or float("nan") for item in wanted],
+                                                              nan_ok=True, rel=0)
+    assert run.comparisons["verdict"].tolist() == [item["verdict"] for item in wanted]
+    first = run.compare()
+    assert first.figures["ratio"] == wanted[0]["ratio"] and first.because == wanted[0]["because"]
+    assert len(first.pairs) == len(wanted[0]["pairs"]) and first.n == wanted[0]["n"]
+    assert str(first.verdict) in repr(first) and first.candidate in repr(first)
+
+
+def test_steps_are_those_of_the_logs(run: repro.Run) -> None:
+    steps = run.steps
+    one = run.trials.iloc[0]
+    mine = steps[steps["trial_id"] == one["trial_id"]]
+    assert mine["step"].tolist() == list(range(len(mine))) and len(mine) > 50
+    assert mine["slowest_rank_seconds"].median() == one["step_median_seconds"]
+    assert set(steps["trial_id"]) == set(run.trials["trial_id"])
+
+
+def test_what_is_asked_afterwards_is_exploratory_and_says_so(run: repro.Run) -> None:
+    ids = run.cells["cell_id"].tolist()
+    found = run.compare(ids[1], ids[0], metric="throughput")
+    assert found.verdict in ("exploratory", "inconclusive") and "after the results were seen" in found.because
+    declared = run.compare()
+    assert not declared.exploratory and run.compare(declared.candidate, declared.baseline).verdict == declared.verdict
+    other = run.compare(declared.candidate, declared.baseline, margin=0.5)
+    assert "after the results were seen" in other.because
+    assert "Exploratory: asked for after the results were seen" in found._repr_html_()
+    assert "Primary contrast, declared in advance" in declared._repr_html_()
+
+
+def test_the_command_line_compares_two_cells_alike(run: repro.Run, root: Path) -> None:
+    ids = run.cells["cell_id"].tolist()
+    shown = json.loads(succeeded("compare", root, "--candidate", ids[3], "--baseline", ids[0], "--json").stdout)
+    (item,) = shown["comparisons"]
+    found = run.compare(ids[3], ids[0])
+    assert (item["ratio"], item["verdict"], item["because"]) == (found.ratio, found.verdict, found.because)
+
+
+def test_displays_have_no_script_and_no_link_and_follow_the_theme(run: repro.Run) -> None:
+    for text in (run.compare()._repr_html_(), run._repr_html_()):
+        assert "<script" not in text and "http" not in text and '<a href="#' not in text
+        assert "data-jp-theme-light=false" in text and "prefers-color-scheme: dark" in text and "<svg" in text
+    assert run.cells["cell"][0] in run._repr_html_()
+
+
+def test_a_plot_is_drawn_in_the_users_style_into_their_axes(run: repro.Run) -> None:
+    mpl.use("agg")
+    from matplotlib import pyplot as plt
+
+    with plt.style.context({"axes.facecolor": "#123456"}):
+        _, axes = plt.subplots()
+        assert run.compare().plot(axes) is axes and axes.get_facecolor() == mpl.colors.to_rgba("#123456")
+    assert axes.get_xscale() == "log" and run.compare().verdict in axes.get_title()
+    plt.close("all")
+
+
+def test_bundles_globs_and_several_runs_open_alike(run: repro.Run, root: Path, tmp_path: Path) -> None:
+    bundle = run.bundle(tmp_path / "one.zip")
+    for source in (bundle, str(tmp_path / "o*.zip"), [root]):
+        assert repro.open(source).trials.equals(run.trials)
+    packed = repro.open(bundle)
+    assert packed.verify().answer == run.verify().answer == "sound"
+    assert Path(packed.report("csv", tmp_path / "out")[0]).is_file()
+    with pytest.raises(repro.ReproError, match="no single record"):
+        repro.open([GALLERY / "several-1.zip", GALLERY / "settled.zip"])
+
+
+def test_a_plan_is_of_a_name_a_path_or_a_dict(tmp_path: Path) -> None:
+    (tmp_path / "suite.yaml").write_text(SUITE)
+    import yaml
+
+    found = [repro.plan(suite, seeds=2) for suite in (str(tmp_path / "suite.yaml"), tmp_path / "suite.yaml",
+                                                       yaml.safe_load(SUITE))]
+    for plan in found:
+        assert len(plan.cells) == 4 and len(plan.trials) == 8 and plan.seconds > 0
+        assert "8 trials of 4 cells" in repr(plan)
+        assert plan.cells["cell_id"].tolist() == found[0].cells["cell_id"].tolist()
+    with pytest.raises(repro.ReproError, match="trial"):
+        repro.plan({"suite": "x"})
+    with pytest.raises(repro.ReproError, match="no file can hold"):
+        repro.plan({"suite": "x", "trial": object()})
+
+
+
+
+@pytest.mark.parametrize(("source", "words"), [
+    ("nothing-here", "no such run folder or bundle"), (".", "neither a run folder nor a bundle"),
+    ("no-run-*", "matches no run folder and no bundle"), ([], "name a run folder"),
+])
+def test_a_folder_that_is_no_run_is_one_line(
+    source: Any, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(repro.ReproError, match=words) as error:
+        repro.open(source)
+    assert "\n" not in str(error.value)
+
+
+def test_a_modified_record_is_refused_unless_its_frames_say_so(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root, tmp_path / "run")
+    log = next((tmp_path / "run/trials").glob("*/result_1.txt"))
+    log.write_text(log.read_text() + "x\n")
+    with pytest.raises(repro.ReproError, match=r"modified after it was sealed: trials/.*unverified=True") as error:
+        repro.open(tmp_path / "run")
+    assert "\n" not in str(error.value)
+    found = repro.open(tmp_path / "run", unverified=True)
+    assert found.trials.attrs["unverified"] is True and found.state == "modified" and "modified" in repr(found)
+
+
+@pytest.mark.parametrize(("asked", "words"), [
+    ({"candidate": "deepspeed (stage=1), 2 proc", "baseline": "ddp, 1 process"}, "matches no cell; near: deepspeed"),
+    ({"candidate": "engine=ddp", "baseline": "ddp, 1 process"}, "matches 2 cells, name one"),
+    ({"candidate": "ddp, 1 process", "baseline": "ddp, 1 process"}, "are one cell"),
+    ({"candidate": "ddp, 1 process"}, "name candidate and baseline, or neither"),
+    ({"candidate": "ddp, 2 processes", "baseline": "ddp, 1 process", "metric": "tta_wal"}, "did you mean 'tta_wall'"),
+    ({"candidate": "ddp, 2 processes", "baseline": "ddp, 1 process", "metric": "energy"}, "no trial of .* has a value"),
+])
+def test_what_cannot_be_compared_is_one_line(run: repro.Run, asked: dict[str, str], words: str) -> None:
+    with pytest.raises(repro.ReproError, match=words) as error:
+        run.compare(**asked)
+    assert "\n" not in str(error.value)
+
+
+def test_two_cells_that_are_no_pairs_are_one_line(tmp_path: Path) -> None:
+    make_record(tmp_path / "run", SUITE, lambda trial: Course(drawn="other" * (trial.choices.processes == 2)))
+    with pytest.raises(repro.ReproError, match="are no pairs: ") as error:
+        repro.open(tmp_path / "run").compare("ddp, 2 processes", "ddp, 1 process")
+    assert "\n" not in str(error.value)
+
+
+def test_an_unknown_table_names_those_that_are_there(run: repro.Run) -> None:
+    with pytest.raises(KeyError, match=r"no such table; tables: about, cells.*steps"):
+        _ = run.tables["trails"]
+
+
+def test_the_runs_of_a_folder_are_listed_and_cleaned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_record(tmp_path / "runs/one")
+    seal(RunFolder(tmp_path / "runs/one"))
+    make_record(tmp_path / "runs/empty", only=0)
+    (tmp_path / "runs/empty/parity.json").unlink()
+    repro.open("runs/one").report()
+    (tmp_path / "runs/one/cache").mkdir()
+    rows = json.loads(succeeded("list", "runs", "--json").stdout)["rows"]
+    assert [(row["name"], row["trials"], row["planned"]) for row in rows] == [
+        ("runs/empty", 0, 24), ("runs/one", 24, 24)]
+    assert rows[1]["verdict"].startswith(repro.open("runs/one").compare().verdict) and rows[1]["mib"] > 0
+    told = succeeded("clean").stdout
+    assert "would remove runs/empty: nothing has run in it" in told and (tmp_path / "runs/empty").is_dir()
+    assert "would remove runs/one/report" in told and "would remove runs/one/cache" in told
+    succeeded("clean", "--yes")
+    assert not (tmp_path / "runs/empty").exists() and not (tmp_path / "runs/one/report").exists()
+    assert repro.open("runs/one").state.startswith("unmodified") and "nothing to remove" in succeeded("clean").stdout
+    assert type(called("clean", ".").exception).__name__ == "OutputError"
+
+
+@pytest.mark.parametrize("output", sorted(OUTPUTS))
+def test_every_json_output_has_a_schema(output: str) -> None:
+    found = json.loads(succeeded("schema", *output.split()).stdout)
+    jsonschema.Draft202012Validator.check_schema(found)
+    assert found["title"] == f"repro:{output.replace(' ', '-')}" and "$schema" in found["required"]
+    assert found == json.loads(json.dumps(output_schema(output)))
+
+
+@pytest.mark.parametrize(("output", "arguments"), [
+    ("compare", ("compare", "RUN")), ("verify", ("verify", "RUN")), ("audit", ("audit", "RUN")),
+    ("diff", ("diff", GALLERY / "several-1.zip", GALLERY / "several-2.zip")), ("list", ("list", "engines")),
+    ("list", ("list", "suites")), ("show", ("show", "quickstart")), ("data list", ("data", "list")),
+    ("plan", ("plan", "quickstart")), ("plan", ("plan", "quickstart", "--pilot", GALLERY / "settled.zip")),
+    ("scores", ("scores", GALLERY / "factorial.zip", "--by", "batch.global")),
+    ("compare", ("compare", GALLERY / "factorial.zip")),
+    ("compare published", ("compare", GALLERY / "mlperf-v4.0", "--baseline",
+                           "benchmark=resnet,system=eos_ngc24.04_mxnet")),
+    ("bundle", ("bundle", "RUN", "-o", "OUT")), ("doctor", ("doctor",)),
+])
+def test_what_is_printed_is_what_the_schema_says(
+    output: str, arguments: tuple[Any, ...], root: Path, tmp_path: Path
+) -> None:
+    places = {"RUN": root, "OUT": tmp_path / "x.zip"}
+    ended = called(*(places.get(item, item) if isinstance(item, str) else item for item in arguments), "--json")
+    data = json.loads(ended.stdout)
+    assert data["$schema"] == f"repro:{output.replace(' ', '-')}"
+    jsonschema.Draft202012Validator(output_schema(output)).validate(data)
+    wrong = {**data, "further": 1}
+    if output != "show":
+        assert list(jsonschema.Draft202012Validator(output_schema(output)).iter_errors(wrong))
+
+
+def test_a_zip_that_is_damaged_is_one_line(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.writestr("notes.txt", "no record")
+    with pytest.raises(repro.ReproError, match=r"holds no plan\.json"):
+        repro.open(tmp_path / "x.zip")
+
+
+def test_pandas_needs_no_extra(run: repro.Run) -> None:
+    assert isinstance(run.warnings, pandas.DataFrame) and list(run.warnings.columns)[:1] == ["title"]
