@@ -19,11 +19,12 @@ from repro.core.errors import OutputError
 from repro.core.files import LATEST_MS, read_model
 from repro.core.frozen import Frozen
 from repro.record.folder.index import NAME, file_sha256
-from repro.record.folder.ledger import WASH_OUT, Attempt, append_line
+from repro.record.folder.ledger import WASH_OUT, Attempt, append_line, read_starts
 from repro.record.folder.resume import as_it_ended, trials_to_run
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.result.remarks import stated
 from repro.record.result.status import LOST, meaning
+from repro.suite.planning.plan import Plan
 
 ASSIGNED = "shard.json"
 
@@ -146,8 +147,9 @@ def take(folder: RunFolder, run: ShardRun, repeat: int, counts: bool, known: set
     new = [item for item in lines if (item.trial_id, item.attempt) not in known]
     append_line(folder.ledger, *new)
     known |= {(item.trial_id, item.attempt) for item in new if item.attempt != WASH_OUT}
+    names = dict.fromkeys(item.trial_id for item in lines if item.attempt != WASH_OUT)
     try:
-        for trial_id in dict.fromkeys(item.trial_id for item in lines if item.attempt != WASH_OUT):
+        for trial_id in names:
             own = run.record.folder.trial(trial_id)
             logs = {run.record.folder.log(trial_id, item.attempt) for item in lines if item.trial_id == trial_id}
             files = own.glob("*") if counts else (*logs, run.record.folder.trial_file(trial_id))
@@ -155,11 +157,29 @@ def take(folder: RunFolder, run: ShardRun, repeat: int, counts: bool, known: set
             for path in sorted(files, key=lambda path: path == run.record.folder.result(trial_id)):
                 if path.is_file():
                     _put(path, folder.trial(trial_id) / path.name, linked=counts)
-            if counts:
-                shutil.rmtree(own)
+        for trial_id in names if counts else ():  # only when all are in the record: the block is whole here or there
+            shutil.rmtree(run.record.folder.trial(trial_id))
     except OSError as error:
         raise OutputError(f"{error.filename or folder.root}: cannot be taken from shard {run.name}: {error.strerror}"
                           ) from error
+
+
+def finish_taking(folder: RunFolder, plan: Plan) -> None:
+    """Finish what a coordinator that was killed had begun to take: the ledger has a block of which files are missing.
+
+    Raises:
+        OutputError: the record cannot be read or written.
+    """
+    starts = read_starts(folder.ledger)
+    known = {(item.trial_id, item.attempt) for item in starts}
+    missing = {trial.trial_id for trial in plan.trials() if not folder.result(trial.trial_id).is_file()}
+    begun = {(item.shard, item.repeat) for item in starts
+             if item.shard and item.trial_id in missing and meaning(item.status).stands}
+    for name in sorted({shard for shard, _ in begun}):
+        for run in shard_runs(folder, int(name.partition("/")[0])):
+            for repeat in sorted(run.done) if run.name == name else ():
+                if (name, repeat) in begun:
+                    take(folder, run, repeat, counts=True, known=known)
 
 
 def _put(source: Path, target: Path, linked: bool) -> None:

@@ -24,12 +24,14 @@ from repro.core.numbers import spans
 from repro.record.environment.differences import differences
 from repro.record.environment.environment import Environment
 from repro.record.folder import resume
+from repro.record.folder.index import NAME
 from repro.record.folder.ledger import Look, append_line, latest, read_lines, read_starts
 from repro.record.folder.shards import (
     ASSIGNED,
     Assignment,
     Shard,
     ShardRun,
+    finish_taking,
     last_starts,
     numbers,
     read_assignment,
@@ -48,6 +50,8 @@ from repro.suite.planning.plan import Plan
 MOST_LOSSES = 3
 """Times that a block may be lost in one execution: something ends its lanes."""
 TAIL_BYTES = 4096
+NOISE = "resource_tracker"
+"""In lines of Python about a process that was killed."""
 END_SECONDS = 45.0
 """Longest wait for lanes that were ended, so that their shards are sealed."""
 
@@ -95,6 +99,8 @@ class PooledRun:
         """
         context, found = RunContext(self.plan, self.folder, self.watcher), findings or Findings()
         begun = self.folder.environment.is_file()
+        if not (self.folder.root / NAME).exists():  # a killed coordinator leaves no index
+            finish_taking(self.folder, self.plan)
         damage = [*resume.find(self.folder, self.plan)] if begun else []
         with ExitStack() as stack:
             self.has_written = True
@@ -141,7 +147,7 @@ def _last_line(path: Path) -> str:
             lines = stream.read().decode(errors="replace").split("\n")
     except OSError:
         return ""
-    return next((visible(line.strip()) for line in reversed(lines) if line.strip()), "")
+    return next((visible(line.strip()) for line in reversed(lines) if line.strip() and NOISE not in line), "")
 
 
 @dataclass(slots=True)

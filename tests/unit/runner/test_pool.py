@@ -20,6 +20,7 @@ from repro.core.errors import TrialError
 from repro.core.files import write_model
 from repro.core.machine import detect
 from repro.record.environment.environment import Environment
+from repro.record.folder import shards
 from repro.record.folder.index import seal
 from repro.record.folder.ledger import append_line, read_lines
 from repro.record.folder.shards import Shard
@@ -305,3 +306,25 @@ def test_shards_state_their_part_of_the_plan(pooled: Pooled) -> None:
     data["order"] = data["order"][:1]
     path.write_text(json.dumps(data))
     assert f"shards/{name}/plan.json: is not the part of plan.json that its seeds give" in pooled.problems()
+
+
+@pytest.mark.parametrize("files", range(0, 14, 2))
+def test_a_coordinator_that_is_killed_while_it_takes_a_block_finishes_that(
+    pooled: Pooled, monkeypatch: pytest.MonkeyPatch, files: int
+) -> None:
+    put, left = shards._put, [files]
+
+    def dying(source: Path, target: Path, linked: bool) -> None:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        put(source, target, linked)
+
+    monkeypatch.setattr(shards, "_put", dying)
+    with pytest.raises(KeyboardInterrupt):
+        pooled.execute()
+    (pooled.folder.root / "sha256sums.txt").unlink(missing_ok=True)  # as SIGKILL leaves it
+    monkeypatch.setattr(shards, "_put", put)
+    record = pooled.execute()
+    assert len(record.attempts) == len(record.results) == 16
+    assert pooled.problems() == []
