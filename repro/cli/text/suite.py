@@ -171,9 +171,9 @@ class PoolCost:
 
     def text(self) -> str:
         rounds = f"{self.rounds} round{'s' * (self.rounds > 1)}"
-        lines = [f"in the pool: {self.blocks} blocks on {self.lanes} lanes in {rounds}, {self.speedup:.3g} x as fast as "
-                 f"one lane, about {duration(self.seconds)} and {self.lane_hours:.2g} lane-hours (modelled: every trial "
-                 "uses its whole budget, and all blocks take equally long)"]
+        lines = [f"in the pool: {self.blocks} blocks on {self.lanes} lanes in {rounds}, {self.speedup:.3g} x as fast "
+                 f"as one lane, about {duration(self.seconds)} and {self.lane_hours:.2g} lane-hours (modelled: every "
+                 "trial uses its whole budget, and all blocks take equally long)"]
         if self.full_seeds > self.blocks:
             lines.append(f"  {self.full_seeds} seeds would fill the last round, in the same time")
         if self.wasted_blocks:
