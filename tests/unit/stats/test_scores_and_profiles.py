@@ -76,7 +76,7 @@ def test_a_trend_within_lanes_is_that_of_one_lane_and_exact_over_several() -> No
     lanes = [[0.3, 0.1, 0.2], [5.0, 5.2, 5.1, 5.3]]
     tau, p = lane_trend(lanes)
     scores = [sum(np.sign(b - a) for lane in (one, other) for a, b in itertools.combinations(lane, 2))
-              for one in itertools.permutations(lanes[0]) for other in permutations(lanes[1])]
+              for one in itertools.permutations(lanes[0]) for other in itertools.permutations(lanes[1])]
     seen = sum(np.sign(b - a) for lane in lanes for a, b in itertools.combinations(lane, 2))
     assert tau == pytest.approx(seen / 9)
     assert p == pytest.approx(np.mean(np.abs(scores) >= abs(seen)))
