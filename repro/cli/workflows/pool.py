@@ -12,7 +12,7 @@ from pathlib import Path
 from shlex import join, split
 
 from repro.cli.workflows.progress import TerminalWatcher
-from repro.cli.workflows.run import consented, messages, slurm_nodes
+from repro.cli.workflows.run import consented, slurm_nodes
 from repro.core import orphans
 from repro.core.errors import Exit, OutputError, UsageError
 from repro.core.files import read_bounded, write_json
@@ -22,7 +22,7 @@ from repro.launchers.nodes.slurm_submit import submit_script
 from repro.runner.context import Options
 from repro.runner.pool.engines import Pool, StoredPool, store_name
 from repro.runner.pool.lane import begin_shard
-from repro.runner.run import Run, open_session
+from repro.runner.run import Messages, Run, open_session
 from repro.suite.planning.consent import permissions
 from repro.suite.planning.plan import Plan
 
@@ -103,8 +103,8 @@ def run_lane(
     if begun is None:
         return Exit.DONE
     folder, part = begun
-    with TerminalWatcher() as watcher, open_session(folder, watcher, messages(
-            root, plan, "the blocks that are whole are kept", "the shard is being closed")) as session:
+    told = Messages("its blocks that are whole are kept", "the pool runs the others again", "the shard is being closed")
+    with TerminalWatcher() as watcher, open_session(folder, watcher, told) as session:
         session.execute(Run(part, folder, detect(), watcher, options)).completed()
     return Exit.DONE
 
