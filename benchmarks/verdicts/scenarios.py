@@ -14,6 +14,7 @@ from benchmarks.verdicts.contests import contests
 from benchmarks.verdicts.exchange import exchange
 from benchmarks.verdicts.experiment import Experiment, Miss, simulated
 from benchmarks.verdicts.followed import advised_scenarios
+from benchmarks.verdicts.lanes import lane_scenarios
 from benchmarks.verdicts.reproductions import reproductions
 from benchmarks.verdicts.scenario import (
     DIFFERENT,
@@ -221,4 +222,4 @@ def _repeated() -> Iterator[Scenario]:
 SCENARIOS: tuple[Scenario, ...] = (
     *_equal_or_not(), *_drift(), *_grids(), *_cramped(), *_missed(), *_others(), *sequential_scenarios(),
     *advised_scenarios(), *contests(), *_repeated(), *exchange(), *reproductions(),
-    *units())
+    *units(), *lane_scenarios())

@@ -151,6 +151,7 @@ DESCRIPTIONS = {
     "suite.yaml": "The suite as written", "environment.json": "Libraries, devices, settings, identity of the data",
     "ledger.jsonl": "Every attempt of every trial, and how it ended",
     "parity.json": "Result of the parity gate: whether the engines train alike",
+    "lanes.jsonl": "Shards of a run in a pool: their lanes and their seeds",
     "looks.jsonl": "Looks of a sequential run: figures and decisions",
     "incidents.jsonl": "Incidents of the run, and warnings about the machine",
     "declared.json": "The suite of both phases as declared, with the seeds of the scored one",

@@ -25,6 +25,7 @@ from repro.bundle.verify_files import (
     unplanned_folders,
     without_place,
 )
+from repro.bundle.verify_lanes import check_lanes
 from repro.bundle.verify_ledger import check_ledger, check_looks, unfinished, unknown_nodes, unlisted_logs
 from repro.bundle.verify_plan import check_machine, check_plan, check_title, made_by
 from repro.bundle.verify_trials import check_pairing, verified_result
@@ -187,6 +188,7 @@ def _check_trials(
     found.extend(unplanned_folders(folder, plan))
     if attempts is not None:
         check_ledger(folder, plan, results, attempts, found)
+        check_lanes(folder, plan, results, attempts, found)
         for trial in plan.trials():
             found.extend(unlisted_logs(folder, trial, attempts))
     check_pairing(plan, results, found)

@@ -17,7 +17,7 @@ from repro.record.folder.store import TUNING, RunFolder
 from repro.suite.planning.plan import Plan
 
 ProblemKind = Literal["hash", "missing", "unlisted", "schema", "plan", "result", "ledger", "conservation", "pairing",
-                      "looks", "code", "tuning", "signature"]
+                      "looks", "code", "tuning", "signature", "lanes"]
 TRIAL_KINDS: frozenset[ProblemKind] = frozenset(
     {"hash", "missing", "unlisted", "result", "schema", "conservation", "pairing"})
 """Kinds of problem that, within the folder of a trial, concern only this trial."""

@@ -187,9 +187,11 @@ def wrong_wash_outs(
     elif plan.washes_out and not any(item.source for item in attempts):
         starts = sorted((*attempts, *wash_outs), key=lambda item: (item.started_ms, item.attempt > WASH_OUT))
         last = {item.trial_id: item.started_ms for item in wash_outs}
-        edges = [-math.inf, *sorted(resumed), math.inf]
-        for begin, end in pairwise(edges):
-            yield from _misplaced([item for item in starts if begin <= item.started_ms < end], last)
+        for shard in dict.fromkeys(item.shard for item in starts):
+            edges = [-math.inf, *([] if shard else sorted(resumed)), math.inf]
+            for begin, end in pairwise(edges):
+                yield from _misplaced([item for item in starts
+                                       if item.shard == shard and begin <= item.started_ms < end], last)
 
 
 def unknown_nodes(attempts: Sequence[Attempt], history: Sequence[Nodes]) -> Iterator[Problem]:

@@ -116,7 +116,7 @@ def missing_trials(plan: Plan, missing_cells: Sequence[str]) -> Iterator[Problem
     Args:
         missing_cells: labels of the cells that the suite expands to and the plan does not have.
     """
-    if plan.kind == "reproduction":
+    if plan.is_part:
         return
     if missing_cells:
         yield Problem("plan.json", f"lacks cells of its suite: {'; '.join(missing_cells[:SHOWN_CELLS])}", "plan")
@@ -147,7 +147,7 @@ def check_cells(plan: Plan, found: Verification) -> None:
     if plan.has_twins and plan.kind == "suite":
         found.add("plan.json", "its cells are sides of a calibration, but it is none", "plan")
     if (plan.kind == "calibration" and not plan.has_twins) or (
-            plan.kind != "reproduction" and (plan.kind == "tuning") != (plan.suite.tune is not None)):
+            not plan.is_part and (plan.kind == "tuning") != (plan.suite.tune is not None)):
         found.add("plan.json", f"its kind is {plan.kind}, which its suite and its cells are not", "plan")
     if bool(plan.smoke_note) != (plan.smoke and not plan.has_twins) or plan.smoke_note not in ("", *plan.notes):
         found.add("plan.json", f"smoke_note contradicts its {plan.suite.seeds} seeds, or is none of its notes", "plan")

@@ -35,10 +35,12 @@ COMMANDS = {
     "doctor": "repro.cli.commands.machine:doctor",
     "gate": "repro.cli.commands.suites:gate",
     "import": "repro.published.commands:import_",
+    "lane": "repro.cli.commands.pool:lane",
     "list": "repro.cli.commands.suites:list_",
     "new": "repro.cli.commands.new:new",
     "plan": "repro.cli.commands.suites:plan",
     "predict": "repro.papers.predict.cli:predict",
+    "probe": "repro.cli.commands.pool:probe",
     "report": "repro.cli.commands.report:report",
     "reproduce": "repro.cli.commands.bundle:reproduce",
     "run": "repro.cli.commands.run:run",
@@ -51,7 +53,7 @@ COMMANDS = {
     "volume": "repro.papers.chunkflow.cli:volume",
 }
 """Command name -> "module:object"."""
-ON_LINUX = ("agent", "bench", "calibrate", "gate", "reproduce", "run", "track", "volume")
+ON_LINUX = ("agent", "bench", "calibrate", "gate", "lane", "reproduce", "run", "track", "volume")
 """Commands that start trials or measure: they use /proc, fork servers and, on an emulated cluster, namespaces."""
 
 

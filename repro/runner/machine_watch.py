@@ -12,8 +12,8 @@ import pwd
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -210,13 +210,15 @@ PAUSE_SECONDS = 0.2
 
 
 @contextmanager
-def only_run_that_times(show: Callable[[str], None]) -> Iterator[float]:
+def only_run_that_times(show: Callable[[str], None], lane: bool = False) -> Iterator[float]:
     """Hold the machine's timing lock; while another run holds it, say so once and wait. Gives the seconds waited.
 
-    `REPRO_TIMING_LOCK=off` does without, which the record shows among the settings.
+    Lanes of a pool whose cores and GPUs differ may time at once: each holds the names of its own, and no other run
+    begins while there is one. `REPRO_TIMING_LOCK=off` does without, which the record shows among the settings.
 
     Args:
         show: receives the line that names the other run.
+        lane: this process runs a shard, on its cores and GPUs only.
 
     Raises:
         UsageError: the variable has another value.
@@ -228,35 +230,57 @@ def only_run_that_times(show: Callable[[str], None]) -> Iterator[float]:
     if stated:
         yield 0.0
         return
-    begun = time.monotonic()
-    with socket.socket(socket.AF_UNIX) as lock:
-        waits = not _taken(lock)
-        if waits:
-            show(f"waiting for another run that times its trials on this machine{_owner()}; Ctrl-C ends the wait; "
-                 f"to run without the lock, set {VARIABLE}=off")
-            while not _taken(lock):
-                time.sleep(PAUSE_SECONDS)
-        lock.listen()  # so that others can ask who holds it
+    begun, waits = time.monotonic(), False
+    names = [f"{NAME}-{item}" for item in lane_resources()] if lane else [NAME]
+    with ExitStack() as held:
+        other = _bind(names, held)
+        # Both sides bind before they look for the other's names, so one of them sees the other.
+        while other or (other := _of_the_other_side(lane)):
+            if not waits:
+                show(f"waiting for another run that times its trials on this machine{_owner(other)}; Ctrl-C ends the "
+                     f"wait; to run without the lock, set {VARIABLE}=off")
+            waits = True
+            if lane:  # a run of the whole machine keeps its name, so that it waits for the last lane only
+                held.close()
+            time.sleep(PAUSE_SECONDS)
+            other = _bind(names, held) if lane or other == NAME else ""
         yield time.monotonic() - begun if waits else 0.0
 
 
-def _taken(lock: socket.socket) -> bool:
-    try:
-        lock.bind(NAME)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            return False
-        raise OutputError(f"the lock that keeps two runs from timing at once: {error.strerror}; to run without "
-                          f"it, set {VARIABLE}=off") from error
-    return True
+def lane_resources() -> list[str]:
+    """Return the names of the cores and GPUs that this process may use."""
+    return [*(f"core{core}" for core in sorted(os.sched_getaffinity(0))), *sorted(used_uuids() or ())]
 
 
-def _owner() -> str:
-    """Return process and user of the holder, as the kernel knows them; "" if it has just ended."""
+def _bind(names: Sequence[str], held: ExitStack) -> str:
+    """Bind all names or none; return the first that another run holds, "" if there is none."""
+    for name in names:
+        lock = held.enter_context(socket.socket(socket.AF_UNIX))
+        try:
+            lock.bind(name)
+            lock.listen()  # so that others can ask who holds it
+        except OSError as error:
+            held.close()
+            if error.errno == errno.EADDRINUSE:
+                return name
+            raise OutputError(f"the lock that keeps two runs from timing at once: {error.strerror}; to run without "
+                              f"it, set {VARIABLE}=off") from error
+    return ""
+
+
+def _of_the_other_side(lane: bool) -> str:
+    """Return the name of a run of the whole machine for a lane, that of a lane for such a run; "" if none is bound."""
+    bound = (line.rpartition(" @")[2] for line in _text(Path("/proc/net/unix")).splitlines())
+    wanted = NAME[1:] if lane else f"{NAME[1:]}-"
+    return next((f"\0{name}" for name in bound if (name == wanted if lane else name.startswith(wanted))), "")
+
+
+def _owner(name: str) -> str:
+    """Return process and user of a name's holder, as the kernel knows them; "" if it has just ended."""
     with socket.socket(socket.AF_UNIX) as asked:
         asked.setblocking(False)
         try:
-            asked.connect(NAME)
+            asked.connect(name)
             pid, user, _ = struct.unpack("3i", asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         except OSError:
             return ""

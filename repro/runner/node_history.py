@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from repro.launchers.nodes.slurm_job import allocation, in_job
 from repro.record.environment.differences import SHOWN
 from repro.record.environment.environment import Environment
 from repro.record.environment.nodes import Nodes, node_differences, shared_nodes, slow_links, unfit_nodes
@@ -26,6 +28,8 @@ class NodeHistory:
     known: Sequence[Nodes]
     """Of earlier starts."""
     _last: Nodes = field(default_factory=Nodes, init=False)
+    _job: Mapping[str, Any] | None = field(default=None, init=False)
+    """Of a shard that Slurm has started, whatever launches its ranks."""
 
     def begin(self, preload_seconds: float | None) -> None:
         """Record the computers of this start, if they are other ones, and the warnings of them.
@@ -54,8 +58,10 @@ class NodeHistory:
         return found.names(used)
 
     def _now(self) -> Nodes:
+        if self._job is None:  # asked once: it is that of the process
+            self._job = {"allocation": dict(allocation())} if self.context.plan.kind == "shard" and in_job() else {}
         return Nodes.model_validate({"at_ms": round(time.time() * 1e3), "here": self.environment.placement,
-                                     **self.launchers.nodes})
+                                     **self._job, **self.launchers.nodes})
 
     def _take(self, found: Nodes) -> bool:
         """Record a change; return False if there is none."""

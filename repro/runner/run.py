@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from repro.compare.runs.asked import asked_before
 from repro.core.errors import Exit, OutputError, ReproError, interrupter
@@ -136,7 +137,7 @@ class Run:
         """
         context = RunContext(self.plan, self.folder, self.watcher)
         with ExitStack() as stack:
-            waited = stack.enter_context(only_run_that_times(self.watcher.stage))
+            waited = stack.enter_context(only_run_that_times(self.watcher.stage, self.plan.kind == "shard"))
             self.watcher.stage("checking data and starting processes")
             meter = stack.enter_context(closing(EnergyMeter())) if self.options.energy else None
             checked = preflight.check(self.plan, self.machine, self.folder, self.options)
@@ -151,7 +152,7 @@ class Run:
             record = read_record(self.folder.root)
             trials = trials_to_run(record, self.options.again)
             remove_useless(context, record, trials, began_elsewhere(record))
-            looks = Looks.of(context, record, trials, self.options.budget_seconds, self.is_settled)
+            looks = Looks.of(context, record.looks, trials, self.options.budget_seconds, self.is_settled)
             if not trials:
                 looks.end_before(None)
                 return read_record(self.folder.root)
@@ -228,7 +229,7 @@ def fill(folder: RunFolder, plan: Plan, suite_text: str, brought: Path | None = 
 
 def has_begun(folder: RunFolder) -> bool:
     """Return True if the gate was reached in this folder, or a trial."""
-    reached = (folder.ledger, folder.parity, folder.parity_verdict)
+    reached = (folder.ledger, folder.parity, folder.parity_verdict, folder.shards)
     return any(path.exists() for path in reached) or any(folder.trials.glob("*"))
 
 
@@ -292,6 +293,14 @@ class Execution:
         return self.record
 
 
+class Executed(Protocol):
+    """A run in this process, or in a pool."""
+
+    has_written: bool
+
+    def execute(self, findings: Findings | None = None) -> Record: ...
+
+
 class RunSession:
     """The right to write one run folder, for as long as `open_session` is entered."""
 
@@ -312,7 +321,7 @@ class RunSession:
         require_same(self._folder.root, found, force)
         self._findings = Findings(self._findings.stale_lock, found)
 
-    def execute(self, run: Run) -> Execution:
+    def execute(self, run: Executed) -> Execution:
         """Execute `run` to its end, to a signal or to an error; the record is sealed unless the run was refused."""
         record, problem, interrupt = None, None, None
         try:

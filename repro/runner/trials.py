@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from repro.compare.design.sequential import TakenLook, stages, take_look
 from repro.compare.evidence.stage import Stage
-from repro.record.folder.ledger import append_line
+from repro.record.folder.ledger import Look, append_line
 from repro.record.folder.resume import failed_starts, may_run_again
 from repro.record.folder.store import Record, read_record
 from repro.record.result.results import Result
@@ -40,14 +40,14 @@ class Looks:
 
     @classmethod
     def of(
-        cls, context: RunContext, record: Record, trials: Sequence[Trial], budget_seconds: float | None,
+        cls, context: RunContext, taken: Sequence[Look], trials: Sequence[Trial], budget_seconds: float | None,
         is_settled: Callable[[int], bool] | None = None,
     ) -> Looks:
         """Return the looks that this execution takes: those after its first trial, and those not taken before it."""
         if not context.plan.design.looks:
             return cls(context, [], is_settled=is_settled)
         first = trials[0].repeat if trials else context.plan.design.repeats
-        known = {look.number for look in record.looks if look.decision != "failed" and look.n <= first}
+        known = {look.number for look in taken if look.decision != "failed" and look.n <= first}
         waiting = [stage for stage in stages(context.plan) if stage.number not in known]
         return cls(context, waiting, budget_seconds, first_repeat=first)
 

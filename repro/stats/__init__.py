@@ -9,6 +9,7 @@ Tests valid at several looks stand in `sequential` and `anytime`, apart from thi
 from repro.stats.exact_tests import (
     EXACT_PAIRS,
     holm,
+    lane_trend,
     order_trend,
     pairs_to_survive,
     probability_less,

@@ -23,7 +23,7 @@ DEFAULT_METRICS: Mapping[Judges, str] = {
 """The metric by which cells are compared where no contrast is declared; not of measurements."""
 LEAST_REPEATS = 5
 """Trials of each cell that a result needs (method.md section 3); fewer make a smoke test."""
-PlanKind = Literal["suite", "tuning", "reproduction", "calibration"]
+PlanKind = Literal["suite", "tuning", "reproduction", "calibration", "shard"]
 
 
 def judges_of_all(found: Collection[Judges]) -> Judges:

@@ -37,12 +37,15 @@ from repro.suite.metrics import METRICS
 def compare(
     runs: tuple[Path, ...], as_json: bool, candidate: str | None, markdown: Path | None, **request: Any
 ) -> None:
-    """Compare the cells of one run or of two.
+    """Compare the cells of one run or of two, or combine three or more records of one suite.
 
     Of two runs, the cells of the second are compared with the same cells of the first.
 
     Times of two runs get no verdict: a machine that is 1 % slower in one of them looks like a difference. Several runs
     of each, made in turns (ABBA ABBA), do: name those of the baseline with --against.
+
+    Three or more RUNs of one suite, each with its own seeds, give the mean ratio over runs (random effects), without a
+    verdict.
 
     RUN may be a bundle, or a folder of published results. A ratio never mixes runs and published results.
 
@@ -54,6 +57,7 @@ def compare(
     """
     from repro.bundle.source import expanded, open_records
     from repro.core import registry
+    from repro.record.folder.store import read_plan
 
     if registry.part("published", "found")(runs):
         if request.pop("against"):
@@ -64,6 +68,7 @@ def compare(
             registry.part("published", "compare")(folders, as_json, candidate, request)
     from repro.cli.text.compare import print_compared
     from repro.compare.runs.runs import compare_runs
+    from repro.compare.runs.together import together
     from repro.compare.two_cells import compare_two
 
     against = expanded(request.pop("against"))
@@ -71,6 +76,14 @@ def compare(
     with open_records(named) as folders:
         before = len(against)
         if candidate is None:
+            if len(folders) > 2 and not before and not any(
+                    read_plan(folder / "plan.json").searches > 1 for folder in folders):
+                if request["fail_if"] or request["baseline"] or markdown is not None:
+                    raise UsageError("several records together have no verdict, so no --fail-if, --baseline or "
+                                     "--markdown; with --against they are runs of one side")
+                combined = together(folders, request["metric"])
+                answer(as_json, combined.as_json(), combined.text)
+                return
             found = compare_runs(folders[before:], against=folders[:before], **request)
         elif len(named) > 1 or request["baseline"] is None:
             raise UsageError("--candidate names a cell of one run, and --baseline the cell that it is compared with")

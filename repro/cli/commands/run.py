@@ -24,6 +24,7 @@ from repro.cli.options import (
 from repro.cli.terminal import say
 from repro.cli.workflows.starting import planned
 from repro.core.errors import visible
+from repro.core.machine import Machine
 
 
 @click.command()
@@ -32,6 +33,8 @@ from repro.core.errors import visible
 @override_option
 @click.option("--launcher", metavar="KIND", help="Short for -o launcher=KIND; KIND may also be '{kind: slurm, nodes: "
               "4}'. Outside a job, slurm submits one.")
+@click.option("--pool", metavar="KIND", help="Run blocks of one seed side by side: '{kind: slurm, lanes: 16}' in a job "
+              "array, gpus on each GPU of this machine, '{kind: cores, lanes: 2}' on shares of its cores.")
 @design_options
 @click.option("--resume", type=PlaceParam(path_type=Path), metavar="RUN", help="Resume an interrupted run: run the "
               "missing trials of its own plan.")
@@ -56,7 +59,7 @@ from repro.core.errors import visible
 @json_option
 def run(
     suite: str | None, scheduler: tuple[str, ...], overrides: tuple[str, ...], launcher: str | None,
-    resume: Path | None, again: bool, force: bool, budget: float | None, strict: bool, energy: bool,
+    pool: str | None, resume: Path | None, again: bool, force: bool, budget: float | None, strict: bool, energy: bool,
     register: Path | None, out: Path | None, track: bool, allowed: tuple[str, ...], code: str | None, as_json: bool,
     **design: Any,
 ) -> None:
@@ -72,8 +75,10 @@ def run(
              repro run --resume runs/quickstart-20260101-120000
              repro run engines --launcher '{kind: slurm, nodes: 4}' -- --partition gpu
              repro run --resume runs/mine -- --partition gpu
+             repro run engines --pool '{kind: slurm, lanes: 16}' -- --partition cpu
     """
     from repro.cli.text.suite import ended_text
+    from repro.cli.workflows.pool import declared_pool, pool_machine
     from repro.cli.workflows.run import (
         machines_of_job,
         resume_suite,
@@ -84,6 +89,8 @@ def run(
     )
     from repro.cli.workflows.seen_data import refuse_same_data
     from repro.runner.context import Options
+    from repro.runner.pool.engines import parse_pool
+    from repro.runner.run import dated
 
     overrides = (*overrides, *([f"launcher={launcher}"] if launcher else []))
     options = Options(force, again, strict, energy, budget, register)
@@ -91,6 +98,8 @@ def run(
         if suite is not None and suite.startswith("-"):  # the first option after --, as no suite is given
             scheduler, suite = (suite, *scheduler), None
         _refuse_with_resume(suite, out, overrides, register, design)
+        if pool is not None:
+            raise click.UsageError("--resume RUN keeps the pool of RUN; leave out --pool")
         if job := submitted_again(resume, scheduler, sys.argv[1:]):
             say(job)
             return
@@ -102,17 +111,27 @@ def run(
     else:
         source = read_source(suite, overrides, **design)
         stated = source.suite.master_seed is not None and ("master_seed",) not in source.overrides
-        machines = machines_of_job(source, scheduler, lambda text: say(text, err=True))
+        chosen = parse_pool(pool) if pool is not None else None
+        out = out or (dated(source.suite.suite) if chosen else None)
+        if chosen is not None and out is not None:
+            if source.suite.tune is not None:
+                raise click.UsageError("--pool: a tuning ranks settings by trials that ran alike, which lanes do not; "
+                                       "tune first, then run tuned.yaml in a pool")
+            machines: tuple[Machine, ...] = (pool_machine(chosen, out, scheduler),)
+        else:
+            machines = machines_of_job(source, scheduler, lambda text: say(text, err=True))
         plan, phases = planned(source, overrides, machines)
         if source.suite.master_seed is not None:
             refuse_same_data(phases.tuning if phases else plan, Path("runs"), stated)
         flags = [flag for flag, given in (("--no-mlflow", not track), ("--strict", strict), ("--energy", energy))
                  if given] + (["--register", str(register.resolve())] if register else [])
-        if job := submitted(plan, scheduler, sys.argv[1:], out, flags):
+        of_lanes = [flag for flag in flags if flag in ("--strict", "--energy")]
+        stored = declared_pool(chosen, plan, scheduler, of_lanes) if chosen else None
+        if stored is None and (job := submitted(plan, scheduler, sys.argv[1:], out, flags)):
             say(job)
             return
         ended = run_phases(phases, source.text, out, track, options) if phases else \
-            run_suite(plan, source.text, out, track, options)
+            run_suite(plan, source.text, out, track, options, stored)
     answer(as_json, ended.as_json(), lambda: ended_text(ended))
     if ended.warning():
         say(visible(f"warning: {ended.warning()}"), err=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -109,9 +110,10 @@ def show(suite: str, overrides: tuple[str, ...], as_json: bool) -> None:
 @design_options
 @click.option("--pilot", type=PlaceParam(path_type=Path), metavar="RUN|BUNDLE", help="Run with the same cells: also "
               "print the smallest effect that these repeats can show, and the repeats that the margin requires.")
+@click.option("--pool", metavar="KIND", help="Also print rounds, speed-up and cost in a pool, as of `repro run`.")
 @json_option
 def plan(
-    suite: str, overrides: tuple[str, ...], pilot: Path | None, as_json: bool, **design: Any
+    suite: str, overrides: tuple[str, ...], pilot: Path | None, pool: str | None, as_json: bool, **design: Any
 ) -> None:
     """Show the trials that SUITE runs here.
 
@@ -120,14 +122,16 @@ def plan(
 
     \b
     Example: repro plan quickstart -o processes=1,2,4
+             repro plan engines --pool '{kind: slurm, lanes: 16}'
     """
     from repro.bundle.source import open_record
-    from repro.cli.text.suite import drawn_by_run, plan_text
+    from repro.cli.text.suite import PoolCost, drawn_by_run, plan_text
     from repro.cli.workflows.seen_data import seen_data, seen_words
     from repro.compare.design.power import out_of_reach, power
     from repro.compare.runs.asked import asked_before
     from repro.record.folder import limits
     from repro.record.folder.store import read_record
+    from repro.runner.pool.engines import parse_pool
     from repro.runner.preflight import absent_data
     from repro.suite.planning.plan import estimate, over_time_limits
     from repro.suite.planning.question import seen_by
@@ -157,13 +161,17 @@ def plan(
     for text in warnings:
         say(f"warning: {text}", err=True)
     cost = estimate(found)
+    pooled = PoolCost.of(found, parse_pool(pool)) if pool is not None else None
     if as_json:
         data = found.model_dump(mode="json", by_alias=True) | {"cost": cost.model_dump(mode="json")}
         data |= {"out_of_reach": out_of_reach(found), "drawn_again_by_run": drawn, "absent_data": absent}
         data |= {"tuning": phases.as_json()} if phases else {}
+        data |= {"pool": asdict(pooled)} if pooled else {}
         echo_json(data | ({"power": shown.model_dump(mode="json")} if shown is not None else {}))
         return
     say(plan_text(found, cost, out_of_reach(found), drawn, phases))
+    if pooled is not None:
+        say(pooled.text())
     if shown is not None:
         say(f"\n{shown.text()}")
 

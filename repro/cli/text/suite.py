@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from repro.seams.preconditioner import Work
 from repro.suite.levels import contender_label
 from repro.suite.metrics import METRICS
 from repro.suite.model import Suite
-from repro.suite.planning.plan import Cost, Plan, estimate
+from repro.suite.planning.plan import SETUP_SECONDS, Cost, Plan, estimate
 from repro.suite.tune import Space, Tune, setting_text
 from repro.tables.cell_tables import median_text
 from repro.tables.verdicts import comparison_sentence
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from repro.cli.workflows.tuning import Phases
     from repro.compare import Summary
     from repro.compare.findings import Findings
+    from repro.runner.pool.engines import Pool
 
 
 def suite_text(suite: Suite, sources: Mapping[str, SourceCode] = MappingProxyType({})) -> str:
@@ -133,6 +135,51 @@ def _preconditioner_lines(plan: Plan) -> list[str]:
         f"  {item.preconditioner.label}, {item.processes} process{'es' if item.processes > 1 else ''}: {_text(work)}"
         for item in plan.trainings() if (work := item.preconditioner_work) != Work()))
     return ["", "own work of preconditioners in a mean step (modelled by formula):", *found] if found else []
+
+
+@dataclass(frozen=True, slots=True)
+class PoolCost:
+    """What a pool makes of a plan if all blocks take equally long."""
+
+    lanes: int
+    """That have a block to run."""
+    blocks: int
+    rounds: int
+    """Shards that the busiest lane runs."""
+    speedup: float
+    """Against one lane; every shard has to start."""
+    seconds: float
+    """Of the whole run, modelled."""
+    lane_hours: float
+    """All lanes for as long as each runs, modelled."""
+    full_seeds: int
+    """Seeds that fill the last round."""
+    wasted_blocks: int
+    """Blocks that may have run in vain when a look ends the run."""
+
+    @classmethod
+    def of(cls, plan: Plan, pool: Pool) -> PoolCost:
+        """Return the cost of a plan in a pool."""
+        blocks, each = len({repeat for _, repeat in plan.order}), pool.blocks_per_task
+        shards = -(-blocks // each)
+        lanes = min(pool.lanes or plan.device_count or 1, shards)
+        rounds = -(-shards // lanes)
+        block = (estimate(plan).full_budget_seconds - SETUP_SECONDS) / blocks
+        seconds = rounds * SETUP_SECONDS + min(rounds * each, blocks) * block
+        wasted = min(lanes * each - 1, blocks - plan.design.looks[0]) if plan.design.looks else 0
+        return cls(lanes, blocks, rounds, (SETUP_SECONDS + blocks * block) / seconds, seconds,
+                   (shards * SETUP_SECONDS + blocks * block) / 3600, rounds * lanes * each, wasted)
+
+    def text(self) -> str:
+        rounds = f"{self.rounds} round{'s' * (self.rounds > 1)}"
+        lines = [f"in the pool: {self.blocks} blocks on {self.lanes} lanes in {rounds}, {self.speedup:.3g} x as fast "
+                 f"as one lane, about {duration(self.seconds)} and {self.lane_hours:.2g} lane-hours (modelled: every "
+                 "trial uses its whole budget, and all blocks take equally long)"]
+        if self.full_seeds > self.blocks:
+            lines.append(f"  {self.full_seeds} seeds would fill the last round, in the same time")
+        if self.wasted_blocks:
+            lines.append(f"  a look that ends the run may leave up to {self.wasted_blocks} blocks that ran in vain")
+        return "\n".join(lines)
 
 
 def _text(work: Work | None) -> str:

@@ -25,6 +25,7 @@ from repro.compare.findings import Findings, findings
 from repro.compare.runs.asked import keep_answers
 from repro.core.devices import CPU
 from repro.core.errors import Exit, UsageError
+from repro.core.files import write_model
 from repro.core.machine import Machine, detect
 from repro.launchers.nodes.slurm_job import in_job
 from repro.launchers.nodes.slurm_submit import job_machines, submit
@@ -40,6 +41,9 @@ from repro.record.tuning import FROZEN, Tuning, read_tuning, tuning_of
 from repro.reporting import Reporter, reporter
 from repro.runner.context import Options, Watcher
 from repro.runner.energy_meter import EnergyMeter
+from repro.runner.pool.coordinator import PooledRun
+from repro.runner.pool.engines import FILE as POOL
+from repro.runner.pool.engines import StoredPool, engine_of, stored_pool
 from repro.runner.run import (
     Messages,
     Run,
@@ -109,12 +113,14 @@ class Ended:
 
 
 def run_suite(
-    plan: Plan, suite_text: str, out: Path | None, track: bool, options: Options = DEFAULTS, told: Told = None
+    plan: Plan, suite_text: str, out: Path | None, track: bool, options: Options = DEFAULTS, told: Told = None,
+    pool: StoredPool | None = None,
 ) -> Ended:
     """Run a plan to its end, or to Ctrl-C; then report the completed trials.
 
     Args:
         told: is called with each event of the progress.
+        pool: where its blocks run; None: one after another in this process.
 
     Raises:
         UsageError: the plan is larger than one run can be, or cannot have these options.
@@ -123,6 +129,8 @@ def run_suite(
     _check_options(plan, options)
     limits.check_size(plan)
     folder = prepare(plan, suite_text, out or dated(plan.suite.suite))
+    if pool is not None:
+        write_model(folder.root / POOL, pool)
     with discarded_if_unstarted(folder), _opened(
             folder, plan, options, messages(folder.root, plan), event=told) as (run, session):
         return _carry_out(run, session, track)
@@ -161,14 +169,14 @@ def resume_suite(
     if waits_for_choice(root):
         if options.again:
             raise UsageError("--rerun-failed: a tuning ranks settings by all their trials as they ended; leave it out")
-        _tune(root, _consented(root / TUNING, allowed, code), options, track, new=False)
+        _tune(root, consented(root / TUNING, allowed, code), options, track, new=False)
         return _score(root, track, options)
     _, written = reopen(root)
     refuse_tuning_alone(root, written)
     if options.again and written.design.is_contest:
         raise UsageError("--rerun-failed: a contest counts every declared run once, also one that failed; make a new "
                          "run")
-    _check_options(_consented(root, allowed, code), options)
+    _check_options(consented(root, allowed, code), options)
     return _score(root, track, options, new=False)
 
 
@@ -190,7 +198,7 @@ def _tune(root: Path, plan: Plan, options: Options, track: bool, new: bool = Tru
         if tracker is not None:
             tracker.finish(BETWEEN_SECONDS if ended.record is not None else 0.0)
         found = tuning_of(ended.completed())
-        choose(root, found, run.machine)
+        choose(root, found, detect())
         for item in found.lost:
             run.watcher.stage(f"warning: {item.label} is not scored: no trial of its tuning could be judged "
                               f"({item.ends})")
@@ -207,9 +215,13 @@ def _score(root: Path, track: bool, options: Options, new: bool = True, event: T
 @contextmanager
 def _opened(
     folder: RunFolder, plan: Plan, options: Options, told: Messages, new: bool = True, event: Told = None
-) -> Iterator[tuple[Run, RunSession]]:
+) -> Iterator[tuple[Run | PooledRun, RunSession]]:
     """Open the session of a run that begins, with warnings about its plan, or goes on where it was cut."""
-    machine = detect()
+    pool = stored_pool(folder)
+    # The plan of a pool is for its lanes, not for the computer of the coordinator.
+    machine = detect() if pool is None else Machine(plan.device, plan.device_count, plan.cores, plan.cpp_compiler)
+    if pool is not None and (options.again or options.budget_seconds is not None):
+        raise UsageError("--rerun-failed and --budget: not in a pool, whose blocks run as a whole")
     with TerminalWatcher(told=event) as watcher, open_session(folder, watcher, told) as session:
         if new:
             for text in (*limits.warnings(plan), *over_time_limits(plan)):
@@ -218,10 +230,11 @@ def _opened(
                 watcher.stage(register(folder, plan, machine, options.register))
         else:
             session.accept(plan, plan_differences(plan, machine), options.force)
-        yield Run(plan, folder, machine, watcher, options), session
+        yield Run(plan, folder, machine, watcher, options) if pool is None else PooledRun(
+            plan, folder, watcher, engine_of(pool, plan, folder), pool.pool.blocks_per_task), session
 
 
-def _consented(root: Path, allowed: Sequence[str], code: str | None) -> Plan:
+def consented(root: Path, allowed: Sequence[str], code: str | None) -> Plan:
     """Return the plan of a run folder whose code and options the user lets run.
 
     Raises:
@@ -274,7 +287,7 @@ def _next_step(record: Record, code: Exit) -> str:
     return f"{command(f'bundle {shlex.quote(str(record.folder.root))}')}  (one file, which others verify and run again)"
 
 
-def _carry_out(run: Run, session: RunSession, track: bool) -> Ended:
+def _carry_out(run: Run | PooledRun, session: RunSession, track: bool) -> Ended:
     """Execute a run, then write its report and finish tracking, unless the run was refused."""
     page, folder, watcher = reporter("html"), run.folder, run.watcher
     if track and (words := first_words()):
@@ -377,14 +390,18 @@ def machines_of_job(
     if in_job() or not any((level.get("kind") if isinstance(level, dict) else level) == "slurm" for level in levels):
         return ()
     cells, _ = expand_matrix(suite, source.problem, ProgramFiles(source.folder, suite.programs))
-    found, hint = job_machines(options, _slurm_nodes(cell.choices for cell in cells))
+    found, hint = job_machines(options, _most_nodes(cell.choices for cell in cells))
     if hint and any(cell.choices.device != CPU for cell in cells):
         tell(f"the nodes of the job have GPUs and it asks for none: add {hint} after --")
     return found
 
 
-def _slurm_nodes(found: Iterable[TrialConfig]) -> int:
+def slurm_nodes(plan: Plan) -> int:
     """Return the most nodes that trials of launcher slurm take; 0: none has this launcher."""
+    return _most_nodes(cell.choices for cell in plan.cells)
+
+
+def _most_nodes(found: Iterable[TrialConfig]) -> int:
     plugins = (choices.launcher.plugin for choices in found)
     return max((plugin.nodes for plugin in plugins if isinstance(plugin, Slurm)), default=0)
 
@@ -424,7 +441,7 @@ def _before_options(arguments: Sequence[str]) -> list[str]:
 
 
 def _submit(plan: Plan, options: Sequence[str], first: Sequence[str], again: Sequence[str], place: Path) -> str:
-    nodes = _slurm_nodes(cell.choices for cell in plan.cells)
+    nodes = slurm_nodes(plan)
     if not nodes or in_job():
         if options:
             kinds = ", ".join(dict.fromkeys(cell.choices.launcher.kind for cell in plan.cells))

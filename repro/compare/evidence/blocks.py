@@ -26,11 +26,12 @@ ALPHA = 0.05
 class Blocks:
     """The blocks of a run: unbroken rows of starts of one repeat.
 
-    No other repeat started between them, the run was not resumed between them, and all ran on the same places.
+    No other repeat started between them, the run was not resumed between them, and all ran on the same places. In a
+    pool they are those of one lane, of one shard.
     """
 
-    order: Sequence[Result]
-    """The results, in order of execution."""
+    lanes: Sequence[Sequence[Result]]
+    """The results of each lane, in order of execution; without a pool there is one lane."""
     numbers: Mapping[str, Mapping[int, int]]
     """Cell -> repeat -> number of the block that the trial of the result ran in."""
     before: Mapping[str, Mapping[int, str]]
@@ -44,6 +45,8 @@ class Blocks:
     the run."""
     places: Mapping[tuple[str, ...], frozenset[int]] = field(default_factory=dict)
     """Names of the places that trials ran on -> repeats of these trials; of early records nothing is known."""
+    pooled: bool = False
+    """The places are lanes of a pool, which never divide a pair."""
 
     def apart(self, candidate: str, baseline: str) -> frozenset[int]:
         """Return the repeats whose two trials did not run in one block."""
@@ -87,24 +90,41 @@ def blocks_of(plan: Plan, results: Sequence[Result], execution: Execution | None
     before: dict[str, dict[int, str]] = {}
     placed = _Places()
     counted = {(item.trial_id, item.attempt): item for item in known}
-    number, last, order = 0, None, list[Result]()
+    number, lanes = -1, list[list[Result]]()
     pauses = sorted(execution.resumed_ms) if execution else []
-    for start in starts:
-        paused = last is not None and any(last.started_ms < moment <= start.started_ms for moment in pauses)
-        moved = placed.take(start.nodes)
-        paused |= last is not None and moved  # as good as another time
-        number += last is not None and (paused or last.repeat != start.repeat)
-        if (result := counted.get((start.trial_id, start.attempt))) is not None:
-            order.append(result)
-            if start.nodes:
-                placed.repeats[placed.current].add(start.repeat)
-            numbers.setdefault(start.cell_id, {})[start.repeat] = number
-            if last is not None and not paused:
-                before.setdefault(start.cell_id, {})[start.repeat] = last.cell_id
-        last = start
-    return Blocks(order, numbers, before, *_failures(known, starts),
+    for lane in _lanes(starts):
+        last, placed.current, ran = None, -1, list[Result]()
+        for start in lane:
+            # A coordinator that is resumed pauses no lane.
+            paused = last is not None and (last.shard != start.shard or (not start.shard and any(
+                last.started_ms < moment <= start.started_ms for moment in pauses)))
+            moved = placed.take(start.nodes)
+            paused |= last is not None and moved  # as good as another time
+            number += last is None or paused or last.repeat != start.repeat
+            if (result := counted.get((start.trial_id, start.attempt))) is not None:
+                ran.append(result)
+                if start.nodes:
+                    placed.repeats[placed.current].add(start.repeat)
+                numbers.setdefault(start.cell_id, {})[start.repeat] = number
+                if last is not None and not paused:
+                    before.setdefault(start.cell_id, {})[start.repeat] = last.cell_id
+            last = start
+        if ran:
+            lanes.append(ran)
+    return Blocks(lanes, numbers, before, *_failures(known, starts),
                   {names: frozenset(repeats) for names, repeats in zip(placed.names, placed.repeats, strict=True)
-                   if repeats})
+                   if repeats}, any(item.shard for item in starts))
+
+
+def _lanes(starts: Sequence[Attempt]) -> list[list[Attempt]]:
+    """Divide starts by lane: those of all shards that ran on the same places, and those of no shard."""
+    places: dict[str, tuple[str, ...]] = {}
+    for start in starts:
+        places[start.shard] = max(places.get(start.shard, ()), start.nodes, key=len) if start.shard else ()
+    found: dict[tuple[str, ...], list[Attempt]] = {}
+    for start in starts:
+        found.setdefault(places[start.shard] or (start.shard,), []).append(start)
+    return list(found.values())
 
 
 @dataclass(slots=True)

@@ -7,6 +7,9 @@ independently, so without drift every order of a cell's times is equally likely,
 Where a run drifts, the ratio of each pair is adjusted for the places of its two trials. The slope is that of the means
 of blocks, which do not change if the two trials of a pair are swapped. So under the null hypothesis the adjusted log
 ratio only changes its sign, and the sign-flip test stays exact.
+
+In a pool each lane has its own order and its own level: places count within a lane, and only trials of one lane are
+compared with each other.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from statistics import fmean, median
 
 import numpy as np
@@ -56,7 +60,7 @@ class Drift:
     per_place: float
     """Change of the log time from one place in the order of execution to the next (Theil-Sen, of the blocks' means)."""
     places: Mapping[str, Mapping[int, int]]
-    """Cell -> repeat -> place."""
+    """Cell -> repeat -> place on its lane."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +79,9 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """One trial at its place in the order of execution."""
+    """One trial at its place in the order of execution of its lane."""
 
+    lane: int
     place: int
     repeat: int
     log_seconds: float
@@ -93,7 +98,7 @@ def doubts(plan: Plan, results: Sequence[Result], execution: Execution | None = 
             runner follows.
     """
     blocks = blocks_of(plan, results, execution)
-    by_cell = _in_order(blocks.order)
+    by_cell = _in_order(blocks.lanes)
     whole = _run_drift(by_cell, blocks.broken)
     return Doubts(_cautions(plan, by_cell, whole, blocks), blocks, whole, plan.washes_out)
 
@@ -116,6 +121,9 @@ def _places(blocks: Blocks) -> str:
         return ""
     each = [f"seeds {spans(sorted(repeats))} on {_names(names)}" for names, repeats in blocks.places.items()]
     more = f" (and {len(each) - SHOWN} more places)" if len(each) > SHOWN else ""
+    if blocks.pooled:
+        return (f"blocks ran side by side on {len(each)} lanes, each pair on one: {'; '.join(each[:SHOWN])}{more}; the "
+                "verdict is about these lanes, under the load of all of them")
     return (f"trials ran on {len(each)} places: {'; '.join(each[:SHOWN])}{more}; pairs divided between two are left "
             "out of figures with a clock, and a ratio is an average over the others")
 
@@ -190,39 +198,45 @@ def seconds_per_sample(result: Result) -> float | None:
     return value if value is not None and math.isfinite(value) and value > 0 else None
 
 
-def _in_order(results: Sequence[Result]) -> dict[str, list[_Placed]]:
-    """Return cell -> its trials with a time, in order of execution; places count the trials of the whole run."""
+def _in_order(lanes: Sequence[Sequence[Result]]) -> dict[str, list[_Placed]]:
+    """Return cell -> its trials with a time, by lane and in order; places count all trials of a lane."""
     found: dict[str, list[_Placed]] = {}
-    for place, item in enumerate(results):
-        seconds = seconds_per_sample(item)
-        if seconds is not None:
-            found.setdefault(item.cell_id, []).append(_Placed(place, item.repeat, math.log(seconds)))
+    for lane, results in enumerate(lanes):
+        for place, item in enumerate(results):
+            seconds = seconds_per_sample(item)
+            if seconds is not None:
+                found.setdefault(item.cell_id, []).append(_Placed(lane, place, item.repeat, math.log(seconds)))
     return found
 
 
 def _run_drift(by_cell: Mapping[str, Sequence[_Placed]], broken: frozenset[int]) -> Drift | None:
     """Return the drift of all cells: each whole block's mean residual (log time less the cell's mean) against its
     order."""
-    from scipy.stats import theilslopes
-
     residuals: dict[int, list[float]] = {}
     places: dict[int, list[int]] = {}
+    lanes: dict[int, int] = {}
     for trials in by_cell.values():
         kept = [ran for ran in trials if ran.repeat not in broken]
         level = fmean(ran.log_seconds for ran in kept) if kept else 0.0
         for ran in kept:
             residuals.setdefault(ran.repeat, []).append(ran.log_seconds - level)
             places.setdefault(ran.repeat, []).append(ran.place)
+            lanes[ran.repeat] = ran.lane
     middles = {repeat: median(found) for repeat, found in places.items()}
-    blocks = sorted(residuals, key=lambda repeat: middles[repeat])
-    values = [fmean(residuals[repeat]) for repeat in blocks]
+    blocks = [[repeat for repeat in sorted(residuals, key=lambda repeat: middles[repeat]) if lanes[repeat] == lane]
+              for lane in sorted(set(lanes.values()))]
+    values = [[fmean(residuals[repeat]) for repeat in lane] for lane in blocks]
     if not _can_trend(values):
         return None
-    rho, p = stats.order_trend(list(range(len(values))), values)
+    rho, p = stats.lane_trend(values)
     if p > ALPHA:
         return None
+    slopes = [(value - before) / (middles[repeat] - middles[earlier])
+              for lane, found in zip(blocks, values, strict=True)
+              for (earlier, before), (repeat, value) in combinations(zip(lane, found, strict=True), 2)
+              if middles[repeat] > middles[earlier]]
     return Drift(
-        _trend_words(rho, p, values), float(theilslopes(values, [middles[repeat] for repeat in blocks]).slope),
+        _trend_words(rho, p, values), float(np.median(slopes)),
         {cell: {ran.repeat: ran.place for ran in trials} for cell, trials in by_cell.items()})
 
 
@@ -232,12 +246,12 @@ def _cell_trends(by_cell: Mapping[str, Sequence[_Placed]]) -> dict[str, str]:
     Tests start with the strongest trend and stop at the first that is none, as Holm's procedure steps down: thousands
     of cells cost thousands of rank correlations but only a few exact tests.
     """
-    values = {cell: [ran.log_seconds for ran in trials] for cell, trials in by_cell.items()}
-    strengths = {cell: abs(_rank_correlation(found)) * math.sqrt(len(found) - 1)
-                 for cell, found in values.items() if _can_trend(found)}
+    values = {cell: [[ran.log_seconds for ran in trials if ran.lane == lane]
+                     for lane in sorted({ran.lane for ran in trials})] for cell, trials in by_cell.items()}
+    strengths = {cell: _strength(found) for cell, found in values.items() if _can_trend(found)}
     trends: dict[str, str] = {}
     for done, cell in enumerate(sorted(strengths, key=lambda name: (-strengths[name], name))):
-        rho, p = stats.order_trend(list(range(len(values[cell]))), values[cell])
+        rho, p = stats.lane_trend(values[cell])
         adjusted = p * (len(strengths) - done)
         if adjusted > ALPHA:
             break
@@ -245,21 +259,29 @@ def _cell_trends(by_cell: Mapping[str, Sequence[_Placed]]) -> dict[str, str]:
     return trends
 
 
-def _can_trend(values: Sequence[float]) -> bool:
-    return len(values) >= LEAST and max(values) - min(values) > FLAT
+def _can_trend(lanes: Sequence[Sequence[float]]) -> bool:
+    """Return whether values of lanes, each in order, can show a trend: enough of them stand beside others."""
+    shared = [lane for lane in lanes if len(lane) > 1]
+    return sum(map(len, shared)) >= LEAST and any(max(lane) - min(lane) > FLAT for lane in shared)
 
 
-def _rank_correlation(values: Sequence[float]) -> float:
-    """Spearman's rho of values in order, ties left in order: a screen before the test."""
-    count = len(values)
-    ranks = np.argsort(np.argsort(np.asarray(values), kind="stable"))
-    return 1 - 6 * float(np.sum((ranks - np.arange(count)) ** 2)) / (count * (count**2 - 1))
+def _strength(lanes: Sequence[Sequence[float]]) -> float:
+    """Spearman's rho within lanes over its standard deviation, ties left in order: a screen before the test."""
+    top = bottom = 0.0
+    for lane in lanes:
+        count = len(lane)
+        ranks = np.argsort(np.argsort(np.asarray(lane), kind="stable"))
+        size = count * (count**2 - 1) / 6
+        top += size - float(np.sum((ranks - np.arange(count)) ** 2))
+        bottom += size**2 / (count - 1) if count > 1 else 0.0
+    return abs(top) / math.sqrt(bottom)
 
 
-def _trend_words(rho: float, p: float, values: Sequence[float]) -> str:
+def _trend_words(rho: float, p: float, lanes: Sequence[Sequence[float]]) -> str:
     """`later trials took longer, the second half 8.1 % longer a sample (rank correlation 0.89, p = 0.0011)`."""
-    half = len(values) // 2
-    change = from_log(float(np.mean(values[-half:]) - np.mean(values[:half]))) - 1
+    late = [value for lane in lanes if len(lane) > 1 for value in lane[-(len(lane) // 2):]]
+    early = [value for lane in lanes for value in lane[:len(lane) // 2]]
+    change = from_log(float(np.mean(late) - np.mean(early))) - 1
     word, later = ("longer" if value > 0 else "less time" for value in (change, rho))
     return (f"later trials took {later}, the second half {_percent(abs(change), 1)} {word} a sample "
             f"(rank correlation with the order {rho:.2f}, p = {p:.2g})")

@@ -63,13 +63,13 @@ def sections(roots: Sequence[Path], out: Path) -> list[Section]:
         raise UsageError(f"{twice}: named twice; a run counts once")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise OutputError(f"{out}: exists and is not an empty folder; give another --out")
-    found = [Source(name, read_record(root)) for name, root in zip(_names(places), roots, strict=True)]
+    found = [Source(name, read_record(root)) for name, root in zip(names_of(places), roots, strict=True)]
     groups = _grouped(found)
     return [_section(group, groups[0][0], out, number if len(groups) > 1 else 0)
             for number, group in enumerate(groups, 1)]
 
 
-def _names(places: Sequence[Path]) -> list[str]:
+def names_of(places: Sequence[Path]) -> list[str]:
     """Return folder names, numbered if several are equal. Not paths, because a report is given to others."""
     short = [place.name or "run" for place in places]
     return [name if short.count(name) == 1 else f"{name} ({short[:index + 1].count(name)})"

@@ -22,7 +22,7 @@ TITLES = {
     "clock": "Clock", "lost": "Result lost", "rerun": "Started again", "stopped": "Stopped", "budget": "Budget spent",
     "calibration": "Calibration", "checkpoint": "Checkpoint skipped", "throttled": "Throttled", "energy": "Energy",
     "edited": "Plug-in edited", "nodes": "Nodes", "moved": "Continued elsewhere", "waited": "Waited",
-    "asked": "Asked before", "wash_out": "Wash-out failed",
+    "asked": "Asked before", "lane": "Lanes", "wash_out": "Wash-out failed",
 }
 """Kind of an incident -> its title."""
 CONSEQUENCES = {

@@ -44,30 +44,50 @@ def submit(
     Raises:
         UsageError: there is no sbatch here, or it refuses.
     """
+    return submit_script(f"repro-{name}", nodes, f"""\
+if {' || '.join(f'[ -f {shlex.quote(str(path.absolute()))} ]' for path in plans)}; then
+  exec {shlex.join([sys.executable, '-m', 'repro', *again])}
+fi
+exec {shlex.join([sys.executable, '-m', 'repro', *first])}""", Path(f"{out}.slurm.log"), options)
+
+
+def submit_script(
+    name: str, nodes: int, body: str, output: Path, options: Sequence[str], lines: str = "", wait: bool = False
+) -> str:
+    """Submit a job of whole nodes that Slurm may start again, and return its number.
+
+    Args:
+        name: of the job.
+        body: shell commands, after the set-up that the user declares.
+        options: of sbatch.
+        lines: further `#SBATCH` lines.
+        wait: return when the job has ended.
+
+    Raises:
+        UsageError: there is no sbatch here, or it refuses, or the job that was waited for failed.
+    """
     if shutil.which("sbatch") is None:
         raise UsageError("no sbatch on PATH: Slurm is not installed here, or its module is not loaded")
     if taken := [item for item in options if re.match(r"(-N|--nodes(=|$))", item)]:
         raise UsageError(f"{taken[0]}: the number of nodes is launcher.nodes, {nodes} here")
-    out.parent.mkdir(parents=True, exist_ok=True)
+    output.parent.mkdir(parents=True, exist_ok=True)
     setup = os.environ.get(SETUP, "")
     script = f"""#!{'/bin/bash -l' if setup else '/bin/sh'}
-#SBATCH --job-name=repro-{name}
+#SBATCH --job-name={name}
 #SBATCH --nodes={nodes}
 #SBATCH --ntasks-per-node=1
 {_whole_nodes(options)}#SBATCH --requeue
 #SBATCH --open-mode=append
 #SBATCH --signal=B:TERM@{TERM_SECONDS}
-{f'export {SETUP}={shlex.quote(setup)}; {RUN_SETUP}' if setup else ''}
-if {' || '.join(f'[ -f {shlex.quote(str(path.absolute()))} ]' for path in plans)}; then
-  exec {shlex.join([sys.executable, '-m', 'repro', *again])}
-fi
-exec {shlex.join([sys.executable, '-m', 'repro', *first])}
+{lines}{f'export {SETUP}={shlex.quote(setup)}; {RUN_SETUP}' if setup else ''}
+{body}
 """
     try:
-        done = subprocess.run(["sbatch", "--parsable", f"--output={out}.slurm.log", *options], input=script, text=True,
-                              capture_output=True, timeout=COMMAND_SECONDS, check=False)
+        done = subprocess.run(["sbatch", "--parsable", *["--wait"] * wait, f"--output={output}", *options],
+                              input=script, text=True, capture_output=True, check=False,
+                              timeout=None if wait else COMMAND_SECONDS)
     except subprocess.TimeoutExpired:
-        raise UsageError(f"sbatch did not answer in {COMMAND_SECONDS} s; `squeue --name repro-{name}` shows whether "
+        raise UsageError(f"sbatch did not answer in {COMMAND_SECONDS} s; `squeue --name {name}` shows whether "
                          "the job is submitted all the same") from None
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip()]

@@ -62,9 +62,12 @@ def used_gpus(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
 def used_uuids(environment: Mapping[str, str] = os.environ) -> frozenset[str] | None:
     """Return the UUIDs of the GPUs that this process can use; None: all, also if it uses slices (MIG) of them."""
     visible = environment.get("CUDA_VISIBLE_DEVICES")
-    if visible is None or "MIG-" in visible:
-        return None
-    return frozenset(row[1] for row in _chosen(_rows(()), visible))
+    return None if visible is None or "MIG-" in visible else usable_uuids(environment)
+
+
+def usable_uuids(environment: Mapping[str, str] = os.environ) -> frozenset[str]:
+    """Return the UUIDs of all GPUs that this process can use, without slices; empty if no driver tells."""
+    return frozenset(row[1] for row in _chosen(_rows(()), environment.get("CUDA_VISIBLE_DEVICES")))
 
 
 def _amd_lines(environment: Mapping[str, str]) -> tuple[str, ...]:

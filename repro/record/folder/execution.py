@@ -24,10 +24,20 @@ def execution_of(starts: Sequence[Attempt], resumed_ms: Sequence[float]) -> Exec
 
     Its later starts are moved behind the earlier ones. When the run was resumed is then known up to the hands of the
     clock only: each moment counts in every stretch of time that can hold it, at the latest where the clock was set.
+    In a pool this holds within each shard: lanes run side by side, each on its own clock.
 
     Args:
         starts: in the order of the ledger; one whose moment is unknown (0) is taken to be at the one before it.
     """
+    shards: dict[str, list[Attempt]] = {"": []}
+    for start in starts:
+        shards.setdefault(start.shard, []).append(start)
+    parts = [_in_order(found, () if shard else resumed_ms) for shard, found in shards.items()]
+    return Execution([start for part in parts for start in part.attempts],
+                     [moment for part in parts for moment in part.resumed_ms])
+
+
+def _in_order(starts: Sequence[Attempt], resumed_ms: Sequence[float]) -> Execution:
     moved, resumed = list[Attempt](), list[float]()
     offset = begin = last = 0.0
     for start in starts:

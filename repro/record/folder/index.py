@@ -18,7 +18,7 @@ from repro.core.files import read_bounded, write_text
 from repro.record.folder.store import TUNING, RunFolder
 
 NAME, MERGED = "sha256sums.txt", "sources.json"
-TOP = ("plan.json", "suite.yaml", "environment.json", "launchers.json", "nodes.jsonl", "ledger.jsonl",
+TOP = ("plan.json", "suite.yaml", "environment.json", "launchers.json", "nodes.jsonl", "lanes.jsonl", "ledger.jsonl",
        "incidents.jsonl", "looks.jsonl", "parity.json", "declared.json", "tuned.yaml", "registration.json",
        "registration.json.sig", MERGED)
 BELOW = ("code", "parity", "trials")

@@ -50,6 +50,8 @@ class Attempt(Frozen):
     """Newer checkpoints that it could not be resumed from, each with its reason."""
     nodes: tuple[str, ...] = ()
     """Names of the places of the computers that it ran on, node 0 first (`Placement.name`); (): an early record."""
+    shard: str = ""
+    """In a run in a pool: the shard that it is of (`NUMBER/RUN`), which is one process on one lane."""
     source: str = ""
     """In a record merged from several runs: the run that this attempt is of, if its seed counts from another one."""
 
@@ -66,7 +68,7 @@ class Attempt(Frozen):
 
 IncidentKind = Literal["resumed", "difference", "lock", "lost", "machine", "clock", "throttled", "energy", "rerun",
                        "stopped", "budget", "calibration", "checkpoint", "edited",
-                       "nodes", "moved", "waited", "asked", "wash_out"]
+                       "nodes", "moved", "waited", "asked", "wash_out", "lane"]
 
 
 class Incident(Frozen):
@@ -115,13 +117,14 @@ class Look(Frozen):
     """Wall clock, milliseconds since 1970."""
 
 
-def append_line(path: Path, line: Frozen) -> None:
-    """Append one line in one write, durable before this returns; on a full disk, remove what was written of it.
+def append_line(path: Path, *lines: Frozen) -> None:
+    """Append lines in one write, durable before this returns; on a full disk, remove what was written of them.
 
     Raises:
         OutputError: it cannot be written.
     """
-    text = (json.dumps(line.model_dump(mode="json", exclude_none=True), sort_keys=True) + "\n").encode()
+    text = "".join(json.dumps(line.model_dump(mode="json", exclude_none=True), sort_keys=True) + "\n"
+                   for line in lines).encode()
     try:
         handle = door.open_handle(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:

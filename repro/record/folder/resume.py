@@ -312,9 +312,15 @@ def complete_ledger(folder: RunFolder, plan: Plan) -> None:
         path = folder.result(trial.trial_id)
         result = read_model(path, Result) if path.is_file() else None
         line = known.get((trial.trial_id, result.attempt)) if result else None
-        if result is None or line is None or line.status != STARTED:
-            continue
-        # Of a clock that was set, or another machine's, the moment of the file may be too early.
-        seconds = round(max(path.stat().st_mtime - line.started_ms / 1e3, result.run_seconds or 0.0), 3)
-        folder.append_attempt(line.model_copy(update={"status": result.status, "reasons": result.reasons,
-                                                      "seconds": seconds}))
+        if line is not None and line.status == STARTED:
+            folder.append_attempt(as_it_ended(folder, line, result))
+
+
+def as_it_ended(folder: RunFolder, start: Attempt, result: Result | None) -> Attempt:
+    """Return a start with the end that its result states, if a killed run wrote the result without it."""
+    if result is None or start.status != STARTED:
+        return start
+    # Of a clock that was set, or another machine's, the moment of the file may be too early.
+    written = folder.result(start.trial_id).stat().st_mtime
+    seconds = round(max(written - start.started_ms / 1e3, result.run_seconds or 0.0), 3)
+    return start.model_copy(update={"status": result.status, "reasons": result.reasons, "seconds": seconds})

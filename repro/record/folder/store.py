@@ -57,6 +57,10 @@ class RunFolder:
         self.incidents = root / "incidents.jsonl"
         self.looks = root / "looks.jsonl"
         self.nodes = root / "nodes.jsonl"
+        self.lanes = root / "lanes.jsonl"
+        """The shards of a run in a pool."""
+        self.shards = root / "shards"
+        """Their folders, which are runs."""
         self.launchers = root / "launchers.json"
         """Of an early record, which has the nodes of its first start only."""
         self.parity = root / "parity"
@@ -144,7 +148,7 @@ class RunFolder:
 
     def mend(self) -> None:
         """Remove what a killed writer left unfinished; only for the process that owns the folder."""
-        for path in (self.ledger, self.incidents, self.looks, self.nodes):
+        for path in (self.ledger, self.incidents, self.looks, self.nodes, self.lanes):
             cut_torn_line(path)
         for path in (*self.root.glob(".*.tmp"), *self.trials.glob("*/.*.tmp")):
             path.unlink()
@@ -262,7 +266,8 @@ class Record:
         """Return the number of the next start of a trial: above all in the ledger and in the names of its logs."""
         known = [item.attempt for item in self.attempts if item.trial_id == trial_id]
         logs = [path.name[7:-4] for path in self.folder.trial(trial_id).glob("result_*.txt")]
-        return 1 + max([*known, *(int(number) for number in logs if number.isdecimal())], default=0)
+        lost = self.plan.whole.started.get(trial_id, 0) if self.plan.whole else 0
+        return 1 + max([lost, *known, *(int(number) for number in logs if number.isdecimal())])
 
 
 def read_record(root: Path) -> Record:

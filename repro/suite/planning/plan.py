@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -46,6 +46,15 @@ class Drawn:
     order_seed: int = 20151102
 
 
+class Whole(Frozen):
+    """The plan that a shard is part of, and what other shards have run of its blocks."""
+
+    plan_sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    """Of its file."""
+    started: dict[str, int] = Field(default_factory=dict)
+    """Trial -> number of its last start, on a lane that was lost."""
+
+
 FIXED = Drawn()
 C = TypeVar("C", int, str)
 
@@ -77,9 +86,12 @@ class Plan(Formatted):
     """Folder of the suite's file, in which programs run; in a record relative to the run's folder. "": no programs."""
     kind: PlanKind = "suite"
     """suite: all that a suite expands to. tuning: the same of a suite with `tune`, whose trials are not scored.
-    reproduction: chosen trials of another record, run again. calibration: cells of a suite against themselves."""
+    reproduction: chosen trials of another record, run again. calibration: cells of a suite against themselves.
+    shard: chosen blocks of the plan of a pool, run on one lane."""
     terms: Terms | None = None
     """Of a reproduction: what was declared before it ran."""
+    whole: Whole | None = None
+    """Of a shard: the plan that it is part of."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -138,13 +150,18 @@ class Plan(Formatted):
     def design(self) -> Design:
         """The number of repeats of its cells, the looks at which they are judged, and the subject of the target.
 
-        A reproduction has the repeats of its source that are run again, a fixed number.
+        A reproduction or a shard has the chosen repeats of its source, a fixed number.
         """
         found = planned_design(self.suite, self.cells, self.kind)
-        if self.kind != "reproduction":
+        if not self.is_part:
             return found
         repeats = min(Counter(index for index, _ in self.order).values(), default=self.suite.seeds)
         return Design(judges=found.judges, repeats=repeats, scored=found.scored)
+
+    @property
+    def is_part(self) -> bool:
+        """Its order has chosen trials only of those that its suite expands to."""
+        return self.kind in ("reproduction", "shard")
 
     @property
     def has_twins(self) -> bool:
@@ -175,6 +192,14 @@ class Plan(Formatted):
     def smoke(self) -> bool:
         """The suite has fewer repeats than a result needs."""
         return self.suite.seeds < LEAST_REPEATS and self.design.scored
+
+
+def shard_of(plan: Plan, plan_sha256: str, repeats: Collection[int], started: Mapping[str, int]) -> Plan:
+    """Return the part of a plan with the blocks of some repeats, in their order."""
+    order = tuple((index, repeat) for index, repeat in plan.order if repeat in repeats)
+    names = {trial.trial_id for trial in plan.trials() if trial.repeat in repeats}
+    return plan.model_copy(update={"kind": "shard", "order": order, "whole": Whole(
+        plan_sha256=plan_sha256, started={name: count for name, count in started.items() if name in names})})
 
 
 def make_plan(
@@ -322,13 +347,13 @@ def suite_digest(suite: Suite, cells: Sequence[Cell]) -> str:
 def planned_order(plan: Plan) -> Iterator[tuple[int, int]]:
     """Yield the order that the seed of a plan gives to its trials.
 
-    A reproduction has chosen ones only, also repeats beyond those of the suite. After the first look of a sequential
-    design only two cells go on.
+    A reproduction or a shard has chosen ones only; of a reproduction also repeats beyond those of the suite. After the
+    first look of a sequential design only two cells go on.
     """
     chosen = set(plan.order)
-    blocks = 1 + max((repeat for _, repeat in chosen), default=0) if plan.kind == "reproduction" else plan.suite.seeds
+    blocks = 1 + max((repeat for _, repeat in chosen), default=0) if plan.is_part else plan.suite.seeds
     for index, repeat in execution_order(blocks, len(plan.cells), plan.order_seed):
-        if (index, repeat) in chosen if plan.kind == "reproduction" else repeat < plan.design.repeats_of(index):
+        if (index, repeat) in chosen if plan.is_part else repeat < plan.design.repeats_of(index):
             yield index, repeat
 
 

@@ -111,7 +111,7 @@ def test_a_clock_that_was_set_back_mixes_no_blocks(plan: Plan, place: int) -> No
     results, execution = ran(plan, (), 0.0, 1)
     before = blocks_of(plan, results, execution)
     after = blocks_of(plan, results, clock_set_back(execution, place, 18.5))
-    assert (after.order, after.numbers, after.before) == (before.order, before.numbers, before.before)
+    assert (after.lanes, after.numbers, after.before) == (before.lanes, before.numbers, before.before)
 
 
 def test_a_pause_at_which_the_clock_was_set_back_is_one(plan: Plan) -> None:

@@ -13,6 +13,7 @@ from scipy import stats as scipy_stats
 
 from repro.stats import (
     coefficient_of_variation,
+    lane_trend,
     order_trend,
     outlier_marks,
     probability_less,
@@ -67,6 +68,30 @@ def test_a_trend_with_ties_counts_all_orders() -> None:
     assert p == pytest.approx(np.mean(np.abs(sums) >= max(sums)))
     assert tau == pytest.approx(8 / math.sqrt(10 * 8))
     assert order_trend([1, 2, 3, 4, 5], [1, 1 + 1e-15, 2, 2, 3]) == (tau, p)  # rounding is no order
+
+
+def test_a_trend_within_lanes_is_that_of_one_lane_and_exact_over_several() -> None:
+    values = np.random.default_rng(3).normal(size=9).tolist()
+    assert lane_trend([values]) == order_trend(range(9), values)
+    lanes = [[0.3, 0.1, 0.2], [5.0, 5.2, 5.1, 5.3]]
+    tau, p = lane_trend(lanes)
+    scores = [sum(np.sign(b - a) for lane in (one, other) for a, b in itertools.combinations(lane, 2))
+              for one in itertools.permutations(lanes[0]) for other in itertools.permutations(lanes[1])]
+    seen = sum(np.sign(b - a) for lane in lanes for a, b in itertools.combinations(lane, 2))
+    assert tau == pytest.approx(seen / 9)
+    assert p == pytest.approx(np.mean(np.abs(scores) >= abs(seen)))
+    assert lane_trend([*lanes, [7.0]]) == (tau, p), "a lane of one value says nothing"
+    assert lane_trend([[1, 2, 3, 4], [11, 12, 13, 14]])[0] == 1
+
+
+def test_a_level_of_lanes_is_no_trend() -> None:
+    """Of lanes of very different level, no more than 5 % are called a trend; with ties as well."""
+    generator = np.random.default_rng(5)
+    for digits in (9, 0):
+        found = [lane_trend([np.round(generator.normal(10 * lane, 1, 5), digits).tolist() for lane in range(4)])[1]
+                 for _ in range(1000)]
+        assert np.mean(np.array(found) <= 0.05) <= 0.05 + 3.3 * math.sqrt(0.05 * 0.95 / 1000)
+        assert np.mean(np.array(found) <= 0.05) > 0.02
 
 
 def test_the_exact_trend_rejects_at_its_level_when_nothing_drifts() -> None:

@@ -1,0 +1,99 @@
+"""Runs in a pool: nodes of different level and drift, cells that interact with nodes, blocks that end in any order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from benchmarks.verdicts.experiment import Experiment, SimulatedRun, places_of, simulated
+from benchmarks.verdicts.scenario import DIFFERENT, RELATIVE, Judged, Scenario
+from benchmarks.verdicts.screen import ALPHA, paired_p
+from repro.compare import compare
+from repro.compare.design.sequential import looks_taken
+from repro.core.random_streams import SEEDS_BELOW
+from repro.record.folder.execution import Execution, execution_of
+from repro.record.folder.ledger import Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """The nodes of a pool. All but `count` are relative to the noise-free seconds of a sample."""
+
+    count: int
+    level: float = 0.0
+    """Standard deviation of the log level of a node, which both cells share."""
+    drift: float = 0.0
+    """Largest relative change over a lane's blocks: each lane has its own, drawn between minus this and this."""
+    interaction: float = 0.0
+    """Standard deviation over nodes of the log ratio, as a multiple of the spread of one trial."""
+
+
+def in_lanes(design: Experiment, lanes: Lanes, generator: np.random.Generator) -> tuple[SimulatedRun, Execution]:
+    """Return a run whose blocks are taken by lanes, each as soon as it is free, and its starts."""
+    run = simulated(design, generator)
+    run = replace(run, order_seed=int(generator.integers(SEEDS_BELOW)))
+    levels = np.exp(generator.normal(0, lanes.level, lanes.count))
+    slopes = generator.uniform(-lanes.drift, lanes.drift, lanes.count)
+    apart = generator.normal(0, lanes.interaction * design.spread, lanes.count)
+    pace, candidate = run.seconds_per_sample.copy(), places_of(design.cells)[0]
+    free, places, attempts = np.zeros(lanes.count), [0] * lanes.count, list[Attempt]()
+    most = max(1, math.ceil(design.pairs / lanes.count) * design.cells - 1)
+    for repeat in range(design.pairs):
+        lane = int(np.argmin(free))
+        for cell in (index for index, number in run.plan.order if number == repeat):
+            pace[cell, repeat] *= levels[lane] * (1 + slopes[lane] * places[lane] / most)
+            if cell == candidate:
+                pace[cell, repeat] *= math.exp(apart[lane])
+            seconds = float(run.end_samples[cell, repeat] * pace[cell, repeat])
+            cell_id = run.plan.cells[cell].cell_id
+            attempts.append(Attempt(
+                trial_id=f"{cell_id}-s{repeat}", cell_id=cell_id, repeat=repeat, attempt=1, status="ok",
+                started_ms=1e12 + 1e3 * free[lane], seconds=seconds, nodes=(f"node{lane}",), shard=f"{repeat + 1}/1"))
+            free[lane] += seconds
+            places[lane] += 1
+    return replace(run, seconds_per_sample=pace), execution_of(attempts, ())
+
+
+def pooled(name: str, design: Experiment, lanes: Lanes, shown: bool = False) -> Scenario:
+    """Return the scenario of one run in a pool, judged by its primary contrast.
+
+    Args:
+        shown: how often it errs about all nodes of the class is shown and not promised.
+    """
+
+    def judge(generator: np.random.Generator, checked: bool) -> Judged:
+        run, execution = in_lanes(design, lanes, generator)
+        if design.sequential:
+            word = [item.found.verdict for item in looks_taken(run.plan, run.results, execution)][-1]
+            return Judged(word)
+        found = next(item for item in compare(run.plan, run.results, execution=execution) if item.primary)
+        p = paired_p(run.logs)
+        return Judged(found.verdict, None if p is None else p <= ALPHA)
+
+    if design.ratio == 1:
+        return Scenario(name, "equal", judge, wrong=DIFFERENT, rate=1.0 if shown else ALPHA)
+    return Scenario(name, f"ratio {design.ratio:.4g}", judge, frozenset({"faster"}), frozenset({"slower"}), RELATIVE)
+
+
+LOOKS = '{"looks": [8, 12, 18], "spending": "power", "power": 1.0}'
+
+
+def lane_scenarios() -> Iterator[Scenario]:
+    """Equal cells and different ones on 1, 4 and 16 lanes."""
+    calm = Experiment(16, spread=0.01, within="speed")
+    for count in (1, 4, 16):
+        for level in (0.0, 0.3):
+            for drift in (0.0, 0.3):
+                lanes = Lanes(count, level, drift)
+                called = f"{count} lane{'s' * (count > 1)}, level {level:.0%}, drift {drift:.0%}"
+                yield pooled(called, calm, lanes)
+        yield pooled(f"{count} lane{'s' * (count > 1)}, level 30%, drift 0%, different", replace(calm, ratio=1.009),
+                     Lanes(count, 0.3))
+        yield pooled(f"{count} lane{'s' * (count > 1)}, level 30%, looks", replace(calm, pairs=18, sequential=LOOKS),
+                     Lanes(count, 0.3, 0.1))
+    for count in (1, 4, 16):
+        yield pooled(f"{count} lane{'s' * (count > 1)}, interaction 1, all nodes", calm, Lanes(count, 0.3, 0.0, 1.0),
+                     shown=count < 16)

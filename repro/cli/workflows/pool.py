@@ -1,0 +1,114 @@
+"""A suite in a pool: what the user's command does before the coordinator begins, and what every lane does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from shlex import join, split
+
+from repro.cli.workflows.progress import TerminalWatcher
+from repro.cli.workflows.run import consented, slurm_nodes
+from repro.core import orphans
+from repro.core.errors import Exit, OutputError, UsageError
+from repro.core.files import read_bounded, write_json
+from repro.core.machine import Machine, detect
+from repro.core.random_streams import fresh_seed
+from repro.launchers.nodes.slurm_submit import submit_script
+from repro.runner.context import Options
+from repro.runner.pool.engines import Pool, StoredPool, store_name
+from repro.runner.pool.lane import begin_shard
+from repro.runner.run import Messages, Run, open_session
+from repro.suite.planning.consent import permissions
+from repro.suite.planning.plan import Plan
+
+
+def pool_machine(pool: Pool, out: Path, options: Sequence[str]) -> Machine:
+    """Return what a lane is: cores and GPUs of this machine's share, or of a node, as a job on one finds them.
+
+    Args:
+        out: the run folder, beside which the job writes.
+        options: of sbatch.
+
+    Raises:
+        UsageError: Slurm refuses the job, or it failed.
+    """
+    if pool.kind != "slurm":
+        here, cores = detect(), len(os.sched_getaffinity(0)) // (pool.lanes or 1)
+        if pool.kind == "cores":
+            return Machine("cpu", 0, max(cores, 1), here.cpp_compiler)
+        return Machine(here.device, min(here.device_count, 1), max(len(os.sched_getaffinity(0)) // (
+            pool.lanes or max(here.device_count, 1)), 1), here.cpp_compiler)
+    found = out.with_name(f".{out.name}.{fresh_seed():x}.json").absolute()
+    log = found.with_suffix(".log")
+    try:
+        submit_script("repro-probe", 1, f"exec {join([sys.executable, '-m', 'repro', 'probe', str(found)])}",
+                      log, options, wait=True)
+        return Machine(**json.loads(read_bounded(found)))
+    except (OutputError, ValueError, TypeError) as error:
+        said = log.read_text(errors="replace").strip().splitlines() if log.is_file() else []
+        raise UsageError("the job that asks a node for its cores and GPUs failed: "
+                         f"{said[-1] if said else error}") from None
+    finally:
+        found.unlink(missing_ok=True)
+        log.unlink(missing_ok=True)
+
+
+def write_machine(path: Path) -> None:
+    """Write the machine that this process sees."""
+    write_json(path, asdict(detect()))
+
+
+def declared_pool(pool: Pool, plan: Plan, options: Sequence[str], flags: Sequence[str]) -> StoredPool:
+    """Return the pool of a plan, as its run folder keeps it.
+
+    Raises:
+        UsageError: the plan cannot run in a pool.
+    """
+    if plan.suite.on_failure == "stop":
+        raise UsageError("--pool: on_failure: stop ends a run after a failure, and other lanes would have gone on; use "
+                         "-o on_failure=continue or rerun")
+    if plan.design.is_contest:
+        raise UsageError("--pool: a contest counts every declared run once, and a lost lane starts its block again; "
+                         "run it without a pool")
+    if options and pool.kind != "slurm":
+        raise UsageError(f"{options[0]}: only a pool of kind slurm takes options after --")
+    return StoredPool(pool=pool, name=store_name(plan.suite.suite), nodes=slurm_nodes(plan) or 1,
+                      options=tuple(options), flags=(*split(permissions(plan.cells, plan.base)), *flags))
+
+
+def run_lane(
+    root: Path, number: int, options: Options, allowed: Sequence[str], code: str | None, cores: str | None, tied: bool
+) -> Exit:
+    """Run the blocks of one shard on this lane.
+
+    Args:
+        cores: those of the lane, `0-3,8`; None: those of this process.
+        tied: end when the coordinator does, which is this process's parent.
+
+    Raises:
+        ReproError: it could not be run; what has ended stays in its folder.
+        KeyboardInterrupt: a signal ended it.
+    """
+    if tied:
+        orphans.signal_at_parent_exit(signal.SIGTERM)
+    if cores:
+        os.sched_setaffinity(0, {core for part in cores.split(",") for core in _range(part)})
+    plan = consented(root, allowed, code)
+    begun = begin_shard(root, plan, number)
+    if begun is None:
+        return Exit.DONE
+    folder, part = begun
+    told = Messages("its blocks that are whole are kept", "the pool runs the others again", "the shard is being closed")
+    with TerminalWatcher() as watcher, open_session(folder, watcher, told) as session:
+        session.execute(Run(part, folder, detect(), watcher, options)).completed()
+    return Exit.DONE
+
+
+def _range(part: str) -> range:
+    first, _, last = part.partition("-")
+    return range(int(first), int(last or first) + 1)

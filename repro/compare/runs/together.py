@@ -1,0 +1,154 @@
+"""Several independent records of one suite together: the mean ratio over a population of runs, without a verdict.
+
+No verdict word, because nobody declared beforehand which records would be combined. Runs that share a master seed,
+reproductions among them, have trained the same models: only the first of them counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from repro.compare import Metric, compare
+from repro.compare.figures import Comparison
+from repro.compare.runs.merge import names_of
+from repro.core.errors import UsageError
+from repro.record.folder.store import Record, read_record
+from repro.stats.interval import from_log
+from repro.stats.random_effects import RandomEffects, random_effects
+from repro.suite.metrics import METRICS
+
+LEAST_PAIRS = 5
+"""Fewest pairs of a record whose spread says how far its ratio may be off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one record says of a contrast."""
+
+    name: str
+    pairs: int
+    ratio: float | None
+    left_out: str
+    """Reason why it does not count; "" if it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """One contrast over all records."""
+
+    label: str
+    metric: str
+    parts: tuple[Part, ...]
+    effects: RandomEffects | None
+    """Of log ratios; None: fewer than two records count."""
+
+    def as_json(self) -> dict[str, Any]:
+        found = self.effects
+        return {
+            "contrast": self.label, "metric": self.metric,
+            "records": [{"name": item.name, "pairs": item.pairs, "ratio": item.ratio, "left_out": item.left_out}
+                        for item in self.parts],
+            "together": None if found is None else {
+                "count": found.count, "ratio": from_log(found.mean), "level": found.interval.level,
+                "low": from_log(found.interval.low), "high": from_log(found.interval.high),
+                "heterogeneity": found.heterogeneity, "heterogeneity_p": found.heterogeneity_p,
+                "between": found.between, "inconsistent": found.inconsistent,
+                "prediction": None if found.prediction is None else
+                [from_log(found.prediction.low), from_log(found.prediction.high)]}}
+
+    def lines(self) -> list[str]:
+        """Return the contrast as text: the mean first, then each record."""
+        found, each = self.effects, [
+            f"  {item.name}: " + (f"not counted: {item.left_out}" if item.left_out or item.ratio is None else
+                                  f"{item.ratio:.4f} ({item.pairs} pairs)") for item in self.parts]
+        if found is None:
+            return [f"{self.label}: fewer than two records count", *each]
+        low, high = from_log(found.interval.low), from_log(found.interval.high)
+        first = (f"{self.label}: {from_log(found.mean):.4f} x {METRICS[self.metric].times} on average over "
+                 f"{found.count} independent records (95 % interval {low:.4f} to {high:.4f})")
+        spread = (f"  between records: standard deviation {100 * found.between:.2g} %, I2 "
+                  f"{100 * found.inconsistent:.0f} % (Q = {found.heterogeneity:.3g}, p = {found.heterogeneity_p:.2g})")
+        if found.prediction is not None:
+            spread += (f"; another record: {from_log(found.prediction.low):.4f} to "
+                       f"{from_log(found.prediction.high):.4f}")
+        return [first, spread, *each]
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """All contrasts of several records."""
+
+    suite: str
+    digest: str
+    contrasts: tuple[Contrast, ...]
+    note: str = ("no verdict: which records are combined was not declared before they ran, and whoever chooses them "
+                 "can choose the answer")
+
+    def as_json(self) -> dict[str, Any]:
+        return {"schema": 1, "suite": self.suite, "suite_digest": self.digest, "note": self.note,
+                "contrasts": [item.as_json() for item in self.contrasts]}
+
+    def text(self) -> str:
+        return "\n".join([f"{self.suite}, digest {self.digest[:16]}: random effects over records (DerSimonian-Laird, "
+                          "Hartung-Knapp)", *(line for item in self.contrasts for line in item.lines()), self.note])
+
+
+def together(roots: Sequence[Path], metric: Metric | None = None) -> Together:
+    """Combine the records of one suite, each contrast by itself.
+
+    Raises:
+        UsageError: they are not records of one suite and method, or have no contrast.
+        OutputError: one cannot be read.
+    """
+    records = [read_record(root) for root in roots]
+    first, names = records[0], names_of([root.resolve() for root in roots])
+    for name, record in zip(names, records, strict=True):
+        if (record.plan.digest, record.plan.method) != (first.plan.digest, first.plan.method):
+            raise UsageError(f"{name}: is of another suite or method than {names[0]} (digest {record.plan.digest[:16]} "
+                             f"against {first.plan.digest[:16]}); only records of one suite are combined")
+    found = [compare(record.plan, record.results, metric, execution=record.execution) for record in records]
+    keys = {(item.candidate, item.baseline): item for each in reversed(found) for item in reversed(each)}
+    if not keys:
+        raise UsageError(f"{names[0]}: no cell of this suite has a baseline, so there is nothing to combine")
+    return Together(first.plan.suite.suite, first.plan.digest, tuple(
+        _contrast(item, [next((other for other in each if (other.candidate, other.baseline) == key), None)
+                         for each in found], records, names) for key, item in reversed(keys.items())))
+
+
+def _contrast(
+    shown: Comparison, found: Sequence[Comparison | None], records: Sequence[Record], names: Sequence[str]
+) -> Contrast:
+    parts, effects, variances = [], list[float](), list[float]()
+    seeds: dict[int, str] = {}
+    for name, record, item in zip(names, records, found, strict=True):
+        mate = seeds.setdefault(record.plan.master_seed, name)
+        logs = np.log(item.judged_ratios) if item is not None and item.ratio is not None else np.zeros(0)
+        reason = f"it has the master seed of {mate}, so both are one record" if mate != name else \
+            _unfit(item, logs)
+        parts.append(Part(name, len(logs), item.ratio if item else None, reason))
+        if not reason:
+            effects.append(float(logs.mean()))
+            variances.append(float(logs.var(ddof=1)) / len(logs))
+    return Contrast(f"{shown.candidate_label} against {shown.baseline_label}", shown.metric, tuple(parts),
+                    random_effects(effects, variances) if len(effects) > 1 else None)
+
+
+def _unfit(item: Comparison | None, logs: np.ndarray) -> str:
+    """Return why a record's contrast cannot be combined with others; "" if it can."""
+    if item is None:
+        return "it has not both cells"
+    if item.refused or item.ratio is None:
+        return item.because
+    if item.failures is not None:
+        return "trials missed their target, so that its ratio is one of those that did not"
+    if item.look is not None:
+        return "it ended at a look, so that its ratio is biased"
+    if not item.paired or len(logs) < LEAST_PAIRS:
+        return f"{len(logs)} pairs do not tell how far its ratio may be off"
+    return "" if math.isfinite(float(logs.sum())) and float(logs.var()) > 0 else "its pairs have no spread"

@@ -1,0 +1,230 @@
+"""Engines of a pool: a job array of Slurm, and lanes of this machine, one for each GPU or share of its cores."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError
+
+from repro.core.errors import UsageError
+from repro.core.files import read_model
+from repro.core.frozen import Frozen
+from repro.core.numbers import spans
+from repro.launchers.nodes.slurm_job import COMMAND_SECONDS
+from repro.launchers.nodes.slurm_submit import submit_script
+from repro.record.environment.gpus import usable_uuids
+from repro.record.folder.store import RunFolder
+from repro.runner.pool.coordinator import Engine
+from repro.suite.planning.plan import Plan
+
+FILE = "pool.json"
+"""In the folder of a run, not part of the record: how its lanes are started."""
+OUTPUT = "output.log"
+
+
+class Pool(Frozen):
+    """What `--pool` declares."""
+
+    kind: Literal["slurm", "gpus", "cores"]
+    lanes: int | None = Field(None, ge=1, le=10_000)
+    """Blocks that run at once; None: with gpus one for each GPU."""
+    blocks_per_task: int = Field(1, ge=1, le=1000)
+    """Blocks that one lane runs in one go: a task of slurm, a process elsewhere. Short blocks share its start."""
+
+
+class StoredPool(Frozen):
+    """A pool as the folder of its run has it."""
+
+    pool: Pool
+    name: str
+    """Of all its jobs, which no other run has."""
+    nodes: int = 1
+    """Of one lane."""
+    options: tuple[str, ...] = ()
+    """Of sbatch."""
+    flags: tuple[str, ...] = ()
+    """Of every lane's command."""
+
+
+def parse_pool(text: str) -> Pool:
+    """Read `KIND` or `{kind: KIND, lanes: 16, blocks_per_task: 4}`.
+
+    Raises:
+        UsageError: it has another form.
+    """
+    try:
+        data: Any = yaml.safe_load(text)
+        found = Pool.model_validate({"kind": data} if isinstance(data, str) else data)
+    except yaml.YAMLError:
+        raise UsageError(f"--pool {text}: is no YAML; write it as '{{kind: slurm, lanes: 16}}'") from None
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise UsageError(f"--pool {text}: {f'{place}: ' if place else ''}{first['msg']}; an example: "
+                         "'{kind: slurm, lanes: 16}'") from None
+    if found.lanes is None and found.kind != "gpus":
+        raise UsageError(f"--pool {text}: lanes: is missing; an example: '{{kind: {found.kind}, lanes: 16}}'")
+    return found
+
+
+def stored_pool(folder: RunFolder) -> StoredPool | None:
+    """Read the pool of a run; None: it has none.
+
+    Raises:
+        OutputError: the file is damaged.
+    """
+    path = folder.root / FILE
+    return read_model(path, StoredPool) if path.is_file() else None
+
+
+def store_name(suite: str) -> str:
+    """Return a name for the jobs of a run that no other run has."""
+    return f"repro-{suite}-{secrets.token_hex(4)}"
+
+
+def engine_of(stored: StoredPool, plan: Plan, folder: RunFolder) -> Engine:
+    """Return the engine of a pool.
+
+    Raises:
+        UsageError: it cannot start lanes here.
+    """
+    if stored.pool.kind == "slurm":
+        return SlurmArray(stored, folder)
+    return OneMachine(stored, folder, machine_lanes(stored.pool, plan))
+
+
+def lane_command(stored: StoredPool, folder: RunFolder, number: str) -> str:
+    """Return the shell command that runs a shard.
+
+    Args:
+        number: of the shard, or a variable of the shell.
+    """
+    words = [sys.executable, "-m", "repro", "lane", str(folder.root.absolute())]
+    return f"{shlex.join(words)} {number} {shlex.join(stored.flags)}".strip()
+
+
+@dataclass(slots=True)
+class SlurmArray:
+    """One task of a job array for each shard; Slurm keeps to the number of lanes, and starts a lost task again."""
+
+    stored: StoredPool
+    folder: RunFolder
+    period_seconds: float = 3.0
+
+    def room(self) -> int:
+        return 1_000_000  # Slurm has the queue
+
+    def start(self, shards: Sequence[int]) -> None:
+        """Submit an array.
+
+        Raises:
+            UsageError: Slurm refuses it.
+        """
+        lines = f"#SBATCH --array={spans(shards, to='-', between=',')}%{self.stored.pool.lanes}\n"
+        submit_script(self.stored.name, self.stored.nodes,
+                      f"exec {lane_command(self.stored, self.folder, '$SLURM_ARRAY_TASK_ID')}",
+                      self.folder.shards.absolute() / "%a" / OUTPUT, self.stored.options, lines)
+
+    def running(self) -> set[int] | None:
+        asked = _slurm("squeue", "--noheader", "--array", f"--name={self.stored.name}", "--format=%K")
+        return None if asked is None else {int(line) for line in asked.split() if line.isdecimal()}
+
+    def cancel(self) -> None:
+        _slurm("scancel", f"--name={self.stored.name}")
+
+    def said(self, shard: int) -> Path:
+        return self.folder.shards / str(shard) / OUTPUT
+
+
+def _slurm(*words: str) -> str | None:
+    """Return what a command of Slurm prints; None: Slurm does not answer."""
+    try:
+        return subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class MachineLane:
+    """A share of this machine."""
+
+    cores: tuple[int, ...]
+    gpu: str = ""
+    """UUID; "": none."""
+
+
+def machine_lanes(pool: Pool, plan: Plan) -> list[MachineLane]:
+    """Divide the cores of this machine, and its GPUs, among lanes.
+
+    Raises:
+        UsageError: there are too few cores, or the plan and the kind do not go together.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    gpus = sorted(usable_uuids()) if pool.kind == "gpus" else []
+    if pool.kind == "gpus" and not (gpus and plan.uses_gpus):
+        raise UsageError("--pool gpus: " + ("this machine has no usable GPU" if not gpus else
+                                            "no trial of this suite uses a GPU; use kind cores"))
+    if pool.kind == "cores" and plan.uses_gpus:
+        raise UsageError("--pool cores: trials of this suite use GPUs; use kind gpus")
+    count = pool.lanes or len(gpus)
+    if gpus and count > len(gpus):
+        raise UsageError(f"--pool gpus: {count} lanes are too many for {len(gpus)} GPUs")
+    each = len(cores) // count
+    if not each:
+        raise UsageError(f"--pool {pool.kind}: {count} lanes are too many for {len(cores)} cores")
+    needed = max(cell.choices.ranks for cell in plan.cells)
+    if gpus and needed > 1:
+        raise UsageError(f"--pool gpus: a lane has one GPU, and a trial of this suite needs {needed}")
+    return [MachineLane(tuple(cores[lane * each:(lane + 1) * each]), gpus[lane] if gpus else "")
+            for lane in range(count)]
+
+
+@dataclass(slots=True)
+class OneMachine:
+    """A process for each shard, on the cores and the GPU of a free lane; it ends with this one."""
+
+    stored: StoredPool
+    folder: RunFolder
+    lanes: Sequence[MachineLane]
+    period_seconds: float = 0.5
+    _children: dict[int, tuple[int, subprocess.Popen[bytes]]] = field(default_factory=dict, init=False)
+    """Shard -> its lane, and the process that runs it."""
+
+    def room(self) -> int:
+        return len(self._free())
+
+    def start(self, shards: Sequence[int]) -> None:
+        for shard, number in zip(shards, self._free(), strict=False):
+            lane = self.lanes[number]
+            cores = spans(lane.cores, to="-", between=",")
+            command = f"exec {lane_command(self.stored, self.folder, str(shard))} --tied --cores {cores}"
+            chosen = {"CUDA_VISIBLE_DEVICES": lane.gpu} if lane.gpu else {}
+            with self.said(shard).open("ab") as output:
+                child = subprocess.Popen(["/bin/sh", "-c", command], env={**os.environ, **chosen},
+                                         stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                                         start_new_session=True)  # Ctrl-C reaches the coordinator, which ends it
+            self._children[shard] = number, child
+
+    def running(self) -> set[int] | None:
+        return {shard for shard, (_, child) in self._children.items() if child.poll() is None}
+
+    def cancel(self) -> None:
+        for _, child in self._children.values():
+            if child.poll() is None:
+                child.terminate()
+
+    def said(self, shard: int) -> Path:
+        return self.folder.shards / str(shard) / OUTPUT
+
+    def _free(self) -> list[int]:
+        busy = {number for number, child in self._children.values() if child.poll() is None}
+        return [number for number in range(len(self.lanes)) if number not in busy]

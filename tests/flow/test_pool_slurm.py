@@ -1,0 +1,141 @@
+"""A suite in a pool on a real Slurm: a job array on two nodes of one core each, and what may end its tasks."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from repro.compare import compare
+from repro.record.folder.store import Record, read_record
+from tests.commands import command, start
+from tests.flow.test_pool import suite, weights
+from tests.slurm_cluster import Cluster, needs_slurm, slurm
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, needs_slurm]
+PIN = "taskset -cp $([ $SLURMD_NODENAME = alpha ] && echo 0 || echo 1) $$ > /dev/null"
+"""One core for each node: the nodes share this machine, and Slurm's tests do not bind tasks."""
+
+
+class Pool:
+    """A folder in which suites run in a pool of the cluster."""
+
+    def __init__(self, folder: Path, cluster: Cluster) -> None:
+        self.folder, self.cluster = folder, cluster
+        self.variables = {**cluster.variables, "REPRO_SETUP": PIN}
+
+    def start(self, name: str, epochs: int, pool: str = "{kind: slurm, lanes: 2}", *more: str
+              ) -> subprocess.Popen[str]:
+        suite(self.folder, epochs)
+        return start(self.folder, "run", "s.yaml", "--no-mlflow", "--out", name, "--pool", pool, *more, "--",
+                     "--partition=tests", **self.variables)
+
+    def tasks(self, state: str = "RUNNING") -> list[str]:
+        """Return the tasks of arrays in a state, `JOB_TASK`."""
+        return self.cluster.told("squeue", "--noheader", "--array", f"--states={state}", "--format=%F_%K").split()
+
+    def begun(self, name: str) -> list[str]:
+        """Return the running tasks of which a trial has begun."""
+        return [task for task in self.tasks() if list((self.folder / name / "shards" / task.partition("_")[2]).glob(
+            "*/trials/*/system_1.txt"))]
+
+    def resume(self, name: str) -> None:
+        ended = command(self.folder, "run", "--resume", name, "--no-mlflow", **self.variables)
+        assert ended.code == 0, ended.error
+
+    def complete(self, name: str) -> Record:
+        """Return a record of which nothing is missing, doubled or modified, with a verdict."""
+        record = read_record(self.folder / name)
+        assert [item.status for item in record.results] == ["ok"] * 12
+        verified = command(self.folder, "verify", name)
+        assert verified.code == 0, verified.out
+        (found,) = compare(record.plan, record.results, execution=record.execution)
+        assert found.left_out == () and found.verdict in ("faster", "slower", "same", "inconclusive")
+        return record
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    with slurm(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield Pool(tmp_path_factory.mktemp("pool"), cluster)
+
+
+def test_two_nodes_give_the_record_of_one(pool: Pool) -> None:
+    run = pool.start("two", 10)
+    _, error = run.communicate(timeout=500)
+    assert run.returncode == 0, error
+    record = pool.complete("two")
+    hosts = {item.shard: item.nodes[0].partition(",")[0] for item in record.attempts}
+    assert set(hosts.values()) == {"alpha", "beta"} and len(hosts) == 6
+    spans = {host: [(item.started_ms, item.started_ms + 1e3 * item.seconds) for item in record.attempts
+                    if hosts[item.shard] == host] for host in ("alpha", "beta")}
+    assert any(begin < other_end and other < end for begin, end in spans["alpha"]
+               for other, other_end in spans["beta"]), "two lanes at the same time"
+    assert record.plan.cores == record.environment.cores == 1
+    jobs = [moment.allocation for moment in record.node_history]
+    assert all(job is not None and job.array_task and job.exclusive for job in jobs)
+    assert command(pool.folder, "run", "s.yaml", "--no-mlflow", "--out", "alone").code == 0
+    assert weights(record) == weights(read_record(pool.folder / "alone"))
+
+
+def test_requeue_cancel_a_node_down_and_a_killed_coordinator(pool: Pool) -> None:
+    run = pool.start("faults", 200, "{kind: slurm, lanes: 2, blocks_per_task: 2}")
+    try:
+        first = until(lambda: pool.begun("faults"), run)[0]
+        pool.cluster.told("scontrol", "requeue", first)
+        second = until(lambda: [task for task in pool.begun("faults") if task != first], run)[0]
+        pool.cluster.told("scancel", second)
+        until(lambda: "run again as a whole" in (pool.folder / "faults/incidents.jsonl").read_text()
+              if (pool.folder / "faults/incidents.jsonl").exists() else False, run)
+        third = until(lambda: [task for task in pool.begun("faults") if task not in (first, second)], run)[0]
+        node = pool.cluster.told("squeue", "--noheader", "--format=%N", f"--job={third}").strip()
+        pool.cluster.told("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+        time.sleep(2)
+        pool.cluster.told("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        until(lambda: list((pool.folder / "faults").glob("trials/*/result.json")), run)
+    finally:
+        run.kill()
+        run.communicate()
+    pool.resume("faults")
+    record = pool.complete("faults")
+    assert any(item.status in ("started", "interrupted", "lost") for item in record.attempts)
+    assert any(item.shard.endswith("/2") for item in record.attempts), "a task that Slurm started again"
+    assert not pool.tasks() and not pool.tasks("PENDING")
+
+
+def test_ctrl_c_ends_the_tasks_and_resume_runs_the_missing_blocks(pool: Pool) -> None:
+    run = pool.start("cut", 60)
+    until(lambda: list((pool.folder / "cut").glob("trials/*/result.json")), run)
+    run.terminate()
+    _, error = run.communicate(timeout=120)
+    assert run.returncode == 130 and "resume with: repro run --resume cut" in error, error
+    assert not pool.tasks() and not pool.tasks("PENDING")
+    before = read_record(pool.folder / "cut").results
+    assert 0 < len(before) < 12
+    pool.resume("cut")
+    record = pool.complete("cut")
+    assert {item.trial_id: item for item in record.results}.items() >= {item.trial_id: item for item in before}.items()
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    (("--partition=nowhere",), "sbatch refuses: "),
+    (("--partition=tests", "--nodes=2"), "--nodes=2: the number of nodes is launcher.nodes, 1 here"),
+])
+def test_what_slurm_refuses_leaves_no_folder(pool: Pool, options: tuple[str, ...], said: str) -> None:
+    suite(pool.folder, 1)
+    ended = command(pool.folder, "run", "s.yaml", "--no-mlflow", "--out", "refused", "--pool",
+                    "{kind: slurm, lanes: 2}", "--", *options, **pool.variables)
+    assert ended.code == 2 and said in ended.error and ended.error.count("\n") == 1, ended.error
+    assert not (pool.folder / "refused").exists() and not list(pool.folder.glob(".refused*"))
+
+
+def test_a_set_up_that_fails_is_named(pool: Pool) -> None:
+    suite(pool.folder, 1)
+    ended = command(pool.folder, "run", "s.yaml", "--no-mlflow", "--out", "unset", "--pool", "{kind: slurm, lanes: 2}",
+                    "--", "--partition=tests", **{**pool.variables, "REPRO_SETUP": "false"})
+    assert ended.code == 2 and "the job that asks a node for its cores and GPUs failed: " in ended.error, ended.error
+    assert not (pool.folder / "unset").exists()
