@@ -131,7 +131,7 @@ def run(
             say(job)
             return
         ended = run_phases(phases, source.text, out, track, options) if phases else \
-            run_suite(plan, source.text, out, track, options, stored)
+            run_suite(plan, source.text, out, track, options, pool=stored)
     answer(as_json, ended.as_json(), lambda: ended_text(ended))
     if ended.warning():
         say(visible(f"warning: {ended.warning()}"), err=True)
