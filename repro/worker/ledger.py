@@ -212,13 +212,13 @@ class TrainingLedger:
                 self._note("dealt", 0, 0, kept.step)
 
     def hold_state(self) -> None:
-        """Copy the optimizer's state, before an evaluation and after it: both copies must be equal."""
+        """Copy the optimizer's state before an evaluation; after it, it must equal the copy."""
         import torch
 
         state = getattr(self.optimizer, "state", {}) if self._started else {}
-        found = [_bytes(tensor).clone() for tensor in tensors_in([*state.values()])]
+        found = [_bytes(tensor) for tensor in tensors_in([*state.values()])]
         if self._state is None:
-            self._state = found
+            self._state = [tensor.clone() for tensor in found]
             return
         if len(found) != len(self._state) or not all(map(torch.equal, found, self._state)):
             self._note("state", 0, 0)
