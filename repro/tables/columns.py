@@ -363,6 +363,11 @@ def column_facts(table: str, name: str, values: Sequence[Value] = ()) -> ColumnF
     start, _, rest = name.partition("_")
     if start in ("median", "final") and (words := TITLES.get(rest) or column_facts(table, rest).words):
         return ColumnFacts(float, f"{start}: {words}", _unit(name))
+    return facts_of_values(values)
+
+
+def facts_of_values(values: Sequence[Value]) -> ColumnFacts:
+    """Return the narrowest type of all values; text if none is known."""
     kinds = {type(value) for value in values if value is not None}
-    kind = kinds.pop() if kinds in ({bool}, {int}) else float if kinds and kinds <= {int, float} else str
-    return ColumnFacts(kind, "", _unit(name))
+    return ColumnFacts(kinds.pop() if kinds in ({bool}, {int}) else float if kinds and kinds <= {int, float} else str,
+                       "")
