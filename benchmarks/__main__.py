@@ -14,6 +14,7 @@ from repro.core.errors import Exit, ReproError
 
 BENCHMARKS = {
     "ledger": "benchmarks.ledger",
+    "opening": "benchmarks.opening",
     "tracking": "benchmarks.tracking",
     "verdicts": "benchmarks.verdicts.measure",
     "workers": "benchmarks.workers",

@@ -72,7 +72,8 @@ def _output(found: Mapping[str, Any]) -> str:
     text = "".join(data[kind])
     if kind == "text/html":
         return f"<div>{' '.join(text.split())}</div>"
-    return f'<img alt="" src="data:image/png;base64,{text.strip()}">' if kind == "image/png" else f"```text\n{text}\n```"
+    picture = f'<img alt="" src="data:image/png;base64,{text.strip()}">'
+    return picture if kind == "image/png" else f"```text\n{text}\n```"
 
 
 def command_page() -> str:

@@ -27,23 +27,25 @@ EXPERIMENT = re.compile(r"mlflow:/*(?P<name>[^/].*)|(?P<server>https?:/.+?)/*#/e
 
 
 def expanded(places: Sequence[str | Path]) -> list[Path]:
-    """Return the places that are meant: what a pattern such as `runs/quick*` matches, in order, each once.
+    """Return the places that are meant: of a pattern such as `runs/quick*` what it matches, in order, without links to
+    the same.
 
     Raises:
         UsageError: a pattern matches no run folder and no bundle.
     """
-    found: dict[Path, Path] = {}
+    found: list[Path] = []
     for place in places:
         text = os.fspath(place)
         if os.path.lexists(text) or not glob.has_magic(text) or EXPERIMENT.fullmatch(text):
-            found[Path(text)] = Path(text)
+            found.append(Path(text))
             continue
         matches = [path for path in map(Path, sorted(glob.glob(text)))  # noqa: PTH207  # its base may be anything
                    if (path / "plan.json").is_file() or is_bundle(path)]
         if not matches:
             raise UsageError(f"{text}: matches no run folder and no bundle")
-        found |= {path.resolve(): path for path in matches}
-    return list(dict.fromkeys(found.values()))
+        known = {path.resolve() for path in found}
+        found += [path for path in matches if path.resolve() not in known]
+    return found
 
 
 def _fetch(path: Path, to: Path) -> None:

@@ -37,8 +37,8 @@ def published_tables(imports: Sequence[Published]) -> list[Table]:
         ("refused", "One row per refused file, with the reason", _refused),
     )
     found = [Table(name, title, tuple({"import": number, "origin": ORIGIN, **row}
-                                      for number, item in enumerate(imports, 1) for row in rows(item)))
-             for name, title, rows in wanted]
+                                      for number, item in enumerate(imports, 1) for row in rows(item)),
+                   is_published=True) for name, title, rows in wanted]
     return [table for table in found if table.rows]
 
 

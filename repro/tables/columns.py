@@ -220,7 +220,8 @@ figure input_seconds: wait for the input
 figure own_seconds: the step on rank 0, without input
 figure slowest_rank_seconds: the step on the slowest rank
 figure fastest_rank_seconds: on the fastest rank
-figure by: moment; unit: that of the metric
+text by: factors that name a contender
+figure reached_at: moment; unit: that of the metric
 figure share: share of trials at the target by then
 figure collectives_per_step: collectives a step
 figure sent_bytes_per_step: sent by the busiest rank a step
@@ -258,8 +259,59 @@ figure median_init_seconds: median initialisation
 figure median_tta_cold_seconds: median from a cold start to the target
 figure perplexity: exp(loss)
 figure bits_per_byte: loss / ln 2 a byte
+figure evaluations.value: quality of the evaluation
+figure attempts.started_ms: start
+text score_times.target: metric and target
+figure tuning_settings.figure: figure of the setting; unit: that of the metric
+figure tuning_settings.quality: its quality
+text contender: contender
+count workloads: workloads
+count solved: workloads that it solved
+figure tau_max: largest factor of a profile
+figure score: area under its performance profile
+figure best_share: share of workloads on which it is the best
+text withheld: why there is no score
+count draws: draws of the band
+text workload: workload
+count reached: trials that reached the target
+figure tau: factor of the best time
+text search: kind of search
+count settings: settings tried
+count further_trials: trials of other settings
+text unequal: how its space is larger or smaller than others
+count starts: starts of trials
+count abandoned: trials that were abandoned
+figure processor_seconds: time of the processors
+count unknown_starts: starts without a recorded end
+text best_setting: the chosen setting
+figure best_figure: its figure; unit: that of the metric
+figure best_quality: its quality
+text tuning_seed: master seed of the tuning
+text scored_seed: master seed of the scored run
+text problems: what makes the tuning unfair
+count number: number of the setting
+count rank: its rank
+text setting: the setting
+text field: field of the space
+text values: its values
+text width: its width
+text declared_origin: where the space comes from
+count outputs: outputs of the layer
+count inputs: inputs of the layer
+flag linear: a separate fully connected layer
+count rows: rows of the factors
+count itemsize: bytes of a number
+count factor_itemsize: bytes of a number of the factors
+count reduce_bytes: sent by an all-reduce
+count factor_bytes: sent as factors
+figure reduce_seconds: time of the all-reduce (modelled)
+figure factor_seconds: time of the factors (modelled)
+flag paper: the paper's rule chooses factors
+flag factors: factors are sent
 """
-"""One line a column: type, name, words. The ends of an interval, medians, factors and hashes follow from others."""
+"""One line a column: type, name (TABLE.NAME in one table only), words. The ends of an interval, medians, factors and
+hashes follow from others.
+"""
 KINDS: dict[str, type] = {"text": str, "count": int, "flag": bool, "figure": float}
 UNITS = {"seconds": "s", "bytes": "bytes", "mib": "MiB", "ms": "ms since 1970", "joules": "J", "samples": "samples",
          "epochs": "epochs", "tokens": "tokens", "second": "1/s", "percent": "%"}
@@ -291,9 +343,6 @@ def _unit(name: str) -> str:
 
 
 KNOWN = dict(map(_parsed, COLUMNS.splitlines()))
-OWN = {("evaluations", "value"): ColumnFacts(float, "quality of the evaluation"),
-       ("attempts", "started_ms"): ColumnFacts(float, "start", UNITS["ms"])}
-"""(table, column) -> what it holds there alone."""
 
 
 def column_facts(table: str, name: str, values: Sequence[Value] = ()) -> ColumnFacts:
@@ -302,7 +351,7 @@ def column_facts(table: str, name: str, values: Sequence[Value] = ()) -> ColumnF
     Args:
         values: of a column that no line of `COLUMNS` is for, whose type is the narrowest of them all.
     """
-    if found := OWN.get((table, name), KNOWN.get(name)):
+    if found := KNOWN.get(f"{table}.{name}") or KNOWN.get(name):
         return found
     group, _, rest = name.partition(".")
     if group in ("factor", "hash") and rest:
@@ -314,6 +363,11 @@ def column_facts(table: str, name: str, values: Sequence[Value] = ()) -> ColumnF
     start, _, rest = name.partition("_")
     if start in ("median", "final") and (words := TITLES.get(rest) or column_facts(table, rest).words):
         return ColumnFacts(float, f"{start}: {words}", _unit(name))
+    return facts_of_values(values)
+
+
+def facts_of_values(values: Sequence[Value]) -> ColumnFacts:
+    """Return the narrowest type of all values; text if none is known."""
     kinds = {type(value) for value in values if value is not None}
-    kind = kinds.pop() if kinds in ({bool}, {int}) else float if kinds and kinds <= {int, float} else str
-    return ColumnFacts(kind, "", _unit(name))
+    return ColumnFacts(kinds.pop() if kinds in ({bool}, {int}) else float if kinds and kinds <= {int, float} else str,
+                       "")

@@ -20,7 +20,7 @@ from repro.record.result.remarks import joined
 from repro.record.result.results import Result, figures_of
 
 from .cell_tables import cell_rows
-from .columns import ColumnFacts, column_facts
+from .columns import ColumnFacts, column_facts, facts_of_values
 from .operations import check_rows, measure_rows
 from .values import Row, plain
 from .verdicts import claim_rows, comparison_rows, effect_rows, interaction_rows, pair_rows
@@ -47,6 +47,8 @@ class Table:
     name: str
     title: str
     rows: tuple[Row, ...]
+    is_published: bool = False
+    """Its columns are those of published results, of which only the values tell the type."""
 
     @property
     def columns(self) -> list[str]:
@@ -56,7 +58,9 @@ class Table:
     @property
     def described(self) -> dict[str, ColumnFacts]:
         """Column -> what it holds: its type, unit and words."""
-        return {name: column_facts(self.name, name, [row.get(name) for row in self.rows]) for name in self.columns}
+        values = {name: [row.get(name) for row in self.rows] for name in self.columns}
+        return {name: facts_of_values(found) if self.is_published else column_facts(self.name, name, found)
+                for name, found in values.items()}
 
 
 def tables(record: Record) -> list[Table]:

@@ -68,6 +68,28 @@ def test_the_server_alone_gives_the_same_reports(
     assert (again.plan, again.results, again.attempts) == (sent.plan, sent.results, sent.attempts)
 
 
+def test_an_experiment_opens_by_its_name_and_by_its_address_in_a_browser(
+    sent: Record, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    number = MlflowClient(server).get_experiment_by_name("sample").experiment_id
+    address = f"{server}/#/experiments/{number}/runs?workflowType=machine_learning"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
+    wanted = repro.open(sent.folder.root).trials
+    for source in ("mlflow:sample", address):
+        found = repro.open(source)
+        assert found.trials.equals(wanted) and found.state == "not sealed: it has no index"
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    shown = succeeded("compare", address).stdout
+    assert "sample, digest" in shown and repro.open(address).compare().verdict in shown
+    monkeypatch.chdir(tmp_path)
+    succeeded("report", address, "--to", "csv")
+    assert (tmp_path / f"experiment-{number}-report/csv/trials.csv").is_file()
+    with pytest.raises(ReproError, match="no experiment named 'nothing'"):
+        repro.open("mlflow:nothing")
+
+
 def test_the_store_has_tables_and_factors(sent: Record, server: str, tmp_path: Path) -> None:
     from mlflow import MlflowClient
 

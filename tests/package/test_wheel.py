@@ -54,7 +54,7 @@ def test_the_wheel_holds_everything_the_checkout_has(wheel: Path) -> None:
         shipped = {name for name in archive.namelist() if not name.split("/")[0].endswith(".dist-info")}
     folders = {"repro": "repro", "reporters": "repro/reporters", "suites": "repro/suites",
                "templates": "repro/templates"}
-    kept = (".py", ".yaml", ".j2", ".css", ".js", ".gz", ".c", ".txt", ".typed")
+    kept = (".py", ".pyi", ".yaml", ".j2", ".css", ".js", ".gz", ".c", ".txt", ".typed")
     wanted = {
         f"{target}/{path.relative_to(ROOT / folder).as_posix()}"
         for folder, target in folders.items()

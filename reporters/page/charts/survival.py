@@ -67,7 +67,7 @@ def survival_table(record: Record) -> Table:
     found = survival(findings(record))
     return Table("survival", "One row per step of a cell's curve: share of trials at the target", tuple(
         {"cell_id": row.mark.cell_id, "cell": plain(row.mark.label), "origin": row.mark.origin,
-         "metric": found.spec.name, "unit": found.spec.unit, "by": time, "share": share}
+         "metric": found.spec.name, "unit": found.spec.unit, "reached_at": time, "share": share}
         for panel in found.panels for row in panel.rows for time, share in row.steps))
 
 

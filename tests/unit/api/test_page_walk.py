@@ -12,6 +12,10 @@ import pandas
 import pytest
 
 import repro
+from repro.record.folder.store import read_record
+from repro.tables.tables import tables
+from tests.made_scores import SCORES, scores_course
+from tests.made_tuned import make_tuned
 from tests.records import SCALING, SUITE, make_record, scaling_course
 from tests.unit.reporters.parsed_page import uneven
 
@@ -123,3 +127,21 @@ def test_a_figure_that_is_nowhere_is_found(tmp_path: Path) -> None:
     page = Path(run.report("html", tmp_path)[0]).read_text(encoding="utf-8")
     planted = page.replace('<data value="', '<data value="1', 400)
     assert len(missing(run, planted)[0]) > 50
+
+
+@pytest.mark.parametrize("made", ["scores", "tuned", "scaling"])
+def test_values_have_the_type_that_is_stated_and_every_column_has_words(made: str, tmp_path: Path) -> None:
+    if made == "tuned":
+        make_tuned(tmp_path / "run")
+    else:
+        text, course = (SCORES, scores_course) if made == "scores" else (SCALING, scaling_course)
+        make_record(tmp_path / "run", text, course)
+    record = read_record(tmp_path / "run")
+    found = tables(record)
+    assert len(found) > 12
+    for each in found:
+        for name, facts in each.described.items():
+            kinds = (int, float) if facts.kind is float else (facts.kind,)
+            values = [row[name] for row in each.rows if row.get(name) is not None]
+            assert all(type(value) in kinds for value in values), (each.name, name, facts.kind, values[:2])
+            assert facts.words, (each.name, name)

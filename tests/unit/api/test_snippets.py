@@ -14,8 +14,9 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/python.md").read_text(encoding="utf-8")
-SNIPPETS = {re.findall(r"^(?:import|from) (duckdb|polars|torch|wandb)", text, re.MULTILINE)[0]: text
-            for text in re.findall(r"^```python\n(.*?)^```", PAGE[PAGE.index("## Elsewhere"):], re.MULTILINE | re.DOTALL)}
+FENCES = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+PACKAGE = re.compile(r"^(?:import|from) (duckdb|polars|torch|wandb)", re.MULTILINE)
+SNIPPETS = {found[1]: text for text in FENCES if (found := PACKAGE.search(text))}
 NEEDED = {"torch": "tensorboard"}
 
 
@@ -40,7 +41,7 @@ def test_a_snippet_runs(name: str, tmp_path: Path) -> None:
 def test_the_first_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(ROOT / "docs/gallery/records/settled.zip", tmp_path / "quickstart.zip")
     monkeypatch.chdir(tmp_path)
-    first, second = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[:2]
+    first, second = FENCES[:2]
     names: dict[str, object] = {}
     exec(compile(first + second.replace("found.plot()", ""), "docs/python.md", "exec"), names)
     assert "slower" in repr(names["found"])
