@@ -14,6 +14,7 @@ from repro.core.errors import Exit, ReproError
 
 BENCHMARKS = {
     "ledger": "benchmarks.ledger",
+    "pool": "benchmarks.pool",
     "tracking": "benchmarks.tracking",
     "verdicts": "benchmarks.verdicts.measure",
     "workers": "benchmarks.workers",
