@@ -77,7 +77,7 @@ def test_two_nodes_give_the_record_of_one(pool: Pool) -> None:
                for other, other_end in spans["beta"]), "two lanes at the same time"
     assert record.plan.cores == record.environment.cores == 1
     jobs = [moment.allocation for moment in record.node_history]
-    assert all(job is not None and job.array_task and job.exclusive for job in jobs)
+    assert all(job is not None and job.array_task and job.exclusive for job in jobs), jobs
     assert command(pool.folder, "run", "s.yaml", "--no-mlflow", "--out", "alone").code == 0
     assert weights(record) == weights(read_record(pool.folder / "alone"))
 

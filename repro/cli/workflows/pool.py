@@ -45,6 +45,7 @@ def pool_machine(pool: Pool, out: Path, options: Sequence[str]) -> Machine:
             pool.lanes or max(here.device_count, 1)), 1), here.cpp_compiler)
     found = out.with_name(f".{out.name}.{fresh_seed():x}.json").absolute()
     log = found.with_suffix(".log")
+    log.parent.mkdir(parents=True, exist_ok=True)
     try:
         submit_script("repro-probe", 1, f"exec {join([sys.executable, '-m', 'repro', 'probe', str(found)])}",
                       log, options, wait=True)

@@ -103,7 +103,7 @@ def together(roots: Sequence[Path], metric: Metric | None = None) -> Together:
     """Combine the records of one suite, each contrast by itself.
 
     Raises:
-        UsageError: they are not records of one suite and method, or have no contrast.
+        UsageError: they are not independent records of one suite and method, or have no contrast.
         OutputError: one cannot be read.
     """
     records = [read_record(root) for root in roots]
@@ -112,6 +112,10 @@ def together(roots: Sequence[Path], metric: Metric | None = None) -> Together:
         if (record.plan.digest, record.plan.method) != (first.plan.digest, first.plan.method):
             raise UsageError(f"{name}: is of another suite or method than {names[0]} (digest {record.plan.digest[:16]} "
                              f"against {first.plan.digest[:16]}); only records of one suite are combined")
+    if len({record.plan.master_seed for record in records}) < 2:
+        raise UsageError(f"all {len(records)} runs have the master seed {first.plan.master_seed}, so they are one "
+                         "record; records are independent if each has its own seeds. Several runs of each side: "
+                         "--against")
     found = [compare(record.plan, record.results, metric, execution=record.execution) for record in records]
     keys = {(item.candidate, item.baseline): item for each in reversed(found) for item in reversed(each)}
     if not keys:

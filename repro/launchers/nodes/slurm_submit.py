@@ -44,6 +44,7 @@ def submit(
     Raises:
         UsageError: there is no sbatch here, or it refuses.
     """
+    out.parent.mkdir(parents=True, exist_ok=True)
     return submit_script(f"repro-{name}", nodes, f"""\
 if {' || '.join(f'[ -f {shlex.quote(str(path.absolute()))} ]' for path in plans)}; then
   exec {shlex.join([sys.executable, '-m', 'repro', *again])}
@@ -61,16 +62,15 @@ def submit_script(
         body: shell commands, after the set-up that the user declares.
         options: of sbatch.
         lines: further `#SBATCH` lines.
-        wait: return when the job has ended.
+        wait: return when the job has ended, however it ended.
 
     Raises:
-        UsageError: there is no sbatch here, or it refuses, or the job that was waited for failed.
+        UsageError: there is no sbatch here, or it refuses.
     """
     if shutil.which("sbatch") is None:
         raise UsageError("no sbatch on PATH: Slurm is not installed here, or its module is not loaded")
     if taken := [item for item in options if re.match(r"(-N|--nodes(=|$))", item)]:
         raise UsageError(f"{taken[0]}: the number of nodes is launcher.nodes, {nodes} here")
-    output.parent.mkdir(parents=True, exist_ok=True)
     setup = os.environ.get(SETUP, "")
     script = f"""#!{'/bin/bash -l' if setup else '/bin/sh'}
 #SBATCH --job-name={name}
@@ -89,7 +89,7 @@ def submit_script(
     except subprocess.TimeoutExpired:
         raise UsageError(f"sbatch did not answer in {COMMAND_SECONDS} s; `squeue --name {name}` shows whether "
                          "the job is submitted all the same") from None
-    if done.returncode:
+    if done.returncode and not done.stdout.strip():  # with --wait it is that of the job
         said = [line for line in done.stderr.splitlines() if line.strip()]
         raise UsageError(f"sbatch refuses: {said[-1] if said else f'exit code {done.returncode}'}")
     return done.stdout.strip().partition(";")[0]

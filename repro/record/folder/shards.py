@@ -158,7 +158,7 @@ def take(folder: RunFolder, run: ShardRun, repeat: int, counts: bool, known: set
                 if path.is_file():
                     _put(path, folder.trial(trial_id) / path.name, linked=counts)
         for trial_id in names if counts else ():  # only when all are in the record: the block is whole here or there
-            shutil.rmtree(run.record.folder.trial(trial_id))
+            shutil.rmtree(run.record.folder.trial(trial_id), ignore_errors=True)
     except OSError as error:
         raise OutputError(f"{error.filename or folder.root}: cannot be taken from shard {run.name}: {error.strerror}"
                           ) from error

@@ -42,7 +42,7 @@ from repro.record.folder.store import Gate, Record, RunFolder, read_nodes, read_
 from repro.record.result.results import Result
 from repro.runner.context import RunContext, Watcher
 from repro.runner.run import Findings, unsealed
-from repro.runner.signals import raise_dropped
+from repro.runner.signals import DeferredInterrupt, raise_dropped
 from repro.runner.tracking import Replays, Tracker
 from repro.runner.trials import Looks
 from repro.suite.planning.plan import Plan
@@ -338,11 +338,19 @@ class Blocks:
                 return first is None
 
     def _take(self, seed: int) -> None:
-        run = self.ready.pop(seed)
-        for early in self.lost.pop(seed, ()):
-            self._put(early, seed, counts=False)
-        self._put(run, seed, counts=True)
+        """Take a block with what lost lanes have of it; a signal is delivered when all of it is in the record."""
+        run, interrupt = self.ready[seed], DeferredInterrupt()
+
+        def put() -> None:
+            for early in self.lost.get(seed, ()):
+                self._put(early, seed, counts=False)
+            self._put(run, seed, counts=True)
+
+        interrupt.complete(put)
+        del self.ready[seed]
+        self.lost.pop(seed, None)
         self.whole.add(seed)
+        interrupt.deliver()
         self.context.watcher.stage(f"[{len(self.whole)}/{len(self._seeds())}] seed {seed}, shard {run.name}, on "
                                    f"{' + '.join(run.line().place)}")
         self.replays.while_running()

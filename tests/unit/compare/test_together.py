@@ -51,8 +51,8 @@ def test_runs_that_share_a_master_seed_are_one_record(tmp_path: Path) -> None:
     first = together([item.folder.root for item in found]).contrasts[0]
     assert first.effects is not None and first.effects.count == 2
     assert first.parts[2].left_out == "it has the master seed of a, so both are one record"
-    alone = together([found[0].folder.root, found[2].folder.root]).contrasts[0]
-    assert alone.effects is None and "fewer than two records count" in alone.lines()[0]
+    with pytest.raises(UsageError, match="all 2 runs have the master seed 1, so they are one record"):
+        together([found[0].folder.root, found[2].folder.root])
 
 
 def test_a_record_with_missed_trials_does_not_count(tmp_path: Path) -> None:

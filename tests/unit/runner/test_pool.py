@@ -308,23 +308,43 @@ def test_shards_state_their_part_of_the_plan(pooled: Pooled) -> None:
     assert f"shards/{name}/plan.json: is not the part of plan.json that its seeds give" in pooled.problems()
 
 
-@pytest.mark.parametrize("files", range(0, 14, 2))
+class Stop:
+    """Ends a coordinator when it puts a file of a block into the record."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, files: int, error: type[BaseException]) -> None:
+        self.left, self.error, self.put = files, error, shards._put
+        monkeypatch.setattr(shards, "_put", self)
+
+    def __call__(self, source: Path, target: Path, linked: bool) -> None:
+        self.left -= 1
+        if self.left == -1 or (self.left < 0 and self.error is SystemExit):
+            raise self.error
+        self.put(source, target, linked)
+
+
+@pytest.mark.parametrize("files", range(0, 14, 3))
 def test_a_coordinator_that_is_killed_while_it_takes_a_block_finishes_that(
     pooled: Pooled, monkeypatch: pytest.MonkeyPatch, files: int
 ) -> None:
-    put, left = shards._put, [files]
-
-    def dying(source: Path, target: Path, linked: bool) -> None:
-        if not left[0]:
-            raise KeyboardInterrupt
-        left[0] -= 1
-        put(source, target, linked)
-
-    monkeypatch.setattr(shards, "_put", dying)
-    with pytest.raises(KeyboardInterrupt):
-        pooled.execute()
+    with monkeypatch.context() as patch:
+        Stop(patch, files, SystemExit)
+        with pytest.raises(SystemExit):
+            pooled.execute()
     (pooled.folder.root / "sha256sums.txt").unlink(missing_ok=True)  # as SIGKILL leaves it
-    monkeypatch.setattr(shards, "_put", put)
     record = pooled.execute()
     assert len(record.attempts) == len(record.results) == 16
     assert pooled.problems() == []
+
+
+@pytest.mark.parametrize("files", [0, 4, 11])
+def test_a_signal_while_a_block_is_taken_waits_for_all_of_it(
+    pooled: Pooled, monkeypatch: pytest.MonkeyPatch, files: int
+) -> None:
+    with monkeypatch.context() as patch:
+        Stop(patch, files, KeyboardInterrupt)
+        with pytest.raises(KeyboardInterrupt):
+            pooled.execute()
+    before = read_record(pooled.folder.root)
+    assert before.results and not any(item.status == "lost" for item in before.attempts)
+    assert len(before.results) % 2 == 0
+    assert len(pooled.execute().attempts) == 16 and pooled.problems() == []
