@@ -136,7 +136,8 @@ def scoped_style() -> str:
             f".repro-display {{{rest}\n main > section {{ border: 0; border-radius: 0; margin: 0; padding: 4px 12px; }}"
             "\n a:not([href]) { color: inherit; text-decoration: none; border: 0; }"
             "\n main table { color: inherit; table-layout: auto; }"
-            "\n main th, main td { text-align: left; max-width: none; } main td.n, main th.n { text-align: right; } }")
+            "\n main th, main td { text-align: left !important; max-width: none; }"
+            "\n main td.n, main th.n { text-align: right !important; } }")
 
 
 def milliseconds(value: float | None) -> Number | None:
