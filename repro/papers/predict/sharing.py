@@ -9,6 +9,7 @@ and then rounds are right.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -21,12 +22,38 @@ class _Flow:
 
     transfer: Transfer
     left: float
+    ends: tuple[int, int]
+    """Its two links: the nodes of source and target, or the two ranks themselves, negative, within a node."""
+    cost: float
+    """Seconds a byte on a link that it has for itself."""
     needs: set[int] = field(default_factory=set)
     """Messages that its source must have received before."""
 
 
-def shared_path(transfers: Iterable[Transfer], itemsize: int) -> float:
-    """Return the seconds of a schedule over links of one byte a second in each direction, without latency.
+STEP = 1e-3
+"""Relative change of the cost within a node by which its share of the path is found."""
+
+
+def shared_path(
+    transfers: Iterable[Transfer], node_of_rank: Sequence[int], itemsize: int, ratio: float = 1.0
+) -> tuple[float, float]:
+    """Return the bytes on the path of a schedule (between nodes, within one), without latency.
+
+    The seconds of a schedule are (bytes between) x beta + (bytes within) x beta within, and the path is that of links
+    whose betas have this ratio. So the bytes within are the change of the seconds with the ratio.
+
+    Args:
+        node_of_rank: the ranks of a node share its link to other nodes; each has a link of its own within the node.
+        ratio: seconds a byte within a node, over that between nodes.
+    """
+    known = list(transfers)
+    seconds, longer = (_seconds(known, node_of_rank, itemsize, ratio * factor) for factor in (1, 1 + STEP))
+    within = (longer - seconds) / (ratio * STEP)
+    return seconds - ratio * within, within
+
+
+def _seconds(transfers: Sequence[Transfer], node_of_rank: Sequence[int], itemsize: int, ratio: float) -> float:
+    """Return the seconds of a schedule over links of one byte a second between nodes, in each direction.
 
     1. A message needs all earlier messages to its source that touch its elements.
     2. A rank starts its messages in the order of their rounds, each as soon as its data are there: the sockets take
@@ -34,8 +61,10 @@ def shared_path(transfers: Iterable[Transfer], itemsize: int) -> float:
     3. A message moves at the smaller share of its two links: that of the source among all that it sends, that of the
        target among all that it receives.
     """
-    flows = [_Flow(item, float((item.stop - item.start) * itemsize))
-             for item in sorted(nonempty(transfers), key=lambda item: item.round)]
+    flows = list[_Flow]()
+    for item in sorted(nonempty(transfers), key=lambda item: item.round):
+        ends, inside = _ends(item, node_of_rank)
+        flows.append(_Flow(item, float((item.stop - item.start) * itemsize), ends, ratio if inside else 1.0))
     _find_needs(flows)
     waiting: dict[int, list[int]] = {}
     for index, flow in enumerate(flows):
@@ -80,10 +109,16 @@ def _rates(flows: list[_Flow], active: set[int]) -> dict[int, float]:
     out: dict[int, int] = {}
     into: dict[int, int] = {}
     for at in active:
-        item = flows[at].transfer
-        out[item.source] = out.get(item.source, 0) + 1
-        into[item.target] = into.get(item.target, 0) + 1
-    return {at: 1 / max(out[flows[at].transfer.source], into[flows[at].transfer.target]) for at in active}
+        source, target = flows[at].ends
+        out[source] = out.get(source, 0) + 1
+        into[target] = into.get(target, 0) + 1
+    return {at: 1 / (flows[at].cost * max(out[flows[at].ends[0]], into[flows[at].ends[1]])) for at in active}
+
+
+def _ends(item: Transfer, node_of_rank: Sequence[int]) -> tuple[tuple[int, int], bool]:
+    """Return the links of a message, and True if it stays within a node."""
+    source, target = node_of_rank[item.source], node_of_rank[item.target]
+    return ((-1 - item.source, -1 - item.target), True) if source == target else ((source, target), False)
 
 
 def cost_by_class(transfers: Iterable[Transfer], node_of_rank: Sequence[int], itemsize: int
@@ -96,12 +131,28 @@ def cost_by_class(transfers: Iterable[Transfer], node_of_rank: Sequence[int], it
     between: dict[int, dict[tuple[str, int], int]] = {}
     within: dict[int, dict[tuple[str, int], int]] = {}
     for item in nonempty(transfers):
-        size, source, target = (item.stop - item.start) * itemsize, node_of_rank[item.source], node_of_rank[item.target]
-        flow = (within if source == target else between).setdefault(item.round, {})
-        ends = (item.source, item.target) if source == target else (source, target)
+        size, (ends, inside) = (item.stop - item.start) * itemsize, _ends(item, node_of_rank)
+        flow = (within if inside else between).setdefault(item.round, {})
         for key in zip(("sends", "receives"), ends, strict=True):
             flow[key] = flow.get(key, 0) + size
     for number in between:
         within.pop(number, None)
     return tuple(  # type: ignore[return-value]  # two of them
         ScheduleCost(len(flows), sum(max(flow.values()) for flow in flows.values()), 0) for flows in (between, within))
+
+
+NCCL = ("ring", "tree")
+"""Of NCCL's algorithms, those that are modelled."""
+
+
+def nccl_cost(kind: str, ranks: int, nodes: int, size: int) -> tuple[ScheduleCost, ScheduleCost]:
+    """Return the cost of NCCL's all-reduce of `size` bytes by class of link, by NCCL's own model (src/graph/tuning.cc).
+
+    Its messages are pipelined, so all bytes pass the slowest class of links while the latencies of a path add up:
+    2(ranks - 1) hops of a ring, of which 2(nodes - 1) are between nodes; in a tree, a chain through the ranks of a node
+    and log2(nodes) levels, up and down. Its factors of single GPU generations and protocols are in the fitted rates.
+    """
+    across = 2 * (nodes - 1) if kind == "ring" else 2 * int(math.log2(nodes))
+    inside = 2 * (ranks - nodes) if kind == "ring" else 2 * (ranks // nodes - 1)
+    moved = round(2 * size * (ranks - 1) / ranks) if kind == "ring" else 2 * size
+    return ScheduleCost(across, moved if nodes > 1 else 0, 0), ScheduleCost(inside, 0 if nodes > 1 else moved, 0)
