@@ -255,7 +255,8 @@ def sample_network(processes: int, rate: float, ranks_per_node: int = 1) -> dict
     links = [{"sender": node, "receiver": (node + 1) % nodes, "stated_bits_per_second": rate,
               "measured_bits_per_second": 0.99 * rate} for node in range(nodes)] if nodes > 1 else []
     return {
-        "origin": "emulated", "frame_bytes": 9000, "node_of_rank": [rank // ranks_per_node for rank in range(processes)],
+        "origin": "emulated", "frame_bytes": 9000,
+        "node_of_rank": [rank // ranks_per_node for rank in range(processes)],
         "stated_bits_per_second": [rate] * nodes, "sent_bytes": [1] * nodes, "received_bytes": [1] * nodes,
         "links": links,
     }

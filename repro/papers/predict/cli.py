@@ -30,11 +30,12 @@ class LinkParam(click.ParamType):  # type: ignore[type-arg]  # generic only from
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> LinkCost:
         from repro.papers.predict.prediction import LinkCost
 
-        found = re.fullmatch(rf"(\d{{1,9}}(?:\.\d{{1,9}})?)({'|'.join(BITS)}),(\d{{1,9}}(?:\.\d{{1,9}})?)({'|'.join(SECONDS)})",
+        number = r"(\d{1,9}(?:\.\d{1,9})?)"
+        found = re.fullmatch(f"{number}({'|'.join(BITS)}),{number}({'|'.join(SECONDS)})",
                              str(value).lower().replace(" ", ""), re.ASCII)
         if found is None or not float(found[1]):
-            self.fail(f"{str(value)[:40]!r} are no rate and latency; write for example 100gbit,5us (rate in kbit, mbit, "
-                      "gbit or tbit a second; latency in ns, us, ms or s)", param, ctx)
+            self.fail(f"{str(value)[:40]!r} are no rate and latency; write for example 100gbit,5us (rate: kbit, "
+                      "mbit, gbit or tbit a second; latency: ns, us, ms or s)", param, ctx)
         return LinkCost(alpha=float(found[3]) * SECONDS[found[4]], beta=8 / (float(found[1]) * BITS[found[2]]))
 
 

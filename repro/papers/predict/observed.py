@@ -39,8 +39,8 @@ def of_record(record: Record, lines: Sequence[ScaleLine], scaling: Scaling) -> t
         "a step is as long as its slowest worker: the expected maximum of one draw a worker from the step times of the "
         "smallest number of processes; draws are independent, so a disturbance of all workers at once is not modelled",
         "communication: alpha x rounds + beta x bytes on the path of the algorithm's own schedule (Hockney 1994), "
-        "fitted for each seed to what steps take beyond that maximum, with links within a node and between nodes apart; "
-        "links stay as fast with more nodes, nothing else uses them, and no switch is full",
+        "fitted for each seed to what steps take beyond that maximum; links within a node and between nodes are apart, "
+        "stay as fast with more nodes, nothing else uses them, and no switch is full",
         "the wait for input is that of the smallest number of processes, the time of an evaluation that of the largest "
         "fitted number that is not larger; checkpoints, logging and starting are left out",
         "the samples to a target depend on the global batch alone",

@@ -214,12 +214,9 @@ class _Line:
         between, within = self._typical()
         if between.beta and within.beta:
             self.ratio = within.beta / between.beta
-        if self._unlike_rounds():
-            rounds, error = self.models, self._largest_error()
+        if self._unlike_rounds() and self._held_out("shared") < self._held_out("rounds"):
             self.ways = ("shared",)
             self.models = self._models()
-            if self._largest_error() >= error:
-                self.ways, self.models = ("rounds",), rounds
         used = [_row(self._cost(count, self._typical())) for count in self.fit if count > 1]
         self.sizes = [_sizes(used, at) for at in range(len(CLASSES))]
 
@@ -230,7 +227,7 @@ class _Line:
             UsageError: one of `processes` needs links that were neither observed nor stated.
         """
         for count in processes:
-            if why := self._unknown_links(count):
+            if not self._impossible(count) and (why := self._unknown_links(count)):
                 raise UsageError(f"{self.name}: {why}")
         rows = tuple(self._row(count, self.models) for count in sorted({*processes, *self.known}))
         label = f"batch {self.first.batch}" if self.scaling == "strong" else f"{self.first.samples} samples a worker"
@@ -269,8 +266,8 @@ class _Line:
                        "their latency and rate cannot be separated, and all of it is taken as bytes")
         new = [row for row in rows if row.processes not in self.known]
         if any(row.nodes > 1 for row in new) and self.ranks_per_node > 1:
-            yield (f"{self.ranks_per_node} ranks on a node{'' if self.topology.ranks_per_node else ', as in the record'}"
-                   ": they share its link to other nodes")
+            source = "stated" if self.topology.ranks_per_node else "as in the record"
+            yield f"{self.ranks_per_node} ranks on a node, {source}: they share its link to other nodes"
         if any(self.topology.given):
             yield "stated links hold for the numbers of processes that were not fitted"
         if self.ways == NCCL:
@@ -281,22 +278,32 @@ class _Line:
 
     def _unlike_rounds(self) -> bool:
         """Return True if messages of different rounds would share links, on this algorithm's schedules."""
-        most = self.fit[-1]
-        if self.ways == NCCL or most <= 2:
-            return False
+        *rest, most = self.fit
+        nodes = [self._observed(count).nodes for count in rest if count > 1]
+        if self.ways == NCCL or not nodes or (max(nodes) == 1 < self._observed(most).nodes):
+            return False  # or fewer numbers of processes do not tell them apart
         shared, rounds = (sum(item.path_bytes for item in self._costs(most, way)) for way in ("shared", "rounds"))
         return abs(shared / rounds - 1) > UNLIKE
+
+    def _held_out(self, way: str) -> float:
+        """Return the relative error at the largest fitted number of processes of a fit to all others."""
+        *rest, most = self.fit
+        kept, self.ways = self.ways, (way,)
+        error = max(abs(self._step(most, self._seed(seed, rest)) / self.known[most][seed].step_seconds - 1)
+                    for seed in self.seeds)
+        self.ways = kept
+        return error
 
     def _largest_error(self) -> float:
         return max(abs(self._step(count, self.models[seed]) / self.known[count][seed].step_seconds - 1)
                    for count in self.fit for seed in self.seeds)
 
     def _models(self) -> dict[int, _Seed]:
-        return {seed: self._seed(seed) for seed in self.seeds}
+        return {seed: self._seed(seed, self.fit) for seed in self.seeds}
 
     # ---- one seed
 
-    def _seed(self, seed: int) -> _Seed:
+    def _seed(self, seed: int, fit: Sequence[int]) -> _Seed:
         first = self.known[self.smallest][seed]
         draws = first.steps
         if self.smallest > 1:
@@ -308,7 +315,7 @@ class _Line:
         evaluations = {count: self.known[count][seed].evaluation_seconds for count in self.fit}
         free = LinkCost(alpha=0, beta=0)
         model = _Seed(draws, (free, free), first.input_seconds, evaluations)
-        counts = [count for count in self.fit if count > 1]
+        counts = [count for count in fit if count > 1]
         seconds = [max(LEAST_SECONDS, mean(self.known[count][seed].steps) - self._compute(count, model))
                    for count in counts]
         ways = [self.ways[0]] * len(counts)
@@ -407,7 +414,7 @@ class _Line:
     def _row(self, count: int, models: Mapping[int, _Seed]) -> ScaleRow:
         batch, known = self._batch(count), self.known.get(count, {})
         nodes = -(-count // self._ranks_of_node(count))
-        if why := self._impossible(count):
+        if why := self._impossible(count) or self._unknown_links(count):
             return ScaleRow(processes=count, nodes=nodes, batch=batch, fitted=False, step=None, measured=None, why=why)
         steps = {seed: self._step(count, model) for seed, model in models.items()}
         speeds = [formula.speed_up(steps[seed], batch, self._step(self.smallest, model), self._batch(self.smallest))
@@ -439,11 +446,11 @@ class _Line:
             return f"{count} processes do not fill nodes of {self.ranks_per_node}"
         if not self.algorithm.runs("all_reduce", count) and count > 1:
             return f"{self.algorithm.title} has no schedule for {count} processes"
-        return self._unknown_links(count)
+        return ""
 
     def _unknown_links(self, count: int) -> str:
         """Return which links `count` processes need that were neither observed nor stated."""
-        if count == 1 or count in self.fit or count % self._ranks_of_node(count):
+        if count == 1 or count in self.fit:
             return ""
         links = self._links(count, self.models[self.seeds[0]])
         for name, seen, given, cost in zip(CLASSES, self.sizes, self.topology.given, self._cost(count, links),

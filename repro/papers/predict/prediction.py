@@ -17,8 +17,9 @@ HEAD = (
 def cells(row: ScaleRow) -> tuple[str, ...]:
     """Return one row of the table, with the columns of `HEAD`."""
     return (
-        f"{row.processes}{' (fitted)' if row.fitted else ''}", str(row.nodes), str(row.batch), _value(row.step), interval(row.step),
-        _value(row.measured), _known(row.ratio, ".3f"), _known(row.compute), _known(row.communication),
+        f"{row.processes}{' (fitted)' if row.fitted else ''}", str(row.nodes), str(row.batch),
+        _value(row.step), interval(row.step), _value(row.measured), _known(row.ratio, ".3f"),
+        _known(row.compute), _known(row.communication),
         _known(row.input, ".2g"), _value(row.speed_up, ".3g"),
         "" if row.efficiency is None else f"{100 * row.efficiency:.0f} %", _value(row.to_target),
         interval(row.to_target), _value(row.measured_target),

@@ -24,14 +24,10 @@ class _Flow:
     left: float
     ends: tuple[int, int]
     """Its two links: the nodes of source and target, or the two ranks themselves, negative, within a node."""
-    cost: float
-    """Seconds a byte on a link that it has for itself."""
+    inside: bool
+    """It stays within a node."""
     needs: set[int] = field(default_factory=set)
     """Messages that its source must have received before."""
-
-
-STEP = 1e-3
-"""Relative change of the cost within a node by which its share of the path is found."""
 
 
 def shared_path(
@@ -39,39 +35,28 @@ def shared_path(
 ) -> tuple[float, float]:
     """Return the bytes on the path of a schedule (between nodes, within one), without latency.
 
-    The seconds of a schedule are (bytes between) x beta + (bytes within) x beta within, and the path is that of links
-    whose betas have this ratio. So the bytes within are the change of the seconds with the ratio.
-
-    Args:
-        node_of_rank: the ranks of a node share its link to other nodes; each has a link of its own within the node.
-        ratio: seconds a byte within a node, over that between nodes.
-    """
-    known = list(transfers)
-    seconds, longer = (_seconds(known, node_of_rank, itemsize, ratio * factor) for factor in (1, 1 + STEP))
-    within = (longer - seconds) / (ratio * STEP)
-    return seconds - ratio * within, within
-
-
-def _seconds(transfers: Sequence[Transfer], node_of_rank: Sequence[int], itemsize: int, ratio: float) -> float:
-    """Return the seconds of a schedule over links of one byte a second between nodes, in each direction.
+    The time in which a message between nodes is on its way counts as between; the rest counts as within.
 
     1. A message needs all earlier messages to its source that touch its elements.
     2. A rank starts its messages in the order of their rounds, each as soon as its data are there: the sockets take
        what is not yet on the link.
     3. A message moves at the smaller share of its two links: that of the source among all that it sends, that of the
        target among all that it receives.
+
+    Args:
+        node_of_rank: the ranks of a node share its link to other nodes; each has a link of its own within the node.
+        ratio: seconds a byte within a node, over that between nodes.
     """
     flows = list[_Flow]()
     for item in sorted(nonempty(transfers), key=lambda item: item.round):
-        ends, inside = _ends(item, node_of_rank)
-        flows.append(_Flow(item, float((item.stop - item.start) * itemsize), ends, ratio if inside else 1.0))
+        flows.append(_Flow(item, float((item.stop - item.start) * itemsize), *_ends(item, node_of_rank)))
     _find_needs(flows)
     waiting: dict[int, list[int]] = {}
     for index, flow in enumerate(flows):
         waiting.setdefault(flow.transfer.source, []).append(index)
     for queue in waiting.values():
         queue.reverse()  # the next one is taken from the end
-    now, active = 0.0, set[int]()
+    between, within, active = 0.0, 0.0, set[int]()
     fresh = set(waiting)
     while True:
         # 2. start
@@ -80,11 +65,14 @@ def _seconds(transfers: Sequence[Transfer], node_of_rank: Sequence[int], itemsiz
             while queue and not flows[queue[-1]].needs:
                 active.add(queue.pop())
         if not active:
-            return now
+            return between, within
         # 3. share
-        rates = _rates(flows, active)
+        rates = _rates(flows, active, ratio)
         step = min(flows[at].left / rates[at] for at in active)
-        now += step
+        if all(flows[at].inside for at in active):
+            within += step / ratio
+        else:
+            between += step
         ended = {at for at in active if flows[at].left <= rates[at] * step * (1 + 1e-9)}
         for at in active - ended:
             flows[at].left -= rates[at] * step
@@ -105,14 +93,15 @@ def _find_needs(flows: list[_Flow]) -> None:
         received.setdefault(item.target, []).append(index)
 
 
-def _rates(flows: list[_Flow], active: set[int]) -> dict[int, float]:
+def _rates(flows: list[_Flow], active: set[int], ratio: float) -> dict[int, float]:
     out: dict[int, int] = {}
     into: dict[int, int] = {}
     for at in active:
         source, target = flows[at].ends
         out[source] = out.get(source, 0) + 1
         into[target] = into.get(target, 0) + 1
-    return {at: 1 / (flows[at].cost * max(out[flows[at].ends[0]], into[flows[at].ends[1]])) for at in active}
+    return {at: 1 / ((ratio if flows[at].inside else 1) * max(out[flows[at].ends[0]], into[flows[at].ends[1]]))
+            for at in active}
 
 
 def _ends(item: Transfer, node_of_rank: Sequence[int]) -> tuple[tuple[int, int], bool]:

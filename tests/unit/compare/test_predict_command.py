@@ -15,8 +15,8 @@ from repro.core.errors import UsageError
 from repro.papers.predict.predict import predict
 from repro.papers.predict.prediction import LinkCost, Topology
 from repro.record.folder.store import Record
+from repro.suite.model import Trial
 from tests.in_process import called
-from repro.suite.planning.plan import Trial
 from tests.records import SCALING, SUITE, WEIGHTS, Course, Moved, default_course, make_record, scaling_course
 
 

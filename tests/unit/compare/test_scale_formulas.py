@@ -9,8 +9,8 @@ import pytest
 from repro.comm.algorithms.ring import Ring
 from repro.comm.algorithms.tree import ReductionTree
 from repro.comm.cost_model import fit_parameters
-from repro.papers.predict.formula import computation_ratio, expected_maximum, interpolated, speed_up
 from repro.comm.schedule import Transfer
+from repro.papers.predict.formula import computation_ratio, expected_maximum, interpolated, speed_up
 from repro.papers.predict.sharing import cost_by_class, nccl_cost, shared_path
 
 ONE_PIECE = ReductionTree(shape="binomial", chunk_kib=None)
@@ -66,7 +66,7 @@ def test_a_schedule_is_divided_by_the_links_it_uses() -> None:
 
 
 def test_messages_share_the_link_of_their_node() -> None:
-    """At once 0 -> 2 and 1 -> 3 between two nodes, 0 -> 1 within the first, at a quarter of a byte's time."""
+    """At once 0 -> 2 and 1 -> 3 between two nodes, 0 -> 1 within the first, where a byte takes a quarter as long."""
     items = [Transfer(0, 0, 2, 0, 100, False), Transfer(0, 1, 3, 0, 100, False), Transfer(0, 0, 1, 0, 100, False)]
     assert shared_path(items, [0, 0, 1, 1], 1, 0.25) == pytest.approx((200, 0), abs=1e-6)
     then = [*items[:2], Transfer(1, 2, 3, 0, 100, False)]
