@@ -7,6 +7,7 @@ their computation with the other numbers of processes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
@@ -97,8 +98,6 @@ LEAST_SECONDS = 1e-6
 """Communication of a step that took no longer than its computation: the fit needs a positive time."""
 UNLIKE = 0.02
 """Share by which the path of shared links must differ from that of rounds to be tried."""
-CHANGES = 5
-"""Most times that a fit goes on with the faster of NCCL's algorithms."""
 BySeed = Mapping[int, Observed]
 Links = tuple[LinkCost, LinkCost]
 """In the order of `CLASSES`."""
@@ -261,7 +260,7 @@ class _Line:
 
     def _placement_assumed(self, rows: Sequence[ScaleRow]) -> Iterator[str]:
         for name, sizes in zip(CLASSES, self.sizes, strict=True):
-            if len(sizes) == 1:
+            if _inseparable(sizes):
                 yield (f"links {name}: a round has as many bytes with every number of processes that used them, so "
                        "their latency and rate cannot be separated, and all of it is taken as bytes")
         new = [row for row in rows if row.processes not in self.known]
@@ -318,22 +317,24 @@ class _Line:
         counts = [count for count in fit if count > 1]
         seconds = [max(LEAST_SECONDS, mean(self.known[count][seed].steps) - self._compute(count, model))
                    for count in counts]
-        ways = [self.ways[0]] * len(counts)
-        for _ in range(CHANGES):
-            links = self._fitted(counts, ways, seconds)
-            before, ways = ways, [self._fastest(count, links) for count in counts]
-            if ways == before:
-                break
-        return _Seed(draws, links, model.input_seconds, evaluations)
+        # NCCL's ring up to a number of processes and its tree beyond; all others have one way.
+        switches = range(len(counts), -1 if len(self.ways) > 1 else len(counts) - 1, -1)
+        tried = [self._fitted(counts, [self.ways[0]] * at + [self.ways[-1]] * (len(counts) - at), seconds)
+                 for at in switches]
+        return _Seed(draws, min(tried, key=lambda item: item[1])[0], model.input_seconds, evaluations)
 
-    def _fitted(self, counts: Sequence[int], ways: Sequence[str], seconds: Sequence[float]) -> Links:
-        rows = [_row(self._costs(count, way)) for count, way in zip(counts, ways, strict=True)]
+    def _fitted(self, counts: Sequence[int], ways: Sequence[str], seconds: Sequence[float]) -> tuple[Links, float]:
+        """Return links fitted to the seconds of communication, and the largest error, a factor as a logarithm."""
+        costs = [self._costs(count, way) for count, way in zip(counts, ways, strict=True)]
+        rows = [_row(item) for item in costs]
         for at in range(len(CLASSES)):
-            if len(_sizes(rows, at)) == 1:
+            if _inseparable(_sizes(rows, at)):
                 for row in rows:
                     row[2 * at] = 0.0
         found = fit_parameters(rows, seconds, 2 * len(CLASSES))
-        return LinkCost(alpha=found[0], beta=found[1]), LinkCost(alpha=found[2], beta=found[3])
+        links = LinkCost(alpha=found[0], beta=found[1]), LinkCost(alpha=found[2], beta=found[3])
+        return links, max(abs(math.log(max(_seconds(item, links), LEAST_SECONDS) / wanted))
+                          for item, wanted in zip(costs, seconds, strict=True))
 
     def _compute(self, count: int, model: _Seed) -> float:
         """Return the seconds of the slowest of `count` workers."""
@@ -467,8 +468,13 @@ def _row(costs: Costs) -> list[float]:
 
 
 def _sizes(rows: Iterable[Sequence[float]], at: int) -> set[float]:
-    """Return the bytes of a round over links of class `at`; empty: not used, one: latency and rate look alike."""
+    """Return the bytes of a round over links of class `at`, by numbers of processes; empty: none used them."""
     return {round(row[2 * at + 1] / row[2 * at], 3) for row in rows if row[2 * at]}
+
+
+def _inseparable(sizes: set[float]) -> bool:
+    """Return True if latency and rate look alike."""
+    return len(sizes) == 1 and sizes != {0.0}
 
 
 def _seconds(costs: Costs, links: Links) -> float:

@@ -12,12 +12,26 @@ from typing import Any
 import pytest
 
 from repro.core.errors import UsageError
+from repro.core.machine import Machine
 from repro.papers.predict.predict import predict
 from repro.papers.predict.prediction import LinkCost, Topology
+from repro.papers.predict.sharing import nccl_cost
 from repro.record.folder.store import Record
+from repro.suite.file import read_suite
 from repro.suite.model import Trial
+from repro.suite.planning.plan import make_plan
 from tests.in_process import called
-from tests.records import SCALING, SUITE, WEIGHTS, Course, Moved, default_course, make_record, scaling_course
+from tests.records import (
+    SCALING,
+    SUITE,
+    WEIGHTS,
+    Course,
+    Moved,
+    default_course,
+    make_record,
+    scaling_course,
+    write_record,
+)
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +115,36 @@ def test_launchers_of_real_nodes_state_the_placement_of_ranks(tmp_path: Path) ->
     real = predict(made(tmp_path / "real", "[2, 4, 8]", without_network, NODES), "run", [64])
     assert [row.nodes for row in real.lines[0].rows] == [1, 2, 4, 32]
     assert real.lines == with_network.lines
+
+
+def nccl(trial: Trial) -> Course:
+    """10 ms of computing; 4 nodes at most: 50 us and 10 Gbit/s between them, 5 us within one; NCCL takes its ring with
+    4 and 8 processes, its tree with 16 and 32.
+    """
+    processes = trial.choices.processes
+    nodes = min(4, processes)
+    costs = nccl_cost("ring" if processes < 16 else "tree", processes, nodes, WEIGHTS)
+    seconds = costs[0].rounds * 50e-6 + costs[0].path_bytes * 8e-10 + costs[1].rounds * 5e-6
+    return Course(0.01 + seconds, traffic=Moved(WEIGHTS, WEIGHTS, seconds) if processes > 1 else None)
+
+
+def test_on_gpus_the_backend_is_nccl(tmp_path: Path) -> None:
+    text = CLASSES.replace("PROCESSES", "[1, 4, 8, 16, 32]").replace(
+        "device: cpu", "device: cuda\n  launcher: {kind: torchrun, nodes: 4}").replace(
+        "[{kind: tree, shape: binomial, chunk_kib: null}, ring]", "[backend]").replace("processes: 2}", "processes: 4}")
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(text)
+    record = write_record(tmp_path / "run", make_plan(read_suite(str(suite)).suite, Machine("cuda", 8, 64)), text, nccl)
+    found = predict(record, "run", [64, 256]).lines[1]
+    assert found.algorithm == "NCCL's ring or tree, whichever is modelled faster"
+    between, within = (link.cost for link in found.links)
+    assert between and (between.alpha, 8e-9 / between.beta) == pytest.approx((50e-6, 10), rel=1e-3)
+    assert within and (within.alpha, within.beta) == pytest.approx((5e-6, 0), rel=1e-3)
+    most, some, many = found.rows[-3:]
+    assert (most.nodes, some.nodes, many.nodes) == (4, 8, 32)
+    assert most.ratio == pytest.approx(1, rel=1e-6)
+    assert some.communication == pytest.approx(6 * 50e-6 + 14 * 5e-6 + 2 * WEIGHTS * 8e-10, rel=1e-3)
+    assert many.communication == pytest.approx(10 * 50e-6 + 14 * 5e-6 + 2 * WEIGHTS * 8e-10, rel=1e-3)
 
 
 def test_one_node_says_nothing_about_links_between_nodes(tmp_path: Path) -> None:
