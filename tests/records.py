@@ -62,6 +62,8 @@ class Course:
     """None: nothing counts, as with the backend's own collectives."""
     network_rate: float | None = None
     """Bits per second of every link; None: a launcher without an emulated network."""
+    ranks_per_node: int = 1
+    """Of that network."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,8 @@ def _run(folder: RunFolder, trial: Trial, course: Course) -> None:
     write_log(folder.log(trial.trial_id, 1), trial, course)
     (directory / "rank0.log").write_text("made up\n")
     end = RankEnd(0, 1, "RuntimeError: made to fail") if course.crash else RankEnd(0, 0)
-    network = sample_network(trial.choices.processes, course.network_rate) if course.network_rate else None
+    network = sample_network(trial.choices.processes, course.network_rate, course.ranks_per_node) \
+        if course.network_rate else None
     outcome = LaunchResult((end,), 1.0, network=network)
     result = derive(trial, 1, read_log(folder.log(trial.trial_id, 1)), outcome)
     write_model(folder.result(trial.trial_id), result)
@@ -246,12 +249,14 @@ def _log_traffic(log: EventLog, trial: Trial, moved: Moved, steps: int) -> None:
     )))
 
 
-def sample_network(nodes: int, rate: float) -> dict[str, Any]:
+def sample_network(processes: int, rate: float, ranks_per_node: int = 1) -> dict[str, Any]:
     """Links of the launcher `fabric`, measured 1 % below their rate."""
+    nodes = -(-processes // ranks_per_node)
     links = [{"sender": node, "receiver": (node + 1) % nodes, "stated_bits_per_second": rate,
               "measured_bits_per_second": 0.99 * rate} for node in range(nodes)] if nodes > 1 else []
     return {
-        "origin": "emulated", "frame_bytes": 9000, "node_of_rank": list(range(nodes)),
+        "origin": "emulated", "frame_bytes": 9000,
+        "node_of_rank": [rank // ranks_per_node for rank in range(processes)],
         "stated_bits_per_second": [rate] * nodes, "sent_bytes": [1] * nodes, "received_bytes": [1] * nodes,
         "links": links,
     }

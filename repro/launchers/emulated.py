@@ -60,6 +60,8 @@ class Fabric(Local):
     """Rate of every link, in each direction, frame headers included."""
     rates: dict[int, Rate] = Field(default_factory=dict)
     """Rates of nodes (counted from 0) that differ."""
+    within: Rate | None = None
+    """Rate of what the ranks of a node send to each other, together; None: as fast as the machine."""
     slowdown: dict[int, Annotated[float, Field(ge=1, le=100)]] = Field(default_factory=dict)
     """By rank: factor by which its computation takes longer."""
     delay: Delay | None = None
@@ -180,6 +182,7 @@ class Fabric(Local):
             bits_per_second=bits_per_second(self.rate), subnet=self.subnet,
             of_node={node: bits_per_second(text) for node, text in self.rates.items()},
             delay_seconds=delay_seconds(self.delay) if self.delay else 0.0,
+            within=bits_per_second(self.within) if self.within else None,
         )
 
     def _placement(self, request: LaunchRequest) -> Placement:

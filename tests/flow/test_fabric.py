@@ -216,6 +216,14 @@ def test_ranks_of_one_node_do_not_use_its_link(opened: Callable[..., Fabric], tm
     assert outcome.network["sent_bytes"][0] < 1e4
 
 
+def test_ranks_of_one_node_can_have_a_rate_of_their_own(opened: Callable[..., Fabric], tmp_path: Path) -> None:
+    size = 1 << 20
+    outcome = _launch(opened(nodes=1, within="8mbit"), tmp_path, send, 2, bytes=size)
+    assert outcome.ok and outcome.network, outcome
+    assert float((tmp_path / "rank1.log").read_text()) > 0.75 * size * 8 / 8e6, "as long as it takes, at least"
+    assert outcome.network["sent_bytes"][0] < 1e4
+
+
 def test_a_node_can_have_a_separate_rate(opened: Callable[..., Fabric], tmp_path: Path) -> None:
     outcome = _launch(opened(rate="500mbit", rates={1: "50mbit"}), tmp_path, send, 3, bytes=4)
     assert outcome.ok and outcome.network, outcome

@@ -4,7 +4,7 @@ Data: every node's `fabric0` is a veth whose other end is a port of the data bri
 with tbf. So a node's link has its rate in both directions, and several senders to one node share that node's rate, as
 at a switch. Control: `control0`, built the same way without shaping, carries the rendezvous only, so that control
 traffic neither takes bandwidth from the links nor appears in their counters. Ranks of one node reach each other over
-the node's addresses, which the kernel keeps on that node's loopback: unshaped.
+the node's addresses, which the kernel keeps on that node's loopback: unshaped, unless a rate is stated for it.
 
 Frames are 9000 bytes (jumbo), which leaves 99.3 % of the rate to a TCP stream. tbf's bucket is the amount that passes
 without delay after a pause: two frames, or a millisecond's worth if that is more. A smaller bucket loses rate when a
@@ -43,6 +43,8 @@ class NetworkSpec:
     """Rates of nodes that differ from it."""
     subnet: IPv4Network
     delay_seconds: float = 0.0
+    within: float | None = None
+    """Bits per second of each node's loopback; None: not shaped."""
 
     def rate(self, node: int) -> float:
         """Return the bits per second of one node's link."""
@@ -118,6 +120,10 @@ class EmulatedNetwork:
             self.congestion_control = Path(CONGESTION).read_text().strip()
         with contextlib.closing(inner):
             self._up(inner, "lo")
+            if self.spec.within:
+                self.step = "shape a loopback with tbf"
+                inner.link("set", index=_index(inner, "lo"), mtu=MTU)
+                shape(inner, _index(inner, "lo"), self.spec.within)
             self.step = "make a veth pair"
             port = self._plug(node, net, DATA, "data")
             control = self._plug(node, net, CONTROL, "control")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -14,9 +15,28 @@ from repro.core.files import write_text
 from repro.papers.advise.cli import CountsParam
 
 if TYPE_CHECKING:
-    from repro.papers.predict.prediction import ScaleModel, Scaling
+    from repro.papers.predict.prediction import LinkCost, ScaleModel, Scaling
 
 PROCESSES = CountsParam("processes", "16,64,256", 1, 1 << 16)
+BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
+SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+class LinkParam(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on
+    """Rate and latency of links: 100gbit,5us."""
+
+    name = "link"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> LinkCost:
+        from repro.papers.predict.prediction import LinkCost
+
+        number = r"(\d{1,9}(?:\.\d{1,9})?)"
+        found = re.fullmatch(f"{number}({'|'.join(BITS)}),{number}({'|'.join(SECONDS)})",
+                             str(value).lower().replace(" ", ""), re.ASCII)
+        if found is None or not float(found[1]):
+            self.fail(f"{str(value)[:40]!r} are no rate and latency; write for example 100gbit,5us (rate: kbit, "
+                      "mbit, gbit or tbit a second; latency: ns, us, ms or s)", param, ctx)
+        return LinkCost(alpha=float(found[3]) * SECONDS[found[4]], beta=8 / (float(found[1]) * BITS[found[2]]))
 
 
 @click.command()
@@ -27,6 +47,13 @@ PROCESSES = CountsParam("processes", "16,64,256", 1, 1 << 16)
               "worker.  [default: strong if the record keeps the global batch, else weak]")
 @click.option("--fit", "fitted", type=PROCESSES, default=(), metavar="1,2,4", help="Fit to these numbers of the "
               "record only, and check with the others.  [default: all]")
+@click.option("--ranks-per-node", type=click.IntRange(1, 1 << 16), help="Ranks, one a device, that fill a node before "
+              "the next one is used.  [default: as the record's most processes on several nodes, else all that its one "
+              "node takes]")
+@click.option("--between", type=LinkParam(), metavar="RATE,LATENCY", help="Link of a node to all others, for example "
+              "100gbit,5us; for numbers of processes that are not fitted.  [default: fitted]")
+@click.option("--within", type=LinkParam(), metavar="RATE,LATENCY", help="Links of the ranks within a node, likewise.  "
+              "[default: fitted]")
 @click.option("--epochs", type=PlaceParam(path_type=Path), metavar="FILE",
               help="Published epochs to the target by global batch, as YAML: source: TEXT, epochs: {8192: 42}.  "
               "[default: the record's own]")
@@ -34,8 +61,8 @@ PROCESSES = CountsParam("processes", "16,64,256", 1, 1 << 16)
               "plots.")
 @json_option
 def predict(
-    run: Path, processes: tuple[int, ...], scaling: str | None, fitted: tuple[int, ...], epochs: Path | None,
-    out: Path | None, as_json: bool,
+    run: Path, processes: tuple[int, ...], scaling: str | None, fitted: tuple[int, ...], ranks_per_node: int | None,
+    between: LinkCost | None, within: LinkCost | None, epochs: Path | None, out: Path | None, as_json: bool,
 ) -> None:
     """Model the times of RUN with other numbers of processes.
 
@@ -46,15 +73,18 @@ def predict(
     \b
     Example: repro predict runs/firecaffe --processes 16,64,256,1024 --out predict.html
              repro predict runs/guidelines --processes 6,8 --fit 1,2,3,4
+             repro predict runs/one-node --processes 16,64 --ranks-per-node 8 --between 100gbit,5us
     """
     from repro.bundle.source import open_record
     from repro.papers.predict.formula import read_epochs
     from repro.papers.predict.predict import predict as modelled
+    from repro.papers.predict.prediction import Topology
     from repro.record.folder.store import read_record
 
     table = read_epochs(epochs) if epochs else None
     with open_record(run) as root:
-        found = modelled(read_record(root), str(run), processes, cast("Scaling | None", scaling), fitted, table)
+        found = modelled(read_record(root), str(run), processes, cast("Scaling | None", scaling), fitted, table,
+                         Topology(ranks_per_node=ranks_per_node, between=between, within=within))
     if out:
         # Reporters are plug-ins, so they are imported by name.
         write_text(out, importlib.import_module("repro.reporters.papers.scale_model").render(found))
@@ -65,7 +95,7 @@ def predict(
         print_predicted(found)
 
 
-SHOWN = 15
+SHOWN = 16
 """Columns of a terminal; bytes are in the page and the JSON."""
 
 

@@ -16,6 +16,7 @@ from repro.record.log.reading import read_log
 from repro.record.log.schema import RankSteps, SystemSample
 from repro.record.result.results import Result
 from repro.record.result.status import meaning
+from repro.seams.launching import Launcher
 from repro.suite.kinds.training import TrainingConfig
 from repro.suite.planning.cell import Cell
 
@@ -38,8 +39,8 @@ def of_record(record: Record, lines: Sequence[ScaleLine], scaling: Scaling) -> t
         "a step is as long as its slowest worker: the expected maximum of one draw a worker from the step times of the "
         "smallest number of processes; draws are independent, so a disturbance of all workers at once is not modelled",
         "communication: alpha x rounds + beta x bytes on the path of the algorithm's own schedule (Hockney 1994), "
-        "fitted for each seed to what steps take beyond that maximum; links stay as fast with more nodes, nothing else "
-        "uses them, and no switch is full",
+        "fitted for each seed to what steps take beyond that maximum; links within a node and between nodes are apart, "
+        "stay as fast with more nodes, nothing else uses them, and no switch is full",
         "the wait for input is that of the smallest number of processes, the time of an evaluation that of the largest "
         "fitted number that is not larger; checkpoints, logging and starting are left out",
         "the samples to a target depend on the global batch alone",
@@ -85,9 +86,6 @@ def of_line(
                "measured steps better than rounds, one after the other")
     if not exchange.counted:
         yield "bytes were not counted: all gradients are taken to go in one all-reduce"
-    if len([count for count in fit if count > 1]) == 1:
-        yield ("one number of processes communicates: latency and rate of the links cannot be separated, so all of it "
-               "is taken as bytes")
     if scaling == "strong" and len(shares) < 2:
         yield ("one batch was measured with the smallest number of processes: computation is in proportion to the "
                "samples")
@@ -127,8 +125,8 @@ class Observed:
     """None: of one process, which sends nothing."""
     sent_bytes: int | None
     """Counted: gradients that the busiest rank sent in a step."""
-    node_of_rank: tuple[int, ...] | None
-    """None: the launcher sets up no network."""
+    nodes: int
+    """Nodes that it ran on, in equal blocks of ranks."""
     busy: float | None
     """Mean share of all cores in use during training, this machine's other work included, 0 to 1."""
 
@@ -198,7 +196,8 @@ def _observed(record: Record, cell: Cell, item: Result, name: str) -> Observed:
         evaluation_seconds=item.phases.get("eval", 0.0) / evaluations if evaluations else 0.0,
         samples_to_target=item.samples_to_target, seconds_to_target=item.tta_wall,
         exchange=exchange_of(item, cell, taken, name) if choices.processes > 1 else None, sent_bytes=_sent(item, taken),
-        node_of_rank=item.network.node_of_rank if item.network else None,
+        nodes=len(set(item.network.node_of_rank)) if item.network else
+        choices.launcher.get(Launcher).nodes_of(choices.ranks),
         busy=_busy(record, item, log),
     )
 

@@ -7,21 +7,32 @@ their computation with the other numbers of processes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
-from repro.comm.algorithm import Algorithm
 from repro.comm.cost_model import fit_parameters
 from repro.comm.schedule import ScheduleCost, bytes_by_rank
+from repro.core.devices import on_gpu
 from repro.core.errors import UsageError
 from repro.core.numbers import plain_sum
 from repro.papers.advise.exchange import Estimated, Exchange, algorithm_of, estimated
 from repro.papers.predict import formula
 from repro.papers.predict.formula import EpochTable
 from repro.papers.predict.observed import Family, Observed, families_in, of_line, of_record
-from repro.papers.predict.prediction import LinkFit, ScaleLine, ScaleModel, ScaleRow, Scaling
-from repro.papers.predict.sharing import cost_by_class, shared_path
+from repro.papers.predict.prediction import (
+    CLASSES,
+    LinkClass,
+    LinkCost,
+    LinkFit,
+    ScaleLine,
+    ScaleModel,
+    ScaleRow,
+    Scaling,
+    Topology,
+)
+from repro.papers.predict.sharing import NCCL, cost_by_class, nccl_cost, shared_path
 from repro.record.folder.store import Record
 from repro.seams.training import Workload
 
@@ -88,11 +99,15 @@ LEAST_SECONDS = 1e-6
 UNLIKE = 0.02
 """Share by which the path of shared links must differ from that of rounds to be tried."""
 BySeed = Mapping[int, Observed]
+Links = tuple[LinkCost, LinkCost]
+"""In the order of `CLASSES`."""
+Costs = tuple[ScheduleCost, ScheduleCost]
+OPTIONS: Mapping[LinkClass, str] = {"between nodes": "--between", "within a node": "--within"}
 
 
 def predict(
     record: Record, run: str, processes: Sequence[int], scaling: Scaling | None = None, fitted: Sequence[int] = (),
-    epochs: EpochTable | None = None,
+    epochs: EpochTable | None = None, topology: Topology | None = None,
 ) -> ScaleModel:
     """Return the scale model of a record.
 
@@ -101,9 +116,11 @@ def predict(
         scaling: None: strong if some cells keep the global batch with two numbers of processes, else weak.
         fitted: numbers of processes to fit to; empty: all of the record.
         epochs: published epochs to the target by batch, instead of the record's.
+        topology: of the cluster to predict for; None: all of it is that of the record.
 
     Raises:
-        UsageError: nothing in the record can be predicted from.
+        UsageError: nothing in the record can be predicted from, or a number of processes needs links that were neither
+            observed nor stated.
     """
     families, left_out = families_in(record)
     chosen = scaling or ("strong" if any(_lines(item, "strong", fitted) for item in families) else "weak")
@@ -114,9 +131,11 @@ def predict(
             left_out.append(f"{item.label or record.plan.suite.suite}: {_too_few(item, chosen, fitted)}")
         for by_count in found:
             try:
-                lines.append(_Line(item, by_count, chosen, fitted, Target(item, epochs)).predicted(processes))
+                line = _Line(record, item, by_count, chosen, fitted, Target(item, epochs), topology or Topology())
             except UsageError as error:
                 left_out.append(str(error))
+            else:
+                lines.append(line.predicted(processes))
     if not lines:
         raise UsageError(f"{run}: nothing to predict from: {left_out[0] if left_out else 'no trial ended well'}")
     return ScaleModel(
@@ -149,8 +168,8 @@ class _Seed:
     """The model of one seed."""
 
     draws: tuple[float, ...]
-    links: tuple[float, ...]
-    """alpha and beta of each class of links."""
+    links: Links
+    """As fitted; a class that was not observed costs nothing here."""
     input_seconds: float
     evaluations: Mapping[int, float]
     """Fitted processes -> seconds of an evaluation."""
@@ -164,8 +183,8 @@ class _Seed:
 class _Line:
     """The model of one family at one batch."""
 
-    def __init__(self, family: Family, known: Mapping[int, BySeed], scaling: Scaling, fitted: Sequence[int],
-                 target: Target) -> None:
+    def __init__(self, record: Record, family: Family, known: Mapping[int, BySeed], scaling: Scaling,
+                 fitted: Sequence[int], target: Target, topology: Topology) -> None:
         self.family, self.known, self.scaling, self.target = family, known, scaling, target
         self.name = family.label or "the suite"
         self.fit = [count for count in known if not fitted or count in fitted]
@@ -178,55 +197,112 @@ class _Line:
         largest = known[self.fit[-1]][self.seeds[0]]
         assert largest.exchange is not None, "more than one process"
         self.exchange: Exchange = largest.exchange
-        self.ranks_of_node = _ranks_of_node(largest)
+        self.topology = topology
+        gpu = on_gpu(record.plan.device)
+        self.capacity = record.plan.device_count if gpu else max(record.plan.cores, *known)
+        """Ranks that a node takes, if the record has one node only."""
+        self.ranks_per_node = topology.ranks_per_node or max(
+            (self._ranks_of_node(count) for count in known if self._observed(count).nodes > 1), default=self.capacity)
         self.measured_shares = self._shares()
-        self.shared = False
-        self._known_costs: dict[tuple[int, bool], tuple[ScheduleCost, ...]] = {}
-        if self._unlike_rounds():
-            errors = {shared: self._error(shared) for shared in (False, True)}
-            self.shared = errors[True] < errors[False]
+        self._known_costs: dict[tuple[int, str], Costs] = {}
+        self.ways: tuple[str, ...] = NCCL if gpu and self.assumed else ("rounds",)
+        """How the messages of a schedule follow each other: the fastest of these is taken."""
+        self.ratio = 1.0
+        """Seconds a byte within a node, over that between nodes."""
+        self.models = self._models()
+        between, within = self._typical()
+        if between.beta and within.beta:
+            self.ratio = within.beta / between.beta
+        if self._unlike_rounds() and self._held_out("shared") < self._held_out("rounds"):
+            self.ways = ("shared",)
+            self.models = self._models()
+        used = [_row(self._cost(count, self._typical())) for count in self.fit if count > 1]
+        self.sizes = [_sizes(used, at) for at in range(len(CLASSES))]
 
     def predicted(self, processes: Sequence[int]) -> ScaleLine:
-        """Return all rows, those of the record first measured and then modelled."""
-        models = self._models()
-        rows = tuple(self._row(count, models) for count in sorted({*processes, *self.known}))
+        """Return all rows, those of the record first measured and then modelled.
+
+        Raises:
+            UsageError: one of `processes` needs links that were neither observed nor stated.
+        """
+        for count in processes:
+            if not self._impossible(count) and (why := self._unknown_links(count)):
+                raise UsageError(f"{self.name}: {why}")
+        rows = tuple(self._row(count, self.models) for count in sorted({*processes, *self.known}))
         label = f"batch {self.first.batch}" if self.scaling == "strong" else f"{self.first.samples} samples a worker"
-        names = ("between nodes", "within a node") if self.ranks_of_node > 1 else (
-            "between nodes" if self.first.node_of_rank else "all links",)
-        links = tuple(LinkFit(links=name, alpha=median(model.links[2 * at] for model in models.values()),
-                              beta=median(model.links[2 * at + 1] for model in models.values()))
-                      for at, name in enumerate(names))
+        kept = [item for count in self.fit for item in self.known[count].values()]
         return ScaleLine(
             label=", ".join(part for part in (self.family.label, label) if part),
-            algorithm=f"{self.algorithm.title}{', assumed' if self.assumed else ''}", smallest=self.smallest,
-            seeds=len(self.seeds), steps=len(self.first.steps), links=links, rows=rows,
-            fit_error=self._largest_error(models),
-            assumptions=tuple(of_line(
-                [item for count in self.fit for item in self.known[count].values()], self.fit, self.exchange,
-                self.measured_shares, self.scaling, self.shared, rows[-1].processes)))
+            algorithm="NCCL's ring or tree, whichever is modelled faster" if self.ways == NCCL else
+            f"{self.algorithm.title}{', assumed' if self.assumed else ''}", smallest=self.smallest,
+            seeds=len(self.seeds), steps=len(self.first.steps), links=self._link_fits(), rows=rows,
+            fit_error=self._largest_error(),
+            assumptions=(*of_line(kept, self.fit, self.exchange, self.measured_shares, self.scaling,
+                                  self.ways == ("shared",), rows[-1].processes), *self._placement_assumed(rows)))
+
+    def _link_fits(self) -> tuple[LinkFit, ...]:
+        """Return the links of every class: fitted, given, or not observed."""
+        found = list[LinkFit]()
+        for name, seen, cost, given in zip(CLASSES, self.sizes, self._typical(), self.topology.given, strict=True):
+            if seen or given is None:
+                found.append(LinkFit(links=name, source="fitted" if seen else "not observed",
+                                     cost=cost if seen else None))
+            if given is not None:
+                found.append(LinkFit(links=name, source="given", cost=given))
+        return tuple(found)
+
+    def _typical(self) -> Links:
+        """Return the fitted links, medians over seeds."""
+        between, within = (LinkCost(alpha=median(model.links[at].alpha for model in self.models.values()),
+                                    beta=median(model.links[at].beta for model in self.models.values()))
+                           for at in range(len(CLASSES)))
+        return between, within
+
+    def _placement_assumed(self, rows: Sequence[ScaleRow]) -> Iterator[str]:
+        for name, sizes in zip(CLASSES, self.sizes, strict=True):
+            if _inseparable(sizes):
+                yield (f"links {name}: a round has as many bytes with every number of processes that used them, so "
+                       "their latency and rate cannot be separated, and all of it is taken as bytes")
+        new = [row for row in rows if row.processes not in self.known]
+        if any(row.nodes > 1 for row in new) and self.ranks_per_node > 1:
+            source = "stated" if self.topology.ranks_per_node else "as in the record"
+            yield f"{self.ranks_per_node} ranks on a node, {source}: they share its link to other nodes"
+        if any(self.topology.given):
+            yield "stated links hold for the numbers of processes that were not fitted"
+        if self.ways == NCCL:
+            yield ("the backend is NCCL, whose choice is not in the record: the faster of its ring and tree, without "
+                   "NVLink SHARP")
 
     # ---- rounds, or messages that share links
 
     def _unlike_rounds(self) -> bool:
         """Return True if messages of different rounds would share links, on this algorithm's schedules."""
-        most = self.fit[-1]
-        return self.ranks_of_node == 1 and most > 2 and abs(
-            self._costs(most, shared=True)[0].path_bytes / self._costs(most)[0].path_bytes - 1) > UNLIKE
+        *rest, most = self.fit
+        nodes = [self._observed(count).nodes for count in rest if count > 1]
+        if self.ways == NCCL or not nodes or (max(nodes) == 1 < self._observed(most).nodes):
+            return False  # or fewer numbers of processes do not tell them apart
+        shared, rounds = (sum(item.path_bytes for item in self._costs(most, way)) for way in ("shared", "rounds"))
+        return abs(shared / rounds - 1) > UNLIKE
 
-    def _error(self, shared: bool) -> float:
-        self.shared = shared
-        return self._largest_error(self._models())
+    def _held_out(self, way: str) -> float:
+        """Return the relative error at the largest fitted number of processes of a fit to all others."""
+        *rest, most = self.fit
+        kept, self.ways = self.ways, (way,)
+        error = max(abs(self._step(most, self._seed(seed, rest)) / self.known[most][seed].step_seconds - 1)
+                    for seed in self.seeds)
+        self.ways = kept
+        return error
 
-    def _largest_error(self, models: Mapping[int, _Seed]) -> float:
-        return max(abs(self._step(count, models[seed]) / self.known[count][seed].step_seconds - 1)
+    def _largest_error(self) -> float:
+        return max(abs(self._step(count, self.models[seed]) / self.known[count][seed].step_seconds - 1)
                    for count in self.fit for seed in self.seeds)
 
     def _models(self) -> dict[int, _Seed]:
-        return {seed: self._seed(seed) for seed in self.seeds}
+        return {seed: self._seed(seed, self.fit) for seed in self.seeds}
 
     # ---- one seed
 
-    def _seed(self, seed: int) -> _Seed:
+    def _seed(self, seed: int, fit: Sequence[int]) -> _Seed:
         first = self.known[self.smallest][seed]
         draws = first.steps
         if self.smallest > 1:
@@ -236,16 +312,29 @@ class _Line:
             share = max(0.0, 1 - first.exposed_seconds / mean(draws))
             draws = tuple(share * value for value in draws)
         evaluations = {count: self.known[count][seed].evaluation_seconds for count in self.fit}
-        model = _Seed(draws, (), first.input_seconds, evaluations)
-        rows, seconds = list[tuple[float, ...]](), list[float]()
-        for count in self.fit:
-            item = self.known[count][seed]
-            if count > 1:
-                rows.append(self._columns(count))
-                seconds.append(max(LEAST_SECONDS, mean(item.steps) - self._compute(count, model)))
-        if len(rows) == 1:  # latency and rate cannot be told apart
-            rows = [tuple(value * (at % 2) for at, value in enumerate(rows[0]))]
-        return _Seed(draws, fit_parameters(rows, seconds, len(rows[0])), model.input_seconds, evaluations)
+        free = LinkCost(alpha=0, beta=0)
+        model = _Seed(draws, (free, free), first.input_seconds, evaluations)
+        counts = [count for count in fit if count > 1]
+        seconds = [max(LEAST_SECONDS, mean(self.known[count][seed].steps) - self._compute(count, model))
+                   for count in counts]
+        # NCCL's ring up to a number of processes and its tree beyond; all others have one way.
+        switches = range(len(counts), -1 if len(self.ways) > 1 else len(counts) - 1, -1)
+        tried = [self._fitted(counts, [self.ways[0]] * at + [self.ways[-1]] * (len(counts) - at), seconds)
+                 for at in switches]
+        return _Seed(draws, min(tried, key=lambda item: item[1])[0], model.input_seconds, evaluations)
+
+    def _fitted(self, counts: Sequence[int], ways: Sequence[str], seconds: Sequence[float]) -> tuple[Links, float]:
+        """Return links fitted to the seconds of communication, and the largest error, a factor as a logarithm."""
+        costs = [self._costs(count, way) for count, way in zip(counts, ways, strict=True)]
+        rows = [_row(item) for item in costs]
+        for at in range(len(CLASSES)):
+            if _inseparable(_sizes(rows, at)):
+                for row in rows:
+                    row[2 * at] = 0.0
+        found = fit_parameters(rows, seconds, 2 * len(CLASSES))
+        links = LinkCost(alpha=found[0], beta=found[1]), LinkCost(alpha=found[2], beta=found[3])
+        return links, max(abs(math.log(max(_seconds(item, links), LEAST_SECONDS) / wanted))
+                          for item, wanted in zip(costs, seconds, strict=True))
 
     def _compute(self, count: int, model: _Seed) -> float:
         """Return the seconds of the slowest of `count` workers."""
@@ -256,7 +345,13 @@ class _Line:
         return self._compute(count, model) + self._exchange_seconds(count, model) + model.input_seconds
 
     def _exchange_seconds(self, count: int, model: _Seed) -> float:
-        return plain_sum(a * b for a, b in zip(self._columns(count), model.links, strict=True)) if count > 1 else 0.0
+        links = self._links(count, model)
+        return _seconds(self._cost(count, links), links) if count > 1 else 0.0
+
+    def _links(self, count: int, model: _Seed) -> Links:
+        """Return the links of a number of processes: stated ones if it was not fitted."""
+        between, within = self.topology.given
+        return model.links if count in self.fit else (between or model.links[0], within or model.links[1])
 
     # ---- what a number of processes needs
 
@@ -266,25 +361,46 @@ class _Line:
     def _batch(self, count: int) -> int:
         return self.first.batch if self.scaling == "strong" else self.first.samples * count
 
-    def _columns(self, count: int) -> tuple[float, ...]:
-        """Return how often each parameter of the links counts in a step."""
-        return tuple(value for item in self._costs(count, self.shared) for value in (item.rounds, item.path_bytes))
+    def _ranks_of_node(self, count: int) -> int:
+        """Return the ranks on each node, for a number of processes."""
+        return count // self._observed(count).nodes if count in self.known else min(count, self.ranks_per_node)
 
-    def _costs(self, count: int, shared: bool = False) -> tuple[ScheduleCost, ...]:
-        if (count, shared) not in self._known_costs:
-            self._known_costs[count, shared] = self._cost(count, shared)
-        return self._known_costs[count, shared]
+    def _observed(self, count: int) -> Observed:
+        return next(iter(self.known[count].values()))
 
-    def _cost(self, count: int, shared: bool) -> tuple[ScheduleCost, ...]:
+    def _cost(self, count: int, links: Links) -> Costs:
         """Return the cost of a step's schedules by class of links."""
-        if self.ranks_of_node > 1:
-            return _by_class(self.algorithm, self.exchange, count, self.ranks_of_node)
-        found = self.exchange.cost(self.algorithm, count)
-        if shared:
-            one = shared_path(self.algorithm.all_reduce(count, self.exchange.elements, self.exchange.itemsize),
-                              self.exchange.itemsize)
-            found = ScheduleCost(found.rounds, round(self.exchange.calls * one), 0)
-        return (found,)
+        return self._costs(count, self._fastest(count, links))
+
+    def _fastest(self, count: int, links: Links) -> str:
+        return min(self.ways, key=lambda way: _seconds(self._costs(count, way), links))
+
+    def _costs(self, count: int, way: str) -> Costs:
+        if (count, way) not in self._known_costs:
+            between, within = self._one_cost(count, way)
+            calls = self.exchange.calls
+            self._known_costs[count, way] = (
+                ScheduleCost(calls * between.rounds, calls * between.path_bytes, 0),
+                ScheduleCost(calls * within.rounds, calls * within.path_bytes, 0))
+        return self._known_costs[count, way]
+
+    def _one_cost(self, count: int, way: str) -> Costs:
+        """Return the cost of one all-reduce."""
+        each, itemsize = self._ranks_of_node(count), self.exchange.itemsize
+        if way in NCCL:
+            return nccl_cost(way, count, count // each, self.exchange.elements * itemsize)
+        nodes = [rank // each for rank in range(count)]
+        transfers = self.algorithm.all_reduce(count, self.exchange.elements, itemsize)
+        if 1 < each < count:
+            between, within = cost_by_class(transfers, nodes, itemsize)
+        else:  # one class: some algorithms have a formula
+            found, none = self.algorithm.cost(count, self.exchange.elements, itemsize), ScheduleCost(0, 0, 0)
+            between, within = (found, none) if each == 1 else (none, found)
+        if way == "rounds":
+            return between, within
+        transfers = self.algorithm.all_reduce(count, self.exchange.elements, itemsize)
+        paths = shared_path(transfers, nodes, itemsize, self.ratio)
+        return ScheduleCost(between.rounds, round(paths[0]), 0), ScheduleCost(within.rounds, round(paths[1]), 0)
 
     def _shares(self) -> dict[int, float]:
         """Return the seconds of computation by samples of a worker, as measured with the smallest number of processes,
@@ -298,8 +414,9 @@ class _Line:
 
     def _row(self, count: int, models: Mapping[int, _Seed]) -> ScaleRow:
         batch, known = self._batch(count), self.known.get(count, {})
-        if why := self._impossible(count):
-            return ScaleRow(processes=count, batch=batch, fitted=False, step=None, measured=None, why=why)
+        nodes = -(-count // self._ranks_of_node(count))
+        if why := self._impossible(count) or self._unknown_links(count):
+            return ScaleRow(processes=count, nodes=nodes, batch=batch, fitted=False, step=None, measured=None, why=why)
         steps = {seed: self._step(count, model) for seed, model in models.items()}
         speeds = [formula.speed_up(steps[seed], batch, self._step(self.smallest, model), self._batch(self.smallest))
                   for seed, model in models.items()]
@@ -310,13 +427,13 @@ class _Line:
         formula_bytes = self.exchange.calls * max(bytes_by_rank(moved, count, self.exchange.itemsize)[0])
         sent = [item.sent_bytes for item in known.values() if item.sent_bytes is not None]
         return ScaleRow(
-            processes=count, batch=batch, fitted=count in self.fit, step=estimated(list(steps.values())),
+            processes=count, nodes=nodes, batch=batch, fitted=count in self.fit, step=estimated(list(steps.values())),
             measured=_estimated([item.step_seconds for item in known.values()]),
             compute=median(self._compute(count, model) for model in models.values()),
             communication=median(self._exchange_seconds(count, model) for model in models.values()),
             input=median(model.input_seconds for model in models.values()),
             speed_up=speed, efficiency=speed.value * self.smallest / count,
-            path_bytes=sum(item.path_bytes for item in self._costs(count, self.shared)) if count > 1 else 0,
+            path_bytes=sum(item.path_bytes for item in self._cost(count, self._typical())) if count > 1 else 0,
             formula_bytes=formula_bytes, sent_bytes=max(sent) if sent else None,
             busy=_mean([item.busy for item in known.values()]),
             to_target=estimated(list(towards.seconds.values())) if towards.seconds else None,
@@ -326,22 +443,43 @@ class _Line:
     def _impossible(self, count: int) -> str:
         if self.scaling == "strong" and self.first.batch % count:
             return f"a batch of {self.first.batch} cannot be divided among {count} processes"
-        if self.ranks_of_node > 1 and count > self.ranks_of_node and count % self.ranks_of_node:
-            return f"{count} processes do not fill nodes of {self.ranks_of_node}"
+        if count % self._ranks_of_node(count):
+            return f"{count} processes do not fill nodes of {self.ranks_per_node}"
         if not self.algorithm.runs("all_reduce", count) and count > 1:
             return f"{self.algorithm.title} has no schedule for {count} processes"
         return ""
 
+    def _unknown_links(self, count: int) -> str:
+        """Return which links `count` processes need that were neither observed nor stated."""
+        if count == 1 or count in self.fit:
+            return ""
+        links = self._links(count, self.models[self.seeds[0]])
+        for name, seen, given, cost in zip(CLASSES, self.sizes, self.topology.given, self._cost(count, links),
+                                           strict=True):
+            if cost.rounds and not seen and given is None:
+                return (f"{count} processes need links {name}, and no fitted trial used any: state their rate and "
+                        f"latency by {OPTIONS[name]}, for example {OPTIONS[name]} 100gbit,5us")
+        return ""
 
-def _ranks_of_node(item: Observed) -> int:
-    """Return the ranks of each node of an emulated cluster; 1 if none is set up."""
-    return len(item.node_of_rank) // len(set(item.node_of_rank)) if item.node_of_rank else 1
+
+def _row(costs: Costs) -> list[float]:
+    """Return how often each parameter of the links counts: alpha and beta of each class."""
+    return [float(value) for item in costs for value in (item.rounds, item.path_bytes)]
 
 
-def _by_class(algorithm: Algorithm, exchange: Exchange, count: int, ranks_of_node: int) -> tuple[ScheduleCost, ...]:
-    transfers = algorithm.all_reduce(count, exchange.elements, exchange.itemsize)
-    found = cost_by_class(transfers, [rank // ranks_of_node for rank in range(count)], exchange.itemsize)
-    return tuple(ScheduleCost(exchange.calls * item.rounds, exchange.calls * item.path_bytes, 0) for item in found)
+def _sizes(rows: Iterable[Sequence[float]], at: int) -> set[float]:
+    """Return the bytes of a round over links of class `at`, by numbers of processes; empty: none used them."""
+    return {round(row[2 * at + 1] / row[2 * at], 3) for row in rows if row[2 * at]}
+
+
+def _inseparable(sizes: set[float]) -> bool:
+    """Return True if latency and rate look alike."""
+    return len(sizes) == 1 and sizes != {0.0}
+
+
+def _seconds(costs: Costs, links: Links) -> float:
+    return plain_sum(link.alpha * cost.rounds + link.beta * cost.path_bytes
+                     for cost, link in zip(costs, links, strict=True))
 
 
 def _estimated(values: Sequence[float]) -> Estimated | None:

@@ -8,7 +8,7 @@ from repro.core.frozen import Frozen
 from repro.papers.advise.exchange import Estimated
 
 HEAD = (
-    "processes", "batch", "step s", "95 % interval", "measured s", "modelled / measured", "computation s",
+    "processes", "nodes", "batch", "step s", "95 % interval", "measured s", "modelled / measured", "computation s",
     "communication s", "input s", "speed-up", "efficiency", "to target s", "95 % interval", "measured s",
     "cores in use", "bytes sent", "counted",
 )
@@ -17,8 +17,9 @@ HEAD = (
 def cells(row: ScaleRow) -> tuple[str, ...]:
     """Return one row of the table, with the columns of `HEAD`."""
     return (
-        f"{row.processes}{' (fitted)' if row.fitted else ''}", str(row.batch), _value(row.step), interval(row.step),
-        _value(row.measured), _known(row.ratio, ".3f"), _known(row.compute), _known(row.communication),
+        f"{row.processes}{' (fitted)' if row.fitted else ''}", str(row.nodes), str(row.batch),
+        _value(row.step), interval(row.step), _value(row.measured), _known(row.ratio, ".3f"),
+        _known(row.compute), _known(row.communication),
         _known(row.input, ".2g"), _value(row.speed_up, ".3g"),
         "" if row.efficiency is None else f"{100 * row.efficiency:.0f} %", _value(row.to_target),
         interval(row.to_target), _value(row.measured_target),
@@ -32,7 +33,7 @@ def line_text(item: ScaleLine) -> str:
     """Describe what a line was fitted to."""
     links = "; ".join(_links(link) for link in item.links)
     return (f"{item.algorithm}, {item.seeds} seed{'s' if item.seeds > 1 else ''}, computation from {item.steps} steps "
-            f"of {item.smallest} process{'es' if item.smallest > 1 else ''}; fitted: {links}; fitted steps within "
+            f"of {item.smallest} process{'es' if item.smallest > 1 else ''}; links {links}; fitted steps within "
             f"{100 * item.fit_error:.2g} %")
 
 
@@ -60,8 +61,10 @@ def interval(item: Estimated | None) -> str:
 
 
 def _links(item: LinkFit) -> str:
-    rate = f"{8e-6 / item.beta:.4g} Mbit/s" if item.beta else "no cost of bytes"
-    return f"{item.links} alpha {1e6 * item.alpha:.3g} us a round, {rate}"
+    if item.cost is None:
+        return f"{item.links}: not observed"
+    rate = f"{8e-6 / item.cost.beta:.4g} Mbit/s" if item.cost.beta else "no cost of bytes"
+    return f"{item.links}: {item.source}, alpha {1e6 * item.cost.alpha:.3g} us a round, {rate}"
 
 
 def _value(item: Estimated | None, form: str = ".4g") -> str:
@@ -76,20 +79,48 @@ Scaling = Literal["strong", "weak"]
 """strong: the global batch stays; weak: the samples of a worker in a step stay."""
 
 
-class LinkFit(Frozen):
-    """Fitted links of one class; medians over seeds."""
+LinkClass = Literal["between nodes", "within a node"]
+CLASSES: tuple[LinkClass, LinkClass] = ("between nodes", "within a node")
 
-    links: Literal["between nodes", "within a node", "all links"]
+
+class LinkCost(Frozen):
+    """What the links of one class cost."""
+
     alpha: float
     """Seconds a round."""
     beta: float
     """Seconds a byte."""
 
 
+class Topology(Frozen):
+    """The cluster to predict for, where it is stated; the record says the rest."""
+
+    ranks_per_node: int | None = None
+    """Ranks, one a device, that fill a node before the next one is used."""
+    between: LinkCost | None = None
+    """Links between nodes, which all ranks of a node share."""
+    within: LinkCost | None = None
+
+    @property
+    def given(self) -> tuple[LinkCost | None, LinkCost | None]:
+        """Costs in the order of `CLASSES`."""
+        return self.between, self.within
+
+
+class LinkFit(Frozen):
+    """Links of one class."""
+
+    links: LinkClass
+    source: Literal["fitted", "given", "not observed"]
+    cost: LinkCost | None
+    """Fitted: median over seeds. None: not observed."""
+
+
 class ScaleRow(Frozen):
     """One number of processes. Everything but `measured`, `sent_bytes`, `busy` and `measured_target` is modelled."""
 
     processes: int
+    nodes: int
     batch: int
     fitted: bool
     """The model was fitted to it, so that the two steps must agree."""

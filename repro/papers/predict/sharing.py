@@ -9,6 +9,7 @@ and then rounds are right.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -21,28 +22,41 @@ class _Flow:
 
     transfer: Transfer
     left: float
+    ends: tuple[int, int]
+    """Its two links: the nodes of source and target, or the two ranks themselves, negative, within a node."""
+    inside: bool
+    """It stays within a node."""
     needs: set[int] = field(default_factory=set)
     """Messages that its source must have received before."""
 
 
-def shared_path(transfers: Iterable[Transfer], itemsize: int) -> float:
-    """Return the seconds of a schedule over links of one byte a second in each direction, without latency.
+def shared_path(
+    transfers: Iterable[Transfer], node_of_rank: Sequence[int], itemsize: int, ratio: float = 1.0
+) -> tuple[float, float]:
+    """Return the bytes on the path of a schedule (between nodes, within one), without latency.
+
+    The time in which a message between nodes is on its way counts as between; the rest counts as within.
 
     1. A message needs all earlier messages to its source that touch its elements.
     2. A rank starts its messages in the order of their rounds, each as soon as its data are there: the sockets take
        what is not yet on the link.
     3. A message moves at the smaller share of its two links: that of the source among all that it sends, that of the
        target among all that it receives.
+
+    Args:
+        node_of_rank: the ranks of a node share its link to other nodes; each has a link of its own within the node.
+        ratio: seconds a byte within a node, over that between nodes.
     """
-    flows = [_Flow(item, float((item.stop - item.start) * itemsize))
-             for item in sorted(nonempty(transfers), key=lambda item: item.round)]
+    flows = list[_Flow]()
+    for item in sorted(nonempty(transfers), key=lambda item: item.round):
+        flows.append(_Flow(item, float((item.stop - item.start) * itemsize), *_ends(item, node_of_rank)))
     _find_needs(flows)
     waiting: dict[int, list[int]] = {}
     for index, flow in enumerate(flows):
         waiting.setdefault(flow.transfer.source, []).append(index)
     for queue in waiting.values():
         queue.reverse()  # the next one is taken from the end
-    now, active = 0.0, set[int]()
+    between, within, active = 0.0, 0.0, set[int]()
     fresh = set(waiting)
     while True:
         # 2. start
@@ -51,11 +65,14 @@ def shared_path(transfers: Iterable[Transfer], itemsize: int) -> float:
             while queue and not flows[queue[-1]].needs:
                 active.add(queue.pop())
         if not active:
-            return now
+            return between, within
         # 3. share
-        rates = _rates(flows, active)
+        rates = _rates(flows, active, ratio)
         step = min(flows[at].left / rates[at] for at in active)
-        now += step
+        if all(flows[at].inside for at in active):
+            within += step / ratio
+        else:
+            between += step
         ended = {at for at in active if flows[at].left <= rates[at] * step * (1 + 1e-9)}
         for at in active - ended:
             flows[at].left -= rates[at] * step
@@ -76,14 +93,21 @@ def _find_needs(flows: list[_Flow]) -> None:
         received.setdefault(item.target, []).append(index)
 
 
-def _rates(flows: list[_Flow], active: set[int]) -> dict[int, float]:
+def _rates(flows: list[_Flow], active: set[int], ratio: float) -> dict[int, float]:
     out: dict[int, int] = {}
     into: dict[int, int] = {}
     for at in active:
-        item = flows[at].transfer
-        out[item.source] = out.get(item.source, 0) + 1
-        into[item.target] = into.get(item.target, 0) + 1
-    return {at: 1 / max(out[flows[at].transfer.source], into[flows[at].transfer.target]) for at in active}
+        source, target = flows[at].ends
+        out[source] = out.get(source, 0) + 1
+        into[target] = into.get(target, 0) + 1
+    return {at: 1 / ((ratio if flows[at].inside else 1) * max(out[flows[at].ends[0]], into[flows[at].ends[1]]))
+            for at in active}
+
+
+def _ends(item: Transfer, node_of_rank: Sequence[int]) -> tuple[tuple[int, int], bool]:
+    """Return the links of a message, and True if it stays within a node."""
+    source, target = node_of_rank[item.source], node_of_rank[item.target]
+    return ((-1 - item.source, -1 - item.target), True) if source == target else ((source, target), False)
 
 
 def cost_by_class(transfers: Iterable[Transfer], node_of_rank: Sequence[int], itemsize: int
@@ -96,12 +120,28 @@ def cost_by_class(transfers: Iterable[Transfer], node_of_rank: Sequence[int], it
     between: dict[int, dict[tuple[str, int], int]] = {}
     within: dict[int, dict[tuple[str, int], int]] = {}
     for item in nonempty(transfers):
-        size, source, target = (item.stop - item.start) * itemsize, node_of_rank[item.source], node_of_rank[item.target]
-        flow = (within if source == target else between).setdefault(item.round, {})
-        ends = (item.source, item.target) if source == target else (source, target)
+        size, (ends, inside) = (item.stop - item.start) * itemsize, _ends(item, node_of_rank)
+        flow = (within if inside else between).setdefault(item.round, {})
         for key in zip(("sends", "receives"), ends, strict=True):
             flow[key] = flow.get(key, 0) + size
     for number in between:
         within.pop(number, None)
     return tuple(  # type: ignore[return-value]  # two of them
         ScheduleCost(len(flows), sum(max(flow.values()) for flow in flows.values()), 0) for flows in (between, within))
+
+
+NCCL = ("ring", "tree")
+"""Of NCCL's algorithms, those that are modelled."""
+
+
+def nccl_cost(kind: str, ranks: int, nodes: int, size: int) -> tuple[ScheduleCost, ScheduleCost]:
+    """Return the cost of NCCL's all-reduce of `size` bytes by class of link, by NCCL's own model (src/graph/tuning.cc).
+
+    Its messages are pipelined, so all bytes pass the slowest class of links while the latencies of a path add up:
+    2(ranks - 1) hops of a ring, of which 2(nodes - 1) are between nodes; in a tree, a chain through the ranks of a node
+    and log2(nodes) levels, up and down. Its factors of single GPU generations and protocols are in the fitted rates.
+    """
+    across = 2 * (nodes - 1) if kind == "ring" else 2 * int(math.log2(nodes))
+    inside = 2 * (ranks - nodes) if kind == "ring" else 2 * (ranks // nodes - 1)
+    moved = round(2 * size * (ranks - 1) / ranks) if kind == "ring" else 2 * size
+    return ScheduleCost(across, moved if nodes > 1 else 0, 0), ScheduleCost(inside, 0 if nodes > 1 else moved, 0)

@@ -9,8 +9,9 @@ import pytest
 from repro.comm.algorithms.ring import Ring
 from repro.comm.algorithms.tree import ReductionTree
 from repro.comm.cost_model import fit_parameters
+from repro.comm.schedule import Transfer
 from repro.papers.predict.formula import computation_ratio, expected_maximum, interpolated, speed_up
-from repro.papers.predict.sharing import cost_by_class, shared_path
+from repro.papers.predict.sharing import cost_by_class, nccl_cost, shared_path
 
 ONE_PIECE = ReductionTree(shape="binomial", chunk_kib=None)
 
@@ -43,7 +44,8 @@ def test_speed_up_is_in_samples_a_second() -> None:
 @pytest.mark.parametrize(("world", "pieces"), [(2, 2), (4, 5), (8, 9), (16, 14), (32, 20)])
 def test_a_tree_in_one_piece_shares_its_roots_link(world: int, pieces: int) -> None:
     """Up log2 p pieces; down the root sends to log2 p children at once, and the last to finish goes on."""
-    assert shared_path(ONE_PIECE.all_reduce(world, 1000, 4), 4) == pytest.approx(4000 * pieces)
+    path = shared_path(ONE_PIECE.all_reduce(world, 1000, 4), range(world), 4)
+    assert path == pytest.approx((4000 * pieces, 0), abs=1e-6)
     deep = math.log2(world)
     assert pieces == deep * (deep + 3) / 2
     assert ONE_PIECE.cost(world, 1000, 4).path_bytes == 4000 * 2 * deep
@@ -52,7 +54,8 @@ def test_a_tree_in_one_piece_shares_its_roots_link(world: int, pieces: int) -> N
 @pytest.mark.parametrize("world", [2, 3, 8])
 def test_the_messages_of_a_ring_never_meet(world: int) -> None:
     count = 120 * world
-    assert shared_path(Ring().all_reduce(world, count, 4), 4) == pytest.approx(Ring().cost(world, count, 4).path_bytes)
+    between, within = shared_path(Ring().all_reduce(world, count, 4), range(world), 4)
+    assert (between, within) == pytest.approx((Ring().cost(world, count, 4).path_bytes, 0), abs=1e-6)
 
 
 def test_a_schedule_is_divided_by_the_links_it_uses() -> None:
@@ -60,6 +63,26 @@ def test_a_schedule_is_divided_by_the_links_it_uses() -> None:
     between, within = cost_by_class(ONE_PIECE.all_reduce(4, 1000, 4), [0, 0, 1, 1], 4)
     assert (between.rounds, between.path_bytes) == (2, 8000)
     assert (within.rounds, within.path_bytes) == (2, 8000)
+
+
+def test_messages_share_the_link_of_their_node() -> None:
+    """At once 0 -> 2 and 1 -> 3 between two nodes, 0 -> 1 within the first, where a byte takes a quarter as long."""
+    items = [Transfer(0, 0, 2, 0, 100, False), Transfer(0, 1, 3, 0, 100, False), Transfer(0, 0, 1, 0, 100, False)]
+    assert shared_path(items, [0, 0, 1, 1], 1, 0.25) == pytest.approx((200, 0), abs=1e-6)
+    then = [*items[:2], Transfer(1, 2, 3, 0, 100, False)]
+    assert shared_path(then, [0, 0, 1, 1], 1, 0.25) == pytest.approx((200, 100))
+    assert shared_path(items[2:], [0, 0, 1, 1], 1, 0.25) == pytest.approx((0, 100), abs=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "ranks", "nodes", "between", "within"), [
+    ("ring", 8, 1, (0, 0), (14, 1750)), ("ring", 16, 2, (2, 1875), (28, 0)), ("tree", 8, 1, (0, 0), (14, 2000)),
+    ("tree", 32, 4, (4, 2000), (14, 0)),
+])
+def test_nccl_adds_up_the_latencies_of_a_path(
+    kind: str, ranks: int, nodes: int, between: tuple[int, int], within: tuple[int, int]
+) -> None:
+    found = nccl_cost(kind, ranks, nodes, 1000)
+    assert [(cost.rounds, cost.path_bytes) for cost in found] == [between, within]
 
 
 def test_four_parameters_are_fitted() -> None:
