@@ -55,9 +55,11 @@ VERBS: dict[str, tuple[str, ...]] = {
     "predict": ("predict", "RUN", "--out", "OUT/predict"),
     "advise": ("advise", "SUITE", "--pilot", "RUN"),
     "show": ("show", "RUN/suite.yaml"),
+    "clean": ("clean", "RUN", "--yes"),
+    "lane": ("lane", "RUN", "1"),
 }
 OTHERWISE = {"bench comm": "writes only", "data prepare": "reads data, tests/unit/workloads",
-             "gate": "reads a suite only", "track": "a run starts it for its own folder",
+             "gate": "reads a suite only", "probe": "writes only", "track": "a run starts it for its own folder",
              "volume create-tasks": "reads volumes, tests/unit/volumes",
              "volume run read": "the same", "volume run write": "the same"}
 """Commands with a path that is no record."""

@@ -26,9 +26,9 @@ def test_a_file_stays_short(path: Path) -> None:
 
 def test_every_included_template_exists_and_every_part_is_included() -> None:
     names = {path.name for path in FILES if path.suffix == ".j2"}
-    named = re.compile(r'{% (?:include|from) "([^"]+)" (?:import \w+ )?%}')
+    named = re.compile(r'{% (?:include|from) "([^"]+)" (?:import [\w,\s]+)?%}')
     included = {name for path in FILES for name in named.findall(path.read_text())}
     assert included <= names
     pages = {"report.html.j2", "published.html.j2", "sections.html.j2", "board.html.j2", "comm.html.j2",
-             "predict.html.j2"}
+             "predict.html.j2", "display.html.j2"}
     assert names - included == pages

@@ -85,14 +85,17 @@ def leftovers(runs: Sequence[Path]) -> Iterator[Leftover]:
             yield _found(root, "nothing has run in it")
             continue
         for path in (folder.cache, folder.tuning.cache):
-            if path.is_dir():
+            if path.is_dir() and path.parent.resolve().is_relative_to(root.resolve()):
                 yield _found(path, "compiled code")
-        for path in folder.trials.glob("*/checkpoints"):
-            if folder.result(path.parent.name).is_file():
+        # A link would lead out of the record, to files of the user.
+        trials = [] if folder.trials.is_symlink() else [
+            path for path in folder.trials.glob("*") if not path.is_symlink()]
+        for trial in trials:
+            if (path := trial / "checkpoints").exists() and folder.result(trial.name).is_file():
                 yield _found(path, "checkpoints of a trial that has ended")
         if folder.reports.is_dir() and (root / "sha256sums.txt").is_file():
             yield _found(folder.reports, f"a report: repro report {root} writes it again")
-        for path in (*root.glob(".*.tmp"), *folder.trials.glob("*/.*.tmp")):
+        for path in (*root.glob(".*.tmp"), *(path for trial in trials for path in trial.glob(".*.tmp"))):
             yield _found(path, "the file of a writer that was killed")
 
 

@@ -27,7 +27,7 @@ def planned(folder: Path, *arguments: str, head: str = "") -> dict[str, Any]:
     ended = CliRunner().invoke(cli, ["plan", str(folder / "s.yaml"), "--json", *arguments], catch_exceptions=False)
     assert ended.exit_code == 0, ended.output
     found: dict[str, Any] = json.loads(ended.stdout)
-    del found["cost"], found["out_of_reach"], found["absent_data"]
+    del found["$schema"], found["cost"], found["out_of_reach"], found["absent_data"]
     stated = head or any("master" in text for text in arguments)
     assert found.pop("drawn_again_by_run") == (["order_seed"] if stated else ["master_seed", "order_seed"])
     return found

@@ -97,8 +97,8 @@ def test_no_link_is_followed(made: Path, place: Place, verb: str) -> None:
 
 def refusals(verb: str) -> set[int]:
     """An import takes the files that it may open and names the others, as a board does with records; `show` reads the
-    suite alone."""
-    return {0, 2, 3} if verb.startswith(("import", "board", "show")) else {2, 3}
+    suite alone, `clean` looks at the names of files."""
+    return {0, 2, 3} if verb.startswith(("import", "board", "show", "clean")) else {2, 3}
 
 
 def whole(at: Place) -> None:

@@ -263,7 +263,7 @@ def test_a_frozen_suite_is_not_scored_on_the_seeds_that_it_was_tuned_with() -> N
 
 
 def test_a_suite_to_be_tuned_is_no_suite_for_other_commands() -> None:
-    from repro.cli.options import expand
+    from repro.cli.workflows.starting import expand
 
     Path("s.yaml").write_text(TEXT)
     with pytest.raises(SuiteError, match=r"^./s.yaml:18: tune: the settings of this suite are to be tuned first"):
