@@ -86,6 +86,9 @@ class Simulated:
         self.spent += time.process_time() - begun
         return set(self._waiting)
 
+    def cancelled(self) -> set[int]:
+        return set()
+
     def cancel(self) -> None: ...
 
     def said(self, shard: int) -> Path:

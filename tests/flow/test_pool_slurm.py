@@ -40,11 +40,11 @@ class Pool:
 
     def begun(self, name: str) -> list[str]:
         """Return the running tasks of which a trial has begun."""
-        return [task for task in self.tasks() if list((self.folder / name / "shards" / task.partition("_")[2]).glob(
-            "*/trials/*/system_1.txt"))]
+        shards = {path.read_text().strip(): path.parent for path in (self.folder / name).glob("shards/*/task")}
+        return [task for task in self.tasks() if task in shards and list(shards[task].glob("*/trials/*/system_1.txt"))]
 
-    def resume(self, name: str) -> None:
-        ended = command(self.folder, "run", "--resume", name, "--no-mlflow", **self.variables)
+    def resume(self, name: str, *options: str) -> None:
+        ended = command(self.folder, "run", "--resume", name, "--no-mlflow", *options, **self.variables)
         assert ended.code == 0, ended.error
 
     def complete(self, name: str) -> Record:
@@ -121,7 +121,19 @@ def test_ctrl_c_ends_the_tasks_and_resume_runs_the_missing_blocks(pool: Pool) ->
     assert {item.trial_id: item for item in record.results}.items() >= {item.trial_id: item for item in before}.items()
 
 
+def test_an_array_that_somebody_cancels_is_not_submitted_again(pool: Pool) -> None:
+    run = pool.start("stopped", 200)
+    array = until(lambda: pool.begun("stopped"), run)[0].partition("_")[0]
+    pool.cluster.told("scancel", array)
+    _, error = run.communicate(timeout=120)
+    assert run.returncode == 1 and "were cancelled, so no others are started" in error, (run.returncode, error)
+    assert not pool.tasks() and not pool.tasks("PENDING")
+    pool.resume("stopped", "--", "--partition=tests", "--job-name=mine")
+    pool.complete("stopped")
+
+
 @pytest.mark.parametrize(("options", "said"), [
+    (("--partition=tests", "--array=3"), "--array=3: a pool sets it itself"),
     (("--partition=nowhere",), "sbatch refuses: "),
     (("--partition=tests", "--nodes=2"), "--nodes=2: the number of nodes is launcher.nodes, 1 here"),
 ])

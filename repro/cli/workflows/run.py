@@ -428,7 +428,14 @@ def submitted(
 
 
 def submitted_again(root: Path, options: Sequence[str], arguments: Sequence[str]) -> str:
-    """Submit a job that resumes a run of launcher slurm; for arguments and errors see `submitted`."""
+    """Submit a job that resumes a run of launcher slurm; for arguments and errors see `submitted`. A pool goes on in
+    this process, its lanes with these options from now on."""
+    if (pool := stored_pool(RunFolder(root))) is not None:
+        if options and pool.pool.kind != "slurm":
+            raise UsageError(f"{options[0]}: only a pool of kind slurm takes options after --")
+        if options:
+            write_model(root / POOL, pool.model_copy(update={"options": tuple(options)}))
+        return ""
     if in_job() and not options:
         return ""
     _, plan = reopen(root / TUNING if waits_for_choice(root) else root)

@@ -53,7 +53,8 @@ exec {shlex.join([sys.executable, '-m', 'repro', *first])}""", Path(f"{out}.slur
 
 
 def submit_script(
-    name: str, nodes: int, body: str, output: Path, options: Sequence[str], lines: str = "", wait: bool = False
+    name: str, nodes: int, body: str, output: Path, options: Sequence[str], last: Sequence[str] = (),
+    wait: bool = False,
 ) -> str:
     """Submit a job of whole nodes that Slurm may start again, and return its number.
 
@@ -61,7 +62,7 @@ def submit_script(
         name: of the job.
         body: shell commands, after the set-up that the user declares.
         options: of sbatch.
-        lines: further `#SBATCH` lines.
+        last: further ones, after those of the user and of the environment, which they win against.
         wait: return when the job has ended, however it ended.
 
     Raises:
@@ -79,11 +80,11 @@ def submit_script(
 {_whole_nodes(options)}#SBATCH --requeue
 #SBATCH --open-mode=append
 #SBATCH --signal=B:TERM@{TERM_SECONDS}
-{lines}{f'export {SETUP}={shlex.quote(setup)}; {RUN_SETUP}' if setup else ''}
+{f'export {SETUP}={shlex.quote(setup)}; {RUN_SETUP}' if setup else ''}
 {body}
 """
     try:
-        done = subprocess.run(["sbatch", "--parsable", *["--wait"] * wait, f"--output={output}", *options],
+        done = subprocess.run(["sbatch", "--parsable", *["--wait"] * wait, f"--output={output}", *options, *last],
                               input=script, text=True, capture_output=True, check=False,
                               timeout=None if wait else COMMAND_SECONDS)
     except subprocess.TimeoutExpired:

@@ -1,14 +1,15 @@
 """One writer per run folder: a lock file that names its owner and is stale as soon as the owner has ended.
 
 On one computer the kernel's lock on the file decides; it ends with the process, also after SIGKILL. In a folder that
-several computers share that lock may be invisible (NFS, Lustre), so the owner also counts beats in the file. A process
-that finds the lock of another computer watches it, and takes it over if no beat comes: the owner's job has ended, or
-its host is lost. An owner that was only suspended notices this at its next beat, and ends.
+several computers share that lock may be invisible (NFS) or missing (Lustre), so the owner also counts beats in the
+file. A process that finds the lock of another computer watches it, and takes it over if no beat comes: the owner's job
+has ended, or its host is lost. An owner that was only suspended notices this at its next beat, and ends.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -29,6 +30,8 @@ BEAT_SECONDS = 5.0
 WATCH_SECONDS = 40.0
 """Without a beat for so long an owner on another computer is gone; NFS shows a beat at the latest when its file is
 opened again."""
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+"""Of file systems without locks: Lustre mounted without `flock`, NFS without its lock daemon."""
 MOST_LOOKS = 5
 """Times the looks that are needed, of which some may fail."""
 
@@ -41,6 +44,8 @@ class RunLock:
         self.stale: str = ""
         """The ended owner whose lock was found, in words; "" if there was none."""
         self._handle: int | None = None
+        self._beats_alone = False
+        """The file system has no locks, so that beats tell of this computer's processes, too."""
         self._over = threading.Event()
         self._owner: dict[str, Any] = {}
         self._beats = threading.Thread()
@@ -89,6 +94,10 @@ class RunLock:
                 raise OutputError(f"{self.path.parent}: is being written by {_owner_text(owner)}; wait for its "
                                   "end, or end it") \
                     from None
+            except OSError as error:
+                if error.errno not in NO_LOCKS:
+                    raise
+                self._beats_alone = True
             if self._is_named(handle):
                 return handle
             os.close(handle)  # its owner removed it between the two calls
@@ -109,7 +118,7 @@ class RunLock:
             return
         here = owner["boot"] == boot_id() if owner.get("boot") and boot_id() else \
             owner.get("host") == socket.gethostname()
-        if not here:
+        if not here or self._beats_alone:
             tell(f"{self.path.parent} is locked by {_owner_text(owner)}; watching for {WATCH_SECONDS:g} s whether it "
                  "still runs")
             self._watch(owner)

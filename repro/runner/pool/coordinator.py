@@ -70,6 +70,9 @@ class Engine(Protocol):
     def running(self) -> set[int] | None:
         """Return the shards that wait or run; None: not known now."""
 
+    def cancelled(self) -> set[int]:
+        """Return the shards that somebody else has cancelled."""
+
     def cancel(self) -> None:
         """End all lanes."""
 
@@ -285,9 +288,21 @@ class Blocks:
         elif running is None:
             return
         gone = self.assigned.keys() - running
-        for number in sorted(gone if ended else gone & self.absent):
-            self._close(number, self.assigned.pop(number), told=not ended)
+        now = sorted(gone if ended else gone & self.absent)
+        stopped = set() if ended else self._stopped(now)
+        for number in now:
+            self._close(number, self.assigned.pop(number), told=not ended and not stopped)
         self.absent = gone
+        if stopped:
+            raise TrialError(f"the tasks of shards {spans(sorted(stopped))} were cancelled, so no others are started; "
+                             "--resume RUN runs the blocks that are missing")
+
+    def _stopped(self, ended: Sequence[int]) -> set[int]:
+        """Return the shards that have just ended because somebody wants the pool to end: cancelled before they had
+        begun, or all at once. A single lane that is cancelled is a lost one."""
+        found = self.engine.cancelled() & set(ended)
+        waited = {number for number in found if not shard_runs(self.context.folder, number)}
+        return found if waited or len(found) == len(self.assigned) > 1 else set()
 
     def _close(self, number: int, assigned: Assignment, told: bool) -> None:
         """Note what a shard has run and what it has lost.

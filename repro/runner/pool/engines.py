@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shlex
 import subprocess
@@ -16,7 +17,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from repro.core.errors import UsageError
-from repro.core.files import read_model
+from repro.core.files import read_model, write_text
 from repro.core.frozen import Frozen
 from repro.core.numbers import spans
 from repro.launchers.nodes.slurm_job import COMMAND_SECONDS
@@ -112,16 +113,43 @@ def lane_command(stored: StoredPool, folder: RunFolder, number: str) -> str:
     return f"{shlex.join(words)} {number} {shlex.join(stored.flags)}".strip()
 
 
+OVERRIDING = re.compile(r"(-[aMoe]|--(array|clusters?|output|error|wrap))($|=|[^-a-z])")
+"""Options of sbatch with which a pool would not find its tasks again."""
+TASK = "task"
+"""In the folder of a shard: its task, `ARRAY_INDEX`."""
+MOST_TASKS = 1000
+"""Of one array; Slurm's own default of MaxArraySize is one more."""
+ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED",
+         "TIMEOUT")
+
+
 @dataclass(slots=True)
 class SlurmArray:
-    """One task of a job array for each shard; Slurm keeps to the number of lanes, and starts a lost task again."""
+    """One task of a job array for each shard, found again by the array's number: a user may name jobs otherwise.
+
+    An array keeps to the number of lanes. Tasks in place of lost ones are a new array, so they are submitted only as
+    lanes become free.
+    """
 
     stored: StoredPool
     folder: RunFolder
-    period_seconds: float = 3.0
+    period_seconds: float = 5.0
+    tasks: dict[str, int] = field(default_factory=dict, init=False)
+    """`ARRAY_INDEX` -> shard."""
+    last: set[int] | None = field(default_factory=set, init=False)
+    """What ran when last asked."""
+    stopped: set[int] = field(default_factory=set, init=False)
+    """Shards whose task was cancelled by somebody else."""
+
+    def __post_init__(self) -> None:
+        for path in self.folder.shards.glob(f"*/{TASK}"):
+            if path.parent.name.isdecimal():
+                self.tasks[path.read_text(errors="replace").strip()] = int(path.parent.name)
 
     def room(self) -> int:
-        return 1_000_000  # Slurm has the queue
+        if self.last is None:
+            return 0
+        return max(0, (self.stored.pool.lanes or 1) - len(self.last)) if self.last else MOST_TASKS
 
     def start(self, shards: Sequence[int]) -> None:
         """Submit an array.
@@ -129,28 +157,54 @@ class SlurmArray:
         Raises:
             UsageError: Slurm refuses it.
         """
-        lines = f"#SBATCH --array={spans(shards, to='-', between=',')}%{self.stored.pool.lanes}\n"
-        submit_script(self.stored.name, self.stored.nodes,
-                      f"exec {lane_command(self.stored, self.folder, '$SLURM_ARRAY_TASK_ID')}",
-                      self.folder.shards.absolute() / "%a" / OUTPUT, self.stored.options, lines)
+        if taken := [item for item in self.stored.options if OVERRIDING.match(item)]:
+            raise UsageError(f"{taken[0]}: a pool sets it itself, to find its tasks again; leave it out")
+        body = (f"set -- {' '.join(map(str, shards))}; shift \"$SLURM_ARRAY_TASK_ID\"\n"
+                f"exec {lane_command(self.stored, self.folder, '$1')}")
+        job = submit_script(self.stored.name, self.stored.nodes, body, self.folder.shards.absolute() / "%A_%a.log",
+                            self.stored.options, [f"--array=0-{len(shards) - 1}%{self.stored.pool.lanes}"])
+        for index, shard in enumerate(shards):
+            write_text(self.folder.shards / str(shard) / TASK, f"{job}_{index}\n")
+            self.tasks[f"{job}_{index}"] = shard
+        self.last = {*(self.last or ()), *shards}
 
     def running(self) -> set[int] | None:
-        asked = _slurm("squeue", "--noheader", "--array", f"--name={self.stored.name}", "--format=%K")
-        return None if asked is None else {int(line) for line in asked.split() if line.isdecimal()}
+        jobs = ",".join(sorted({task.partition("_")[0] for task in self.tasks}))
+        told = _slurm("squeue", "--noheader", "--array", "--all", "--states=all", f"--jobs={jobs}",
+                      "--format=%F_%K %T") if jobs else ""
+        if told is None:
+            self.last = None
+            return None
+        states = {self.tasks[task]: state for task, _, state in (line.partition(" ") for line in told.splitlines())
+                  if task in self.tasks}
+        self.stopped |= {shard for shard, state in states.items() if state.startswith("CANCELLED")}
+        self.last = {shard for shard, state in states.items() if not state.startswith(ENDED)}
+        return set(self.last)
+
+    def cancelled(self) -> set[int]:
+        return self.stopped
 
     def cancel(self) -> None:
-        _slurm("scancel", f"--name={self.stored.name}")
+        if self.last is None or self.last:
+            _slurm("scancel", *sorted({task.partition("_")[0] for task, shard in self.tasks.items()
+                                       if self.last is None or shard in self.last}))
 
     def said(self, shard: int) -> Path:
-        return self.folder.shards / str(shard) / OUTPUT
+        task = next((task for task, known in self.tasks.items() if known == shard), "none")
+        return self.folder.shards / f"{task}.log"
 
 
 def _slurm(*words: str) -> str | None:
     """Return what a command of Slurm prints; None: Slurm does not answer."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
     try:
-        return subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=True).stdout
+        done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False,
+                              env=variables)
     except (OSError, subprocess.SubprocessError):
         return None
+    if done.returncode:  # Slurm forgets a job some minutes after its end
+        return "" if "Invalid job id" in done.stderr else None
+    return done.stdout
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +270,9 @@ class OneMachine:
 
     def running(self) -> set[int] | None:
         return {shard for shard, (_, child) in self._children.items() if child.poll() is None}
+
+    def cancelled(self) -> set[int]:
+        return set()
 
     def cancel(self) -> None:
         for _, child in self._children.values():

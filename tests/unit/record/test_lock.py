@@ -81,6 +81,23 @@ def test_an_owner_on_another_computer_that_does_not_beat_is_gone(
     assert len(told) == 1 and "is locked by process 1 on lost in job 7" in told[0]
 
 
+def test_without_locks_of_the_kernel_beats_tell_of_this_computer_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lustre mounted without flock."""
+    def missing(handle: int, operation: int) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(lock_module.fcntl, "flock", missing)
+    monkeypatch.setattr(lock_module, "WATCH_SECONDS", 1.0)
+    monkeypatch.setattr(lock_module, "BEAT_SECONDS", 0.2)
+    with RunLock(tmp_path).acquire(), pytest.raises(OutputError, match="is being written by"):
+        RunLock(tmp_path).acquire()
+    (tmp_path / NAME).write_text(json.dumps({"pid": 1, "host": "here", "boot": lock_module.boot_id()}))
+    with RunLock(tmp_path).acquire() as lock:
+        assert lock.stale.startswith("process 1 on ")
+
+
 def test_a_lock_that_its_owner_removes_while_it_is_watched_is_taken_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,9 @@ class Lanes:
         if (kept := self.lost(shard)) is not None:
             cut(folder, part, kept)
 
+    def cancelled(self) -> set[int]:
+        return set()
+
     def cancel(self) -> None:
         self.waiting.clear()
 
