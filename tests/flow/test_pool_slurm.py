@@ -66,15 +66,12 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 
 def test_two_nodes_give_the_record_of_one(pool: Pool) -> None:
     run = pool.start("two", 10)
+    until(lambda: len(pool.tasks()) == 2, run)  # two lanes at the same time
     _, error = run.communicate(timeout=500)
     assert run.returncode == 0, error
     record = pool.complete("two")
     hosts = {item.shard: item.nodes[0].partition(",")[0] for item in record.attempts}
     assert set(hosts.values()) == {"alpha", "beta"} and len(hosts) == 6
-    spans = {host: [(item.started_ms, item.started_ms + 1e3 * item.seconds) for item in record.attempts
-                    if hosts[item.shard] == host] for host in ("alpha", "beta")}
-    assert any(begin < other_end and other < end for begin, end in spans["alpha"]
-               for other, other_end in spans["beta"]), "two lanes at the same time"
     assert record.plan.cores == record.environment.cores == 1
     jobs = [moment.allocation for moment in record.node_history]
     assert all(job is not None and job.array_task and job.exclusive for job in jobs), jobs
