@@ -99,7 +99,8 @@ LEAST_SECONDS = 1e-6
 ALIKE = 1.1
 """Ratio of the bytes of a round up to which latency and rate cannot be told apart."""
 UNLIKE = 0.02
-"""Share by which the path of shared links must differ from that of rounds to be tried."""
+"""Relative difference from which on two models are worth telling apart: the paths of rounds and of shared links, and
+the errors of fits with and without latency."""
 BySeed = Mapping[int, Observed]
 Links = tuple[LinkCost, LinkCost]
 """In the order of `CLASSES`."""
@@ -327,17 +328,22 @@ class _Line:
         return _Seed(draws, min(tried, key=lambda item: item[1])[0], model.input_seconds, evaluations)
 
     def _fitted(self, counts: Sequence[int], ways: Sequence[str], seconds: Sequence[float]) -> tuple[Links, float]:
-        """Return links fitted to the seconds of communication, and the largest error, a factor as a logarithm."""
+        """Return links fitted to the seconds of communication, and the largest error, a factor as a logarithm.
+
+        On few numbers of processes rounds and bytes grow nearly alike, so bytes alone are taken if they fit as well.
+        """
         costs = [self._costs(count, way) for count, way in zip(counts, ways, strict=True)]
         rows = [_row(item) for item in costs]
-        for at in range(len(CLASSES)):
-            if _inseparable(_sizes(rows, at)):
-                for row in rows:
-                    row[2 * at] = 0.0
-        found = fit_parameters(rows, seconds, 2 * len(CLASSES))
-        links = LinkCost(alpha=found[0], beta=found[1]), LinkCost(alpha=found[2], beta=found[3])
-        return links, max(abs(math.log(max(_seconds(item, links), LEAST_SECONDS) / wanted))
-                          for item, wanted in zip(costs, seconds, strict=True))
+        sizes = [_sizes(rows, at) for at in range(len(CLASSES))]
+        found = list[tuple[Links, float]]()
+        for without in ([known != {0.0} for known in sizes], [_inseparable(known) for known in sizes]):
+            used = [[0.0 if not at % 2 and without[at // 2] else value for at, value in enumerate(row)] for row in rows]
+            each = fit_parameters(used, seconds, 2 * len(CLASSES))
+            links = LinkCost(alpha=each[0], beta=each[1]), LinkCost(alpha=each[2], beta=each[3])
+            found.append((links, max(abs(math.log(max(_seconds(item, links), LEAST_SECONDS) / wanted))
+                                     for item, wanted in zip(costs, seconds, strict=True))))
+        bytes_alone, free = found
+        return bytes_alone if bytes_alone[1] < free[1] + UNLIKE else free
 
     def _compute(self, count: int, model: _Seed) -> float:
         """Return the seconds of the slowest of `count` workers."""
