@@ -186,6 +186,7 @@ class _Seed:
 class _Line:
     """The model of one family at one batch."""
 
+    # The arguments of `predict`, and what of the record the line is about.
     def __init__(self, record: Record, family: Family, known: Mapping[int, BySeed], scaling: Scaling,
                  fitted: Sequence[int], target: Target, topology: Topology) -> None:
         self.family, self.known, self.scaling, self.target = family, known, scaling, target
