@@ -94,7 +94,7 @@ class Comparison:
 
     @property
     def cautions(self) -> tuple[str, ...]:
-        """What a reader must know beside the figures."""
+        """Reservations that belong beside the figures."""
         return self._found.cautions
 
     @property

@@ -53,7 +53,7 @@ class Run:
             raise
         self.state = "modified" if self._changed else "unmodified since it was sealed, not derived again" if all(
             (root / index.NAME).is_file() for root in roots) else "not sealed: it has no index"
-        """What is known of the files; `verify` derives every figure from the logs again."""
+        """State of the files: unmodified, modified or not sealed. `verify` derives every figure from the logs again."""
 
     @property
     def name(self) -> str:
@@ -67,7 +67,7 @@ class Run:
 
     @cached_property
     def record(self) -> Record:
-        """What the files hold, as the project's own code reads it; not part of the public interface."""
+        """The record in the project's own types; not part of the public interface."""
         return read_record(self._root)
 
     @cached_property

@@ -64,7 +64,7 @@ def _fetch(path: Path, to: Path) -> None:
 
 @contextmanager
 def open_record(path: Path, name: str = "") -> Iterator[Path]:
-    """Yield `path` if it is a folder that nobody else can change; copy another folder, unpack a bundle, or fetch an
+    """Yield `path` if only its owner can change the folder; copy another folder, unpack a bundle, or fetch an
     MLflow experiment, into a private temporary folder for as long as the context lasts.
 
     The temporary folder is named like `path`, because reports name runs by their folders. A message of a failure

@@ -33,7 +33,7 @@ class Output(TypedDict):
 
 
 class Figures(Output):
-    """What `compare` and `run` print of a record."""
+    """Figures of a record, as `compare` and `run` print them."""
 
     exit_code: int
     calibration: Calibration | None

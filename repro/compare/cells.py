@@ -37,7 +37,7 @@ class ComparedCell(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What stands in the place of a cell: one with a name that includes its run, or a level of a factor."""
+    """A stand-in for a cell: a cell whose name includes its run, or a level of a factor."""
 
     cell_id: str
     label: str

@@ -39,7 +39,7 @@ def import_results(program: Program, path: Path, out: Path, contest: Contest | N
 
 
 class ImportOutput(PublishedRecord):
-    """What `repro import --json` prints."""
+    """The output of `repro import --json`."""
 
     arms: tuple[ArmClaim, ...] = ()
     not_given: tuple[StatedClaim, ...] = ()

@@ -57,7 +57,6 @@ def compare(
     """
     from repro.bundle.source import expanded, open_records
     from repro.core import registry
-    from repro.record.folder.store import read_plan
 
     if registry.part("published", "found")(runs):
         if request.pop("against"):
@@ -68,22 +67,21 @@ def compare(
             registry.part("published", "compare")(folders, as_json, candidate, request)
     from repro.cli.text.compare import print_compared
     from repro.compare.runs.runs import compare_runs
-    from repro.compare.runs.together import together
+    from repro.compare.runs.together import independent, together
     from repro.compare.two_cells import compare_two
 
     against = expanded(request.pop("against"))
     named = (*against, *expanded(runs))
     with open_records(named) as folders:
         before = len(against)
+        if candidate is None and not before and independent(folders):
+            if request["fail_if"] or request["baseline"] or markdown is not None:
+                raise UsageError("several records together have no verdict, so no --fail-if, --baseline or "
+                                 "--markdown; with --against they are runs of one side")
+            combined = together(folders, request["metric"])
+            answer(as_json, combined.as_json(), combined.text)
+            return
         if candidate is None:
-            if len(folders) > 2 and not before and not any(
-                    read_plan(folder / "plan.json").searches > 1 for folder in folders):
-                if request["fail_if"] or request["baseline"] or markdown is not None:
-                    raise UsageError("several records together have no verdict, so no --fail-if, --baseline or "
-                                     "--markdown; with --against they are runs of one side")
-                combined = together(folders, request["metric"])
-                answer(as_json, combined.as_json(), combined.text)
-                return
             found = compare_runs(folders[before:], against=folders[:before], **request)
         elif len(named) > 1 or request["baseline"] is None:
             raise UsageError("--candidate names a cell of one run, and --baseline the cell that it is compared with")

@@ -112,12 +112,9 @@ def run(
         source = read_source(suite, overrides, **design)
         stated = source.suite.master_seed is not None and ("master_seed",) not in source.overrides
         chosen = parse_pool(pool) if pool is not None else None
-        out = out or (dated(source.suite.suite) if chosen else None)
-        if chosen is not None and out is not None:
-            if source.suite.tune is not None:
-                raise click.UsageError("--pool: a tuning ranks settings by trials that ran alike, which lanes do not; "
-                                       "tune first, then run tuned.yaml in a pool")
-            machines: tuple[Machine, ...] = (pool_machine(chosen, out, scheduler),)
+        if chosen is not None:
+            out = out or dated(source.suite.suite)
+            machines: tuple[Machine, ...] = (pool_machine(chosen, source.suite, out, scheduler),)
         else:
             machines = machines_of_job(source, scheduler, lambda text: say(text, err=True))
         plan, phases = planned(source, overrides, machines)

@@ -139,7 +139,7 @@ def _preconditioner_lines(plan: Plan) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class PoolCost:
-    """What a pool makes of a plan if all blocks take equally long."""
+    """Rounds, speed-up and cost of a plan in a pool, if all blocks take equally long."""
 
     lanes: int
     """That have a block to run."""

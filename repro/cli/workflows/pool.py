@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from shlex import join, split
 
+from repro.cli.terminal import say
 from repro.cli.workflows.progress import TerminalWatcher
 from repro.cli.workflows.run import consented, slurm_nodes
 from repro.core import orphans
@@ -20,14 +21,15 @@ from repro.core.machine import Machine, detect
 from repro.core.random_streams import fresh_seed
 from repro.launchers.nodes.slurm_submit import submit_script
 from repro.runner.context import Options
-from repro.runner.pool.engines import Pool, StoredPool, store_name
+from repro.runner.pool.engines import Pool, StoredPool, ask_slurm, store_name
 from repro.runner.pool.lane import begin_shard
 from repro.runner.run import Messages, Run, open_session
+from repro.suite.model import Suite
 from repro.suite.planning.consent import permissions
 from repro.suite.planning.plan import Plan
 
 
-def pool_machine(pool: Pool, out: Path, options: Sequence[str]) -> Machine:
+def pool_machine(pool: Pool, suite: Suite, out: Path, options: Sequence[str]) -> Machine:
     """Return what a lane is: cores and GPUs of this machine's share, or of a node, as a job on one finds them.
 
     Args:
@@ -35,8 +37,11 @@ def pool_machine(pool: Pool, out: Path, options: Sequence[str]) -> Machine:
         options: of sbatch.
 
     Raises:
-        UsageError: Slurm refuses the job, or it failed.
+        UsageError: the suite is to be tuned first, or Slurm refuses the job, or it failed.
     """
+    if suite.tune is not None:
+        raise UsageError("--pool: a tuning ranks settings by trials that ran alike, which lanes do not; tune first, "
+                         "then run tuned.yaml in a pool")
     if pool.kind != "slurm":
         here, cores = detect(), len(os.sched_getaffinity(0)) // (pool.lanes or 1)
         if pool.kind == "cores":
@@ -46,10 +51,15 @@ def pool_machine(pool: Pool, out: Path, options: Sequence[str]) -> Machine:
     found = out.with_name(f".{out.name}.{fresh_seed():x}.json").absolute()
     log = found.with_suffix(".log")
     log.parent.mkdir(parents=True, exist_ok=True)
+    say("a short job asks a node for its cores and GPUs, because the plan is for the lanes", err=True)
+    name = f"repro-probe-{fresh_seed():x}"
     try:
-        submit_script("repro-probe", 1, f"exec {join([sys.executable, '-m', 'repro', 'probe', str(found)])}",
-                      log, options, wait=True)
+        submit_script(name, 1, f"exec {join([sys.executable, '-m', 'repro', 'probe', str(found)])}", log, options,
+                      ["--time=5", f"--job-name={name}"], wait=True)
         return Machine(**json.loads(read_bounded(found)))
+    except KeyboardInterrupt:
+        ask_slurm("scancel", f"--name={name}")
+        raise
     except (OutputError, ValueError, TypeError) as error:
         said = log.read_text(errors="replace").strip().splitlines() if log.is_file() else []
         raise UsageError("the job that asks a node for its cores and GPUs failed: "
@@ -71,7 +81,7 @@ def declared_pool(pool: Pool, plan: Plan, options: Sequence[str], flags: Sequenc
         UsageError: the plan cannot run in a pool.
     """
     if plan.suite.on_failure == "stop":
-        raise UsageError("--pool: on_failure: stop ends a run after a failure, and other lanes would have gone on; use "
+        raise UsageError("--pool: on_failure: stop ends a run after a failure, but other lanes would still run; use "
                          "-o on_failure=continue or rerun")
     if plan.design.is_contest:
         raise UsageError("--pool: a contest counts every declared run once, and a lost lane starts its block again; "

@@ -73,7 +73,7 @@ def planned(
 
 
 class Planned:
-    """What a suite runs on this machine; `repro.plan` makes it."""
+    """The plan of a suite for this machine; `repro.plan` makes it."""
 
     def __init__(self, found: Plan, phases: Phases | None) -> None:
         self._plan, self._phases = found, phases

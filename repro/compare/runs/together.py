@@ -1,6 +1,6 @@
 """Several independent records of one suite together: the mean ratio over a population of runs, without a verdict.
 
-No verdict word, because nobody declared beforehand which records would be combined. Runs that share a master seed,
+No verdict word, because the choice of records was not declared beforehand. Runs that share a master seed,
 reproductions among them, have trained the same models: only the first of them counts.
 """
 
@@ -18,7 +18,7 @@ from repro.compare import Metric, compare
 from repro.compare.figures import Comparison
 from repro.compare.runs.merge import names_of
 from repro.core.errors import UsageError
-from repro.record.folder.store import Record, read_record
+from repro.record.folder.store import Record, read_plan, read_record
 from repro.stats.interval import from_log
 from repro.stats.random_effects import RandomEffects, random_effects
 from repro.suite.metrics import METRICS
@@ -29,7 +29,7 @@ LEAST_PAIRS = 5
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one record says of a contrast."""
+    """The estimate of one record."""
 
     name: str
     pairs: int
@@ -87,8 +87,7 @@ class Together:
     suite: str
     digest: str
     contrasts: tuple[Contrast, ...]
-    note: str = ("no verdict: which records are combined was not declared before they ran, and whoever chooses them "
-                 "can choose the answer")
+    note: str = ("no verdict: the choice of records was not declared before they ran, and it can decide the answer")
 
     def as_json(self) -> dict[str, Any]:
         return {"schema": 1, "suite": self.suite, "suite_digest": self.digest, "note": self.note,
@@ -97,6 +96,11 @@ class Together:
     def text(self) -> str:
         return "\n".join([f"{self.suite}, digest {self.digest[:16]}: random effects over records (DerSimonian-Laird, "
                           "Hartung-Knapp)", *(line for item in self.contrasts for line in item.lines()), self.note])
+
+
+def independent(roots: Sequence[Path]) -> bool:
+    """Return whether these are three records or more, none of them one of several searches of a tuning."""
+    return len(roots) > 2 and all(read_plan(root / "plan.json").searches <= 1 for root in roots)
 
 
 def together(roots: Sequence[Path], metric: Metric | None = None) -> Together:

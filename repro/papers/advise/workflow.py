@@ -73,7 +73,7 @@ MOST_CELLS = 40
 
 
 class AdviseOutput(Frozen):
-    """What `repro advise --json` prints."""
+    """The output of `repro advise --json`."""
 
     advice: Advice
     check: str | None

@@ -84,7 +84,7 @@ CLASSES: tuple[LinkClass, LinkClass] = ("between nodes", "within a node")
 
 
 class LinkCost(Frozen):
-    """What the links of one class cost."""
+    """Latency and time per byte of the links of one class."""
 
     alpha: float
     """Seconds a round."""

@@ -30,7 +30,7 @@ ASSIGNED = "shard.json"
 
 
 class Assignment(Frozen):
-    """What one shard has to run."""
+    """The blocks of one shard."""
 
     seeds: tuple[int, ...]
     started: dict[str, int] = Field(default_factory=dict)

@@ -256,7 +256,7 @@ class Blocks:
             time.sleep(self.engine.period_seconds)
 
     def _waiting(self) -> list[int]:
-        """Return the seeds that nobody runs, in order; raise if something keeps ending the lanes of one."""
+        """Return the seeds of blocks that are neither assigned nor complete, in order."""
         busy = {seed for item in self.assigned.values() for seed in item.seeds}
         return [seed for seed in self._seeds() if seed not in self.whole and seed not in self.ready
                 and seed not in busy]

@@ -33,7 +33,7 @@ OUTPUT = "output.log"
 
 
 class Pool(Frozen):
-    """What `--pool` declares."""
+    """The declaration of `--pool`."""
 
     kind: Literal["slurm", "gpus", "cores"]
     lanes: int | None = Field(None, ge=1, le=10_000)
@@ -137,7 +137,7 @@ class SlurmArray:
     tasks: dict[str, int] = field(default_factory=dict, init=False)
     """`ARRAY_INDEX` -> shard."""
     last: set[int] | None = field(default_factory=set, init=False)
-    """What ran when last asked."""
+    """Shards that ran when last asked; None: Slurm did not answer."""
     stopped: set[int] = field(default_factory=set, init=False)
     """Shards whose task was cancelled by somebody else."""
 
@@ -170,8 +170,8 @@ class SlurmArray:
 
     def running(self) -> set[int] | None:
         jobs = ",".join(sorted({task.partition("_")[0] for task in self.tasks}))
-        told = _slurm("squeue", "--noheader", "--array", "--all", "--states=all", f"--jobs={jobs}",
-                      "--format=%F_%K %T") if jobs else ""
+        told = ask_slurm("squeue", "--noheader", "--array", "--all", "--states=all", f"--jobs={jobs}",
+                         "--format=%F_%K %T") if jobs else ""
         if told is None:
             self.last = None
             return None
@@ -186,15 +186,15 @@ class SlurmArray:
 
     def cancel(self) -> None:
         if self.last is None or self.last:
-            _slurm("scancel", *sorted({task.partition("_")[0] for task, shard in self.tasks.items()
-                                       if self.last is None or shard in self.last}))
+            ask_slurm("scancel", *sorted({task.partition("_")[0] for task, shard in self.tasks.items()
+                                          if self.last is None or shard in self.last}))
 
     def said(self, shard: int) -> Path:
         task = next((task for task, known in self.tasks.items() if known == shard), "none")
         return self.folder.shards / f"{task}.log"
 
 
-def _slurm(*words: str) -> str | None:
+def ask_slurm(*words: str) -> str | None:
     """Return what a command of Slurm prints; None: Slurm does not answer."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
     try:
