@@ -37,6 +37,9 @@ class Run:
         stack = ExitStack()
         self._close = weakref.finalize(self, stack.close)
         try:
+            for place in places:
+                if place.is_dir():  # before it is copied: it may be a whole home
+                    _require_run(place, place)
             roots = [stack.enter_context(open_record(place)) for place in places]
             self._changed = [name for root, place in zip(roots, places, strict=True)
                              for name in _altered(root, place)]
@@ -198,13 +201,17 @@ def _altered(root: Path, place: Path) -> list[str]:
     Raises:
         OutputError: it is no run folder.
     """
-    if not (root / "plan.json").is_file():
-        raise OutputError(f"{place}: is neither a run folder nor a bundle (it holds no plan.json); repro list runs "
-                          "shows those below this folder")
+    _require_run(root, place)
     if not (root / index.NAME).is_file():
         return []
     sums = index.read_sums(root / index.NAME)
     return sorted(name for name, _ in index.alterations(index.present_members(root, sums), sums))
+
+
+def _require_run(root: Path, place: Path) -> None:
+    if not (root / "plan.json").is_file():
+        raise OutputError(f"{place}: is neither a run folder nor a bundle (it holds no plan.json); repro list runs "
+                          "shows those below this folder")
 
 
 def _joined(roots: Sequence[Path], scratch: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -182,6 +183,12 @@ def test_a_plan_is_of_a_name_a_path_or_a_dict(tmp_path: Path) -> None:
         repro.plan({"suite": "x", "trial": object()})
 
 
+def test_a_folder_that_is_no_run_is_not_copied_first(tmp_path: Path) -> None:
+    """As /tmp is: others can change it, and a pipe of theirs cannot be copied."""
+    os.mkfifo(tmp_path / "pipe")
+    tmp_path.chmod(0o777)
+    with pytest.raises(repro.ReproError, match="neither a run folder nor a bundle"):
+        repro.open(tmp_path)
 
 
 @pytest.mark.parametrize(("source", "words"), [
