@@ -252,7 +252,9 @@ class Blocks:
             groups = [waiting[place:place + self.seeds_per_shard]
                       for place in range(0, len(waiting), self.seeds_per_shard)][:room]
             if groups:
-                self.engine.start([self._assign(group) for group in groups])
+                self.engine.start(shards := [self._assign(group) for group in groups])
+                self.context.watcher.stage(f"handed out: seeds {spans([seed for group in groups for seed in group])}, "
+                                           f"shards {spans(shards)}; each block has a line as it ends")
             time.sleep(self.engine.period_seconds)
 
     def _waiting(self) -> list[int]:
