@@ -11,7 +11,15 @@ from dataclasses import replace
 from ipaddress import IPv4Network
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from repro.core.files import write_json
 from repro.launchers.local import Local
@@ -90,6 +98,12 @@ class Fabric(Local):
         if wrong := [node for node in self.rates if not 0 <= node < self.nodes]:
             raise ValueError(f"rates names node {wrong[0]}; {self.nodes} nodes are counted 0 to {self.nodes - 1}")
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_new(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out `within` where it is not set: the names of cells in earlier records come from the other options."""
+        data: dict[str, Any] = handler(self)
+        return {name: value for name, value in data.items() if name != "within" or value is not None}
 
     def _too_many(self, nodes: int) -> str | None:
         addresses = min(max(0, self.subnet.num_addresses - 2), CONTROL_NET.num_addresses - 3, 1023)
