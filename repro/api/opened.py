@@ -34,9 +34,7 @@ class Run:
 
     def __init__(self, places: Sequence[Path], *, unverified: bool = False) -> None:
         """Open a record; see `repro.open`."""
-        stack = ExitStack()
-        self._close = weakref.finalize(self, stack.close)
-        try:
+        with ExitStack() as stack:
             for place in places:
                 if place.is_dir():  # before it is copied: it may be a whole home
                     _require_run(place, place)
@@ -51,9 +49,7 @@ class Run:
             self._places, self._root = list(places), roots[0]
             if len(roots) > 1:
                 self._root = _joined(roots, Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        except BaseException:
-            stack.close()
-            raise
+            self._close = weakref.finalize(self, stack.pop_all().close)
         self.state = "modified" if self._changed else "unmodified since it was sealed, not derived again" if all(
             (root / index.NAME).is_file() for root in roots) else "not sealed: it has no index"
         """State of the files: unmodified, modified or not sealed. `verify` derives every figure from the logs again."""
