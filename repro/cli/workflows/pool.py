@@ -21,7 +21,7 @@ from repro.core.machine import Machine, detect
 from repro.core.random_streams import fresh_seed
 from repro.launchers.nodes.slurm_submit import submit_script
 from repro.runner.context import Options
-from repro.runner.pool.engines import Pool, StoredPool, ask_slurm, store_name
+from repro.runner.pool.engines import Pool, StoredPool, ask_slurm, check_options, store_name
 from repro.runner.pool.lane import begin_shard
 from repro.runner.run import Messages, Run, open_session
 from repro.suite.model import Suite
@@ -37,11 +37,12 @@ def pool_machine(pool: Pool, suite: Suite, out: Path, options: Sequence[str]) ->
         options: of sbatch.
 
     Raises:
-        UsageError: the suite is to be tuned first, or Slurm refuses the job, or it failed.
+        UsageError: the suite is to be tuned first, an option is not for a pool, or Slurm refuses the job, or it failed.
     """
     if suite.tune is not None:
         raise UsageError("--pool: a tuning ranks settings by trials that ran alike, which lanes do not; tune first, "
                          "then run tuned.yaml in a pool")
+    check_options(pool, options)
     if pool.kind != "slurm":
         here, cores = detect(), len(os.sched_getaffinity(0)) // (pool.lanes or 1)
         if pool.kind == "cores":
@@ -86,8 +87,6 @@ def declared_pool(pool: Pool, plan: Plan, options: Sequence[str], flags: Sequenc
     if plan.design.is_contest:
         raise UsageError("--pool: a contest counts every declared run once, and a lost lane starts its block again; "
                          "run it without a pool")
-    if options and pool.kind != "slurm":
-        raise UsageError(f"{options[0]}: only a pool of kind slurm takes options after --")
     return StoredPool(pool=pool, name=store_name(plan.suite.suite), nodes=slurm_nodes(plan) or 1,
                       options=tuple(options), flags=(*split(permissions(plan.cells, plan.base)), *flags))
 

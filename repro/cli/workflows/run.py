@@ -43,7 +43,7 @@ from repro.runner.context import Options, Watcher
 from repro.runner.energy_meter import EnergyMeter
 from repro.runner.pool.coordinator import PooledRun
 from repro.runner.pool.engines import FILE as POOL
-from repro.runner.pool.engines import StoredPool, engine_of, stored_pool
+from repro.runner.pool.engines import StoredPool, check_options, engine_of, stored_pool
 from repro.runner.run import (
     Messages,
     Run,
@@ -431,8 +431,7 @@ def submitted_again(root: Path, options: Sequence[str], arguments: Sequence[str]
     """Submit a job that resumes a run of launcher slurm; for arguments and errors see `submitted`. A pool goes on in
     this process, its lanes with these options from now on."""
     if (pool := stored_pool(RunFolder(root))) is not None:
-        if options and pool.pool.kind != "slurm":
-            raise UsageError(f"{options[0]}: only a pool of kind slurm takes options after --")
+        check_options(pool.pool, options)
         if options:
             write_model(root / POOL, pool.model_copy(update={"options": tuple(options)}))
         return ""

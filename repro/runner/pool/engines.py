@@ -30,6 +30,8 @@ from repro.suite.planning.plan import Plan
 FILE = "pool.json"
 """In the folder of a run, not part of the record: how its lanes are started."""
 OUTPUT = "output.log"
+OVERRIDING = re.compile(r"-[aMoe]|--(array|clusters?|output|error|wrap)(=|$)")
+"""Options of sbatch with which a pool would not find its tasks again."""
 
 
 class Pool(Frozen):
@@ -92,6 +94,18 @@ def store_name(suite: str) -> str:
     return f"repro-{suite}-{secrets.token_hex(4)}"
 
 
+def check_options(pool: Pool, options: Sequence[str]) -> None:
+    """Refuse options of sbatch that a pool cannot have.
+
+    Raises:
+        UsageError: its kind takes none, or it could not find its tasks with them.
+    """
+    if options and pool.kind != "slurm":
+        raise UsageError(f"{options[0]}: only a pool of kind slurm takes options after --")
+    if taken := [item for item in options if OVERRIDING.match(item)]:
+        raise UsageError(f"{taken[0]}: a pool sets it itself, to find its tasks again; leave it out")
+
+
 def engine_of(stored: StoredPool, plan: Plan, folder: RunFolder) -> Engine:
     """Return the engine of a pool.
 
@@ -113,8 +127,6 @@ def lane_command(stored: StoredPool, folder: RunFolder, number: str) -> str:
     return f"{shlex.join(words)} {number} {shlex.join(stored.flags)}".strip()
 
 
-OVERRIDING = re.compile(r"(-[aMoe]|--(array|clusters?|output|error|wrap))($|=|[^-a-z])")
-"""Options of sbatch with which a pool would not find its tasks again."""
 TASK = "task"
 """In the folder of a shard: its task, `ARRAY_INDEX`."""
 MOST_TASKS = 1000
@@ -157,8 +169,6 @@ class SlurmArray:
         Raises:
             UsageError: Slurm refuses it.
         """
-        if taken := [item for item in self.stored.options if OVERRIDING.match(item)]:
-            raise UsageError(f"{taken[0]}: a pool sets it itself, to find its tasks again; leave it out")
         body = (f"set -- {' '.join(map(str, shards))}; shift \"$SLURM_ARRAY_TASK_ID\"\n"
                 f"exec {lane_command(self.stored, self.folder, '$1')}")
         job = submit_script(self.stored.name, self.stored.nodes, body, self.folder.shards.absolute() / "%A_%a.log",
