@@ -72,7 +72,7 @@ def gate(engine: str, precision: str, norm: str, defects: Sequence[str]) -> dict
     with tempfile.TemporaryDirectory() as place:
         Path(place, "suite.yaml").write_text(suite_text(engine, precision, norm, defects))
         ended = call(Path(place), "gate", "suite.yaml", "--json")
-    if ended.returncode not in (0, 1) or not ended.stdout.startswith("["):
+    if ended.returncode not in (0, 1) or not ended.stdout.startswith("{"):
         raise RuntimeError(f"repro gate: {ended.stderr[-800:]}")
     rows = json.loads(ended.stdout)["rows"]
     return {name: _first(name, [row for row in rows if f"defect={name})" in row["candidate"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import psutil
@@ -36,8 +37,29 @@ SPIKE = 3
 MOST_STEPS = 12
 """More than ten, so that what happens in every tenth step is among them."""
 SHARE = 45
-"""One such step for so many of the trial, and one kept step for twice as many: a tenth of its time is the limit, and a
-repeated step takes as long as about four."""
+"""At most one such step for so many of the trial, and one kept step for twice as many."""
+TIME_SHARE, WITHIN_SHARE = 0.09, 0.03
+"""Of the trial's time since its start, the most that all of this takes, and that the kept steps take; the first step
+after the trial is repeated however long it takes."""
+
+
+class _Allowance:
+    """Decides whether there is time for one more repetition, alike on all ranks."""
+
+    def __init__(self, context: TrialContext) -> None:
+        self._session, self._watch = context.session, context.clock.watch
+        self._trial = self._began = self._now()
+        self._turns: list[float] = []
+
+    def allows(self, share: float) -> bool:
+        """Return whether one more, like the longest since the first call, ends within this share of the trial's time;
+        collective."""
+        self._turns.append(self._now())
+        longest = max((later - turn for turn, later in pairwise(self._turns)), default=0.0)
+        return not self._session.total([float(self._turns[-1] - self._began + longest > share * self._trial)])[0]
+
+    def _now(self) -> float:
+        return sum(self._watch.seconds().values())
 
 
 def report_steps_after(context: TrialContext, steps: TimedSteps) -> None:
@@ -57,7 +79,7 @@ def steps_after(
         dealt: numbers, from 0, of steps of the trial, and this rank's batches of them.
         trained: steps of the trial.
     """
-    session, choices = context.session, context.choices
+    session, choices, allowance = context.session, context.choices, _Allowance(context)
     functions = context.started.functions
     assert functions is not None
     numbers = tuple(step for step, _ in dealt)
@@ -68,13 +90,16 @@ def steps_after(
     if diverged:  # rounding grows without limit
         return StepsAgain(dealt=numbers)
     own = OwnStep(context, functions)
-    within = _steps_within(context, own, kept, max(1, trained // (2 * SHARE)))
+    within = _steps_within(context, own, kept, max(1, trained // (2 * SHARE)), allowance)
     own.newest = {}
     updates = _has_an_update(choices) and session.forget_optimizer()
     count = max(1, min(MOST_STEPS, trained // SHARE)) if updates else 1
     # In turn, the last one of the trial second: a gradient that comes a step late is nearly right on the same batches.
     steps = list[StepAgain]()
     for number in range(count):
+        if not allowance.allows(TIME_SHARE) and number:
+            count = number  # all that there was time for
+            break
         if (step := _step(context, own, number + 1, _batches(number, dealt), weights, updates)) is None:
             break
         steps.append(step)
@@ -121,7 +146,9 @@ def _step(
     return StepAgain(number=number, apart=tuple(apart))
 
 
-def _steps_within(context: TrialContext, own: OwnStep, kept: Sequence[KeptStep], most: int) -> tuple[StepAgain, ...]:
+def _steps_within(
+    context: TrialContext, own: OwnStep, kept: Sequence[KeptStep], most: int, allowance: _Allowance
+) -> tuple[StepAgain, ...]:
     """Return how kept steps of the trial differ; all ranks take part.
 
     Args:
@@ -132,7 +159,9 @@ def _steps_within(context: TrialContext, own: OwnStep, kept: Sequence[KeptStep],
     numbers = session.gather([item.step for item in kept])
     common = [item for item in kept if all(item.step in other for other in numbers)][:most]
     full = session.weights() if common else {}
-    for item in sorted(common, key=lambda item: item.step):
+    for item in common:
+        if not allowance.allows(WITHIN_SHARE) and found:
+            break
         begun = Begun(assemble(session, item.held, full), own.buffers(item.buffers),
                       map_tensors(item.batches, lambda tensor: tensor.to(context.job.device)), item.random.restore)
         own.newest = {}
@@ -140,7 +169,7 @@ def _steps_within(context: TrialContext, own: OwnStep, kept: Sequence[KeptStep],
         if apart is None:
             break
         found.append(StepAgain(number=item.step + 1, apart=tuple(apart)))
-    return tuple(found)
+    return tuple(sorted(found, key=lambda step: step.number))
 
 
 COPIES = 10
