@@ -33,7 +33,8 @@ from repro.worker.steps import TimedSteps
 RATES = (1.0, 0.1, 1.0)
 """Of the full rate, in turn: what depends on the rate, such as a limit of clipping, shows."""
 SPIKE = 3
-"""In every third step samples have the targets of their neighbours: what a large loss changes shows."""
+"""In the first of every three steps samples have the targets of their neighbours: what a large loss changes shows, also
+where there is time for one step only."""
 MOST_STEPS = 12
 """More than ten, so that what happens in every tenth step is among them."""
 SHARE = 45
@@ -111,7 +112,7 @@ def steps_after(
 
 def _batches(number: int, dealt: Sequence[tuple[int, Sequence[Batch]]]) -> Sequence[Batch]:
     batches = dealt[number % len(dealt)][1]
-    if number % SPIKE != SPIKE - 1:
+    if number % SPIKE:
         return batches
     return [(inputs, targets.roll(1, 0) if hasattr(targets, "roll") else targets) for inputs, targets in batches]
 
@@ -212,10 +213,13 @@ def _scores(context: TrialContext, own: OwnStep, functions: TrainingParts) -> tu
     with session.evaluated():
         weights = session.weights()
     found, metric = [], context.choices.stop.metric
-    for _ in range(2 if metric else 0):  # a trial of a fixed number of steps evaluates nothing
-        theirs, mine = session.evaluate(share_batches(functions, job, samples), metric), (0.0, 0)
+    if not metric:  # a trial of a fixed number of steps evaluates nothing
+        return ()
+    mine = (0.0, 0)
+    for number in range(2):
+        theirs = session.evaluate(share_batches(functions, job, samples), metric)
         with own.noting():
-            if own.model is not None:
+            if own.model is not None and not number:
                 own.model.load(weights, session.buffers())  # rank 0's, which an evaluation shares
                 mine = own.model.score(share_batches(functions, job, samples), metric)
         sums = session.total([float(theirs[0]), float(theirs[1]), float(mine[0]), float(mine[1])])
