@@ -7,8 +7,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from repro.core.random_streams import Streams
 from repro.record.folder.store import read_record
 from tests.commands import PLUGINS, ROOT
 from tests.commands import command as asked
@@ -19,7 +21,7 @@ pytest.importorskip("deepspeed")
 
 SUITE = suite("models", """\
 matrix:
-  workload: [{kind: random-layers, hook: true}, {kind: random-layers, hook: false}]
+  workload: [{kind: random-layers, ragged: true}, {kind: random-layers}, {kind: random-layers, hook: false}]
   engine: ENGINES
 """, head="master_seed: 5\n", batch="{global: 32, accumulation: 2}", optimizer="{kind: sgd, lr: 0.1, momentum: 0.9}",
     stop="{metric: loss, target: 4.0, max_epochs: 1}", evaluate_every=256, processes=2, gradient_clip=1.0,
@@ -44,12 +46,31 @@ def gate(folder: Path, engines: str) -> list[dict[str, Any]]:
 def test_a_model_with_random_layers_passes_with_the_hook_and_is_told_it_without(tmp_path: Path, engines: str) -> None:
     rows = gate(tmp_path, engines)
     assert {row["group"] for row in rows} == {
-        "random-layers, batch 16, 2 processes", "random-layers (hook=False), batch 16, 2 processes"}
+        f"random-layers{option}, batch 16, 2 processes" for option in ("", " (ragged=True)", " (hook=False)")}
     told = [row for row in rows if "hook=False" in row["group"]]
     assert [row for row in rows if row not in told and not row["passed"]] == []
     assert len(rows) - len(told) > 10
     assert told and all(not row["passed"] and "without_randomness" in row["text"] for row in told)
     assert all("\n" not in row["text"] and len(row["text"]) < 700 for row in told)
+
+
+def test_every_sequence_counts_alike_in_the_ragged_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written apart from the workload, in numpy."""
+    import torch
+
+    monkeypatch.syspath_prepend(str(PLUGINS))
+    from random_layers import RandomLayers
+
+    parts = RandomLayers(ragged=True).build(Streams(3, 0), "cpu")
+    parts.open_data()
+    _, targets = parts.train_batch(0, np.arange(12))
+    logits = torch.randn(12, targets.shape[1], 97, generator=torch.Generator().manual_seed(1))
+    shares = np.log(np.exp(logits.double().numpy()).sum(-1, keepdims=True)) - logits.double().numpy()
+    losses = [np.mean([row[place][token] for place, token in enumerate(tokens) if token >= 0])
+              for row, tokens in zip(shares, targets.numpy(), strict=True)]
+    lengths = {int((tokens >= 0).sum()) for tokens in targets}
+    assert len(lengths) > 3 and min(lengths) >= 1
+    assert float(parts.loss({"logits": logits}, targets)) == pytest.approx(np.mean(losses), rel=1e-6)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from repro.record.folder.store import read_record
 from repro.record.log import schema
 from repro.record.log.facts import RankLedger, StepsAgain
 from repro.record.log.reading import read_log
-from tests.commands import command
+from tests.commands import PLUGINS, ROOT, command
 from tests.flow.test_optimizer_resume import OPTIMIZERS, engines_of
 from tests.plans import suite
 
@@ -34,8 +35,11 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     "factors": {"workload": "{kind: digits-mlp, hidden: 64}",
                 "engines": ["ddp", "{kind: ddp, send: layerwise, sufficient_factors: all}"]},
     "kfac": {"preconditioner": "{kind: kfac}", "engines": ["ddp", "{kind: deepspeed, stage: 0}"]},
-    "ragged": {"workload": "{kind: digits, norm: group}", "batch": "{global: 48, accumulation: 3}",
-               "evaluate_every": 500, "gradient_clip": 5},
+    "ragged sequences": {"workload": "{kind: random-layers, ragged: true}", "batch": "{global: 64, accumulation: 2}",
+                         "evaluate_every": 256, "gradient_clip": 1.0,
+                         "stop": "{metric: loss, target: 0.1, max_epochs: 8}"},
+    "ragged blocks": {"workload": "{kind: digits, norm: group}", "batch": "{global: 48, accumulation: 3}",
+                      "evaluate_every": 500, "gradient_clip": 5},
 }
 RULES = OPTIMIZERS | {"sgd": "{kind: sgd, lr: 0.05, momentum: 0.9, nesterov: true}",
                       "adamw": "{kind: adamw, lr: 0.003, decay: weights}"}
@@ -52,7 +56,8 @@ def run(folder: Path, seed: int, engines: list[str], **trial: Any) -> list[tuple
             "workload": "{kind: digits, norm: group}", "batch": "{global: 32, accumulation: 2}",
             "optimizer": "{kind: sgd, lr: 0.05, momentum: 0.9, weight_decay: 0.01}", "evaluate_every": 640,
             "stop": "{metric: top1, target: 0.99, max_epochs: 3}"} | trial))
-    ended = command(folder, "run", "suite.yaml", "--no-mlflow", "--out", "run")
+    ended = command(folder, "run", "suite.yaml", "--no-mlflow", "--out", "run",
+                    PYTHONPATH=f"{ROOT}{os.pathsep}{PLUGINS}")
     assert "Traceback" not in ended.error and ended.code in (0, 3), ended.error  # 3: the target was missed
     record = read_record(folder / "run")
     found = []

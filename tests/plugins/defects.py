@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from plant import DEFECTS, LATE, Plant, defect
@@ -113,6 +114,30 @@ def labels_smoothed(plant: Plant) -> None:
     """The loss smooths labels without a request."""
     plant.session.parts.loss = lambda outputs, targets: torch.nn.functional.cross_entropy(
         outputs.float(), targets, label_smoothing=0.05)
+
+
+def _tokens(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
+    """Return the loss summed over all tokens."""
+    return torch.nn.functional.cross_entropy(outputs["logits"].transpose(1, 2), targets, reduction="sum")
+
+
+@defect("loss", "gradient", workload="ragged")
+def averaged_over_tokens(plant: Plant) -> None:
+    """Each micro-batch averages over its tokens, so that a short sequence counts less than a long one."""
+    plant.session.parts.loss = lambda outputs, targets: _tokens(outputs, targets) / (targets >= 0).sum()
+
+
+@defect("loss", "gradient", workload="ragged")
+def accumulated_over_tokens(plant: Plant) -> None:
+    """A step averages over the tokens of its micro-batches together."""
+    counts = [1.0]
+
+    def change(batches: Sequence[Batch]) -> Sequence[Batch]:
+        counts[0] = sum(int((targets >= 0).sum()) for _, targets in batches) / len(batches)
+        return batches
+
+    plant.on_batches(change)
+    plant.session.parts.loss = lambda outputs, targets: _tokens(outputs, targets) / counts[0]
 
 
 # ---- updates

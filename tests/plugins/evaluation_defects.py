@@ -59,7 +59,7 @@ def flattering_evaluation(plant: Plant) -> None:
     plant.around_evaluation(evaluate)
 
 
-@defect("evaluation", norm="batch")
+@defect("evaluation", workload="batch")
 def evaluated_in_training_mode(plant: Plant) -> None:
     """The model evaluates with the statistics of the batch."""
 
@@ -100,13 +100,13 @@ def stale_weights_evaluated(plant: Plant) -> None:
     plant.around_evaluation(evaluate)
 
 
-@defect("buffers", "evaluation", norm="batch")
+@defect("buffers", "evaluation", workload="batch")
 def buffers_of_each_rank(plant: Plant) -> None:
     """Every rank evaluates with its own batch-norm statistics."""
     plant.session.share_buffers = lambda: None
 
 
-@defect("update", "weight", "buffers", "gradient", "loss", norm="batch")
+@defect("update", "weight", "buffers", "gradient", "loss", workload="batch")
 def left_in_evaluation_mode(plant: Plant) -> None:
     """After an evaluation the model keeps the running statistics in training."""
 

@@ -169,7 +169,7 @@ def local_step_after_evaluation(plant: Plant) -> None:
 # ---- evaluation
 
 
-@defect("loss", "gradient", "buffers", "evaluation", norm="batch")
+@defect("loss", "gradient", "buffers", "evaluation", workload="batch")
 def batch_norm_stays_in_evaluation(plant: Plant) -> None:
     """After the first evaluation batch norm uses its running statistics in training too."""
 

@@ -118,21 +118,25 @@ class Defect:
     plant: Callable[..., Any]
     checks: tuple[str, ...]
     before: bool
-    norm: str
-    """Norm of the digits model in which it shows."""
+    workload: str
+    """A name of `WORKLOADS`: one in which it shows."""
 
 
 DEFECTS: dict[str, Defect] = {}
+WORKLOADS = {
+    "group": "{kind: digits, norm: group}", "batch": "{kind: digits, norm: batch}",
+    "ragged": "{kind: random-layers, ragged: true}",
+}
 
 
 Planter = Callable[..., Any]
 
 
-def defect(*checks: str, before: bool = False, norm: str = "group") -> Callable[[Planter], Planter]:
+def defect(*checks: str, before: bool = False, workload: str = "group") -> Callable[[Planter], Planter]:
     """Register a defect under the function's name."""
 
     def register(plant: Callable[..., Any]) -> Callable[..., Any]:
-        DEFECTS[plant.__name__.replace("_", "-")] = Defect(plant, checks, before, norm)
+        DEFECTS[plant.__name__.replace("_", "-")] = Defect(plant, checks, before, workload)
         return plant
 
     return register

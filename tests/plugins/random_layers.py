@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch
 
 VOCABULARY = 97
+PADDING = -100
 TRAIN, HELD_OUT = 512, 64
 
 
@@ -39,6 +40,8 @@ class RandomLayers(Workload):
     """A head tied to the embedding, a frozen parameter, one that no loss depends on, and one of a single number."""
     hook: bool = True
     """Whether the workload can turn its random layers off."""
+    ragged: bool = False
+    """Whether sequences end anywhere: every sequence counts alike in the loss, however few tokens it has."""
 
     @property
     def train_samples(self) -> int:
@@ -70,13 +73,19 @@ class RandomLayers(Workload):
             return hashlib.sha256(found.tobytes()).hexdigest()
 
         def batch(rows: torch.Tensor) -> Batch:
-            return {"tokens": rows[:, :-1], "shift": torch.full((len(rows), 1), 0.5, device=rows.device)}, rows[:, 1:]
+            targets = rows[:, 1:]
+            if self.ragged:
+                ends = (1 + rows[:, :1] * rows[:, 1:2] % self.tokens) > torch.arange(self.tokens, device=rows.device)
+                targets = targets.where(ends, PADDING)
+            return {"tokens": rows[:, :-1], "shift": torch.full((len(rows), 1), 0.5, device=rows.device)}, targets
 
         def of(indices: np.ndarray) -> Batch:
             return batch(data[0][torch.from_numpy(np.asarray(indices)).to(device)])
 
         def each(outputs: dict[str, Any], targets: torch.Tensor) -> torch.Tensor:
-            return functional.cross_entropy(outputs["logits"].transpose(1, 2), targets, reduction="none").mean(1)
+            found = functional.cross_entropy(outputs["logits"].transpose(1, 2), targets, ignore_index=PADDING,
+                                             reduction="none")
+            return found.sum(1) / (targets != PADDING).sum(1)
 
         return TrainingParts(
             model=classification.initialised(lambda: network(self), streams),

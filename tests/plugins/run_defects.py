@@ -23,14 +23,14 @@ suite: planted
 seeds: 1
 master_seed: 20151102
 trial:
-  workload: {{kind: digits, norm: {norm}}}
+  workload: {workload}
   processes: 2
   batch: {{global: 32, accumulation: 2}}
   optimizer: {{kind: sgd, lr: 0.05, momentum: 0.9, weight_decay: 0.01, decay: weights}}
   gradient_clip: 0.5
   schedule: {{kind: cosine}}
   precision: {precision}
-  stop: {{metric: top1, target: 0.99, max_epochs: 3}}  # not reached: a trial evaluates six times
+  stop: {{{stop}, max_epochs: 3}}  # not reached: a trial evaluates several times
   evaluate_every: 640
   device: cpu
   timeout_seconds: 120
@@ -62,15 +62,18 @@ def call(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
                           text=True, timeout=3000, check=False)
 
 
-def suite_text(engine: str, precision: str, norm: str, defects: Sequence[str]) -> str:
+def suite_text(engine: str, precision: str, workload: str, defects: Sequence[str]) -> str:
+    from plant import WORKLOADS
+
+    stop = "metric: loss, target: 0.01" if workload == "ragged" else "metric: top1, target: 0.99"
     engines = "".join(f"    - {ENGINES[engine].format(defect=name)}\n" for name in defects)
-    return SUITE.format(norm=norm, precision=precision, engines=engines)
+    return SUITE.format(workload=WORKLOADS[workload], stop=stop, precision=precision, engines=engines)
 
 
-def gate(engine: str, precision: str, norm: str, defects: Sequence[str]) -> dict[str, Found]:
+def gate(engine: str, precision: str, workload: str, defects: Sequence[str]) -> dict[str, Found]:
     """Run the gate on several defects and return what it found about each."""
     with tempfile.TemporaryDirectory() as place:
-        Path(place, "suite.yaml").write_text(suite_text(engine, precision, norm, defects))
+        Path(place, "suite.yaml").write_text(suite_text(engine, precision, workload, defects))
         ended = call(Path(place), "gate", "suite.yaml", "--json")
     if ended.returncode not in (0, 1) or not ended.stdout.startswith("{"):
         raise RuntimeError(f"repro gate: {ended.stderr[-800:]}")
@@ -90,10 +93,10 @@ def _first(name: str, rows: Sequence[dict[str, Any]]) -> Found:
     return Found(name, "gate", row["check"], row["step"], row["tensor"], row["text"])
 
 
-def trial(engine: str, precision: str, norm: str, defect: str) -> Found:
+def trial(engine: str, precision: str, workload: str, defect: str) -> Found:
     """Run one trial of a defect that the gate did not find."""
     with tempfile.TemporaryDirectory() as place:
-        Path(place, "suite.yaml").write_text(suite_text(engine, precision, norm, [defect]))
+        Path(place, "suite.yaml").write_text(suite_text(engine, precision, workload, [defect]))
         ended = call(Path(place), "run", "suite.yaml", "--out", "run", "--no-mlflow")
         results = [json.loads(path.read_text()) for path in Path(place).glob("run/trials/*/result.json")]
     if not results:
@@ -105,13 +108,15 @@ def trial(engine: str, precision: str, norm: str, defect: str) -> Found:
 def run(engine: str, precision: str, defects: Sequence[str]) -> list[Found]:
     """Plant `defects` in one engine, and return what found each."""
     from defects import DEFECTS
+    from plant import WORKLOADS
 
     found: dict[str, Found] = {}
-    for norm in ("group", "batch"):
-        here = [name for name in defects if DEFECTS[name].norm == norm]
+    for workload in WORKLOADS:
+        here = [name for name in defects if DEFECTS[name].workload == workload]
         if here:
-            found |= gate(engine, precision, norm, here)
-    return [found[name] if found[name].by else trial(engine, precision, DEFECTS[name].norm, name) for name in defects]
+            found |= gate(engine, precision, workload, here)
+    return [found[name] if found[name].by else trial(engine, precision, DEFECTS[name].workload, name)
+            for name in defects]
 
 
 def main() -> None:

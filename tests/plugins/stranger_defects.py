@@ -311,7 +311,7 @@ def forward_in_bfloat16(plant: Plant) -> None:
     plant.session.model.forward = forward
 
 
-@defect("buffer", "loss", "gradient", norm="batch")
+@defect("buffer", "loss", "gradient", workload="batch")
 def batch_norm_freezes(plant: Plant) -> None:
     """After 70 updates batch norm trains with its running statistics and does not update them."""
 

@@ -87,7 +87,7 @@ def reset_state(plant: Plant) -> None:
     plant.after_update(change)
 
 
-@defect("loss", "gradient", "buffers", "evaluation", norm="batch")
+@defect("loss", "gradient", "buffers", "evaluation", workload="batch")
 def left_in_evaluation(plant: Plant) -> None:
     """An evaluation leaves the model's layers in evaluation mode: training goes on with running statistics."""
 
