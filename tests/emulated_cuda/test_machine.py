@@ -70,6 +70,7 @@ def ran(folder: Path, text: str, *options: str, **variables: str) -> Record:
     return read_record(folder / "run")
 
 
+@pytest.mark.rehearse
 def test_doctor_names_both_devices(tmp_path: Path) -> None:
     ended = repro(tmp_path, "doctor")
     assert "2 GPU(s)" in ended.out and ended.out.count("Emulated H100") >= 2, ended.out

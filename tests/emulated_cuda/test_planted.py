@@ -22,6 +22,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     return dict(json.loads(ended.out))
 
 
+@pytest.mark.rehearse
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_planted_bug_is_found(outcomes: Outcomes, case: Planted) -> None:
     with_bug, without = outcomes[case.name]
@@ -29,6 +30,7 @@ def test_a_planted_bug_is_found(outcomes: Outcomes, case: Planted) -> None:
     assert case.words in with_bug
 
 
+@pytest.mark.rehearse
 def test_the_table_of_the_docs_names_every_bug_and_what_found_it(outcomes: Outcomes) -> None:
     found = {case.name: case.check for case in CASES if case.words in outcomes[case.name][0]}
     rows = [f"| {name} | {check} |" for name, check in found.items()]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from repro.record.folder.store import read_record
 from tests.emulated_cuda.running import repro
 from tests.emulated_cuda.test_machine import FIRST, SECOND
@@ -14,6 +16,7 @@ SUITE = suite("gpus", "matrix:\n  batch.global: [32, 64]\nbaseline: {batch: {glo
               device="cuda", processes=1, stop="{metric: top1, target: 0.3, max_epochs: 2, design: fixed_budget}")
 
 
+@pytest.mark.rehearse
 def test_two_gpus_are_two_lanes(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(SUITE)
     ended = repro(tmp_path, "run", "s.yaml", "--no-mlflow", "--out", "pool", "--pool", "gpus")

@@ -11,6 +11,8 @@ import pytest
 from tests.commands import command
 from tests.plans import suite
 
+pytestmark = pytest.mark.slow
+
 SUITE = suite("own", seeds=2, workload="{kind: digits-mlp, hidden: 32, depth: 1}", batch="{global: 16}",
               optimizer="{kind: sgd, lr: 0.05}", stop="{metric: top1, target: 0.9, max_epochs: 1}",
               evaluate_every=2000, comm="ring", processes=2)
@@ -42,7 +44,6 @@ def test_the_pilot_measures_what_the_advice_needs(folder: Path) -> None:
     assert code == 0, said + error
 
 
-@pytest.mark.slow
 def test_the_check_measures_what_was_predicted(folder: Path) -> None:
     code, said, error = command(folder, "advise", "own.yaml", "--pilot", "pilot", "--workers", "2", "--steps", "3",
                                 "--check", "--out", "again", "--json")

@@ -25,6 +25,8 @@ from tests.waiting import until
 
 pytest.importorskip("torch")
 
+pytestmark = pytest.mark.slow
+
 SUITE = suite("own", """\
 matrix:
   engine: [ENGINES]
@@ -105,7 +107,6 @@ def test_every_report_has_the_lags(record: Record, tmp_path: Path) -> None:
     assert "version_lag" in text["report.jsonl"]
 
 
-@pytest.mark.slow
 def test_a_tracking_server_has_the_lags_over_the_steps(record: Record, tmp_path: Path) -> None:
     mlflow = pytest.importorskip("mlflow")
     with serving(tmp_path) as site:
@@ -121,7 +122,6 @@ def test_a_tracking_server_has_the_lags_over_the_steps(record: Record, tmp_path:
         assert all({"controller_bytes", "busiest_bytes", "clock_lag"} <= run.data.metrics.keys() for run in runs)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", [SYNC, ASYNC], ids=["sync", "async"])
 def test_a_dead_server_ends_the_trial_with_its_name(tmp_path: Path, engine: str) -> None:
     process = start(tmp_path, engine, epochs=4000, gate="{skip: a server dies}")
@@ -149,7 +149,6 @@ def wait_for_rank(parent: int, rank: int, folder: Path) -> int:
     return until(running) or 0
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(bool(ability().problem), reason=ability().problem or "")
 def test_on_the_emulated_cluster_every_server_has_a_node_and_a_link(tmp_path: Path) -> None:
     launcher = "{kind: fabric, rate: 1gbit, rates: {3: 100mbit}}"

@@ -19,6 +19,8 @@ from tests.plans import suite
 
 pytest.importorskip("torch")
 
+pytestmark = pytest.mark.slow
+
 SUITE = suite("modes", """\
 matrix:
   engine: [ENGINES]
@@ -174,7 +176,6 @@ def dying(folder: Path, engine: str, victim: int, how: str = KILLED) -> tuple[Re
     return record.results[0], record
 
 
-@pytest.mark.slow
 def test_an_asynchronous_run_goes_on_without_a_killed_worker(tmp_path: Path) -> None:
     result, record = dying(tmp_path, "{kind: async-server, mode: async, shards: 2}", 3)
     assert result.status == "missed" and result.protocol is not None, result.reason
@@ -184,7 +185,6 @@ def test_an_asynchronous_run_goes_on_without_a_killed_worker(tmp_path: Path) -> 
     assert "went on without rank 3" in (record.folder.root / "report/report.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("engine", "victim", "words"), [
     ("{kind: async-server, mode: async, shards: 2}", 1, "it held server shard 1"),
     ("{kind: async-server, mode: sync}", 3, "worker 3"),
@@ -198,7 +198,6 @@ def test_others_crash_with_the_rank_named(tmp_path: Path, engine: str, victim: i
     assert words in result.reason
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("servers", "victim"), [("beside", 0), ("beside", 1), ("beside", 3), ("own", 0), ("own", 1)])
 def test_a_worker_that_fails_by_itself_ends_the_trial_with_its_reason(
     tmp_path: Path, servers: str, victim: int

@@ -15,6 +15,8 @@ from tests.engine_ranks import ADAMW, Case, check_warm_up, furthest, ranks, same
 
 pytest.importorskip("torch")
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["ranks"]
 Run = Callable[[Case], list[dict[str, Any]]]
 SYNC = Case(AsyncServer(mode="sync"), 4, overlap=None)

@@ -18,6 +18,8 @@ from repro.core.errors import TrialError, UsageError
 from repro.launchers.local import Local
 from repro.suite.choice import Choice
 
+pytestmark = pytest.mark.slow
+
 SIZES = "1k,12,64k"
 
 

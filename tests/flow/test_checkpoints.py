@@ -137,6 +137,7 @@ def check_clock(run: Run, result: Result) -> None:
     assert result.run_seconds > spans[-1]["started_ms"] / 1e3 - spans[0]["started_ms"] / 1e3 - spans[0]["seconds"]
 
 
+@pytest.mark.slow
 def test_a_killed_rank_leaves_no_trace_in_the_weights(tmp_path: Path) -> None:
     kills, resumed = compare(tmp_path, 2, "", seeds=1)
     assert (kills, resumed) == (1, 1)

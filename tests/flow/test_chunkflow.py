@@ -14,6 +14,8 @@ from tests.redis_server import needs_redis, redis_server
 
 pytest.importorskip("torch")
 
+pytestmark = pytest.mark.slow
+
 
 def written(kind: str, options: str, processes: int) -> str:
     volume = f"{{kind: {kind}, shape: [40, 24, 24], chunk: 16, overlap: 8, {options}}}"
@@ -63,7 +65,6 @@ def test_a_queue_that_cannot_be_reached_stops_the_run_before_it_starts(tmp_path:
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
 def test_blending_that_doubles_voxels_is_an_invalid_trial(tmp_path: Path) -> None:
     (tmp_path / "doubled.py").write_text(DOUBLED)
     (tmp_path / "s.yaml").write_text(written('"doubled.py:Doubled"', "", 1))

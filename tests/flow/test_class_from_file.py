@@ -11,6 +11,8 @@ import pytest
 
 from tests.commands import ROOT, command
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = ROOT / "examples/spirals"
 NET = """\
 import torch
@@ -64,7 +66,6 @@ def test_the_network_of_the_readme_is_trained_by_every_engine_of_its_suite(tmp_p
     assert [item["status"] for item in results] == ["ok"] * 3
 
 
-@pytest.mark.slow
 def test_its_bundle_is_reproduced_without_the_file(tmp_path: Path) -> None:
     shutil.copytree(EXAMPLE, tmp_path / "own")
     run_example(tmp_path, "one", "-o", "determinism=bitwise")
@@ -78,7 +79,6 @@ def test_its_bundle_is_reproduced_without_the_file(tmp_path: Path) -> None:
     assert command(tmp_path, "verify", "two")[0] == 0
 
 
-@pytest.mark.slow
 def test_a_compiled_model_beside_the_class_imports_its_own_modules(tmp_path: Path) -> None:
     """torch.compile traces functions of modules whose imports find the modules beside them."""
     shutil.copytree(EXAMPLE, tmp_path / "own")
@@ -93,7 +93,6 @@ def test_a_compiled_model_beside_the_class_imports_its_own_modules(tmp_path: Pat
     assert sorted(path.name for path in (tmp_path / "one/code").glob("*/*")) == ["net.py", "shapes.py", "spirals.py"]
 
 
-@pytest.mark.slow
 def test_runs_of_changed_code_are_named_as_such(tmp_path: Path) -> None:
     shutil.copytree(EXAMPLE, tmp_path / "own")
     for name, text in (("one", ""), ("two", "# changed\n")):

@@ -58,12 +58,14 @@ def test_what_does_not_hold_passes(record: Record, tmp_path: Path) -> None:
     assert ran.summary.startswith("### sample: passed (fail if faster)") and "exit-code=0" in ran.output
 
 
+@pytest.mark.slow
 def test_another_metric_and_all_comparisons(record: Record, tmp_path: Path) -> None:
     """Six pairs cannot tell anything of four contrasts, so no condition passes."""
     ran = Ran(tmp_path, run=str(record.folder.root), fail_if="ratio.low > 5", fail_any="true", metric="tta_train")
     assert ran.code == 3 and "cannot be ruled out" in ran.summary and "training time to the target" in ran.summary
 
 
+@pytest.mark.slow
 def test_several_runs_against_several(record: Record, tmp_path: Path) -> None:
     runs = [make_record(tmp_path / f"run {number}", f"{SUITE}master_seed: {number}\n", started_ms=1000 * number)
             for number in range(4)]

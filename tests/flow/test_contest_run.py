@@ -16,6 +16,8 @@ from tests.commands import command
 from tests.in_process import refusal
 from tests.plans import suite
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """\
 import random, sys, time
 noise, mean = random.Random(int(sys.argv[1])), float(sys.argv[2])
@@ -101,7 +103,6 @@ def test_what_would_choose_among_the_runs_is_refused_in_one_line(
     assert message in refusal(*arguments)
 
 
-@pytest.mark.slow
 def test_a_crashed_run_is_in_the_claim(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM + "if noise.random() < 0.5: raise SystemExit(3)\n")
     (tmp_path / "suite.yaml").write_text(SUITE.replace("matrix", "master_seed: 1\nmatrix"))
@@ -114,7 +115,6 @@ def test_a_crashed_run_is_in_the_claim(tmp_path: Path) -> None:
     assert claim["p"] is None
 
 
-@pytest.mark.slow
 def test_training_runs_through_its_budget_and_is_ok_short_of_the_target(tmp_path: Path) -> None:
     (tmp_path / "suite.yaml").write_text(TRAINING)
     ended = command(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run")

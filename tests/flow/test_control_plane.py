@@ -16,6 +16,8 @@ from repro.reporting import reporter
 from tests.commands import ROOT, command
 from tests.plans import suite
 
+pytestmark = pytest.mark.slow
+
 NO_FABRIC = pytest.mark.skipif(bool(ability().problem), reason=ability().problem)
 SUITE = suite("control", """\
 matrix:
@@ -103,7 +105,6 @@ def test_the_record_verifies_and_every_report_has_it(root: Path, tmp_path: Path)
         assert name in text
 
 
-@pytest.mark.slow
 @NO_FABRIC
 def test_the_smoke_form_of_mimatrix(tmp_path: Path) -> None:
     record = _run(tmp_path / "run", "mimatrix", "--seeds", "1", "-o", "stop.steps=10", "-o", "stop.warmup=2",

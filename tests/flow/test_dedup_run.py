@@ -6,10 +6,14 @@ import json
 import signal
 from pathlib import Path
 
+import pytest
+
 from repro.record.folder.store import read_record
 from tests.commands import command, start
 from tests.plans import suite
 from tests.waiting import until
+
+pytestmark = pytest.mark.slow
 
 SUITE = suite("own", """\
 matrix:

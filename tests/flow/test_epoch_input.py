@@ -22,6 +22,8 @@ from tests.flow.test_comm_group import together
 
 pytest.importorskip("torch")
 
+pytestmark = pytest.mark.slow
+
 SIZES = (1, 2, 3, 7, 64, 101)
 """Samples of an epoch; those below the number of ranks are left out, as a plan does."""
 

@@ -267,6 +267,7 @@ def washed(folder: Path, *words: str) -> str:
     return error
 
 
+@pytest.mark.slow
 def test_both_trials_of_every_pair_follow_the_same_cell_where_the_suite_washes_out(tmp_path: Path) -> None:
     error = washed(tmp_path, "run", "washed.yaml", "--no-mlflow", "--out", "run")
     found = read_record(tmp_path / "run")
@@ -309,6 +310,7 @@ def check_that_wash_outs_are_verified(found: Record) -> None:
     assert "is no wash-out that the suite declares" in told(*ran, plan=plain)
 
 
+@pytest.mark.slow
 def test_a_wash_out_that_fails_is_a_warning_about_its_seed(tmp_path: Path) -> None:
     """A program that fails when it is started for the first time."""
     (tmp_path / "train.py").write_text(
@@ -338,6 +340,7 @@ matrix: {parameters.way: [1, 2]}
     washed(tmp_path, "verify", "run")
 
 
+@pytest.mark.slow
 def test_a_resumed_run_washes_out_before_its_first_trial(tmp_path: Path) -> None:
     washed(tmp_path, "run", "washed.yaml", "--no-mlflow", "--out", "run")
     found = read_record(tmp_path / "run")

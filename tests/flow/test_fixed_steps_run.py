@@ -16,6 +16,8 @@ from tests.commands import command
 from tests.in_process import called
 from tests.plans import suite
 
+pytestmark = pytest.mark.slow
+
 STEPS, WARM, BATCH = 6, 2, 64
 REAL = f"""\
 suite: real-steps
@@ -64,7 +66,6 @@ def exact(tmp_path_factory: pytest.TempPathFactory) -> Record:
     return ran(tmp_path_factory.mktemp("exact"), EXACT.replace("METRIC", "step_time"))
 
 
-@pytest.mark.slow
 def test_a_trial_trains_its_steps_evaluates_nothing_and_knows_speed_and_memory(real: Record) -> None:
     assert [item.status for item in real.results] == ["ok"] * 4, [item.reason for item in real.results]
     for item in real.results:
@@ -81,19 +82,16 @@ def test_a_trial_trains_its_steps_evaluates_nothing_and_knows_speed_and_memory(r
         assert not [event for event in events if event.key in EVALUATION_KEYS]
 
 
-@pytest.mark.slow
 def test_the_gate_has_run(real: Record) -> None:
     assert real.parity is not None and real.parity["needed"] is True
     assert not any(item.get("problem") for item in real.parity["findings"])
 
 
-@pytest.mark.slow
 def test_the_record_is_sound_and_gives_the_same_result_again(real: Record) -> None:
     done = repro_cli("verify", str(real.folder.root))
     assert done.exit_code == 0, done.output
 
 
-@pytest.mark.slow
 def test_the_page_says_that_no_accuracy_was_asked(real: Record) -> None:
     page = (real.folder.reports / "report.html").read_text()
     assert "No accuracy was requested: this is a throughput comparison" in page
@@ -102,7 +100,6 @@ def test_the_page_says_that_no_accuracy_was_asked(real: Record) -> None:
     assert "reached the target" not in page.partition('id="checklist"')[0]
 
 
-@pytest.mark.slow
 def test_rules_about_a_target_do_not_apply(real: Record) -> None:
     done = repro_cli("audit", str(real.folder.root), "--json")
     found = {item["id"]: item for item in json.loads(done.stdout)["findings"]}
@@ -112,7 +109,6 @@ def test_rules_about_a_target_do_not_apply(real: Record) -> None:
     assert found["F2"]["verdict"] == "pass"
 
 
-@pytest.mark.slow
 def test_a_metric_of_a_target_is_refused_in_one_line(real: Record) -> None:
     done = repro_cli("compare", str(real.folder.root), "--metric", "tta_wall")
     assert isinstance(done.exception, UsageError)

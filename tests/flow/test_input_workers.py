@@ -141,6 +141,7 @@ SLOW = {"decode_seconds": 0.005, "step_seconds": 0.06, "told": None}
 ALONE = {"processes": 1, "engine": "single", "batch": {"global": 16, "accumulation": 2}, "evaluate_every": 96}
 
 
+@pytest.mark.slow
 def test_input_that_is_read_ahead_leaves_the_step(run: Run) -> None:
     short = {**ALONE, "stop": {**CHOICES["stop"], "max_epochs": 2}}
     inside = ended_well(run(SLOW, **short)).result

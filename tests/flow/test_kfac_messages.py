@@ -23,6 +23,8 @@ from tests.engine_ranks import Case, Run, ranks
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["ranks"]
 
 FLOAT = 4

@@ -19,6 +19,8 @@ from tests.plans import suite
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
 
+pytestmark = pytest.mark.slow
+
 PLUGINS = ROOT / "tests" / "plugins"
 FOOLED = ("trains-on-test-data", "works-when-the-loss-is-read")
 """Of each, a suite once called the candidate faster."""
@@ -111,7 +113,6 @@ def test_suites_that_were_fooled_end_without_a_verdict(tmp_path: Path) -> None:
         "invalid" in item["because"] for item in compared if "planted" in item["candidate_label"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", list(KINDS))
 def test_each_late_defect_voids_its_trial_and_is_named(tmp_path: Path, engine: str) -> None:
     for name, words, reason in voided(tmp_path, engine, LATE):
@@ -119,7 +120,6 @@ def test_each_late_defect_voids_its_trial_and_is_named(tmp_path: Path, engine: s
         assert words in reason or (name == "rank-1-drifts-late" and drift in reason), (name, reason)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", list(KINDS))
 def test_what_ends_before_the_trial_is_seen_in_the_steps_that_were_kept(tmp_path: Path, engine: str) -> None:
     for name, words, reason in voided(tmp_path, engine, PASSING):
@@ -151,13 +151,11 @@ ODD: dict[str, object] = {
     "optimizer": "{kind: adamw, lr: 0.003}", "evaluate_every": 256}
 
 
-@pytest.mark.slow
 def test_a_model_of_tied_frozen_and_unused_parameters_is_no_defect(tmp_path: Path) -> None:
     told = reasons(ran(tmp_path, ["{kind: ddp, find_unused: true}", "{kind: fsdp, wrap: model}", *ZERO], **ODD))
     assert len(told) == 6 and {status for status, _ in told.values()} == {"missed"}, told
 
 
-@pytest.mark.slow
 def test_a_diverged_trial_is_called_diverged_and_nothing_else(tmp_path: Path) -> None:
     told = reasons(ran(tmp_path, ["ddp", "fsdp", *ZERO], gradient_clip=None,
                        optimizer="{kind: sgd, lr: 1000000.0, momentum: 0.9, weight_decay: 1}"))

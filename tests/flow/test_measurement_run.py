@@ -16,6 +16,8 @@ from tests.commands import ROOT, command
 from tests.flow.mlflow_stores import reporter
 from tests.tracking_server import Site
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = ROOT / "examples/allreduce"
 WRONG = ("        self.sum.copy_(self.own)\n", "        self.sum.copy_(2 * self.own)\n")
 
@@ -73,7 +75,6 @@ def test_the_audit_asks_nothing_of_training(folder: Path) -> None:
     assert found["HB8"] == found["HB10"] == "pass"
 
 
-@pytest.mark.slow
 def test_its_bundle_is_verified_and_reproduced_without_the_file(folder: Path, tmp_path: Path) -> None:
     assert command(folder, "bundle", "run", "--out", str(tmp_path / "mine.zip"))[0] == 0
     assert command(tmp_path, "verify", "mine.zip")[0] == 0

@@ -168,6 +168,7 @@ def test_replays_in_parts_come_to_the_same_trials_as_one_replay(store: str, tmp_
             assert trials[key.rpartition("-")[0]]["metrics"] == run["metrics"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", ["nothing", "an older state"])
 def test_after_a_crash_between_answer_and_state_no_point_is_there_twice(
     kept: str, served: Site, tmp_path: Path

@@ -35,6 +35,7 @@ pytestmark = QUIET
 SECRET = "hunter2secret"
 
 
+@pytest.mark.slow
 def test_only_one_process_at_a_time_sends_a_record(store: str, tmp_path: Path) -> None:
     record = make_record(tmp_path / "run", named(SMALL, "locked"), only=1)
     handle = os.open(record.folder.root, os.O_RDONLY)
@@ -121,6 +122,7 @@ def with_password(uri: str) -> str:
     return uri.replace("://", f"://me:{SECRET}@")
 
 
+@pytest.mark.slow
 def test_tracker_replays_in_a_separate_process(
     served: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,8 @@ from repro.seams.training import Engine, Job
 from tests.commands import free_port
 from tests.engine_ranks import build_parts
 
+pytestmark = pytest.mark.slow
+
 torch = pytest.importorskip("torch")
 deepspeed = pytest.importorskip("deepspeed")
 

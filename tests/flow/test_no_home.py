@@ -13,6 +13,8 @@ from tests.commands import environment
 from tests.other_users import homeless
 from tests.records import make_record
 
+pytestmark = pytest.mark.slow
+
 
 def said(folder: Path, *command: str) -> str:
     """Run Python as that user; return what it printed."""
@@ -34,7 +36,6 @@ def test_what_needs_a_folder_of_the_user_says_so_in_one_line(tmp_path: Path) -> 
     assert found == "error: this user has no home folder: set HOME, or XDG_CONFIG_HOME\n"
 
 
-@pytest.mark.slow
 def test_mlflow_can_be_imported_without_a_home_folder(tmp_path: Path) -> None:
     text = "from repro.runner.tracking_store import configure_mlflow as ready; ready(1.0); import mlflow; print('fine')"
     assert said(tmp_path, "-c", text) == "fine\n"

@@ -175,6 +175,7 @@ def test_a_killed_agent_is_named_and_another_takes_its_place(nodes: Nodes) -> No
         f"node 1 is {second[1]}, was {first[1]}"]
 
 
+@pytest.mark.slow
 def test_a_stale_agent_is_refused_and_the_run_waits_for_another(nodes: Nodes) -> None:
     old = nodes.folder / "old"
     shutil.copytree(ROOT / "repro", old / "repro", ignore=shutil.ignore_patterns("__pycache__"))
@@ -212,6 +213,7 @@ def test_an_agent_that_is_lost_while_it_joins_is_waited_for(nodes: Nodes) -> Non
     assert [item.status for item in nodes.record().results] == ["missed"]
 
 
+@pytest.mark.slow
 def test_agents_of_a_killed_run_serve_the_one_that_resumes_it(nodes: Nodes) -> None:
     agent = nodes.agent()
     run = nodes.run(written(3, 60))
@@ -377,6 +379,7 @@ def test_checkpoints_need_a_folder_that_all_nodes_see(nodes: Nodes) -> None:
     assert "error: launcher torchrun: the parts of a checkpoint would lie on different nodes" in said
 
 
+@pytest.mark.slow
 def test_a_run_that_no_agent_joins_says_what_to_do(nodes: Nodes) -> None:
     run = nodes.run(written(1, 1, TWO.replace("60", "1"), "[ddp]"))
     said, _ = run.communicate(timeout=120)

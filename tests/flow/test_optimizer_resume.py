@@ -13,6 +13,8 @@ pytest.importorskip("torch")
 pytest.importorskip("pytorch_optimizer")
 pytest.importorskip("schedulefree")
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["alone"]
 OPTIMIZERS = {
     "adam": "{kind: adam, lr: 0.002}",
@@ -40,7 +42,6 @@ def engines_of(name: str) -> list[str]:
     return [KINDS[type(engine).__name__].format(stage=getattr(engine, "stage", "")) for engine in ENGINES[name]]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_kill_leaves_no_trace_under_any_optimizer(tmp_path: Path, name: str) -> None:
     pytest.importorskip("deepspeed")
@@ -50,7 +51,6 @@ def test_a_kill_leaves_no_trace_under_any_optimizer(tmp_path: Path, name: str) -
     assert resumed >= 1 and kills >= resumed
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bf16-master", "fp16-autocast"])
 @pytest.mark.parametrize("name", ["lars", "muon", "soap", "schedule-free-adamw"])
 def test_so_does_it_with_16_bits(tmp_path: Path, name: str, precision: str) -> None:

@@ -154,6 +154,7 @@ def test_a_lane_gives_its_names_back_while_it_waits(name: str, monkeypatch: pyte
             assert f"@{name[1:]}-core" in Path("/proc/net/unix").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pool", "said"), [
     ("{kind: slurm}", "lanes: is missing; an example: '{kind: slurm, lanes: 16}'"),
     ("{kind: cloud, lanes: 2}", "kind: Input should be 'slurm', 'gpus' or 'cores'"),

@@ -12,6 +12,8 @@ from repro.audit.rules import Finding, check
 from repro.record.folder.store import read_record
 from tests.commands import command
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """\
 import sys, time
 begin = time.perf_counter()

@@ -100,6 +100,7 @@ def test_a_program_gets_its_verdict_and_it_says_what_nobody_checked(finished: Pa
     assert any("self-reported" in text and "not gated" in text for text in item["cautions"])
 
 
+@pytest.mark.slow
 def test_a_program_that_ignores_its_seed_gets_no_verdict_on_samples(tmp_path: Path) -> None:
     code = HONEST.replace("0.03", "0.03 * float(sys.argv[2])").replace(
         '"loss", 5 - step,', '"loss", 5 - step + 0.0137291 * step,')
@@ -114,6 +115,7 @@ def test_a_program_that_ignores_its_seed_gets_no_verdict_on_samples(tmp_path: Pa
     assert any("other seeds" in text for text in by["tta_train"]["cautions"])
 
 
+@pytest.mark.slow
 def test_a_trial_that_runs_again_later_takes_its_pair_out_of_the_times(tmp_path: Path) -> None:
     code = ("import os\nif sys.argv[1:] == ['SEED', '3'] and not os.path.exists('mended'):\n    sys.exit('broken')\n")
     suite(tmp_path, HONEST, seeds=7, arguments=', "{slow}"',
@@ -133,6 +135,7 @@ def test_a_trial_that_runs_again_later_takes_its_pair_out_of_the_times(tmp_path:
     assert any("block" in text for text in item["cautions"]), item["cautions"]
 
 
+@pytest.mark.slow
 def test_its_record_is_sound_packed_and_shown(finished: Path) -> None:
     assert "sound" in command(finished, "verify", "run").out
     packed = command(finished, "bundle", "run", "-o", "mine.zip")
@@ -257,12 +260,14 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_at_its_limit_nothing_of_it_is_left(tmp_path: Path) -> None:
     result = run_one(tmp_path, ESCAPING, limit=3)
     assert result.status == "timed_out" and len(result.curve) == 1
     assert not psutil.pid_exists(int((tmp_path / "child").read_text()))
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_nothing_and_the_run_is_resumed(tmp_path: Path) -> None:
     suite(tmp_path, ESCAPING, seeds=2)
     started = subprocess.Popen(

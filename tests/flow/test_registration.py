@@ -14,7 +14,8 @@ from tests.commands import command
 from tests.plans import suite
 from tests.unit.bundle.test_verify import reseal
 
-pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
+pytestmark = [pytest.mark.slow,
+              pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")]
 ENGINES = "matrix:\n  engine: [{kind: fake, step_seconds: 0.010}, {kind: fake, step_seconds: 0.014}]\n"
 SUITE = suite("registered", ENGINES, seeds=2, engine="fake", launcher="inline",
               stop="{metric: top1, target: 0.9, max_epochs: 40}")

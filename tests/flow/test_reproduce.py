@@ -17,6 +17,8 @@ from repro.record.folder.store import Record, read_record
 from tests.commands import ROOT, command
 from tests.plans import suite
 
+pytestmark = pytest.mark.slow
+
 # Stalls of a busy machine are added to invented times; the spread leaves room for them within the margins.
 FAKE = suite("invented", """\
 matrix:
@@ -169,7 +171,6 @@ def second_venv(folder: Path, package: str, number: str) -> Path:
     return folder / "bin" / "python"
 
 
-@pytest.mark.slow
 def test_a_second_venv_and_another_thread_count_are_named(tmp_path: Path) -> None:
     """Real training, bitwise, then again by another interpreter's environment on two threads."""
     suite = REAL + "  engine: [ddp]\n  processes: [1]\n"
@@ -221,7 +222,6 @@ def holders(folder: Path, needle: bytes) -> list[str]:
     return found
 
 
-@pytest.mark.slow
 def test_a_credential_is_found_nowhere(tmp_path: Path) -> None:
     suite = FAKE.replace("seeds: 6", "seeds: 1").replace("matrix:", "matrix:\n  determinism: [seeded, free]")
     (tmp_path / "s.yaml").write_text(suite)
@@ -292,26 +292,22 @@ def check_bits(folder: Path, count: int) -> None:
     assert hashes(read_record(folder / "second")) == found
 
 
-@pytest.mark.slow
 def test_bitwise_runs_end_with_the_same_bits_and_reproduce_says_so(real: Path) -> None:
     check_bits(real, 2)
 
 
-@pytest.mark.slow
 def test_every_engine_ends_with_the_same_bits_and_reproduce_says_so(tmp_path: Path) -> None:
     """ddp and ZeRO on two ranks."""
     carried_out(tmp_path, "first", REAL + f"  engine: {ENGINES}\n  processes: [2]\n")
     check_bits(tmp_path, 5)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("comm", ["ring", "tree"])
 def test_bitwise_holds_under_our_own_algorithms(tmp_path: Path, comm: str) -> None:
     suite = REAL + f"  comm: [{comm}]\n  engine: [ddp]\n  processes: [2]\n"
     assert hashes(carried_out(tmp_path, "first", suite)) == hashes(carried_out(tmp_path, "second", suite))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2, 4])
 def test_bitwise_holds_for_every_engine_and_algorithm(tmp_path: Path, processes: int) -> None:
     from repro.core import registry

@@ -18,6 +18,8 @@ from tests.optimizer_cases import OPTIMIZERS
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["ranks"]
 WIDTH = 512
 """8 x 512 x 512 weights: two million parameters."""

@@ -16,6 +16,8 @@ from tests.engine_ranks import Case, check_warm_up, furthest, ranks, same_bytes
 from tests.random_nets import gradients
 
 pytest.importorskip("torch")
+
+pytestmark = pytest.mark.slow
 __all__ = ["ranks"]
 Run = Callable[[Case], list[dict[str, Any]]]
 PLAIN = Case(Ddp(), 4, 1, steps=10, comm=Ring(), overlap=None)

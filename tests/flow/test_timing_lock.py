@@ -15,6 +15,8 @@ from repro.core.errors import UsageError
 from repro.runner import machine_watch
 from repro.runner.machine_watch import VARIABLE, only_run_that_times
 
+pytestmark = pytest.mark.slow
+
 HOLD = """
 import sys
 from repro.runner import machine_watch

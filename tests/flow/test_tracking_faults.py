@@ -36,7 +36,7 @@ from tests.flow.mlflow_stores import QUIET
 
 __all__ = ["plain", "proxy", "server"]  # fixtures
 pytest.importorskip("mlflow")
-pytestmark = QUIET
+pytestmark = [pytest.mark.slow, *QUIET]
 
 
 def seeded(seed: int, fates: Sequence[Fate], share: float) -> Callable[[int, str], Fate]:
@@ -70,7 +70,6 @@ def test_whatever_befalls_requests_all_is_there_once(
     check_exactly_once(server, record, proxy)
 
 
-@pytest.mark.slow
 def test_runs_with_unconfirmed_creation_exist_once(proxy: Proxy, server: Server, tmp_path: Path) -> None:
     torn = set[int]()
 
@@ -87,7 +86,6 @@ def test_runs_with_unconfirmed_creation_exist_once(proxy: Proxy, server: Server,
     check_exactly_once(server, record, proxy)
 
 
-@pytest.mark.slow
 def test_a_run_that_was_made_twice_is_made_one(proxy: Proxy, server: Server, tmp_path: Path) -> None:
     """A request that was given up arrives after its repetition."""
     doubled = []
@@ -115,7 +113,6 @@ def test_a_run_that_was_made_twice_is_made_one(proxy: Proxy, server: Server, tmp
     check_exactly_once(server, record, proxy)
 
 
-@pytest.mark.slow
 def test_a_server_killed_in_mid_replay_and_started_again_has_all_once(
     proxy: Proxy, server: Server, tmp_path: Path
 ) -> None:
@@ -137,7 +134,6 @@ def test_a_server_killed_in_mid_replay_and_started_again_has_all_once(
     check_exactly_once(server, record, proxy)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("code", "said"), [
     (401, r"requires a login \(401\); set MLFLOW_TRACKING_USERNAME"), (403, r"refuses this user \(403\)"),
     (429, r"too many requests \(429\)"), (500, r"it fails \(500\)"), (503, r"it fails \(503\)"),
@@ -161,7 +157,6 @@ def test_a_refusal_is_reported_soon_in_one_line_and_costs_nothing(
     check_exactly_once(server, record, proxy)
 
 
-@pytest.mark.slow
 def test_a_database_that_another_holds_is_waited_for(proxy: Proxy, server: Server, tmp_path: Path) -> None:
     record = record_of(tmp_path, "held")
     held = threading.Event()
@@ -187,7 +182,6 @@ def test_a_database_that_another_holds_is_waited_for(proxy: Proxy, server: Serve
     check_exactly_once(server, record, proxy)
 
 
-@pytest.mark.slow
 def test_a_local_database_that_another_holds_is_named(tmp_path: Path) -> None:
     uri, record = f"sqlite:///{tmp_path}/local.db", record_of(tmp_path, "local-held")
     target = reporter(uri, patience_seconds=1)
@@ -201,7 +195,6 @@ def test_a_local_database_that_another_holds_is_named(tmp_path: Path) -> None:
     assert target.left(record) == ""
 
 
-@pytest.mark.slow
 def test_files_that_are_not_taken_hold_no_figure_up(proxy: Proxy, server: Server, tmp_path: Path) -> None:
     record = record_of(tmp_path, "no-files")
     server.files.mkdir(exist_ok=True)

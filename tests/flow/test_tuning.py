@@ -22,6 +22,8 @@ from tests.commands import Ended, command, start
 from tests.plans import suite
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 SUITE = suite("invented", """\
 matrix:
   optimizer: [{kind: sgd, lr: 0.1}, {kind: adamw, lr: 0.1}]
@@ -152,7 +154,6 @@ def test_the_run_is_sound_and_so_is_its_bundle(folder: Path) -> None:
     assert code == 0, out
 
 
-@pytest.mark.slow
 def test_the_same_seed_draws_the_same_settings(folder: Path, tmp_path: Path, tuning: Tuning) -> None:
     code, _, error = run(tmp_path, "--out", "two")
     assert code == 0, error
@@ -239,7 +240,6 @@ def test_a_killed_run_goes_on_where_it_was_cut(tmp_path: Path, killed: str) -> N
     assert found.sound, found.text()
 
 
-@pytest.mark.slow
 def test_ctrl_c_during_the_tuning_says_how_to_go_on(tmp_path: Path) -> None:
     (tmp_path / "suite.yaml").write_text(SUITE)
     process = start(tmp_path, "run", "suite.yaml", "--no-mlflow", "--out", "run", "-o", f"tune.trials={MANY}")
@@ -253,7 +253,6 @@ def test_ctrl_c_during_the_tuning_says_how_to_go_on(tmp_path: Path) -> None:
     assert code == 2 and "--rerun-failed" in error
 
 
-@pytest.mark.slow
 def test_nothing_is_scored_if_no_trial_can_be_judged(tmp_path: Path) -> None:
     code, _, error = run(tmp_path, "--out", "run", "-o", "tune.trials=2", "-o", "timeout_seconds=1e-6")
     assert code == 2, error
@@ -261,7 +260,6 @@ def test_nothing_is_scored_if_no_trial_can_be_judged(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "plan.json").exists()
 
 
-@pytest.mark.slow
 def test_a_contender_that_cannot_be_judged_is_left_out_and_the_others_are_scored(tmp_path: Path) -> None:
     text = SUITE.replace("matrix:\n", "matrix:\n  timeout_seconds: [60, 1.0e-6]\n").replace("trials: 8", "trials: 2")
     head, _, rest = text.partition("primary:")

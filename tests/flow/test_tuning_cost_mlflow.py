@@ -13,6 +13,8 @@ from tests.made_tuned import make_tuned
 from tests.records import SUITE, make_record
 from tests.tracking_server import Site
 
+pytestmark = pytest.mark.slow
+
 
 def figures(site: Site) -> dict[str, dict[str, float]]:
     """Read run name -> its tuning figures from the database itself."""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from repro.bundle.verify import verify
 from repro.record.folder.store import read_record
 from repro.suite.file import read_suite
 from tests.commands import command
 from tests.plans import suite
+
+pytestmark = pytest.mark.slow
 
 SUITE = suite("own", """\
 matrix:

@@ -26,6 +26,8 @@ from tests.commands import environment
 from tests.redis_server import needs_redis, redis_server
 from tests.unit.record.resumable_runs import Bomb
 
+pytestmark = pytest.mark.slow
+
 CREATE = ("create-tasks", "v", "out", "--chunk", "12", "--overlap", "4", "--queue")
 GRID = Grid((30, 20, 24), (12,) * 3, (4,) * 3)
 CHAIN = ("read", "v", "infer", "--net", "identity", "blend", "write", "out")

@@ -17,6 +17,8 @@ from repro.papers.chunkflow.task_queue import Counts
 from tests.redis_server import needs_redis, redis_server
 from tests.volume_worker import prepare, start
 
+pytestmark = pytest.mark.slow
+
 WORKERS = 3
 VISIBILITY = 1.0
 

@@ -10,6 +10,8 @@ from tests.engine_ranks import Case, Run, furthest, ranks
 
 pytest.importorskip("deepspeed")
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["ranks"]
 
 

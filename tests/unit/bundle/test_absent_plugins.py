@@ -67,6 +67,7 @@ def record(place: Path) -> Iterator[Record]:
     (place / "run/plan.json").write_text(text)
 
 
+@pytest.mark.slow
 def test_every_verb_but_run_works_without_the_package(place: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(place), "OMP_NUM_THREADS": "1"}
     child = subprocess.run([sys.executable, "-c", DRIVER, json.dumps(VERBS)], cwd=place, env=environment, text=True,

@@ -112,6 +112,7 @@ def test_every_rank_ends_with_the_same_bits_of_the_reduction(algorithm: Algorith
         assert moved == algorithm.load("all_reduce", world, count, buffers[0].element_size())[:2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=name)
 def test_large_buffers_and_the_same_bits_again(algorithm: Algorithm) -> None:
     world = 6

@@ -60,6 +60,7 @@ def test_false_positives_through_compare_and_holm(name: str, runs: int, tmp_path
     assert family <= allowed(0.05, runs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "share"), [(8, 0.1), (8, 0.3), (20, 0.3)])
 def test_false_positives_with_missed_runs(n: int, share: float) -> None:
     rng = np.random.default_rng(7)
@@ -77,6 +78,7 @@ def test_false_positives_with_missed_runs(n: int, share: float) -> None:
     assert wrong <= allowed(0.05, RUNS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "true"), [(8, 1.05), (10, 1 / 1.05), (20, 1.05)])
 def test_the_error_rate_of_same_is_five_per_cent_at_the_margin(n: int, true: float) -> None:
     rng = np.random.default_rng(11)

@@ -42,6 +42,7 @@ def test_suites_that_train_nothing_are_refused(name: str, words: str) -> None:
         pilot_suite(plan_of(name), 5)
 
 
+@pytest.mark.slow
 def test_every_shipped_suite_has_a_pilot_or_a_reason() -> None:
     made, refused = 0, dict[str, str]()
     for source in map(read_suite, bundled()):

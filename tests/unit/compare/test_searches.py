@@ -71,6 +71,7 @@ def test_what_single_searches_find_is_no_difference_over_searches(tmp_path: Path
     assert primary.verdict == "inconclusive" and primary.n == 6
 
 
+@pytest.mark.slow
 def test_all_declared_searches_are_needed_and_each_once(tmp_path: Path) -> None:
     runs = searched(tmp_path)
     with pytest.raises(UsageError, match="declares 6 independent searches, and 5 runs are given"):
@@ -87,6 +88,7 @@ def test_all_declared_searches_are_needed_and_each_once(tmp_path: Path) -> None:
     assert code == 2 and "\n" not in error.strip()
 
 
+@pytest.mark.slow
 def test_a_missed_target_in_a_search_withholds_its_figure(tmp_path: Path) -> None:
     runs = searched(tmp_path, count=5, factor=3.0)
 

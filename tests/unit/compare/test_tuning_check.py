@@ -150,6 +150,7 @@ def excluded_settings(tmp_path: Path) -> Record:
     return planted(tmp_path, EXCLUDED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plant", "said"), [
     (excluded_settings, "adamw, digits: 2 of its 5 settings were never tried"),
     (excluded_settings, "sgd (momentum=0.9), digits had 5 tuning trials, adamw, digits 3"),

@@ -123,6 +123,7 @@ def test_input_workers(): assert 1 == 2
 """
 
 
+@pytest.mark.slow
 def test_tests_for_gpus_run_by_importance_and_leave_lines_and_a_summary_when_cut_off(tmp_path: Path) -> None:
     """`make test-gpu`."""
     shutil.copy(ROOT / "tests/gpu/conftest.py", tmp_path)

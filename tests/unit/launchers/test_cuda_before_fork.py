@@ -44,6 +44,7 @@ def environment(device: str) -> dict[str, str]:
         return dict(os.environ)
 
 
+@pytest.mark.slow
 def test_modules_of_engines_do_not_call_cuda_when_they_are_loaded() -> None:
     """Asking for the number of GPUs is no call: `_set_environment` has NVML answer. Triton asks it for DeepSpeed."""
     modules = dict.fromkeys((*Ddp.preload, *Fsdp.preload, *DeepSpeedZero.preload))

@@ -207,6 +207,7 @@ found.close()
 """
 
 
+@pytest.mark.slow
 def test_a_flood_of_silent_connections_ends_no_joining() -> None:
     """More than the head may have files: the oldest are dropped, and the accept loop goes on."""
     command = [sys.executable, "-c", FEW_FILES, SECRET.hex()]

@@ -60,6 +60,7 @@ def summary(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
+@pytest.mark.slow
 def test_scores_are_the_summarizers(summary: list[dict[str, str]]) -> None:
     cells = {(cell.factors["system"], cell.factors["benchmark"]): cell for cell in import_folder(ROUND).cells}
     scores = 0

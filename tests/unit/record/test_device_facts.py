@@ -28,6 +28,7 @@ def test_what_the_child_tells_later_replaces_what_it_told_before() -> None:
     assert (found.flops, found.problem) == ({"float32": 2, "tf32": 3}, "")
 
 
+@pytest.mark.slow
 def test_a_child_that_hangs_loses_only_what_comes_after() -> None:
     found = answered("import time\nprint('{\"fused\": [\"SGD\"]}\\n{\"doing\": \"copy from 0 to 1\"}', flush=True)\n"
                      "time.sleep(1000)", 3)

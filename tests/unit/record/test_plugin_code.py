@@ -54,6 +54,7 @@ def test_a_changed_plug_in_is_named_by_diff_resume_and_merge(runs: tuple[Record,
     assert len(parts) == 2 and "other code of plug-in comm star (letters 1.0, source sha256" in parts[1].why
 
 
+@pytest.mark.slow
 def test_the_same_code_in_another_place_is_the_same(plan: Plan, tmp_path: Path) -> None:
     for name in ("one", "other"):
         write_package(tmp_path / name)

@@ -40,6 +40,7 @@ def test_a_record_is_sound_whatever_sum_does(name: str, added: Sum, monkeypatch:
     assert not found.problems, found.text()
 
 
+@pytest.mark.slow
 def test_its_page_has_the_same_bytes_whatever_sum_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pages = []
     for added in (compensated, from_the_left):

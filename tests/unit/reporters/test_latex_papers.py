@@ -115,6 +115,7 @@ def test_names_of_macros_do_not_depend_on_the_results(tmp_path: Path) -> None:
         assert all(item == found[0] for item in found) and len(found[0]) > 30
 
 
+@pytest.mark.slow
 def test_two_runs_stand_in_one_paper(record: Record, tmp_path: Path) -> None:
     """With a prefix no macro, label, picture or citation of one run is one of the other."""
     other = make_record(tmp_path / "other", SCORES, scores_course)
@@ -141,6 +142,7 @@ def test_a_prefix_has_letters_only(record: Record, tmp_path: Path) -> None:
     assert ended.exit_code != 0 and "letters only" in str(ended.exception)
 
 
+@pytest.mark.slow
 def test_sections_of_several_runs_have_prefixes(record: Record, tmp_path: Path) -> None:
     other = make_record(tmp_path / "other", SUITE.replace("suite: sample", "suite: another"))
     succeeded("report", record.folder.root, other.folder.root, "--to", "latex", "--only", "primary", "--out",
@@ -150,6 +152,7 @@ def test_sections_of_several_runs_have_prefixes(record: Record, tmp_path: Path) 
     assert sum(name.startswith("reproOneMedian") for name in one) == 2
 
 
+@pytest.mark.slow
 def test_every_picture_fits_a_column(out: Path, tmp_path: Path) -> None:
     many = make_record(tmp_path / "run", SUITE.replace(
         "processes: [1, 2]", "processes: [1, 2]\n  batch.global: [32, 64, 128, 256]").replace(

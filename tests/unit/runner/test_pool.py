@@ -325,6 +325,7 @@ class Stop:
         self.put(source, target, linked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("files", range(0, 14, 3))
 def test_a_coordinator_that_is_killed_while_it_takes_a_block_finishes_that(
     pooled: Pooled, monkeypatch: pytest.MonkeyPatch, files: int
@@ -339,6 +340,7 @@ def test_a_coordinator_that_is_killed_while_it_takes_a_block_finishes_that(
     assert pooled.problems() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("files", [0, 4, 11])
 def test_a_signal_while_a_block_is_taken_waits_for_all_of_it(
     pooled: Pooled, monkeypatch: pytest.MonkeyPatch, files: int

@@ -138,6 +138,7 @@ def test_a_real_busy_loop_is_seen_at_once() -> None:
     assert preflight.load_now(0.0, Path("/nowhere")) is None
 
 
+@pytest.mark.slow
 def test_a_real_control_group_that_holds_back() -> None:
     """A tenth of a core for a loop that could use all of it."""
     base = Path("/sys/fs/cgroup/cpu") if Path("/sys/fs/cgroup/cpu").is_dir() else Path("/sys/fs/cgroup")

@@ -59,6 +59,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trial, Path]:
     return write_log(path, 400_000), path
 
 
+@pytest.mark.slow
 def test_no_step_of_a_long_block_is_lost(long: tuple[Trial, Path]) -> None:
     trial, path = long
     assert log_damage(path) is None
