@@ -100,8 +100,8 @@ def hashes(record: Record) -> list[tuple[str, ...]]:
     return [tuple(item.hashes[name] for name in ("weights_step_1", "final_weights")) for item in record.results]
 
 
-@pytest.mark.parametrize("engines", ["[ddp]", pytest.param("[ddp, {kind: deepspeed, stage: 1}]",
-                                                           marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("engines", ["[ddp]", "[ddp, {kind: deepspeed, stage: 1}]"])
 def test_two_nodes_end_with_the_bits_of_one(nodes: Nodes, engines: str) -> None:
     agent = nodes.agent()
     run = nodes.run(written(1, 2, TWO, engines))

@@ -75,8 +75,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 CUTS: list[tuple[Any, int]] = [(engine, processes) for processes in (1, 2, 4) for engine in
                                ("ddp", *({"kind": "deepspeed", "stage": stage} for stage in range(4)))]
-FAST = [("ddp", 1), ("ddp", 4)]
-"""ZeRO 2 and 3 on two ranks are among what runs as requested below, where the same is looked at."""
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +82,8 @@ def first(run: Run) -> Ran:
     return run()
 
 
-@pytest.mark.parametrize(("engine", "processes"), [
-    cut if cut in FAST else pytest.param(*cut, marks=pytest.mark.slow) for cut in CUTS if cut != ("ddp", 2)
-], ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "processes"), [cut for cut in CUTS if cut != ("ddp", 2)], ids=str)
 def test_every_engine_is_fed_the_same_on_any_number_of_ranks(
     run: Run, first: Ran, engine: Any, processes: int
 ) -> None:
