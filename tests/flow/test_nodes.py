@@ -234,6 +234,43 @@ def test_agents_of_a_killed_run_serve_the_one_that_resumes_it(nodes: Nodes) -> N
 
 
 @pytest.mark.slow
+def test_two_runs_of_one_secret_do_not_mix(nodes: Nodes, tmp_path: Path) -> None:
+    """At the same time, each with an agent; a third agent, which comes for a node that is there, takes no part."""
+    other = Nodes(tmp_path)
+    other.started = nodes.started  # the fixture ends them
+    runs = [nodes.run(written(2, 20), "first"), other.run(written(2, 20).replace("20151102", "7"), "second")]
+    agents = [nodes.agent(), other.agent()]
+    nodes.wait_for_training("first")
+    third = nodes.agent()
+    for process in (*runs, *agents):
+        said, _ = process.communicate(timeout=240)
+        assert process.returncode == 0, said
+    said, _ = third.communicate(timeout=120)
+    assert "Traceback" not in said and "the run is over" in said, said
+    for name, seed in (("first", 20151102), ("second", 7)):
+        record = nodes.record(name)
+        assert [item.status for item in record.results] == ["ok", "ok"]
+        assert record.plan.master_seed == seed and len(record.attempts) == 2
+        assert not [item for item in record.incidents if item.kind == "moved"]
+        nodes.end(nodes.start("verify", name))
+
+
+@pytest.mark.slow
+def test_an_agent_of_a_killed_run_serves_another_run_there_as_a_new_agent_does(nodes: Nodes) -> None:
+    agent = nodes.agent()
+    run = nodes.run(written(2, LONG), "first")
+    nodes.wait_for_training("first")
+    for child in psutil.Process(run.pid).children(recursive=True):
+        child.kill()
+    run.kill()
+    nodes.end(nodes.run(written(1, 2), "second"))
+    nodes.end(agent)
+    nodes.end(nodes.run(written(1, 2, "local"), "alone"))
+    assert hashes(nodes.record("second")) == hashes(nodes.record("alone"))
+    assert not [item for item in nodes.record("first").results if item.status == "ok"]
+
+
+@pytest.mark.slow
 def test_a_shared_folder_takes_checkpoints_of_all_nodes(nodes: Nodes) -> None:
     """A killed rank of the other node: the trial resumes from a checkpoint of both nodes."""
     suite = written(1, 120, TWO.replace("nodes: 2", "nodes: 2, shared: true"), "[{kind: deepspeed, stage: 1}]")
