@@ -64,7 +64,8 @@ class Slurm(Torchrun):
                              f"--nodelist={','.join(others)} CONTAINER repro agent --join {own}:29410")
         # srun takes what its own options do not say from variables of the job, which are about another step.
         environment = {key: value for key, value in os.environ.items()
-                       if not re.fullmatch(r"SLURM_(NTASKS.*|NPROCS|TASKS_PER_NODE|CPUS_PER_TASK|TRES_PER_TASK)", key)}
+                       if not re.fullmatch(r"SLURM_(NTASKS.*|NPROCS|TASKS_PER_NODE|(CPUS|TRES|GPUS)_PER_TASK|GPU_BIND|"
+                                           r"GPUS_PER_SOCKET)", key)}
         for name in others:  # one each: a lost one ends its srun, and is started again
             command = ["srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={name}",
                        f"--cpus-per-task={os.environ.get('SLURM_CPUS_ON_NODE', '1')}",
