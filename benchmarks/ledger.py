@@ -98,11 +98,7 @@ def _trial(engine: Any, processes: int, pairs: int, batch: int) -> Trial:
 
 
 def _launch(launcher: Launcher, trial: Trial, pairs: int) -> Mapping[str, float]:
-    """Return the median seconds of a step on rank 0, with and without the ledger, and of those inside it.
-
-    Raises:
-        TrialError: a rank failed.
-    """
+    """Return the median seconds of a step on rank 0, with and without the ledger, and of those inside it."""
     with tempfile.TemporaryDirectory() as scratch:
         ended = launcher.launch(LaunchRequest(
             entry=entry_point(rank), processes=trial.choices.processes, device="cpu", folder=Path(scratch),

@@ -256,9 +256,6 @@ def _folders(scratch: Path, plan: Plan, trial: Trial) -> dict[str, RunFolder]:
 def _slow_server(folder: Path, delay: float) -> Iterator[tuple[int, int]]:
     """Start a tracking server that takes `delay` seconds for every request; yield the pid of its proxy, which leads
     its processes, and its port.
-
-    Raises:
-        TrialError: it does not start.
     """
     folder.mkdir()
     (folder / "requests").write_text("0")

@@ -283,11 +283,7 @@ class _Replay:
         self.server.set_status(image, view)
 
     def _file(self, sent: Sent, name: str, digest: str, send: Callable[[], None]) -> None:
-        """Send a file; if the artifact store refuses it, metrics are still sent.
-
-        Raises:
-            TrackingError: the store does not answer.
-        """
+        """Send a file; if the artifact store refuses it, metrics are still sent."""
         if self.refused:
             return
         try:
@@ -314,9 +310,6 @@ def _new_points(
     path: Path, cursor: Cursor, points: Callable[[Iterable[Recorded]], Iterable[MetricPoint]]
 ) -> tuple[list[MetricPoint], Cursor]:
     """Return the points of a log behind a cursor, and the cursor behind them; a log from elsewhere can hold anything.
-
-    Raises:
-        OutputError: the value of an event does not fit its key.
     """
     events, offset = read_events(path, cursor.offset)
     try:

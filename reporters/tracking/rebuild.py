@@ -83,11 +83,7 @@ def _attempt(run: Any) -> int:
 
 
 def _fetch(client: Any, run: Any, target: Path, wanted: re.Pattern[str], aside: Path) -> list[str]:
-    """Fetch the top-level artifacts of a run with a wanted name; return their names.
-
-    Raises:
-        TrackingError: a file that was sent is missing.
-    """
+    """Fetch the top-level artifacts of a run with a wanted name; return their names."""
     names = [item.path for item in client.list_artifacts(run.info.run_id)
              if not item.is_dir and wanted.fullmatch(item.path)]
     listed = run.data.tags.get("repro.files", "").split(", ")

@@ -93,11 +93,7 @@ def measure(pairs: int, block: int, batch: int, processes: int, launches: int) -
 
 
 def _launch(launcher: Launcher, trial: Trial, pairs: int, block: int, number: int) -> dict[str, list[float]]:
-    """Return the seconds of every counted step of rank 0: `ours`, `theirs`, and of every block: `logged`.
-
-    Raises:
-        TrialError: a rank failed.
-    """
+    """Return the seconds of every counted step of rank 0: `ours`, `theirs`, and of every block: `logged`."""
     with tempfile.TemporaryDirectory() as scratch:
         ended = launcher.launch(LaunchRequest(
             entry=entry_point(rank), processes=trial.choices.processes, device="cpu",

@@ -186,11 +186,7 @@ class Torchrun(Local):
         return read_secret(make=True)
 
     def _start_agents(self, port: int, text: str) -> None:
-        """Start the agents of the hosts that are named, with the secret `text`; others are started by the user.
-
-        Raises:
-            UsageError: a host cannot be found, or there are too few.
-        """
+        """Start the agents of the hosts that are named, with the secret `text`; others are started by the user."""
         named = find(self.nodes - 1) if self.nodes > 1 else None
         if named is None:
             return
@@ -203,9 +199,6 @@ class Torchrun(Local):
 
         Args:
             sort: number new nodes by host, so that they do not depend on the order in which they come.
-
-        Raises:
-            TrialError: too few have joined in time, or an agent that was started from here ends again and again.
         """
         head = self._head
         assert head is not None
@@ -257,11 +250,7 @@ class Torchrun(Local):
         return f"repro agent --join {self._address()[0] or os.uname().nodename}:{self._head.port}"
 
     def _opened(self, nodes: Sequence[Node]) -> bool:
-        """Wait until nodes are warm; False: one was lost meanwhile.
-
-        Raises:
-            TrialError: one cannot load its modules.
-        """
+        """Wait until nodes are warm; False: one was lost meanwhile."""
         for node in nodes:
             if node.ready:
                 continue
@@ -274,11 +263,7 @@ class Torchrun(Local):
         return all(not node.lost for node in nodes)
 
     def _measure_links(self) -> None:
-        """Measure the links of a ring of all nodes.
-
-        Raises:
-            TrialError: nodes that have joined cannot talk to each other.
-        """
+        """Measure the links of a ring of all nodes."""
         if self.nodes == 1:
             return
         with tempfile.TemporaryDirectory(prefix="repro-links-") as place:

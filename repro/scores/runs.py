@@ -93,11 +93,7 @@ def score_runs(
 
 
 def _check_sections(found: Sequence[Section]) -> None:
-    """Refuse experiments whose times cannot stand in one ranking.
-
-    Raises:
-        UsageError: they are of different machines, methods, code or data, or have a task in common.
-    """
+    """Refuse experiments whose times cannot stand in one ranking."""
     first = found[0]
     for item in found[1:]:
         names = f"{', '.join(first.sources)} and {', '.join(item.sources)} cannot be ranked together"
