@@ -125,17 +125,11 @@ class MlflowRuns(Reporter):
             return f"{behind} of {len(members)} trials"
         return "" if store.whole else "the cells' last figures and files"
 
-    def rebuild(self, experiment: str, out: Path) -> tuple[Path, int]:
-        """Restore the newest record of an experiment from its artifacts to `out`; return (folder, other records).
-
-        Raises:
-            UsageError: no such experiment, or no run of this tool in it.
-            OutputError: `out` is not empty or cannot be written.
-            TrackingError: the store cannot be reached, or holds too little.
-        """
+    def rebuild(self, experiment: str, out: Path) -> None:
+        """Restore the newest record of an experiment from its artifacts, as `tracking.rebuild` says."""
         from .tracking.rebuild import rebuild
 
-        return rebuild(self.tracking_uri, experiment, out, self.timeout_seconds)
+        rebuild(self.tracking_uri, experiment, out, self.timeout_seconds)
 
     def _server(self, experiment: str) -> Server:
         if experiment not in self._servers:
