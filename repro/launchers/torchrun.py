@@ -140,11 +140,7 @@ class Torchrun(Local):
                 for node in sorted(self._head.nodes if self._head else (), key=lambda node: node.number)]
 
     def launch(self, request: LaunchRequest) -> LaunchResult:
-        """Run the entry on all nodes and wait for all of them.
-
-        Raises:
-            TrialError: a node is missing, or elastic failed here.
-        """
+        """Run the entry on all nodes and wait for all of them."""
         return self._launch(request, self.nodes_of(request.processes), self.shared)
 
     def _launch(self, request: LaunchRequest, used: int, shared: bool) -> LaunchResult:
