@@ -119,33 +119,6 @@ class VerifyOutput(Output):
     problems: list[Problem]
 
 
-class BundleOutput(Output):
-    """`repro bundle`."""
-
-    path: str
-    identity: str
-    files: int
-    scrubbed: list[str]
-    emulated: list[str]
-
-
-class OrderSeeds(Output):
-    """Seeds of the order of two runs."""
-
-    first: str
-    second: str
-
-
-class DiffOutput(Output):
-    """`repro diff`."""
-
-    schema: Literal[1]
-    first: str
-    second: str
-    differences: list[ExecutionDifference]
-    order_seeds: OrderSeeds | None
-
-
 class MeanOutput(Output):
     """A mean with the standard error of its logarithm."""
 
@@ -291,9 +264,10 @@ class VolumeOutput(Output):
 OUTPUTS: Mapping[str, str] = {
     "advise": "repro.papers.advise.workflow:AdviseOutput", "audit": "AuditOutput",
     "bench comm": "repro.bench.comm.result:CommOutcome", "bench overhead": "repro.bench.overhead:Overhead",
-    "bench turnaround": "repro.bench.trial:BenchOutcome", "bundle": "BundleOutput", "calibrate": "CalibrateOutput",
-    "compare": "CompareOutput", "compare published": "PublishedOutput", "data list": "DataOutput",
-    "diff": "DiffOutput", "doctor": "DoctorOutput", "gate": "GateOutput",
+    "bench turnaround": "repro.bench.trial:BenchOutcome", "bundle": "repro.bundle.contents:Bundle",
+    "calibrate": "CalibrateOutput", "compare": "CompareOutput", "compare published": "PublishedOutput",
+    "data list": "DataOutput",
+    "diff": "repro.bundle.difference:RecordDiff", "doctor": "DoctorOutput", "gate": "GateOutput",
     "import": "repro.published.importing:ImportOutput", "list": "ListOutput", "plan": "PlanOutput",
     "predict": "repro.papers.predict.prediction:ScaleModel", "reproduce": "ReproduceOutput", "run": "RunOutput",
     "scores": "repro.scores.runs:ScoresOutput", "show": "repro.suite.model:Suite", "verify": "VerifyOutput",

@@ -65,6 +65,6 @@ def held_back_seconds(root: Path = Path("/")) -> float:
 def text_of(path: Path) -> str:
     """Return a file of the kernel; "" if it has none."""
     try:
-        return path.readtext_of(encoding="utf-8", errors="replace")
+        return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
