@@ -11,14 +11,14 @@ from pathlib import Path
 import psutil
 
 from repro.core import control_group
-from repro.core.devices import on_gpu, proven_gpus
+from repro.core.devices import on_gpu
 from repro.core.errors import GuardError, UsageError
 from repro.core.files import read_model
 from repro.core.frozen import canonical
 from repro.core.machine import Machine, rank_threads
 from repro.core.random_streams import Streams
 from repro.record.environment import environment
-from repro.record.environment.device_facts import DeviceFacts, measure
+from repro.record.environment.device_facts import DeviceFacts, measure, proven_gpus
 from repro.record.environment.differences import Difference, differences
 from repro.record.environment.environment import DataSet, Environment
 from repro.record.environment.nodes import BUSY
