@@ -9,7 +9,6 @@ from typing import Any, Literal
 from pydantic import ConfigDict, TypeAdapter
 from typing_extensions import NotRequired, TypedDict
 
-from repro.audit.rules.rule import Finding
 from repro.bundle.difference import ExecutionDifference
 from repro.bundle.judge import Answer, CellAnswer, Level
 from repro.bundle.verify_files import ProblemKind, VerifyAnswer
@@ -173,32 +172,6 @@ class ReproduceOutput(Output):
     warnings: list[str]
 
 
-class CalibrateOutput(Output):
-    """`repro calibrate`."""
-
-    calibration: Calibration
-    added: int
-    failures: list[str]
-    unfound: str
-    path: str
-    run: str
-    left_out: list[str]
-
-
-class AuditOutput(Output):
-    """`repro audit`."""
-
-    schema: Literal[1]
-    exit_code: int
-    title: str
-    origin: str
-    cells: int
-    runs: int
-    counts: dict[str, int]
-    required_failed: list[str]
-    findings: list[Finding]
-
-
 class GateRow(Output):
     """One check of one candidate."""
 
@@ -262,15 +235,15 @@ class VolumeOutput(Output):
 
 
 OUTPUTS: Mapping[str, str] = {
-    "advise": "repro.papers.advise.workflow:AdviseOutput", "audit": "AuditOutput",
+    "advise": "repro.papers.advise.workflow:Advised", "audit": "repro.audit.audit:Audit",
     "bench comm": "repro.bench.comm.result:CommOutcome", "bench overhead": "repro.bench.overhead:Overhead",
     "bench turnaround": "repro.bench.trial:BenchOutcome", "bundle": "repro.bundle.contents:Bundle",
-    "calibrate": "CalibrateOutput", "compare": "CompareOutput", "compare published": "PublishedOutput",
-    "data list": "DataOutput",
+    "calibrate": "repro.cli.workflows.calibrate:Calibrated", "compare": "CompareOutput",
+    "compare published": "PublishedOutput", "data list": "DataOutput",
     "diff": "repro.bundle.difference:RecordDiff", "doctor": "DoctorOutput", "gate": "GateOutput",
     "import": "repro.published.importing:ImportOutput", "list": "ListOutput", "plan": "PlanOutput",
     "predict": "repro.papers.predict.prediction:ScaleModel", "reproduce": "ReproduceOutput", "run": "RunOutput",
-    "scores": "repro.scores.runs:ScoresOutput", "show": "repro.suite.model:Suite", "verify": "VerifyOutput",
+    "scores": "repro.scores.runs:Scored", "show": "repro.suite.model:Suite", "verify": "VerifyOutput",
     "volume status": "VolumeOutput",
 }
 """Command with `--json` -> its type, in this file or "module:type"."""

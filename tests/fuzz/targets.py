@@ -255,7 +255,7 @@ def _read(data: bytes, folder: Path) -> None:
             lambda: _compared(compare_runs([root])),
             lambda: _compared(compare_runs([root], "accuracy")),
             lambda: _compared(compare_runs([folder / "same", root], force=True)),
-            lambda: audit(str(root)).as_json(),
+            lambda: audit(str(root)).model_dump_json(),
             lambda: calibration_of(record),
             lambda: RecordDiff(first="a", second="b", order_seeds=None, differences=tuple(
                 differences(read_record(folder / "same"), record))).text(),

@@ -101,7 +101,7 @@ def show(suite: str, overrides: tuple[str, ...], as_json: bool) -> None:
     from repro.cli.text.suite import suite_text
 
     found = read_source(suite, overrides)
-    answer(as_json, found.suite.model_dump(mode="json", by_alias=True), lambda: suite_text(found.suite, found.sources))
+    answer(as_json, found.suite, lambda: suite_text(found.suite, found.sources))
 
 
 @click.command()
@@ -234,7 +234,7 @@ def calibrate(
     else:
         click.echo(calibration.reach(plan, wanted, pairs, nulls), err=True)
         found = calibration.calibrate(plan, source.text, wanted, pairs, nulls, to)
-    answer(as_json, found.as_json(), found.text)
+    answer(as_json, found, found.text)
     sys.exit(found.exit_code)
 
 
