@@ -20,7 +20,7 @@ from repro.record.folder.store import read_record
 class Audit(Frozen):
     """The findings of all rules on one experiment, as `repro audit --json` prints them."""
 
-    schema_: Literal[1] = Field(default=1, alias="schema")
+    schema_: Literal[1] = Field(alias="schema")
     exit_code: int
     title: str
     origin: str
@@ -46,7 +46,7 @@ def audit(source: str, mapping: Path | None = None) -> Audit:
     counts, failed = Counter(item.verdict for item in found), tuple(
         item.id for item in found if item.verdict == "fail" and item.required)
     return Audit(
-        exit_code=Exit.NOT_REPRODUCED if failed else Exit.DONE, title=facts.title, origin=facts.origin,
+        schema_=1, exit_code=Exit.NOT_REPRODUCED if failed else Exit.DONE, title=facts.title, origin=facts.origin,
         cells=len(facts.cells), runs=len(facts.runs), counts={verdict: counts[verdict] for verdict in ORDER},
         required_failed=failed, findings=found)
 

@@ -264,7 +264,7 @@ class OrderSeeds(Frozen):
 class RecordDiff(Frozen):
     """The differences between two named records, as `repro diff --json` prints them."""
 
-    schema_: Literal[1] = Field(default=1, alias="schema")
+    schema_: Literal[1] = Field(alias="schema")
     first: str
     second: str
     differences: tuple[ExecutionDifference, ...]
@@ -297,5 +297,5 @@ def diff_records(first: Path, second: Path) -> RecordDiff:
     """
     with open_record(first) as one, open_record(second) as other:
         records = read_record(one), read_record(other)
-        return RecordDiff(first=str(first), second=str(second), differences=tuple(differences(*records)),
+        return RecordDiff(schema_=1, first=str(first), second=str(second), differences=tuple(differences(*records)),
                           order_seeds=order_seeds(*records))

@@ -35,7 +35,7 @@ class ScoredSuite(Frozen):
 class Scored(Frozen):
     """Scores, and the experiments that they are of, as `repro scores --json` prints them."""
 
-    schema_: Literal[1] = Field(default=1, alias="schema")
+    schema_: Literal[1] = Field(alias="schema")
     runs: tuple[str, ...]
     machine: str
     suites: tuple[ScoredSuite, ...]
@@ -68,7 +68,7 @@ def score_runs(
             _check_sections(found)
             records, notes = [item.record for item in found], tuple(text for item in found for text in item.notes)
         return Scored(
-            runs=tuple(map(str, runs)), machine=machine_of(records[0].environment),
+            schema_=1, runs=tuple(map(str, runs)), machine=machine_of(records[0].environment),
             suites=tuple(ScoredSuite(suite=plan.suite.suite, suite_digest=plan.digest, method=plan.method)
                          for plan in (item.plan for item in records)),
             scores=scores(records, metric, by, pattern, tau_max), notes=notes)

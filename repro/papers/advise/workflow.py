@@ -75,9 +75,9 @@ class Advised(Frozen):
     """The advice, and what a check of it found, as `repro advise --json` prints them."""
 
     advice: Advice
-    check: Path | None = None
+    check: Path | None
     """Folder of the check."""
-    checked: tuple[CheckRow, ...] = ()
+    checked: tuple[CheckRow, ...]
 
 
 def advise_suite(
@@ -107,7 +107,7 @@ def advise_suite(
             _require_same(record, wanted, pilot)
             found = advise(record, str(pilot), efficiency, available_mib, workers)
     if not checked:
-        return Advised(advice=found)
+        return Advised(advice=found, check=None, checked=())
     place = folder.with_name(f"{folder.name}-check")
     return Advised(advice=found, check=place, checked=check(
         found, _run(check_suite(plan, workers, steps), place, "the check")))
