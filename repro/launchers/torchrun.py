@@ -182,7 +182,11 @@ class Torchrun(Local):
         return read_secret(make=True)
 
     def _start_agents(self, port: int, text: str) -> None:
-        """Start the agents of the hosts that are named, with the secret `text`; others are started by the user."""
+        """Start the agents of the hosts that are named, with the secret `text`; others are started by the user.
+
+        Raises:
+            UsageError: a host cannot be found, or there are too few.
+        """
         named = find(self.nodes - 1) if self.nodes > 1 else None
         if named is None:
             return
