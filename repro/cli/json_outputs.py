@@ -172,6 +172,18 @@ class ReproduceOutput(Output):
     warnings: list[str]
 
 
+class CalibrateOutput(Output):
+    """`repro calibrate`."""
+
+    calibration: Calibration
+    added: int
+    failures: list[str]
+    unfound: str
+    path: str
+    run: str
+    left_out: list[str]
+
+
 class GateRow(Output):
     """One check of one candidate."""
 
@@ -238,7 +250,7 @@ OUTPUTS: Mapping[str, str] = {
     "advise": "repro.papers.advise.workflow:Advised", "audit": "repro.audit.audit:Audit",
     "bench comm": "repro.bench.comm.result:CommOutcome", "bench overhead": "repro.bench.overhead:Overhead",
     "bench turnaround": "repro.bench.trial:BenchOutcome", "bundle": "repro.bundle.contents:Bundle",
-    "calibrate": "repro.cli.workflows.calibrate:Calibrated", "compare": "CompareOutput",
+    "calibrate": "CalibrateOutput", "compare": "CompareOutput",
     "compare published": "PublishedOutput", "data list": "DataOutput",
     "diff": "repro.bundle.difference:RecordDiff", "doctor": "DoctorOutput", "gate": "GateOutput",
     "import": "repro.published.importing:ImportOutput", "list": "ListOutput", "plan": "PlanOutput",

@@ -234,7 +234,7 @@ def calibrate(
     else:
         click.echo(calibration.reach(plan, wanted, pairs, nulls), err=True)
         found = calibration.calibrate(plan, source.text, wanted, pairs, nulls, to)
-    answer(as_json, found, found.text)
+    answer(as_json, found.as_json(), found.text)
     sys.exit(found.exit_code)
 
 

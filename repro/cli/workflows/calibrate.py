@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -24,7 +25,6 @@ from repro.compare.design.calibration import (
 from repro.compare.design.twins import ASSUMED, smallest_found
 from repro.core import pattern
 from repro.core.errors import Exit, UsageError
-from repro.core.frozen import Frozen
 from repro.core.machine import detect
 from repro.record.folder import limits
 from repro.record.folder.store import Record, read_record
@@ -34,14 +34,13 @@ from repro.suite.planning.cell import Cell
 from repro.suite.planning.plan import Plan, expand_again
 
 
-class Calibrated(Frozen):
-    """The result of a calibration, and the file that holds it, as `repro calibrate --json` prints them."""
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """The result of a calibration, and the file that holds it."""
 
     calibration: Calibration
     added: int
     """Number of nulls that this call added."""
-    failures: tuple[str, ...]
-    unfound: str
     path: Path
     run: Path
     """The run folder that the nulls come from."""
@@ -50,14 +49,19 @@ class Calibrated(Frozen):
 
     @property
     def exit_code(self) -> Exit:
-        return Exit.NOT_REPRODUCED if self.failures else Exit.DONE
+        return Exit.NOT_REPRODUCED if self.calibration.failures else Exit.DONE
+
+    def as_json(self) -> dict[str, Any]:
+        return {"calibration": self.calibration.model_dump(mode="json", by_alias=True), "added": self.added,
+                "failures": list(self.calibration.failures), "unfound": self.calibration.unfound,
+                "path": str(self.path), "run": str(self.run), "left_out": list(self.left_out)}
 
     def text(self) -> str:
         lines = [f"{item.label}: {item.n} pairs, {item.metric}: {item.verdict}"
                  + (f", ratio {item.ratio:.4f}" if item.ratio is not None else "")
                  + (f", p = {item.p:.3g}" if item.p is not None else "") for item in self.calibration.nulls]
         lines += [f"no null: {text}" for text in self.left_out]
-        lines += ["", f"{self.calibration.word}: {self.calibration.sentence()}", self.unfound,
+        lines += ["", f"{self.calibration.word}: {self.calibration.sentence()}", self.calibration.unfound,
                   f"machine: {self.calibration.machine}", f"file:    {self.path}",
                   f"run:     {self.run}"]
         return "\n".join(lines)
@@ -149,5 +153,4 @@ def _store(record: Record, cells: Sequence[Cell], suite: Suite, pairs: int, to: 
         raise UsageError(f"{run}: gives no comparison of a cell with itself: {problems[0]}")
     found = add(to, calibration(suite.suite, record.plan.digest, record.plan.method, machine_of(record.environment),
                                 nulls))
-    return Calibrated(calibration=found, added=len(nulls), failures=tuple(found.failures), unfound=found.unfound,
-                      path=to, run=run, left_out=tuple(problems))
+    return Calibrated(found, len(nulls), to, run, tuple(problems))
