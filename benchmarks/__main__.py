@@ -14,7 +14,6 @@ from repro.core.errors import Exit, ReproError
 
 BENCHMARKS = {
     "ledger": "benchmarks.ledger",
-    "opening": "benchmarks.opening",
     "pool": "benchmarks.pool",
     "tracking": "benchmarks.tracking",
     "verdicts": "benchmarks.verdicts.measure",

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from repro.bench.trial import BenchOutcome, outcome
+from repro.bench.trial import SECONDS, BenchOutcome, bench_trial, outcome, timed
 from repro.core import registry
-from repro.core.errors import TrialError
 from repro.core.frozen import Frozen
-from repro.seams.launching import Launcher, LaunchRequest, entry_point
-from repro.suite.kinds.training import TrainingConfig
 from repro.suite.model import Trial
 from repro.worker.ledger import TrainingLedger
 from repro.worker.loop import Loop
@@ -34,7 +30,7 @@ ENGINES: Mapping[str, Any] = {
 }
 LIMIT, APART = 1.005, 0.003
 """Largest ratio of an engine, and largest difference between the ratios of two."""
-WARM_UP, BLOCK = 20, 21
+WARM_UP, BLOCK, RATE = 20, 21, 1e-9
 WAYS = ("with", "without", "inside")
 
 
@@ -62,56 +58,28 @@ def measure(pairs: int = 200, launches: int = 8, batch: int = 128, processes: in
         batch: samples over all ranks, for steps of about 8 ms with DDP.
         only: part of an engine's name; "": all engines.
     """
-    trials = {name: _trial(engine, processes, pairs, batch) for name, engine in ENGINES.items() if only in name}
-    found: dict[str, list[Mapping[str, float]]] = {name: [] for name in trials}
+    steps = len(WAYS) * (pairs + WARM_UP)
+    trials = {name: bench_trial(processes, steps, BLOCK, batch, RATE, engine) for name, engine in ENGINES.items()
+              if only in name}
+    found: dict[str, list[Mapping[str, list[float]]]] = {name: [] for name in trials}
     launcher = registry.load("launcher", "local")()
     launcher.open(["benchmarks.ledger", "torch", "deepspeed"], "cpu")
     try:
         for _ in range(launches):
             for name, trial in trials.items():
-                found[name].append(_launch(launcher, trial, pairs))
+                found[name].append(timed(launcher, trial, rank, pairs=pairs))
     finally:
         launcher.close()
     engines, inside = list[BenchOutcome](), list[BenchOutcome]()
     for name, values in found.items():
         what = (f"ledger: {name}, {processes} processes, batch {batch}: {pairs} single steps in turn, median of each "
                 f"of {launches} launches")
-        ms = {way: [1e3 * each[way] for each in values] for way in WAYS}
+        ms = {way: [1e3 * median(each[way]) for each in values] for way in WAYS}
         without = ("without", ms["without"])
         engines.append(outcome(what, ("with the ledger", ms["with"]), without, "ms per step", LIMIT))
         both = [own + step for own, step in zip(ms["inside"], ms["without"], strict=True)]
         inside.append(outcome(what, ("and its own functions", both), without, "ms per step", LIMIT))
     return LedgerCost(engines=tuple(engines), inside=tuple(inside))
-
-
-def _trial(engine: Any, processes: int, pairs: int, batch: int) -> Trial:
-    samples = registry.load("workload", "digits")().train_samples
-    choices = TrainingConfig.model_validate({
-        "workload": {"kind": "digits", "augment": False}, "engine": engine, "processes": processes,
-        "batch": {"global": batch}, "device": "cpu",
-        "optimizer": {"kind": "sgd", "lr": 1e-9, "momentum": 0.9},
-        "stop": {"metric": "top1", "target": 1.0, "max_epochs": len(WAYS) * (pairs + WARM_UP) * batch / samples,
-                 "design": "fixed_budget"},
-        "evaluate_every": BLOCK * batch,
-    })
-    return Trial(suite="bench", suite_digest="", choices=choices, repeat=0, master_seed=0)
-
-
-def _launch(launcher: Launcher, trial: Trial, pairs: int) -> Mapping[str, float]:
-    """Return the median seconds of a step on rank 0, with and without the ledger, and of those inside it.
-
-    Raises:
-        TrialError: a rank failed.
-    """
-    with tempfile.TemporaryDirectory() as scratch:
-        ended = launcher.launch(LaunchRequest(
-            entry=entry_point(rank), processes=trial.choices.processes, device="cpu", folder=Path(scratch),
-            timeout_seconds=3600.0, payload={"trial": trial.model_dump(mode="json", by_alias=True), "log": "result.txt",
-                                             "pairs": pairs, "launched_ns": time.monotonic_ns()}))
-        if not ended.ok:
-            raise TrialError(f"the benchmark failed: {ended.failure_text()}")
-        seconds: dict[str, list[float]] = json.loads(Path(scratch, "seconds.json").read_text())
-        return {way: median(values) for way, values in seconds.items()}
 
 
 class _Inside:
@@ -174,7 +142,7 @@ def rank(folder: str, payload: Mapping[str, Any]) -> None:
                 losses = []
                 steps.timer.start()
         if number == 0:
-            Path(folder, "seconds.json").write_text(json.dumps(
+            Path(folder, SECONDS).write_text(json.dumps(
                 {way: values[WARM_UP:] for way, values in seconds.items()}))
     finally:
         loop.close()

@@ -34,7 +34,7 @@ import psutil
 from rich.console import Console
 from rich.progress import Progress
 
-from repro.bench.trial import BenchOutcome, bench_trial, outcome, preload
+from repro.bench.trial import BenchOutcome, bench_trial, outcome, preload, run_trial
 from repro.core import orphans, registry
 from repro.core.errors import TrialError
 from repro.core.files import write_model, write_text
@@ -46,7 +46,6 @@ from repro.record.folder.store import RunFolder
 from repro.runner.attempt import Monitor
 from repro.runner.tracking import PERIOD_SECONDS, Tracker
 from repro.runner.tracking_process import give_way
-from repro.seams.launching import LaunchRequest, entry_point
 from repro.suite.file import read_suite
 from repro.suite.model import Trial
 from repro.suite.planning.plan import Plan, make_plan
@@ -256,9 +255,6 @@ def _folders(scratch: Path, plan: Plan, trial: Trial) -> dict[str, RunFolder]:
 def _slow_server(folder: Path, delay: float) -> Iterator[tuple[int, int]]:
     """Start a tracking server that takes `delay` seconds for every request; yield the pid of its proxy, which leads
     its processes, and its port.
-
-    Raises:
-        TrialError: it does not start.
     """
     folder.mkdir()
     (folder / "requests").write_text("0")
@@ -350,18 +346,10 @@ def _train(
         door.bind(str(scratch / "door"))
         door.listen(1)
         threading.Thread(target=lambda: conductor.conduct(door.accept()[0]), daemon=True).start()
-        with Monitor(log, folder.system_log(trial.trial_id, 1), lambda *_: None, lambda: None):
-            order = LaunchRequest(
-                entry=entry_point(rank), processes=trial.choices.processes, device="cpu",
-                folder=place,
-                payload={"trial": trial.model_dump(mode="json", by_alias=True), "log": log.name,
-                         "door": str(scratch / "door"), "blocks": len(conductor.order), "out": str(scratch / "seconds"),
-                         "launched_ns": time.monotonic_ns()},
-                timeout_seconds=LONGEST_SECONDS,
-            )
-            with suppress(KeyboardInterrupt):  # the rounds until then are used
-                if not (ended := launcher.launch(order)).ok:
-                    raise TrialError(f"the benchmark failed: {ended.failure_text()}")
+        with Monitor(log, folder.system_log(trial.trial_id, 1), lambda *_: None, lambda: None), \
+                suppress(KeyboardInterrupt):  # the rounds until then are used
+            run_trial(launcher, trial, place, rank, LONGEST_SECONDS, log=log.name, door=str(scratch / "door"),
+                      blocks=len(conductor.order), out=str(scratch / "seconds"))
     lines = (scratch / "seconds").read_text().split("\n")[:-1] if (scratch / "seconds").is_file() else []
     rounds = len(lines) // len(ARMS)
     if rounds < WARMUP + 2:

@@ -107,21 +107,13 @@ class HtmlPage(Reporter):
     title: ClassVar[str] = "HTML report, one file"
 
     def write(self, record: Record, out: Path) -> list[str]:
-        """Write `report.html` into `out`.
-
-        Raises:
-            OutputError: `out` cannot be written.
-        """
+        """Write `report.html` into `out`."""
         path = out / "report.html"
         write_text(path, render(record))
         return [str(path)]
 
     def write_sections(self, sections: Sequence[Section], out: Path) -> list[str]:
-        """Write `report.html` into `out`: a short form of every section, with its figures.
-
-        Raises:
-            OutputError: `out` cannot be written.
-        """
+        """Write `report.html` into `out`: a short form of every section, with its figures."""
         from .page import several
 
         path = out / "report.html"

@@ -76,11 +76,7 @@ class PaperFigures(Reporter):
     title: ClassVar[str] = "Figures as PDF and SVG"
 
     def write(self, record: Record, out: Path) -> list[str]:
-        """Write `figures/*.pdf` and `figures/*.svg` into `out`.
-
-        Raises:
-            OutputError: `out` cannot be written.
-        """
+        """Write `figures/*.pdf` and `figures/*.svg` into `out`."""
         return draw(figures(record), out)
 
 

@@ -26,21 +26,13 @@ class MarkdownPage(Reporter):
     title: ClassVar[str] = "Markdown for a README or a pull request"
 
     def write(self, record: Record, out: Path) -> list[str]:
-        """Write `report.md` into `out`.
-
-        Raises:
-            OutputError: `out` cannot be written.
-        """
+        """Write `report.md` into `out`."""
         path = out / "report.md"
         write_text(path, render(brief(record)))
         return [str(path)]
 
     def write_sections(self, sections: Sequence[Section], out: Path) -> list[str]:
-        """Write `report.md` into `out`: every section, with the reason why it is separate.
-
-        Raises:
-            OutputError: `out` cannot be written.
-        """
+        """Write `report.md` into `out`: every section, with the reason why it is separate."""
         path = out / "report.md"
         write_text(path, render_sections(sections))
         return [str(path)]

@@ -125,17 +125,11 @@ class MlflowRuns(Reporter):
             return f"{behind} of {len(members)} trials"
         return "" if store.whole else "the cells' last figures and files"
 
-    def rebuild(self, experiment: str, out: Path) -> tuple[Path, int]:
-        """Restore the newest record of an experiment from its artifacts to `out`; return (folder, other records).
-
-        Raises:
-            UsageError: no such experiment, or no run of this tool in it.
-            OutputError: `out` is not empty or cannot be written.
-            TrackingError: the store cannot be reached, or holds too little.
-        """
+    def rebuild(self, experiment: str, out: Path) -> None:
+        """Restore the newest record of an experiment from its artifacts, as `tracking.rebuild` says."""
         from .tracking.rebuild import rebuild
 
-        return rebuild(self.tracking_uri, experiment, out, self.timeout_seconds)
+        rebuild(self.tracking_uri, experiment, out, self.timeout_seconds)
 
     def _server(self, experiment: str) -> Server:
         if experiment not in self._servers:
@@ -283,11 +277,7 @@ class _Replay:
         self.server.set_status(image, view)
 
     def _file(self, sent: Sent, name: str, digest: str, send: Callable[[], None]) -> None:
-        """Send a file; if the artifact store refuses it, metrics are still sent.
-
-        Raises:
-            TrackingError: the store does not answer.
-        """
+        """Send a file; if the artifact store refuses it, metrics are still sent."""
         if self.refused:
             return
         try:
@@ -314,9 +304,6 @@ def _new_points(
     path: Path, cursor: Cursor, points: Callable[[Iterable[Recorded]], Iterable[MetricPoint]]
 ) -> tuple[list[MetricPoint], Cursor]:
     """Return the points of a log behind a cursor, and the cursor behind them; a log from elsewhere can hold anything.
-
-    Raises:
-        OutputError: the value of an event does not fit its key.
     """
     events, offset = read_events(path, cursor.offset)
     try:

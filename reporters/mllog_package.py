@@ -49,11 +49,7 @@ class MllogPackage(Reporter):
                                     "submitted; use the original logs")
 
     def write(self, record: Record, out: Path) -> list[str]:
-        """Write the folder `mllog` into `out`.
-
-        Raises:
-            OutputError: `out` cannot be written.
-        """
+        """Write the folder `mllog` into `out`."""
         root = out / FOLDER
         paths, left_out = [root / "README.md"], []
         for cell in record.plan.cells:

@@ -26,11 +26,7 @@ class CsvFiles(Reporter):
     title: ClassVar[str] = "CSV files, one per table: cells, comparisons, pairs, trials, evaluations, ..."
 
     def write(self, record: Record, out: Path) -> list[str]:
-        """Write `csv/<table>.csv` into `out`.
-
-        Raises:
-            OutputError: `out` cannot be written.
-        """
+        """Write `csv/<table>.csv` into `out`."""
         return write_csv(tables(record), out)
 
 
@@ -40,11 +36,7 @@ class ParquetFiles(Reporter):
     title: ClassVar[str] = "Parquet files, one per table, with types"
 
     def write(self, record: Record, out: Path) -> list[str]:
-        """Write `parquet/<table>.parquet` into `out`.
-
-        Raises:
-            OutputError: `out` cannot be written.
-        """
+        """Write `parquet/<table>.parquet` into `out`."""
         found = tables(record)
         about = {key: str(found[0].rows[0][key]) for key in ("suite", "suite_digest", "method", "origin", "started_ms")}
         return write_parquet(found, about, out)
@@ -56,11 +48,7 @@ class JsonLines(Reporter):
     title: ClassVar[str] = "JSON lines, one object per row of every table, in one file"
 
     def write(self, record: Record, out: Path) -> list[str]:
-        """Write `report.jsonl` into `out`.
-
-        Raises:
-            OutputError: `out` cannot be written.
-        """
+        """Write `report.jsonl` into `out`."""
         return write_lines(tables(record), out / "report.jsonl")
 
 

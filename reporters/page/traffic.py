@@ -157,14 +157,15 @@ def _row(mark: CellMark, cell: Cell, results: Sequence[Result]) -> TrafficRow:
     uncounted = sorted({name for _, moved, _ in known for name in moved.uncounted})
     return TrafficRow(
         mark=mark, n=len(known) or len(results), absence=_absence(cell, results, known),
-        collectives=_median([moved.collectives / steps for _, moved, steps in known]),
-        sent=_median([moved.busiest_sent_bytes / steps for _, moved, steps in known], kibibytes),
-        formula=_median([moved.formula.sent_bytes / steps for _, moved, steps in known if moved.formula], kibibytes),
+        collectives=shown_median([moved.collectives / steps for _, moved, steps in known]),
+        sent=shown_median([moved.busiest_sent_bytes / steps for _, moved, steps in known], kibibytes),
+        formula=shown_median([moved.formula.sent_bytes / steps for _, moved, steps in known if moved.formula],
+                             kibibytes),
         agreement=_agreement(formulas),
-        exposed=_median([moved.training.exposed_seconds / steps for _, moved, steps in known], milliseconds),
-        overlapped=_median([moved.training.overlapped_seconds / steps for _, moved, steps in known], milliseconds),
-        share=_median(shares, lambda value: number(value, 2, "%")),
-        straggler=_median(stragglers, milliseconds) if cell.choices.processes > 1 else None,
+        exposed=shown_median([moved.training.exposed_seconds / steps for _, moved, steps in known], milliseconds),
+        overlapped=shown_median([moved.training.overlapped_seconds / steps for _, moved, steps in known], milliseconds),
+        share=shown_median(shares, lambda value: number(value, 2, "%")),
+        straggler=shown_median(stragglers, milliseconds) if cell.choices.processes > 1 else None,
         effective=" / ".join(effective) or "-", uncounted=", ".join(uncounted) or "-",
         partial=_partial([moved.uncounted_share for _, moved, _ in known]),
     )
@@ -197,7 +198,8 @@ def _agreement(pairs: Sequence[tuple[int, int]]) -> str:
     return f"differ by up to {significant(100 * worst, 2)}\N{NO-BREAK SPACE}%"
 
 
-def _median(values: Sequence[float], text: Callable[[float], Number | None] = number) -> Number | None:
+def shown_median(values: Sequence[float], text: Callable[[float], Number | None] = number) -> Number | None:
+    """Return the median in words; None without values."""
     return text(median(values)) if values else None
 
 

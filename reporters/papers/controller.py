@@ -10,7 +10,7 @@ from repro.record.folder.store import Record
 from repro.record.result.results import Result
 from repro.suite.planning.cell import Cell
 from repro.tables.tables import Table
-from repro.tables.text import Number, number
+from repro.tables.text import Number
 from repro.tables.values import Row, plain
 
 from ..page.cells import CellMark, marks
@@ -18,6 +18,7 @@ from ..page.charts.bounds import ScalingLine, ScalingPoint
 from ..page.charts.plot import Chart
 from ..page.charts.scaling import ScalingView, drawn_line, scaling_chart
 from ..page.document import kibibytes
+from ..page.traffic import shown_median as _median
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,3 @@ def _charts(record: Record, lines: Sequence[ScalingLine]) -> tuple[Chart, ...]:
             "busiest", "Through the busiest rank", "sent and received, median over trials",
             [drawn_line(line, median_of(busiest)) for line in lines], lines, "bytes per step"),
     )
-
-
-def _median(values: Sequence[float], show: Callable[[float], Number | None] = number) -> Number | None:
-    return show(median(values)) if values else None

@@ -27,9 +27,8 @@ NEEDED = ("plan.json", "environment.json")
 OF_A_TRIAL = re.compile(r"trial\.json|result\.json|(?:result|system)_\d{1,6}\.txt|rank\d{1,6}\.log")
 
 
-def rebuild(uri: str | None, experiment: str, out: Path, timeout_seconds: float) -> tuple[Path, int]:
-    """Make `out` the run folder of the newest record in `experiment` (its name, or `#` and its id); return (folder,
-    number of other records).
+def rebuild(uri: str | None, experiment: str, out: Path, timeout_seconds: float) -> None:
+    """Make `out` the run folder of the newest record in `experiment` (its name, or `#` and its id).
 
     Raises:
         UsageError: no such experiment, or no record in it.
@@ -49,20 +48,18 @@ def rebuild(uri: str | None, experiment: str, out: Path, timeout_seconds: float)
             raise UsageError(f"{redacted(place)}: no experiment named {name}")
         runs = [run for run in search(client, found.experiment_id, "tags.`repro.level` != ''", "DESC")
                 if {"repro.run", "repro.key", "repro.level"} <= run.data.tags.keys()]  # ours, the newest first
-    records = list(dict.fromkeys(run.data.tags["repro.run"] for run in runs))
-    if not records:
+    if not runs:
         raise UsageError(f"{redacted(place)}: experiment {name} holds no run of this tool")
-    folder = RunFolder.create(out)
+    folder, newest = RunFolder.create(out), runs[0].data.tags["repro.run"]
     try:
         with translated(place), tempfile.TemporaryDirectory() as aside:
-            _fill(client, [run for run in runs if run.data.tags["repro.run"] == records[0]], folder, Path(aside))
+            _fill(client, [run for run in runs if run.data.tags["repro.run"] == newest], folder, Path(aside))
     except OutputError as error:
         shutil.rmtree(out, ignore_errors=True)  # it was new or empty; a part would look like a complete record
         raise TrackingError(f"{redacted(place)}: the record in {name} is damaged: {error}") from error
     except BaseException:
         shutil.rmtree(out, ignore_errors=True)
         raise
-    return out, len(records) - 1
 
 
 def _fill(client: Any, runs: Sequence[Any], folder: RunFolder, aside: Path) -> None:
@@ -83,11 +80,7 @@ def _attempt(run: Any) -> int:
 
 
 def _fetch(client: Any, run: Any, target: Path, wanted: re.Pattern[str], aside: Path) -> list[str]:
-    """Fetch the top-level artifacts of a run with a wanted name; return their names.
-
-    Raises:
-        TrackingError: a file that was sent is missing.
-    """
+    """Fetch the top-level artifacts of a run with a wanted name; return their names."""
     names = [item.path for item in client.list_artifacts(run.info.run_id)
              if not item.is_dir and wanted.fullmatch(item.path)]
     listed = run.data.tags.get("repro.files", "").split(", ")

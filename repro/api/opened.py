@@ -192,11 +192,7 @@ class Run:
 
 
 def _altered(root: Path, place: Path) -> list[str]:
-    """Return the files of a sealed record on which its index and their content disagree.
-
-    Raises:
-        OutputError: it is no run folder.
-    """
+    """Return the files of a sealed record on which its index and their content disagree."""
     _require_run(root, place)
     if not (root / index.NAME).is_file():
         return []
@@ -211,11 +207,7 @@ def _require_run(root: Path, place: Path) -> None:
 
 
 def _joined(roots: Sequence[Path], scratch: Path) -> Path:
-    """Merge runs of one suite into one record.
-
-    Raises:
-        UsageError: they are different experiments.
-    """
+    """Merge runs of one suite into one record."""
     from repro.compare.runs.merge import sections
 
     found = sections(roots, scratch / "runs")

@@ -3,50 +3,35 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
+
+from pydantic import Field
 
 from repro.audit.rules import ORDER, Facts, Finding, check_facts, failing_first
 from repro.audit.rules.from_record import record_facts
 from repro.bundle.source import is_bundle, open_record
 from repro.core import registry
 from repro.core.errors import Exit, UsageError
+from repro.core.frozen import Frozen
 from repro.record.folder.store import read_record
 
 
-@dataclass(frozen=True, slots=True)
-class Audit:
-    """The findings of all rules on one experiment."""
+class Audit(Frozen):
+    """The findings of all rules on one experiment, as `repro audit --json` prints them."""
 
+    schema_: Literal[1] = Field(alias="schema")
+    exit_code: int
     title: str
     origin: str
     cells: int
     runs: int
+    counts: dict[str, int]
+    """Verdict -> rules."""
+    required_failed: tuple[str, ...]
+    """Ids of required rules."""
     findings: tuple[Finding, ...]
     """Failing rules first."""
-
-    @property
-    def failed(self) -> tuple[Finding, ...]:
-        """The required rules that fail."""
-        return tuple(item for item in self.findings if item.verdict == "fail" and item.required)
-
-    @property
-    def exit_code(self) -> Exit:
-        return Exit.NOT_REPRODUCED if self.failed else Exit.DONE
-
-    @property
-    def counts(self) -> dict[str, int]:
-        found = Counter(item.verdict for item in self.findings)
-        return {verdict: found[verdict] for verdict in ORDER}
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "schema": 1, "exit_code": int(self.exit_code), "title": self.title, "origin": self.origin,
-            "cells": self.cells, "runs": self.runs, "counts": self.counts,
-            "required_failed": [item.id for item in self.failed],
-            "findings": [item.model_dump(mode="json") for item in self.findings],
-        }
 
 
 def audit(source: str, mapping: Path | None = None) -> Audit:
@@ -57,10 +42,13 @@ def audit(source: str, mapping: Path | None = None) -> Audit:
         TrackingError: the tracking store does not answer.
     """
     facts = _experiment(source, mapping) if mapping is not None else _folder(Path(source))
+    found = tuple(failing_first(check_facts(facts)))
+    counts, failed = Counter(item.verdict for item in found), tuple(
+        item.id for item in found if item.verdict == "fail" and item.required)
     return Audit(
-        title=facts.title, origin=facts.origin, cells=len(facts.cells), runs=len(facts.runs),
-        findings=tuple(failing_first(check_facts(facts))),
-    )
+        schema_=1, exit_code=Exit.NOT_REPRODUCED if failed else Exit.DONE, title=facts.title, origin=facts.origin,
+        cells=len(facts.cells), runs=len(facts.runs), counts={verdict: counts[verdict] for verdict in ORDER},
+        required_failed=failed, findings=found)
 
 
 def _experiment(name: str, mapping: Path) -> Facts:

@@ -236,11 +236,7 @@ def _text(run: LoggedRun, where: Where | None) -> str | None:
 
 
 def _number(run: LoggedRun, where: Where | None) -> float | None:
-    """Return a finite number, or None.
-
-    Raises:
-        UsageError: the value is text.
-    """
+    """Return a finite number, or None."""
     if isinstance(where, str) and where.startswith("metrics."):
         value = run.metrics.get(where.partition(".")[2])
         return value if value is not None and math.isfinite(value) else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -246,12 +247,18 @@ def tools() -> None:
 
 
 def main() -> None:
+    """Compute on every GPU and name them; measure everything else, too, unless only that `first` part is wanted."""
     if not torch.accelerator.is_available():
         tell(problem="torch finds no GPU")
         return
     tell(doing="the first use of a GPU")
     trial = Trial()
+    for device in trial.all:
+        ones = torch.ones(8, 8, device=device)
+        assert float((ones @ ones).sum()) == 512, "a product is wrong"
     tell(devices=[devices.name_of(device) for device in trial.all])
+    if sys.argv[1:] == ["first"]:
+        return
     trial.kernels()
     trial.products()
     trial.clocks()

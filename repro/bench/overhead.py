@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,11 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from repro.bench.trial import BenchOutcome, bench_trial, outcome, preload
+from repro.bench.trial import SECONDS, BenchOutcome, bench_trial, outcome, preload, timed
 from repro.core import registry
-from repro.core.errors import TrialError, UsageError
+from repro.core.errors import UsageError
 from repro.core.random_streams import Streams
-from repro.seams.launching import Launcher, LaunchRequest, entry_point
 from repro.suite.model import Trial
 from repro.worker.loop import Loop
 from repro.worker.main import build
@@ -80,7 +78,7 @@ def measure(pairs: int, block: int, batch: int, processes: int, launches: int) -
     trial = bench_trial(processes, pairs + WARM_UP, block, batch=batch, rate=RATE)
     launcher.open([*preload(), "repro.bench.overhead", "repro.bench.bare_ddp"], "cpu")
     try:
-        found = [_launch(launcher, trial, pairs, block, number) for number in range(launches)]
+        found = [timed(launcher, trial, rank, pairs=pairs, block=block, launch=number) for number in range(launches)]
     finally:
         launcher.close()
     ours, theirs = ([1e3 * median(each[name]) for each in found] for name in ("ours", "theirs"))
@@ -90,25 +88,6 @@ def measure(pairs: int, block: int, batch: int, processes: int, launches: int) -
     made = outcome(what, ("repro", ours), ("bare DDP loop", theirs), "ms per step", limit)
     logged = fmean(seconds for each in found for seconds in each["logged"])
     return Overhead(**made.model_dump(), block_steps=block, log_ms=1e3 * logged, load=(before, os.getloadavg()[0]))
-
-
-def _launch(launcher: Launcher, trial: Trial, pairs: int, block: int, number: int) -> dict[str, list[float]]:
-    """Return the seconds of every counted step of rank 0: `ours`, `theirs`, and of every block: `logged`.
-
-    Raises:
-        TrialError: a rank failed.
-    """
-    with tempfile.TemporaryDirectory() as scratch:
-        ended = launcher.launch(LaunchRequest(
-            entry=entry_point(rank), processes=trial.choices.processes, device="cpu",
-            folder=Path(scratch), timeout_seconds=3600.0,
-            payload={"trial": trial.model_dump(mode="json", by_alias=True), "log": "result.txt", "pairs": pairs,
-                     "block": block, "launch": number, "launched_ns": time.monotonic_ns()},
-        ))
-        if not ended.ok:
-            raise TrialError(f"the benchmark failed: {ended.failure_text()}")
-        found: dict[str, list[float]] = json.loads(Path(scratch, "seconds.json").read_text())
-        return found
 
 
 def rank(folder: str, payload: Mapping[str, Any]) -> None:
@@ -145,7 +124,7 @@ def rank(folder: str, payload: Mapping[str, Any]) -> None:
                 losses = []
         if number == 0:
             counted = {name: values[WARM_UP:] if name != "logged" else values for name, values in seconds.items()}
-            Path(folder, "seconds.json").write_text(json.dumps(counted))
+            Path(folder, SECONDS).write_text(json.dumps(counted))
     finally:
         bare.close()
         loop.close()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from repro import stats
 from repro.bench import bare_ddp
@@ -73,13 +76,13 @@ def outcome(
 
 
 def bench_trial(
-    processes: int, steps: int, block: int, warmup: bool = True, batch: int = bare_ddp.BATCH, rate: float = 0.1
+    processes: int, steps: int, block: int, batch: int = bare_ddp.BATCH, rate: float = 0.1, engine: Any = "ddp"
 ) -> Trial:
     """Return a trial of `steps` steps with the bare script's work, evaluated every `block` steps."""
     samples = registry.load("workload", "digits")().train_samples
     choices = TrainingConfig.model_validate({
-        "workload": {"kind": "digits", "augment": False}, "engine": "ddp", "processes": processes,
-        "batch": {"global": batch}, "device": "cpu", "warmup_steps": warmup,
+        "workload": {"kind": "digits", "augment": False}, "engine": engine, "processes": processes,
+        "batch": {"global": batch}, "device": "cpu",
         "optimizer": {"kind": "sgd", "lr": rate, "momentum": 0.9, "nesterov": True, "weight_decay": 5e-4},
         "stop": {"metric": "top1", "target": 1.0, "max_epochs": (steps - 0.5) * batch / samples,
                  "design": "fixed_budget"},
@@ -93,20 +96,44 @@ def preload() -> list[str]:
     return [*dict.fromkeys([*bench_trial(1, 1, 1).choices.preload(), main.__module__])]
 
 
-def run_trial(launcher: Launcher, trial: Trial, folder: Path) -> float:
+Entry = Callable[[str, Mapping[str, Any]], None]
+
+
+def run_trial(
+    launcher: Launcher, trial: Trial, folder: Path, entry: Entry = main, limit_seconds: float = 3600.0, **more: Any
+) -> float:
     """Run a trial; return the seconds from the request to the end of the last process.
+
+    Args:
+        entry: of every rank, which gets `more` with the trial.
 
     Raises:
         TrialError: a rank failed.
     """
     begin = time.perf_counter()
-    outcome = launcher.launch(LaunchRequest(
-        entry=entry_point(main), processes=trial.choices.processes, device="cpu", folder=folder,
-        timeout_seconds=600.0,
+    ended = launcher.launch(LaunchRequest(
+        entry=entry_point(entry), processes=trial.choices.processes, device="cpu", folder=folder,
+        timeout_seconds=limit_seconds,
         payload={"trial": trial.model_dump(mode="json", by_alias=True), "log": "result.txt",
-                 "launched_ns": time.monotonic_ns()},
+                 "launched_ns": time.monotonic_ns(), **more},
     ))
     seconds = time.perf_counter() - begin
-    if not outcome.ok:
-        raise TrialError(f"the benchmark's trial failed: {outcome.failure_text()}")
+    if not ended.ok:
+        raise TrialError(f"the benchmark failed: {ended.failure_text()}")
     return seconds
+
+
+SECONDS = "seconds.json"
+"""File in which rank 0 of a benchmark leaves its seconds."""
+
+
+def timed(launcher: Launcher, trial: Trial, entry: Entry, **more: Any) -> dict[str, list[float]]:
+    """Run `entry` on every rank of a trial; return what rank 0 wrote to `SECONDS`, name -> seconds.
+
+    Raises:
+        TrialError: as `run_trial`.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        run_trial(launcher, trial, Path(scratch), entry, **more)
+        found: dict[str, list[float]] = json.loads(Path(scratch, SECONDS).read_text())
+        return found

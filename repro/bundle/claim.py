@@ -121,11 +121,7 @@ def is_bitwise(plan: Plan, cell_id: str) -> bool:
 
 
 def _own_metric(plan: Plan) -> Metric:
-    """Return the metric of a cell without another to compare it with.
-
-    Raises:
-        UsageError: every figure of it has a clock in it.
-    """
+    """Return the metric of a cell without another to compare it with."""
     if not METRICS[plan.suite.metric].clocked:
         return plan.suite.metric
     if plan.design.judges != "trial":

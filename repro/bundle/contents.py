@@ -8,7 +8,6 @@ import os
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from getpass import getuser
 from pathlib import Path
@@ -21,14 +20,14 @@ from repro.bundle.verify import verify, verify_opened
 from repro.bundle.verify_files import CRATE
 from repro.core.errors import OutputError, RecordModified
 from repro.core.files import read_bounded
+from repro.core.frozen import Frozen
 from repro.core.redact import Scrubber
 from repro.record.folder import index as record_index
 from repro.record.folder.store import TUNING, Record, read_record
 
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
-    """A bundle that was written."""
+class Bundle(Frozen):
+    """A bundle that was written, as `repro bundle --json` prints it."""
 
     path: Path
     identity: str
@@ -38,10 +37,6 @@ class Bundle:
     """Files in which a credential or a path was replaced."""
     emulated: tuple[str, ...]
     """Devices of the record that stand for GPUs."""
-
-    def as_json(self) -> dict[str, Any]:
-        return {"path": str(self.path), "identity": self.identity, "files": self.files,
-                "scrubbed": list(self.scrubbed), "emulated": list(self.emulated)}
 
 
 def scrubber(root: Path) -> Scrubber:
@@ -76,7 +71,8 @@ def write_bundle(root: Path, out: Path, licence: str = "not stated", run: Path |
         raise OutputError(f"{root}: the metadata would hold {left}; nothing was written")
     files[record_index.NAME] = record_index.text_of(index).encode()
     source.pack(out, files)
-    return Bundle(out, record_index.identity(index), len(files), scrubbed, record.emulated_devices)
+    return Bundle(path=out, identity=record_index.identity(index), files=len(files), scrubbed=scrubbed,
+                  emulated=record.emulated_devices)
 
 
 def record_files(root: Path, clean: Scrubber) -> tuple[dict[str, bytes], tuple[str, ...]]:

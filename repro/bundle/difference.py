@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
+
+from pydantic import Field
 
 from repro.bundle.contents import scrubber
 from repro.bundle.source import open_record
 from repro.compare import PAIRED_HASHES
 from repro.core.errors import visible
+from repro.core.frozen import Frozen
 from repro.record.environment.differences import DifferenceKind, same_memory
 from repro.record.environment.environment import Environment
 from repro.record.folder.store import Record, read_record
@@ -183,13 +186,13 @@ def _experiment(first: Record, second: Record) -> list[ExecutionDifference]:
     return [ExecutionDifference("experiment", name, ours, theirs) for name, ours, theirs in pairs if ours != theirs]
 
 
-def order_seeds(first: Record, second: Record) -> tuple[str, str] | None:
+def order_seeds(first: Record, second: Record) -> OrderSeeds | None:
     """Return the seeds that the orders of execution were drawn from; None if they are equal.
 
     Every run draws its own, so that they differ is no difference between two experiments.
     """
     one, other = ("none" if plan.order_seed is None else str(plan.order_seed) for plan in (first.plan, second.plan))
-    return None if one == other else (one, other)
+    return None if one == other else OrderSeeds(first=one, second=other)
 
 
 def _design(plan: Any) -> str:
@@ -251,33 +254,36 @@ def _hashes(first: Record, second: Record) -> list[ExecutionDifference]:
     return list(found.values())
 
 
-@dataclass(frozen=True, slots=True)
-class RecordDiff:
-    """The differences between two named records."""
+class OrderSeeds(Frozen):
+    """Origins of the orders of execution of two runs."""
 
     first: str
     second: str
-    found: tuple[ExecutionDifference, ...]
-    order_seeds: tuple[str, str] | None = None
-    """Return the origins of the two orders of execution, for information; None if both have one."""
 
-    def as_json(self) -> dict[str, Any]:
-        order = {"first": self.order_seeds[0], "second": self.order_seeds[1]} if self.order_seeds else None
-        return {"schema": 1, "first": self.first, "second": self.second,
-                "differences": [asdict(item) for item in self.found], "order_seeds": order}
+
+class RecordDiff(Frozen):
+    """The differences between two named records, as `repro diff --json` prints them."""
+
+    schema_: Literal[1] = Field(alias="schema")
+    first: str
+    second: str
+    differences: tuple[ExecutionDifference, ...]
+    order_seeds: OrderSeeds | None
+    """For information; None if both have one."""
 
     def text(self) -> str:
         """Return the differences by area, the areas without any, and what differs between any two runs."""
         return "\n".join([self._differences(), *([
-            f"for information: order seed: {self.order_seeds[0]} -> {self.order_seeds[1]} (every run draws its own)"
+            f"for information: order seed: {self.order_seeds.first} -> {self.order_seeds.second} (every run draws its "
+            "own)"
         ] if self.order_seeds else [])])
 
     def _differences(self) -> str:
-        if not self.found:
+        if not self.differences:
             return f"{self.first} and {self.second}: no difference in {', '.join(AREAS)}"
         lines = [f"{self.first} -> {self.second}"]
         for area in AREAS:
-            here = [item for item in self.found if item.area == area]
+            here = [item for item in self.differences if item.area == area]
             lines += [f"{area}: {len(here)} differ" if here else f"{area}: no difference"]
             lines += [visible(f"  {item.name}: {item.first} -> {item.second}") for item in here]
         return "\n".join(lines)
@@ -291,4 +297,5 @@ def diff_records(first: Path, second: Path) -> RecordDiff:
     """
     with open_record(first) as one, open_record(second) as other:
         records = read_record(one), read_record(other)
-        return RecordDiff(str(first), str(second), tuple(differences(*records)), order_seeds(*records))
+        return RecordDiff(schema_=1, first=str(first), second=str(second), differences=tuple(differences(*records)),
+                          order_seeds=order_seeds(*records))

@@ -49,12 +49,7 @@ def expanded(places: Sequence[str | Path]) -> list[Path]:
 
 
 def _fetch(path: Path, to: Path) -> None:
-    """Restore the newest record of an MLflow experiment that this tool wrote.
-
-    Raises:
-        UsageError: no such experiment, or no record in it.
-        TrackingError: the store does not answer, or its record is incomplete.
-    """
+    """Restore the newest record of an MLflow experiment that this tool wrote."""
     match = EXPERIMENT.fullmatch(os.fspath(path))
     assert match is not None
     server = re.sub(r"^(https?):/+", r"\1://", match["server"] or "") or None  # a path has one slash only

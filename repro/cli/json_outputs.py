@@ -9,7 +9,6 @@ from typing import Any, Literal
 from pydantic import ConfigDict, TypeAdapter
 from typing_extensions import NotRequired, TypedDict
 
-from repro.audit.rules.rule import Finding
 from repro.bundle.difference import ExecutionDifference
 from repro.bundle.judge import Answer, CellAnswer, Level
 from repro.bundle.verify_files import ProblemKind, VerifyAnswer
@@ -119,33 +118,6 @@ class VerifyOutput(Output):
     problems: list[Problem]
 
 
-class BundleOutput(Output):
-    """`repro bundle`."""
-
-    path: str
-    identity: str
-    files: int
-    scrubbed: list[str]
-    emulated: list[str]
-
-
-class OrderSeeds(Output):
-    """Seeds of the order of two runs."""
-
-    first: str
-    second: str
-
-
-class DiffOutput(Output):
-    """`repro diff`."""
-
-    schema: Literal[1]
-    first: str
-    second: str
-    differences: list[ExecutionDifference]
-    order_seeds: OrderSeeds | None
-
-
 class MeanOutput(Output):
     """A mean with the standard error of its logarithm."""
 
@@ -212,20 +184,6 @@ class CalibrateOutput(Output):
     left_out: list[str]
 
 
-class AuditOutput(Output):
-    """`repro audit`."""
-
-    schema: Literal[1]
-    exit_code: int
-    title: str
-    origin: str
-    cells: int
-    runs: int
-    counts: dict[str, int]
-    required_failed: list[str]
-    findings: list[Finding]
-
-
 class GateRow(Output):
     """One check of one candidate."""
 
@@ -289,14 +247,15 @@ class VolumeOutput(Output):
 
 
 OUTPUTS: Mapping[str, str] = {
-    "advise": "repro.papers.advise.workflow:AdviseOutput", "audit": "AuditOutput",
+    "advise": "repro.papers.advise.workflow:Advised", "audit": "repro.audit.audit:Audit",
     "bench comm": "repro.bench.comm.result:CommOutcome", "bench overhead": "repro.bench.overhead:Overhead",
-    "bench turnaround": "repro.bench.trial:BenchOutcome", "bundle": "BundleOutput", "calibrate": "CalibrateOutput",
-    "compare": "CompareOutput", "compare published": "PublishedOutput", "data list": "DataOutput",
-    "diff": "DiffOutput", "doctor": "DoctorOutput", "gate": "GateOutput",
+    "bench turnaround": "repro.bench.trial:BenchOutcome", "bundle": "repro.bundle.contents:Bundle",
+    "calibrate": "CalibrateOutput", "compare": "CompareOutput",
+    "compare published": "PublishedOutput", "data list": "DataOutput",
+    "diff": "repro.bundle.difference:RecordDiff", "doctor": "DoctorOutput", "gate": "GateOutput",
     "import": "repro.published.importing:ImportOutput", "list": "ListOutput", "plan": "PlanOutput",
     "predict": "repro.papers.predict.prediction:ScaleModel", "reproduce": "ReproduceOutput", "run": "RunOutput",
-    "scores": "repro.scores.runs:ScoresOutput", "show": "repro.suite.model:Suite", "verify": "VerifyOutput",
+    "scores": "repro.scores.runs:Scored", "show": "repro.suite.model:Suite", "verify": "VerifyOutput",
     "volume status": "VolumeOutput",
 }
 """Command with `--json` -> its type, in this file or "module:type"."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from pydantic import BaseModel
 
 from repro.cli.terminal import say
 from repro.core.errors import UsageError
@@ -134,7 +135,11 @@ def read_source(
                       {key: value for key, value in given.items() if value is not None})
 
 
-def answer(as_json: bool, data: Mapping[str, Any] | Sequence[object], shown: Callable[[], object]) -> None:
+Answered = BaseModel | Mapping[str, Any] | Sequence[object]
+"""What `--json` prints: a model, its fields, or rows."""
+
+
+def answer(as_json: bool, data: Answered, shown: Callable[[], object]) -> None:
     """Print `data` as JSON, or what `shown` returns as text; None: it has printed that itself."""
     if as_json:
         echo_json(data)
@@ -142,7 +147,7 @@ def answer(as_json: bool, data: Mapping[str, Any] | Sequence[object], shown: Cal
         say(text)
 
 
-def echo_json(data: Mapping[str, Any] | Sequence[object], output: str = "") -> None:
+def echo_json(data: Answered, output: str = "") -> None:
     """Print `data` as JSON on stdout, with the name of its schema; several rows as `rows`.
 
     Args:
@@ -157,6 +162,8 @@ def echo_json(data: Mapping[str, Any] | Sequence[object], output: str = "") -> N
             words.insert(0, context.info_name or "")
             context = context.parent
         output = next(name for name in (" ".join(words), words[0]) if name in OUTPUTS)
+    if isinstance(data, BaseModel):
+        data = data.model_dump(mode="json", by_alias=True)
     fields = data if isinstance(data, Mapping) else {"rows": data}
     click.echo(json.dumps({"$schema": name_of(output), **fields}, indent=1))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations
 
 import numpy as np
 
@@ -75,7 +74,7 @@ def fit_parameters(rows: Sequence[Sequence[float]], times: Sequence[float], coun
 
     1. A first solution by predicted / measured - 1, which is linear.
     2. Gauss-Newton: with x the prediction so far, log(x'/t) is about (x' - x)/x + log(x/t); at most a factor e a step.
-    3. Each solution is the best of the unconstrained ones over all subsets of the parameters that are not negative.
+    Both solutions are non-negative least squares.
 
     Args:
         rows: samples x `count`: how often each parameter counts in a sample.
@@ -83,6 +82,8 @@ def fit_parameters(rows: Sequence[Sequence[float]], times: Sequence[float], coun
     Raises:
         ValueError: there are no samples, or a time is not a positive number.
     """
+    from scipy.optimize import nnls
+
     seconds = np.array(times, dtype=float)
     if not len(seconds) or not np.all(np.isfinite(seconds)) or not np.all(seconds > 0):
         raise ValueError("a fit needs samples whose seconds are positive numbers")
@@ -90,27 +91,13 @@ def fit_parameters(rows: Sequence[Sequence[float]], times: Sequence[float], coun
     scale = np.where(asked.max(axis=0) > 0, asked.max(axis=0), 1.0)
     scaled = asked / scale
     # 1. linear
-    found = _non_negative(scaled / seconds[:, None], np.ones(len(seconds)))
+    found, _ = nnls(scaled / seconds[:, None], np.ones(len(seconds)))
     for _ in range(ROUNDS):
         # 2. by logarithm
         predicted = np.maximum(scaled @ found, 1e-9 * seconds)
         wanted = 1 - np.clip(np.log(predicted / seconds), -1, 1)
-        found = _non_negative(scaled / predicted[:, None], wanted)
+        found, _ = nnls(scaled / predicted[:, None], wanted)
     return tuple(float(value) for value in found / scale)
-
-
-def _non_negative(rows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """3. Return the x >= 0 that minimises |rows x - wanted|; rows: samples by parameters."""
-    count = rows.shape[1]
-    best, least = np.zeros(count), float(np.sum(wanted**2))
-    # Smaller subsets first: a parameter that does not lower the error stays at zero.
-    for free in map(list, chain.from_iterable(combinations(range(count), size) for size in range(1, count + 1))):
-        found = np.linalg.lstsq(rows[:, free], wanted, rcond=None)[0]
-        error = float(np.sum((rows[:, free] @ found - wanted) ** 2))
-        if np.all(found >= 0) and error < least:
-            best, least = np.zeros(count), error
-            best[free] = found
-    return best
 
 
 def typical_error(model: LinkModel, samples: Sequence[Sample]) -> float:

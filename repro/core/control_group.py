@@ -20,7 +20,7 @@ def folders(controller: str, root: Path = Path("/")) -> Iterator[Path]:
 
     In a container the name of the group cannot be seen, and its folder is the outermost.
     """
-    for line in _text(root / "proc/self/cgroup").splitlines():
+    for line in text_of(root / "proc/self/cgroup").splitlines():
         controllers, _, group = line.partition(":")[2].partition(":")
         if controllers and controller not in controllers.split(","):
             continue
@@ -33,7 +33,7 @@ def limits(root: Path = Path("/")) -> dict[str, str]:
     """Return the limits of this process in the kernel's notation: of each the tightest of the groups that it is in."""
     found = {}
     for name, (controller, file) in LIMITS.items():
-        texts = (_text(place / file).partition("\n")[0].strip() for place in folders(controller, root))
+        texts = (text_of(place / file).partition("\n")[0].strip() for place in folders(controller, root))
         if stated := [text for text in texts if text]:
             found[name] = stated[0] if controller == "cpuset" else min(stated, key=_amount)
     return found
@@ -55,14 +55,15 @@ def held_back_seconds(root: Path = Path("/")) -> float:
     """Return the seconds for which a limit of processor time has held this process's group, or one around it, back."""
     found = 0.0
     for place in folders("cpu", root):
-        for row in _text(place / "cpu.stat").splitlines():
+        for row in text_of(place / "cpu.stat").splitlines():
             key, _, value = row.partition(" ")
             if key in MICROSECONDS and value.isdecimal():
                 found += int(value) / MICROSECONDS[key] / 1e6
     return found
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """Return a file of the kernel; "" if it has none."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -7,7 +7,6 @@ is loaded by the functions that act on a device; only ranks call them. No AMD GP
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -77,7 +76,7 @@ def vendor_here() -> Vendor | None:
 
 
 def count_gpus(environment: Mapping[str, str] = os.environ) -> int:
-    """Return how many GPUs driver and environment offer to the installed torch; `proven_gpus` asks torch itself."""
+    """Return how many GPUs driver and environment offer to the installed torch, which is not asked itself."""
     vendor = vendor_here()
     if vendor is None:
         return 0
@@ -109,38 +108,6 @@ def amd_gpus(root: Path = Path("/")) -> int:
         return 0
     nodes = (root / "sys/class/kfd/kfd/topology/nodes").glob("*/properties")
     return sum(bool(re.search(r"^simd_count [1-9]", path.read_text(), re.MULTILINE)) for path in nodes)
-
-
-PROOF = """
-import json, torch
-try:
-    count = torch.accelerator.device_count()
-    for index in range(count):
-        ones = torch.ones(8, 8, device=torch.device(torch.accelerator.current_accelerator().type, index))
-        assert float((ones @ ones).sum()) == 512, "a product is wrong"
-    print(json.dumps([count, "" if count else "it sees none"]))
-except Exception as error:
-    print(json.dumps([0, f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"]))
-"""
-PROOF_SECONDS = 180
-
-
-def proven_gpus() -> tuple[int, str]:
-    """Compute on every visible GPU in a process of its own; return how many did, and why none could, or "".
-
-    A driver may list a GPU that this torch has no kernels for, or that is divided or held by somebody. The process is
-    separate because one that has called the driver can fork no ranks that use it. It takes seconds.
-    """
-    try:
-        done = subprocess.run([sys.executable, "-c", PROOF], capture_output=True, text=True, timeout=PROOF_SECONDS,
-                              check=False)
-    except subprocess.TimeoutExpired:
-        return 0, f"no answer within {PROOF_SECONDS} s"
-    try:
-        count, problem = json.loads(done.stdout.strip().splitlines()[-1])
-    except (ValueError, IndexError):
-        return 0, (done.stderr.strip().splitlines() or [f"the process ended with code {done.returncode}"])[-1]
-    return count, problem
 
 
 # ---- what is done to one, by torch

@@ -162,11 +162,7 @@ class Fabric(Local):
             raise
 
     def launch(self, request: LaunchRequest) -> LaunchResult:
-        """Run the entry in one new process per rank, each on its node, and count the bytes on the links.
-
-        Raises:
-            TrialError: the network or torch elastic failed.
-        """
+        """Run the entry in one new process per rank, each on its node, and count the bytes on the links."""
         self.prepare(request.processes)
         assert self._network is not None
         try:

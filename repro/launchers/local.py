@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from pydantic import Field, PrivateAttr
 
+from repro.core.machine import count_cores
 from repro.launchers.processes import fork_server
 from repro.launchers.processes.fork_server import WarmServer
 from repro.launchers.processes.hang import Deadline
@@ -43,7 +43,7 @@ class Local(Launcher):
             fewer = f"-o processes={setting.device_count}" if setting.device_count else ""
             return (f"{setting.processes} processes need one GPU each; this machine has {setting.device_count}: use "
                     f"{' or '.join(filter(None, (fewer, '-o device=cpu')))}")
-        cores = setting.cores or _cores()
+        cores = setting.cores or count_cores()
         most = self._most(cores)
         if not setting.on_gpu and setting.launched > most:
             return f"{setting.launched} processes are too many for {cores} cores; at most {most}"
@@ -89,7 +89,3 @@ class Local(Launcher):
         found = NodeLaunch(work, request.processes, place, Membership(), self.monitor_seconds, self.grace_seconds
                            ).carry_out(deadline.in_time, self._server.folder)
         return deadline.result(found.codes, found.reports, found.suspect)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

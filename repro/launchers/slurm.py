@@ -41,11 +41,7 @@ class Slurm(Torchrun):
         return secrets.token_hex(32)
 
     def _start_agents(self, port: int, text: str) -> None:
-        """Start the agents of the other nodes, each by a step of the job.
-
-        Raises:
-            UsageError: this process is not in a job, or the job has too few nodes.
-        """
+        """Start the agents of the other nodes, each by a step of the job."""
         if not in_job():
             raise UsageError("this process is in no Slurm job; `repro run SUITE --launcher slurm -- --partition NAME` "
                              "submits one, or start it with sbatch")

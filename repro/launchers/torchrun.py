@@ -140,11 +140,7 @@ class Torchrun(Local):
                 for node in sorted(self._head.nodes if self._head else (), key=lambda node: node.number)]
 
     def launch(self, request: LaunchRequest) -> LaunchResult:
-        """Run the entry on all nodes and wait for all of them.
-
-        Raises:
-            TrialError: a node is missing, or elastic failed here.
-        """
+        """Run the entry on all nodes and wait for all of them."""
         return self._launch(request, self.nodes_of(request.processes), self.shared)
 
     def _launch(self, request: LaunchRequest, used: int, shared: bool) -> LaunchResult:
@@ -203,9 +199,6 @@ class Torchrun(Local):
 
         Args:
             sort: number new nodes by host, so that they do not depend on the order in which they come.
-
-        Raises:
-            TrialError: too few have joined in time, or an agent that was started from here ends again and again.
         """
         head = self._head
         assert head is not None
@@ -257,11 +250,7 @@ class Torchrun(Local):
         return f"repro agent --join {self._address()[0] or os.uname().nodename}:{self._head.port}"
 
     def _opened(self, nodes: Sequence[Node]) -> bool:
-        """Wait until nodes are warm; False: one was lost meanwhile.
-
-        Raises:
-            TrialError: one cannot load its modules.
-        """
+        """Wait until nodes are warm; False: one was lost meanwhile."""
         for node in nodes:
             if node.ready:
                 continue
@@ -274,11 +263,7 @@ class Torchrun(Local):
         return all(not node.lost for node in nodes)
 
     def _measure_links(self) -> None:
-        """Measure the links of a ring of all nodes.
-
-        Raises:
-            TrialError: nodes that have joined cannot talk to each other.
-        """
+        """Measure the links of a ring of all nodes."""
         if self.nodes == 1:
             return
         with tempfile.TemporaryDirectory(prefix="repro-links-") as place:

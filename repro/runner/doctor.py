@@ -15,11 +15,11 @@ from typing import Literal
 import psutil
 
 from repro.core import machine, orphans
-from repro.core.devices import AMD, on_gpu, proven_gpus, vendor_here
+from repro.core.devices import AMD, on_gpu, vendor_here
 from repro.core.frozen import Frozen
 from repro.core.redact import redacted
 from repro.launchers.netns import probe as netns_probe
-from repro.record.environment.device_facts import DeviceFacts, measure, waiting_locks
+from repro.record.environment.device_facts import DeviceFacts, measure, proven_gpus, waiting_locks
 from repro.record.environment.gpus import interconnect, stand_ins, stated_peak, used_gpus
 from repro.runner.tracking_store import store_uri
 

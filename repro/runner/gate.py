@@ -135,11 +135,7 @@ class ParityGate:
         return findings
 
     def _traces(self, group: parity.Group, member: Trial, disturbance: int = 0) -> list[Trace]:
-        """Launch one member and read what its ranks measured.
-
-        Raises:
-            ParityError: it did not run.
-        """
+        """Launch one member and read what its ranks measured."""
         place = f"{member.trial_id}-{group.kind}" + (f"-disturbed{disturbance}" if disturbance else "")
         folder = self.context.folder.parity / place
         ranks = group.candidates[0].choices.processes if member is group.reference else 1

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from repro.core.control_group import held_back_seconds
+from repro.core.control_group import held_back_seconds, text_of
 from repro.core.errors import GuardError, OutputError, UsageError
 from repro.core.numbers import percent_above
 from repro.record.environment.gpus import ask_nvidia_smi, used_uuids
@@ -158,12 +158,12 @@ def _describe(before: Counters, now: Counters, cores: int) -> Iterator[str]:
 def _heat(root: Path) -> int:
     """Read Intel's counters; those of other processors are not read."""
     places = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/*_throttle_count")
-    return sum(int(text) for path in places if (text := _text(path).strip()).isdecimal())
+    return sum(int(text) for path in places if (text := text_of(path).strip()).isdecimal())
 
 
 def _stolen(root: Path) -> float:
     """Return seconds from the eighth figure of /proc/stat's first line, which is in clock ticks."""
-    fields = _text(root / "proc/stat").partition("\n")[0].split()
+    fields = text_of(root / "proc/stat").partition("\n")[0].split()
     return int(fields[8]) / os.sysconf("SC_CLK_TCK") if len(fields) > 8 and fields[8].isdecimal() else 0.0
 
 
@@ -195,13 +195,6 @@ def _of_used(*fields: str, query: str = "--query-gpu", uuid: str = "uuid") -> li
     found = ask_nvidia_smi(f"{query}={','.join((uuid, *fields))}", "--format=csv,noheader")
     rows = [[part.strip() for part in line.split(",")] for line in found.splitlines() if line.strip()]
     return [row[1:] for row in rows if used is None or row[0] in used]
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 VARIABLE = "REPRO_TIMING_LOCK"
@@ -270,7 +263,7 @@ def _bind(names: Sequence[str], held: ExitStack) -> str:
 
 def _of_the_other_side(lane: bool) -> str:
     """Return the name of a run of the whole machine for a lane, that of a lane for such a run; "" if none is bound."""
-    bound = (line.rpartition(" @")[2] for line in _text(Path("/proc/net/unix")).splitlines())
+    bound = (line.rpartition(" @")[2] for line in text_of(Path("/proc/net/unix")).splitlines())
     wanted = NAME[1:] if lane else f"{NAME[1:]}-"
     return next((f"\0{name}" for name in bound if (name == wanted if lane else name.startswith(wanted))), "")
 

@@ -131,12 +131,7 @@ def _last_experiment(store: str) -> Any:
 
 
 def _named(store: str, name: str) -> Any:
-    """Return an experiment of a store.
-
-    Raises:
-        UsageError: there is none of this name, or no store yet.
-        TrackingError: the store does not answer.
-    """
+    """Return an experiment of a store."""
     path = database(store)
     if path is not None and not path.is_file():
         raise UsageError(f"{path}: there is no tracking store yet; create one with `repro run`, or set "

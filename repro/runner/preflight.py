@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from repro.core import control_group
-from repro.core.devices import on_gpu, proven_gpus
+from repro.core.devices import on_gpu
 from repro.core.errors import GuardError, UsageError
 from repro.core.files import read_model
 from repro.core.frozen import canonical
 from repro.core.machine import Machine, rank_threads
 from repro.core.random_streams import Streams
 from repro.record.environment import environment
-from repro.record.environment.device_facts import DeviceFacts, measure
+from repro.record.environment.device_facts import DeviceFacts, measure, proven_gpus
 from repro.record.environment.differences import Difference, differences
 from repro.record.environment.environment import DataSet, Environment
 from repro.record.environment.nodes import BUSY
@@ -79,7 +80,7 @@ def check(plan: Plan, machine: Machine, folder: RunFolder, options: Options) -> 
     now = environment.take(machine, tuple(data_sets(plan)), plugin_code(plan, folder.root), several)
     if on_gpus(plan) and not folder.environment.is_file():
         now = now.model_copy(update={"tried": measure()})
-    load = max(now.load_1min or 0.0, load_now() or 0.0) if options.strict else None
+    load = max(now.load_1min or 0.0, load_now()) if options.strict else None
     warnings = [*before(plan, machine, folder.root, load), *changed_copies(now.tried)]
     if options.strict and warnings:
         raise GuardError(f"--strict: this machine is not fit for the run: {'; '.join(warnings)}")
@@ -161,26 +162,12 @@ def before(plan: Plan, machine: Machine, folder: Path, load: float | None) -> li
     return [text for text in found if text]
 
 
-def load_now(seconds: float = 0.5, stat: Path = Path("/proc/stat")) -> float | None:
-    """Measure the number of busy cores over `seconds`; None if the kernel does not report it.
+def load_now(seconds: float = 0.5) -> float:
+    """Measure the number of busy cores over `seconds`.
 
     The load of the last minute does not show work that began a moment ago, and still shows work that has ended.
     """
-    before = _ticks(stat)
-    time.sleep(seconds)
-    after = _ticks(stat)
-    if before is None or after is None or after[1] <= before[1]:
-        return None
-    return (after[0] - before[0]) / (after[1] - before[1]) * (os.cpu_count() or 1)
-
-
-def _ticks(stat: Path) -> tuple[int, int] | None:
-    """Read (busy, all) clock ticks of all processors since boot."""
-    try:
-        fields = [int(part) for part in stat.read_text().partition("\n")[0].split()[1:9]]
-    except (OSError, ValueError):
-        return None
-    return (sum(fields) - fields[3] - fields[4], sum(fields)) if len(fields) >= 5 else None
+    return psutil.cpu_percent(seconds) / 100 * (os.cpu_count() or 1)
 
 
 def _gpus(plan: Plan) -> str:

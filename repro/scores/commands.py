@@ -47,7 +47,7 @@ def scores(
 
     with open_records(runs) as folders:
         found = score_runs(folders, metric, by, baseline, tau_max)
-    answer(as_json, found.as_json() | {"runs": [str(run) for run in runs]}, lambda: print_scored(found))
+    answer(as_json, found.model_copy(update={"runs": tuple(map(str, runs))}), lambda: print_scored(found))
 
 
 def print_scored(scored: Scored, console: Console | None = None) -> None:
@@ -57,10 +57,10 @@ def print_scored(scored: Scored, console: Console | None = None) -> None:
     from repro.scores.score_tables import score_table, score_time_table
 
     console = console or stdout(200)
-    found = scored.found
+    found = scored.scores
     console.lines(
-        *(f"{name}, digest {digest[:16]}, method {method}: {METRICS[found.metric].noun}"
-          for name, digest, method in scored.suites),
+        *(f"{of.suite}, digest {of.suite_digest[:16]}, method {of.method}: {METRICS[found.metric].noun}"
+          for of in scored.suites),
         f"{len(found.workloads)} workloads, {len(found.contenders)} contenders by {', '.join(found.by)}; ratios to "
         f"{found.reference}; {' and '.join(found.origins)} on {scored.machine}")
     print_table(score_time_table(found, digits=4), console)

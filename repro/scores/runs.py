@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -33,8 +32,8 @@ class ScoredSuite(Frozen):
     method: str
 
 
-class ScoresOutput(Frozen):
-    """What `repro scores --json` prints."""
+class Scored(Frozen):
+    """Scores, and the experiments that they are of, as `repro scores --json` prints them."""
 
     schema_: Literal[1] = Field(alias="schema")
     runs: tuple[str, ...]
@@ -42,25 +41,7 @@ class ScoresOutput(Frozen):
     suites: tuple[ScoredSuite, ...]
     scores: Scores
     notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """Scores, and the experiments that they are of."""
-
-    runs: tuple[str, ...]
-    suites: tuple[tuple[str, str, str], ...]
-    """(name, digest, method) of each experiment."""
-    machine: str
-    found: Scores
-    notes: tuple[str, ...]
-    """Notes about merged runs."""
-
-    def as_json(self) -> dict[str, Any]:
-        return ScoresOutput(
-            schema_=1, runs=self.runs, machine=self.machine, suites=tuple(
-                ScoredSuite(suite=name, suite_digest=digest, method=method) for name, digest, method in self.suites),
-            scores=self.found, notes=self.notes).model_dump(mode="json", by_alias=True)
+    """About merged runs."""
 
 
 def score_runs(
@@ -87,17 +68,14 @@ def score_runs(
             _check_sections(found)
             records, notes = [item.record for item in found], tuple(text for item in found for text in item.notes)
         return Scored(
-            runs=tuple(map(str, runs)), machine=machine_of(records[0].environment),
-            suites=tuple((item.plan.suite.suite, item.plan.digest, item.plan.method) for item in records),
-            found=scores(records, metric, by, pattern, tau_max), notes=notes)
+            schema_=1, runs=tuple(map(str, runs)), machine=machine_of(records[0].environment),
+            suites=tuple(ScoredSuite(suite=plan.suite.suite, suite_digest=plan.digest, method=plan.method)
+                         for plan in (item.plan for item in records)),
+            scores=scores(records, metric, by, pattern, tau_max), notes=notes)
 
 
 def _check_sections(found: Sequence[Section]) -> None:
-    """Refuse experiments whose times cannot stand in one ranking.
-
-    Raises:
-        UsageError: they are of different machines, methods, code or data, or have a task in common.
-    """
+    """Refuse experiments whose times cannot stand in one ranking."""
     first = found[0]
     for item in found[1:]:
         names = f"{', '.join(first.sources)} and {', '.join(item.sources)} cannot be ranked together"

@@ -170,11 +170,7 @@ def equivalence_power(
 
 
 def _shrinkage(pilot: int | None) -> np.ndarray:
-    """Return equally likely values of the pilot's spread over the true one; 1 if the spread is known.
-
-    Raises:
-        ValueError: fewer than two pairs.
-    """
+    """Return equally likely values of the pilot's spread over the true one; 1 if the spread is known."""
     if pilot is None:
         return np.ones(1)
     if pilot < 2:

@@ -113,22 +113,6 @@ def spending_bounds(information: Sequence[float], cumulative: Sequence[float], t
     return found
 
 
-def exit_probabilities(
-    information: Sequence[float], bounds: Sequence[float], two_sided: bool, effect: float = 0.0
-) -> list[float]:
-    """Return the probability that each look is the first beyond its bound.
-
-    Args:
-        effect: true mean of one pair in its standard deviations.
-    """
-    process, found = _Process(two_sided, effect), []
-    for amount, bound in zip(information, bounds, strict=True):
-        process.advance(amount)
-        found.append(process.exit(bound))
-        process.stay(bound)
-    return found
-
-
 def stagewise_p(
     information: Sequence[float], bounds: Sequence[float], statistic: float, effect: float = 0.0
 ) -> float:
@@ -140,7 +124,7 @@ def stagewise_p(
         information: number of pairs at each look, up to the one that ended the run.
         bounds: of the standardized statistic, at the looks before that.
         statistic: standardized, at the last of them.
-        effect: as in `exit_probabilities`.
+        effect: true mean of one pair in its standard deviations.
     """
     process, found = _Process(two_sided=True, effect=effect), 0.0
     for amount, bound in zip(information, bounds, strict=False):

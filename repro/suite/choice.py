@@ -128,11 +128,6 @@ def _installed(seam: str, kind: str, code: str, options: dict[str, Any]) -> Choi
     """Return the choice of a plug-in that is installed, or of a class from a file that may be imported.
 
     Options that data give are those of the record that is being read, else of this machine.
-
-    Raises:
-        UnknownName: none is, under this name.
-        UsageError: it cannot be imported.
-        FieldProblem: it is no class of this seam, or does not accept an option.
     """
     cls = file_class(seam, kind, code) if code else registry.load(seam, kind)
     if not all(name in options for name in cls.from_data):

@@ -82,11 +82,7 @@ def check_spaces(tune: Tune, found: list[Contender], problem: Problem) -> None:
 
 
 def _grouped(suite: Suite, tune: Tune, problem: Problem) -> dict[str, list[Levels]]:
-    """Return contender -> the combinations in which it may be tuned; every contender of the matrix is in it.
-
-    Raises:
-        SuiteError: `contenders` names no factor, or no cell of a contender matches `at`.
-    """
+    """Return contender -> the combinations in which it may be tuned; every contender of the matrix is in it."""
     names = tune.contenders if tune.contenders is not None else tuple(suite.matrix)
     for place, name in enumerate(names):
         if name not in suite.matrix:
@@ -111,11 +107,7 @@ def _grouped(suite: Suite, tune: Tune, problem: Problem) -> dict[str, list[Level
 
 
 def _space_of(tune: Tune, key: str, cells: list[Levels], suite: Suite, problem: Problem) -> int:
-    """Return the index of the first space that matches a contender.
-
-    Raises:
-        SuiteError: none does, or the contender has several cells in which it could be tuned.
-    """
+    """Return the index of the first space that matches a contender."""
     label = contender_label(json.loads(key))
     data = written_kinds(combine(suite.trial, cells[0], {}))
     place = next((place for place, space in enumerate(tune.spaces) if pattern.matches(data, space.for_)), None)

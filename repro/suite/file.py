@@ -215,11 +215,7 @@ def _apply(data: dict[str, Any], override: str, written: dict[FieldPath, str]) -
 
 
 def _apply_to_tuning(data: dict[str, Any], key: str, values: list[Any], shown: str) -> None:
-    """Set a field of `tune`, or leave the tuning out.
-
-    Raises:
-        SuiteError: another field, or several values.
-    """
+    """Set a field of `tune`, or leave the tuning out."""
     if key == "tune" and values == [None]:
         data["tune"] = None
         return

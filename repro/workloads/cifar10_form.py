@@ -135,11 +135,7 @@ def _converted(folder: Path, own: Path, progress: Progress) -> Path:
 
 
 def _unpacked(archive: Path, own: Path, progress: Progress) -> Path:
-    """Unpack the batches of an archive, converted if they are pickles; nothing else in it is written.
-
-    Raises:
-        UsageError: it is truncated, no archive, or holds none.
-    """
+    """Unpack the batches of an archive, converted if they are pickles; nothing else in it is written."""
     count = 0
     try:
         with tarfile.open(archive) as tar:

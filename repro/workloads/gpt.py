@@ -264,9 +264,6 @@ def _opened(prepared: Prepared, eval_tokens: int) -> TokenStreams:
     """Return the tokens of the prepared shards, mapped into memory: nothing but their headers is read here.
 
     Only files of the manifest are opened: a shard that was added to the folder is none of the data.
-
-    Raises:
-        TrialError: a shard is absent, or is not as its header says.
     """
     try:
         files = [entry.path for entry in prepared.entries]

@@ -324,11 +324,7 @@ class ImageReader(SampleReader):
 
     @cached_property
     def _samples(self) -> tuple[Samples, Samples]:
-        """Training and evaluation samples, sorted by path.
-
-        Raises:
-            TrialError: the list of files or that of classes cannot be read.
-        """
+        """Training and evaluation samples, sorted by path."""
         sizes = {item.path: item.size for item in self.data.entries}
         self.data.drop_entries()  # ten times as large as what is kept
         train = [name for name in sizes if name.startswith(f"{TRAIN}/")]

@@ -116,7 +116,7 @@ def _imported(data: bytes, folder: Path, baseline: str = "system=box") -> None:
     for call in (
         lambda: compare_published([other], baseline=baseline).as_json(),
         lambda: compare_published([folder / "made", other]).as_json(),
-        lambda: audit(str(other)).as_json(),
+        lambda: audit(str(other)).model_dump_json(),
         lambda: write([read_published(other)], [], folder / "page"),
     ):
         _tolerant(call)

@@ -255,9 +255,10 @@ def _read(data: bytes, folder: Path) -> None:
             lambda: _compared(compare_runs([root])),
             lambda: _compared(compare_runs([root], "accuracy")),
             lambda: _compared(compare_runs([folder / "same", root], force=True)),
-            lambda: audit(str(root)).as_json(),
+            lambda: audit(str(root)).model_dump_json(),
             lambda: calibration_of(record),
-            lambda: RecordDiff("a", "b", tuple(differences(read_record(folder / "same"), record))).text(),
+            lambda: RecordDiff(schema_=1, first="a", second="b", order_seeds=None, differences=tuple(
+                differences(read_record(folder / "same"), record))).text(),
             lambda: trials_to_run(record, True),
             lambda: plan_differences(record.plan, MACHINE),
             lambda: [record.next_attempt(trial.trial_id) for trial in record.plan.trials()],

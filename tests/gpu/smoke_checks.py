@@ -68,8 +68,8 @@ def count() -> str:
     """torch, this project without torch, and its child that computes see the same devices."""
     import torch
 
-    from repro.core.devices import proven_gpus
     from repro.core.machine import detect
+    from repro.record.environment.device_facts import proven_gpus
     from repro.record.environment.gpus import interconnect, used_gpus
 
     found, (proven, problem), torchs = detect(), proven_gpus(), torch.accelerator.device_count()

@@ -87,4 +87,4 @@ def comm(html: Path | None, mlflow: bool, as_json: bool, **request: Any) -> None
 
 
 def _print(found: Any, as_json: bool) -> None:
-    answer(as_json, found.model_dump(mode="json"), found.text)
+    answer(as_json, found, found.text)

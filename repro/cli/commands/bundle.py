@@ -35,7 +35,7 @@ def bundle(run: Path, out: Path | None, licence: str, key: Path | None, as_json:
     if key is not None:
         sign(made.path, key, BUNDLES)
     if as_json:
-        echo_json(made.as_json())
+        echo_json(made)
         return
     if made.scrubbed:
         say(f"credentials or paths were removed from {len(made.scrubbed)} files: "
@@ -85,7 +85,7 @@ def diff(first: Path, second: Path, as_json: bool) -> None:
     from repro.bundle.difference import diff_records
 
     found = diff_records(first, second)
-    answer(as_json, found.as_json(), found.text)
+    answer(as_json, found, found.text)
 
 
 @click.command()

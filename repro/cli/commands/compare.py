@@ -117,5 +117,5 @@ def audit(source: str, mapping: Path | None, as_json: bool) -> None:
     from repro.cli.text.compare import print_audit
 
     found = audit_source(source, mapping)
-    answer(as_json, found.as_json(), lambda: print_audit(found))
+    answer(as_json, found, lambda: print_audit(found))
     sys.exit(found.exit_code)

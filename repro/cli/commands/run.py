@@ -138,11 +138,7 @@ def run(
 def _refuse_with_resume(
     suite: str | None, out: Path | None, overrides: tuple[str, ...], register: Path | None, design: Mapping[str, Any]
 ) -> None:
-    """Refuse what a run that is resumed has from its own plan.
-
-    Raises:
-        click.UsageError: it is given.
-    """
+    """Refuse what a run that is resumed has from its own plan."""
     if {suite, out, design["seeds"], design["master_seed"]} != {None} or overrides:
         raise click.UsageError("--resume RUN takes its suite, seeds and folder from RUN; leave out SUITE, -o, --seeds, "
                                "--master-seed and --out")

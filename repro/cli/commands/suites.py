@@ -101,7 +101,7 @@ def show(suite: str, overrides: tuple[str, ...], as_json: bool) -> None:
     from repro.cli.text.suite import suite_text
 
     found = read_source(suite, overrides)
-    answer(as_json, found.suite.model_dump(mode="json", by_alias=True), lambda: suite_text(found.suite, found.sources))
+    answer(as_json, found.suite, lambda: suite_text(found.suite, found.sources))
 
 
 @click.command()

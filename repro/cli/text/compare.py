@@ -198,7 +198,7 @@ def print_audit(found: Audit) -> None:
         tuple((item.verdict, item.id, "required" if item.required else "", item.title, item.evidence)
               for item in found.findings)), console)
     counts = ", ".join(f"{number} {verdict}" for verdict, number in found.counts.items())
-    unmet = ", ".join(item.id for item in found.failed)
+    unmet = ", ".join(found.required_failed)
     console.lines(f"{len(found.findings)} rules: {counts}", *([f"required and not met: {unmet}"] if unmet else []))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn
@@ -62,9 +61,7 @@ class TerminalWatcher:
             self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live:
             self._bar.stop()
         for first, *others in self._warned.values():

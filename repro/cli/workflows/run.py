@@ -254,11 +254,7 @@ def consented(root: Path, allowed: Sequence[str], code: str | None) -> Plan:
 
 
 def _check_options(plan: Plan, options: Options) -> None:
-    """Check options before anything is written.
-
-    Raises:
-        UsageError: the plan cannot have them.
-    """
+    """Check options before anything is written."""
     if options.energy:
         EnergyMeter.needed()
     if options.budget_seconds is not None and not plan.design.looks:

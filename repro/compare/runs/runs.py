@@ -182,11 +182,7 @@ def _several(
 
 
 def _refuse_copies(first: Record, second: Record, names: Sequence[str]) -> None:
-    """Refuse a comparison of a run with itself, which would always find no difference, with --force as well.
-
-    Raises:
-        UsageError: both are one folder, or they share trials.
-    """
+    """Refuse a comparison of a run with itself, which would always find no difference, with --force as well."""
     if first.folder.root.resolve() == second.folder.root.resolve():
         raise UsageError(f"{first.folder.root}: given twice; a run compared with itself shows nothing, name two "
                          "different runs")

@@ -138,12 +138,7 @@ class _Session:
                 raise
 
     def _follow(self) -> None:
-        """Carry out orders until the run is over.
-
-        Raises:
-            LinkLost: the head is gone.
-            UsageError: it refuses this node.
-        """
+        """Carry out orders until the run is over."""
         while (message := self._orders.get()) is not None:
             if message.kind == "refused":
                 raise UsageError(str(message.content["reason"]))

@@ -285,11 +285,7 @@ class Starts:
 
 
 def _open(command: Sequence[str], environment: Mapping[str, str] | None, stdin: str) -> subprocess.Popen[str]:
-    """Start a command that reads `stdin`.
-
-    Raises:
-        UsageError: there is no such command.
-    """
+    """Start a command that reads `stdin`."""
     try:
         process = subprocess.Popen(command, env=environment, text=True, stdin=subprocess.PIPE,
                                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)

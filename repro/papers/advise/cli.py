@@ -54,7 +54,7 @@ def print_advised(found: Advised) -> None:
         known = [abs(row.ratio - 1) for row in found.checked if row.ratio is not None]
         if known:
             console.print(line(f"largest difference {100 * max(known):.3g} % of {len(found.checked)} predictions; run: "
-                               f"{found.check_run}"), soft_wrap=True)
+                               f"{found.check}"), soft_wrap=True)
 
 
 def _print_family(item: FamilyAdvice, advice: Advice, console: Console) -> None:
@@ -178,7 +178,7 @@ def advise(
     found = advise_suite(plan, pilot, out, workers, efficiency, memory or _available_mib(), steps,
                          checked)
     if as_json:
-        echo_json(found.as_json())
+        echo_json(found)
     else:
         print_advised(found)
 

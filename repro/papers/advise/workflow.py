@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -72,26 +71,13 @@ MOST_CELLS = 40
 """Of a pilot or a check: more take longer than what they are to save."""
 
 
-class AdviseOutput(Frozen):
-    """The output of `repro advise --json`."""
+class Advised(Frozen):
+    """The advice, and what a check of it found, as `repro advise --json` prints them."""
 
     advice: Advice
-    check: str | None
+    check: Path | None
     """Folder of the check."""
     checked: tuple[CheckRow, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Advised:
-    """The advice, and what a check of it found."""
-
-    advice: Advice
-    checked: tuple[CheckRow, ...]
-    check_run: Path | None
-
-    def as_json(self) -> dict[str, Any]:
-        return AdviseOutput(advice=self.advice, check=str(self.check_run) if self.check_run else None,
-                            checked=tuple(self.checked)).model_dump(mode="json")
 
 
 def advise_suite(
@@ -121,9 +107,10 @@ def advise_suite(
             _require_same(record, wanted, pilot)
             found = advise(record, str(pilot), efficiency, available_mib, workers)
     if not checked:
-        return Advised(found, (), None)
+        return Advised(advice=found, check=None, checked=())
     place = folder.with_name(f"{folder.name}-check")
-    return Advised(found, check(found, _run(check_suite(plan, workers, steps), place, "the check")), place)
+    return Advised(advice=found, check=place, checked=check(
+        found, _run(check_suite(plan, workers, steps), place, "the check")))
 
 
 def _run(suite: Suite, place: Path, what: str) -> Record:

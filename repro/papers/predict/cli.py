@@ -90,7 +90,7 @@ def predict(
         write_text(out, importlib.import_module("repro.reporters.papers.scale_model").render(found))
         say(f"page: {out}", err=True)
     if as_json:
-        echo_json(found.model_dump(mode="json"))
+        echo_json(found)
     else:
         print_predicted(found)
 

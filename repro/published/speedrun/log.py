@@ -11,14 +11,13 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
 from repro.published.contest_rules import MOST_SECONDS
 from repro.published.record import PublishedPoint, Setting
-from repro.published.untrusted.files import DamagedInput, open_plain, plain
+from repro.published.untrusted.files import DamagedInput, plain, read_lines
 
 RUNNING = re.compile(rb"Running (Python|PyTorch|Triton)(?: version)? (\S+)", re.IGNORECASE)
 DRIVER = re.compile(rb"Driver Version: *([\w.]+)")
@@ -80,7 +79,8 @@ STEP = re.compile(
 OLDEST = re.compile(rb"s:\d+ tel:\S+")
 """Lines of llm.c, the first baseline: an evaluation without a time."""
 RULE = b"=" * 20
-CHUNK, MAX_LINE, MAX_FILE, MAX_EVALUATIONS = 1 << 20, 4096, 64 << 20, 10_000
+MAX_LINE, MAX_FILE, MAX_EVALUATIONS = 4096, 64 << 20, 10_000
+"""Bytes of a line (a longer one is no line of a step) and of a log; evaluations of one."""
 ROUNDING = 1.5e-3
 """Seconds by which a printed time may fall: two lines round in two ways."""
 
@@ -153,7 +153,7 @@ def read_log(path: Path) -> SpeedrunLog:
     text = hashlib.sha256()
     whole = hashlib.sha256()
     began = False
-    for number, line in _lines(path, whole):
+    for number, line in read_lines(path, MAX_FILE, MAX_LINE, whole):
         if line.startswith(b"step:"):
             found = STEP.match(line)
             if found is not None:
@@ -225,25 +225,3 @@ def _value(text: bytes, number: int) -> float:
         return float(text)
     except ValueError:
         raise DamagedInput(f"line {number}: {plain(text.decode('utf-8', 'replace'), 40)!r} is no number") from None
-
-
-def _lines(path: Path, whole: hashlib._Hash) -> Iterator[tuple[int, bytes]]:
-    """Yield (line number, line with its end), lines cut at MAX_LINE bytes."""
-    held, number = b"", 0
-    with open_plain(path, MAX_FILE) as stream:
-        while True:
-            try:
-                piece = stream.read(CHUNK)
-            except OSError as error:
-                raise DamagedInput(f"cannot be read: {error.strerror}") from None
-            if b"\0" in piece:
-                raise DamagedInput("a NUL byte")
-            whole.update(piece)
-            lines = (held + piece).splitlines(keepends=True)
-            held = lines.pop() if piece and lines and not lines[-1].endswith(b"\n") else b""
-            for line in lines:
-                number += 1
-                yield number, line[:MAX_LINE]
-            if not piece:
-                return
-            held = held[:MAX_LINE]  # a longer line is no line of a step

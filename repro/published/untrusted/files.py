@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -182,3 +183,41 @@ def read_small(path: Path, max_bytes: int) -> bytes:
     if b"\0" in content:
         raise DamagedInput(f"a NUL byte at byte {content.index(0) + 1}")
     return content
+
+
+CHUNK = 1 << 20
+
+
+def read_lines(path: Path, max_bytes: int, longest: int, whole: hashlib._Hash) -> Iterator[tuple[int, bytes]]:
+    """Yield (number, line with its end) of a file of any size; a line ends at LF or CR, only LF counts.
+
+    Progress bars put many CR before an event, and each of those parts is a line with the same number.
+
+    Args:
+        longest: bytes at which a line is cut.
+        whole: gets all bytes of the file.
+
+    Raises:
+        DamagedInput: as `read_small`.
+    """
+    held, line, size = b"", 1, 0
+    with open_plain(path, max_bytes) as stream:
+        while True:
+            try:
+                piece = stream.read(CHUNK)
+            except OSError as error:
+                raise DamagedInput(f"cannot be read: {error.strerror}") from None
+            size += len(piece)
+            if size > max_bytes:
+                raise DamagedInput(f"larger than {max_bytes >> 20} MiB")
+            if b"\0" in piece:
+                raise DamagedInput(f"line {line + held.count(10) + piece.count(10, 0, piece.index(0))}: a NUL byte")
+            whole.update(piece)
+            parts = (held + piece).splitlines(keepends=True)
+            held = parts.pop() if piece and parts and not parts[-1].endswith(b"\n") else b""
+            for part in parts:
+                yield line, part[:longest]
+                line += part.endswith(b"\n")
+            if not piece:
+                return
+            held = held[:longest]

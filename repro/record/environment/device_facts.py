@@ -21,8 +21,8 @@ from pydantic import Field, ValidationError
 
 from repro.core.frozen import Frozen
 
-CHILD = "repro.bench.device"
-LIMIT_SECONDS = 60.0
+CHILD = (sys.executable, "-m", "repro.bench.device")
+LIMIT_SECONDS, PROOF_SECONDS = 60.0, 180.0
 
 
 class Copied(Frozen):
@@ -67,9 +67,17 @@ class DeviceFacts(Frozen):
     """Why not everything was tried; "": it was."""
 
 
-def measure(
-    limit_seconds: float = LIMIT_SECONDS, child: tuple[str, ...] = (sys.executable, "-m", CHILD)
-) -> DeviceFacts:
+def proven_gpus(child: tuple[str, ...] = (*CHILD, "first")) -> tuple[int, str]:
+    """Compute on every visible GPU in a process of its own; return how many did, and why none could, or "".
+
+    A driver may list a GPU that this torch has no kernels for, or that is divided or held by somebody. The process is
+    separate because one that has called the driver can fork no ranks that use it. It takes seconds.
+    """
+    found = measure(PROOF_SECONDS, child)
+    return len(found.devices), found.problem
+
+
+def measure(limit_seconds: float = LIMIT_SECONDS, child: tuple[str, ...] = CHILD) -> DeviceFacts:
     """Try the GPUs in a process of its own; never raises.
 
     Args:

@@ -109,11 +109,7 @@ class RunLock:
         return False
 
     def _take_over(self, owner: dict[str, Any], tell: Callable[[str], None]) -> None:
-        """Replace the owner that the file names; one on another computer only if no beat of it comes.
-
-        Raises:
-            OutputError: a beat came, or the file cannot be read.
-        """
+        """Replace the owner that the file names; one on another computer only if no beat of it comes."""
         if not owner:
             return
         here = owner["boot"] == boot_id() if owner.get("boot") and boot_id() else \

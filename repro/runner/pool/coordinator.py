@@ -129,11 +129,7 @@ def _halves(folder: RunFolder, plan: Plan, damage: Sequence[resume.Damaged]) -> 
 
 
 def _require_gate(folder: RunFolder, number: int) -> None:
-    """Refuse to go on if the gate of a shard was not passed: no other lane will pass it.
-
-    Raises:
-        ParityError: it was not.
-    """
+    """Refuse to go on if the gate of a shard was not passed: no other lane will pass it."""
     for path in sorted((folder.shards / str(number)).glob("*/parity.json")):
         bad = [item for item in read_model(path, Gate).findings if item.problem]
         if bad:
@@ -311,10 +307,6 @@ class Blocks:
 
         Args:
             told: a loss is a warning, and counts.
-
-        Raises:
-            ParityError: the shard found that two engines do not train alike.
-            TrialError: a block was lost too often.
         """
         reason = ""
         for run in shard_runs(self.context.folder, number):

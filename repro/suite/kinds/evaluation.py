@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import re2
@@ -144,7 +143,8 @@ class Ready:
     """One such name."""
     kind: Kind = "patterns"
     """patterns: lines by `patterns`; airbench: its table; csv: a file of metrics, not lines."""
-    make: Callable[[str], OutputPatterns] | None = None
+    made: OutputPatterns | None = None
+    """With METRIC for the name of the quality."""
 
     def patterns(self, metric: str) -> OutputPatterns:
         """Return the patterns for a quality.
@@ -152,47 +152,28 @@ class Ready:
         Raises:
             FieldProblem: this kind is not read by patterns.
         """
-        if self.make is None:
+        if self.made is None:
             raise FieldProblem(f"{self.about}: it is read by its columns, not by patterns")
-        return self.make(re.escape(metric))
+        return replace(self.made, evaluation=self.made.evaluation.replace("METRIC", re.escape(metric)))
 
 
-def _speedrun(metric: str) -> OutputPatterns:
-    return OutputPatterns(
-        evaluation=rf"{SPEEDRUN}{metric}:(?P<value>\S+)(?: {CLOCK})?",
-        progress=rf"{SPEEDRUN}(?:train_loss:\S+ )?(?:{CLOCK}|train_time:)",
-    )
-
-
-def _nanogpt(metric: str) -> OutputPatterns:
-    return OutputPatterns(
-        evaluation=r"^step (?P<step>\d+): train loss \S+, val loss (?P<value>[^\s,]+)",
-        progress=r"^iter (?P<step>\d+): loss ",
-    )
-
-
-def _llm_c(metric: str) -> OutputPatterns:
-    step = r"^step +(?P<step>\d+)/\d+ \|"
-    return OutputPatterns(evaluation=r"^val loss (?P<value>\S+)$", progress=step, context=step)
-
-
-def _trainer(metric: str) -> OutputPatterns:
-    epoch = r".*'epoch': '?(?P<epoch>[^,'}]+)"
-    return OutputPatterns(evaluation=rf"'{metric}': '?(?P<value>[^,'}}]+){epoch}", progress=rf"\{{'loss': {epoch}",
-                          stop=r"\{'train_runtime': ")
-
-
-def _keras(metric: str) -> OutputPatterns:
-    return OutputPatterns(evaluation=rf"^ *\d+/\d+ .* - {metric}: (?P<value>\S+)",
-                          context=r"^Epoch (?P<epoch>\d+)/\d+$")
-
-
+EPOCH = r".*'epoch': '?(?P<epoch>[^,'}]+)"
+"""In the dictionaries of Hugging Face's Trainer."""
+LLM_C_STEP = r"^step +(?P<step>\d+)/\d+ \|"
 READY: dict[str, Ready] = {
-    "nanogpt-speedrun": Ready("modded-nanogpt's speed-run", "val_loss", "val_loss", make=_speedrun),
-    "nanogpt": Ready("nanoGPT's train.py", "val_loss", "val_loss", make=_nanogpt),
-    "llm.c": Ready("llm.c's train_gpt2", "val_loss", "val_loss", make=_llm_c),
-    "huggingface-trainer": Ready("Hugging Face Trainer's dictionaries", r"eval_\w+", "eval_loss", make=_trainer),
-    "keras": Ready("Keras' fit, verbose 1 or 2", r"val_\w+", "val_accuracy", make=_keras),
+    "nanogpt-speedrun": Ready("modded-nanogpt's speed-run", "val_loss", "val_loss", made=OutputPatterns(
+        evaluation=rf"{SPEEDRUN}METRIC:(?P<value>\S+)(?: {CLOCK})?",
+        progress=rf"{SPEEDRUN}(?:train_loss:\S+ )?(?:{CLOCK}|train_time:)")),
+    "nanogpt": Ready("nanoGPT's train.py", "val_loss", "val_loss", made=OutputPatterns(
+        evaluation=r"^step (?P<step>\d+): train loss \S+, val loss (?P<value>[^\s,]+)",
+        progress=r"^iter (?P<step>\d+): loss ")),
+    "llm.c": Ready("llm.c's train_gpt2", "val_loss", "val_loss", made=OutputPatterns(
+        evaluation=r"^val loss (?P<value>\S+)$", progress=LLM_C_STEP, context=LLM_C_STEP)),
+    "huggingface-trainer": Ready("Hugging Face Trainer's dictionaries", r"eval_\w+", "eval_loss", made=OutputPatterns(
+        evaluation=rf"'METRIC': '?(?P<value>[^,'}}]+){EPOCH}", progress=rf"\{{'loss': {EPOCH}",
+        stop=r"\{'train_runtime': ")),
+    "keras": Ready("Keras' fit, verbose 1 or 2", r"val_\w+", "val_accuracy", made=OutputPatterns(
+        evaluation=r"^ *\d+/\d+ .* - METRIC: (?P<value>\S+)", context=r"^Epoch (?P<epoch>\d+)/\d+$")),
     "airbench": Ready("cifar10-airbench's table", "val_acc|tta_val_acc", "tta_val_acc", kind="airbench"),
     "lightning-csv": Ready("Lightning's metrics.csv", r"[^,\s\"]+", "val_loss", kind="csv"),
 }

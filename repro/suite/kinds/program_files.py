@@ -103,11 +103,7 @@ SUBMODULE, LINK, EXECUTABLE = "160000", "120000", "100755"
 
 
 def _write(to: Path, name: str, file: GitFile, content: bytes) -> None:
-    """Write one file of a commit, unfiltered.
-
-    Raises:
-        FieldProblem: it is a link that leaves the folder, or its name does.
-    """
+    """Write one file of a commit, unfiltered."""
     place = to / name
     target = place.parent / os.fsdecode(content) if file.mode == LINK else place
     if not Path(os.path.normpath(target)).is_relative_to(to) or not place.parent.resolve().is_relative_to(to.resolve()):

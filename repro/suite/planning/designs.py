@@ -88,11 +88,7 @@ def check_designs(suite: Suite, cells: Sequence[Cell], problem: Problem) -> None
 
 
 def _check_measurements(suite: Suite, cells: Sequence[Cell], problem: Problem) -> None:
-    """Refuse measurements in one suite with trainings, and what only a training has.
-
-    Raises:
-        SuiteError: a cell of another kind, a metric of training, a horizon.
-    """
+    """Refuse measurements in one suite with trainings, and what only a training has."""
     if other := next((cell for cell in cells if cell.choices.trains), None):
         raise problem(f"{other.label} is not a measurement; use a separate suite", ("trial", "kind"))
     items = {cell.choices.quality.unit for cell in cells}
@@ -107,11 +103,7 @@ def _check_measurements(suite: Suite, cells: Sequence[Cell], problem: Problem) -
 
 
 def _check_contest(suite: Suite, cells: Sequence[Cell], problem: Problem) -> None:
-    """Refuse a contest that could choose among its runs, or whose cells make different claims.
-
-    Raises:
-        SuiteError: cells of several claims, looks, reruns, main effects, or a metric that a contest does not have.
-    """
+    """Refuse a contest that could choose among its runs, or whose cells make different claims."""
     stops = [cell.choices.stop for cell in cells]
     if not any(stop.judges == "mean" for stop in stops):
         if METRICS[suite.metric].at_end:

@@ -97,11 +97,7 @@ def _written(form: DataForm, given: Path, home: Path, progress: Progress) -> Pre
 
 
 def _swap(fresh: Path, home: Path) -> None:
-    """Put the new preparation in the place of the earlier one.
-
-    Raises:
-        OutputError: the store does not allow it.
-    """
+    """Put the new preparation in the place of the earlier one."""
     old = home.with_name(home.name + OLD)
     try:
         shutil.rmtree(old, ignore_errors=True)

@@ -10,7 +10,7 @@ import pytest
 
 from repro.bundle.claim import Found, claims_of, shift_between
 from repro.bundle.declared import settled_terms
-from repro.bundle.difference import between_executions, diff_records, differences
+from repro.bundle.difference import OrderSeeds, between_executions, diff_records, differences
 from repro.bundle.judge import Reproduction, judge
 from repro.cli.workflows.reproduce import Wanted, announced, choose_trials, reduce_plan
 from repro.core.errors import UsageError
@@ -456,11 +456,11 @@ def test_two_runs_alike_differ_in_nothing(tmp_path: Path) -> None:
 
 def test_order_seeds_are_information_and_no_difference(tmp_path: Path) -> None:
     roots = [make_record(tmp_path / name, only=4).folder for name in "ab"]
-    assert diff_records(roots[0].root, roots[1].root).as_json()["order_seeds"] is None
+    assert diff_records(roots[0].root, roots[1].root).order_seeds is None
     plan = read_record(roots[1].root).plan.model_copy(update={"order_seed": 7})
     write_model(roots[1].plan, plan.model_copy(update={"order": tuple(planned_order(plan))}))
     found = diff_records(roots[0].root, roots[1].root)
-    assert found.found == () and found.as_json()["order_seeds"] == {"first": "20151102", "second": "7"}
+    assert found.differences == () and found.order_seeds == OrderSeeds(first="20151102", second="7")
     last = found.text().splitlines()[-1]
     assert last == "for information: order seed: 20151102 -> 7 (every run draws its own)"
 

@@ -178,7 +178,7 @@ def split(tmp_path: Path, name: str, tasks: str, **changes: Any) -> Path:
 
 def test_runs_of_other_suites_add_their_workloads(tmp_path: Path, record: Record) -> None:
     runs = [split(tmp_path, "one", "[digits, digits-mlp]"), split(tmp_path, "two", "[mnist1d]")]
-    found = score_runs(runs, by=["optimizer"]).found
+    found = score_runs(runs, by=["optimizer"]).scores
     whole = scores([record])
     assert [item.name for item in found.workloads] == [*TASKS]
     assert [item.score.value for item in found.contenders] == [item.score.value for item in whole.contenders]
@@ -199,7 +199,7 @@ def test_repeated_runs_of_one_experiment_are_merged(tmp_path: Path) -> None:
     first = split(tmp_path, "one", "[digits, mnist1d]", only=20)
     again = split(tmp_path / "later", "one", "[digits, mnist1d]", started_ms=1_600_000_900_000)
     found = score_runs([first, again])
-    assert {item.n for item in found.found.outcomes} == {6}
+    assert {item.n for item in found.scores.outcomes} == {6}
     assert any("one record of 2 runs" in text for text in found.notes)
 
 

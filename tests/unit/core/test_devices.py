@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from repro.core import devices
-from repro.core.devices import AMD, GPU, NVIDIA, SELECTORS, count_gpus, gpus_of, of_rank, on_gpu, proven_gpus
+from repro.core.devices import AMD, GPU, NVIDIA, SELECTORS, count_gpus, gpus_of, of_rank, on_gpu
 
 ROOT = Path(__file__).parents[3]
 PLACES = ("repro/core/devices.py", "repro/engines/zero/", "repro/engines/deepspeed_zero.py",
@@ -120,19 +120,3 @@ def test_amds_selectors_apply_together(
     build["torch"] = "2.13.0+rocm6.4"
     monkeypatch.setattr(devices, "amd_gpus", lambda: 4)
     assert count_gpus(environment) == count
-
-
-@pytest.mark.parametrize(("code", "found"), [
-    ("print('noise')\nprint('[2, \"\"]')", (2, "")),
-    ("import sys\nsys.exit('torch: undefined symbol')", (0, "torch: undefined symbol")),
-    ("import os\nos._exit(7)", (0, "the process ended with code 7"))])
-def test_a_gpu_counts_when_a_process_has_computed_on_it(
-    monkeypatch: pytest.MonkeyPatch, code: str, found: tuple[int, str]
-) -> None:
-    monkeypatch.setattr(devices, "PROOF", code)
-    assert proven_gpus() == found
-
-
-def test_without_a_gpu_none_is_proven() -> None:
-    pytest.importorskip("torch")
-    assert proven_gpus() == (0, "it sees none")

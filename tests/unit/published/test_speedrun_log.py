@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-import repro.published.speedrun.log as reader
 from repro.published.speedrun.log import SpeedrunLog, read_log
+from repro.published.untrusted import files
 from repro.published.untrusted.files import DamagedInput
 from tests.unit.published.made_speedruns import PROGRAM, Box, Run
 
@@ -55,7 +55,7 @@ def test_pieces_of_any_size_give_the_same(tmp_path: Path, monkeypatch: pytest.Mo
     text = Run().text()
     whole = read(tmp_path, text)
     for size in (1, 7, 64, 4095):
-        monkeypatch.setattr(reader, "CHUNK", size)
+        monkeypatch.setattr(files, "CHUNK", size)
         found = read(tmp_path, text)
         assert (found.sha256, found.lines_sha256, found.program, found.curve) == (
             whole.sha256, whole.lines_sha256, whole.program, whole.curve)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from repro.core.machine import Machine
-from repro.record.environment.device_facts import DeviceFacts, measure, waiting_locks
+from repro.record.environment.device_facts import DeviceFacts, measure, proven_gpus, waiting_locks
 from repro.runner import doctor
 from repro.runner.preflight import changed_copies
 
@@ -50,7 +50,15 @@ def test_without_a_gpu_the_real_child_says_so() -> None:
     torch = pytest.importorskip("torch")
     if torch.accelerator.is_available():
         pytest.skip("there is one")
-    assert measure().problem == "torch finds no GPU"
+    assert measure().problem == "torch finds no GPU" and proven_gpus() == (0, "torch finds no GPU")
+
+
+@pytest.mark.parametrize(("code", "found"), [
+    ("print('noise')\nprint('{\"devices\": [\"A\", \"B\"]}')", (2, "")),
+    ("import sys\nsys.exit('torch: undefined symbol')", (0, "ended by code 1, at: the start: torch: undefined symbol")),
+    ("import os\nos._exit(7)", (0, "ended by code 7, at: the start: it said nothing"))])
+def test_a_gpu_counts_when_a_process_has_computed_on_it(code: str, found: tuple[int, str]) -> None:
+    assert proven_gpus((sys.executable, "-c", code)) == found
 
 
 def words(**facts: object) -> dict[str, tuple[str, str]]:

@@ -26,7 +26,7 @@ from tests.records import SUITE, Course, make_record
 from tests.unit.reporters.parsed_page import render, uneven
 
 ROOT = Path(__file__).parents[3]
-bands = importlib.import_module("repro.reporters.page.charts.bands")
+bands = importlib.import_module("repro.reporters.page.charts.curves")
 html_page = importlib.import_module("repro.reporters.html_page")
 citations = importlib.import_module("repro.reporters.page.sections.settings")
 speedup = importlib.import_module("repro.reporters.page.speedup")

@@ -68,7 +68,7 @@ def test_gpus_that_torch_cannot_compute_on_end_a_run_before_it_starts(
     assert preflight.unusable_gpus(plan) == "", "its trials run on the processor"
     text = SUITE.replace("device: cpu", "device: cuda")
     there = make_plan(read_suite(str(written(tmp_path / "suite.yaml", text))).suite, Machine("cuda", 2, 2))
-    assert "needs 2 GPU(s), and torch computes on 0 here: it sees none; " in preflight.unusable_gpus(there)
+    assert "needs 2 GPU(s), and torch computes on 0 here: torch finds no GPU; " in preflight.unusable_gpus(there)
     monkeypatch.setattr(preflight, "proven_gpus", lambda: (2, ""))
     assert preflight.unusable_gpus(there) == ""
 

@@ -134,8 +134,7 @@ def test_a_real_busy_loop_is_seen_at_once() -> None:
         for process in spinning:
             process.kill()
             process.wait()
-    assert busy is not None and 0.9 < busy <= (os.cpu_count() or 1) + 0.1
-    assert preflight.load_now(0.0, Path("/nowhere")) is None
+    assert 0.9 < busy <= (os.cpu_count() or 1) + 0.1
 
 
 @pytest.mark.slow

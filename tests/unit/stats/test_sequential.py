@@ -6,7 +6,17 @@ from scipy.optimize import brentq
 from scipy.special import stdtr
 
 from repro.stats import sign_flip
-from repro.stats.sequential import exit_probabilities, look_levels, spending_bounds, spent
+from repro.stats.sequential import _Process, look_levels, spending_bounds, spent
+
+
+def exit_probabilities(information, bounds, two_sided, effect=0.0):
+    """The probability that each look is the first beyond its bound; `effect`: mean of a pair in its deviations."""
+    process, found = _Process(two_sided, effect), []
+    for amount, bound in zip(information, bounds, strict=True):
+        process.advance(amount)
+        found.append(process.exit(bound))
+        process.stay(bound)
+    return found
 
 
 def test_the_power_family_gives_the_nominal_levels_of_the_method():
