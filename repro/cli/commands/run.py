@@ -23,7 +23,7 @@ from repro.cli.options import (
 )
 from repro.cli.terminal import say
 from repro.cli.workflows.starting import planned
-from repro.core.errors import visible
+from repro.core.errors import UsageError, visible
 from repro.core.machine import Machine
 
 
@@ -78,7 +78,7 @@ def run(
              repro run engines --pool '{kind: slurm, lanes: 16}' -- --partition cpu
     """
     from repro.cli.text.suite import ended_text
-    from repro.cli.workflows.pool import declared_pool, pool_machine
+    from repro.cli.workflows.pool import declared_pool, pool_machine, unit_problem
     from repro.cli.workflows.run import (
         machines_of_job,
         resume_suite,
@@ -112,6 +112,8 @@ def run(
         source = read_source(suite, overrides, **design)
         stated = source.suite.master_seed is not None and ("master_seed",) not in source.overrides
         chosen = parse_pool(pool) if pool is not None else None
+        if problem := unit_problem(source.suite, chosen):
+            raise UsageError(problem)
         if chosen is not None:
             out = out or dated(source.suite.suite)
             machines: tuple[Machine, ...] = (pool_machine(chosen, source.suite, out, scheduler),)

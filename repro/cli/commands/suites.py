@@ -126,6 +126,7 @@ def plan(
     """
     from repro.bundle.source import open_record
     from repro.cli.text.suite import PoolCost, drawn_by_run, plan_text
+    from repro.cli.workflows.pool import unit_problem
     from repro.cli.workflows.seen_data import seen_data, seen_words
     from repro.compare.design.power import out_of_reach, power
     from repro.compare.runs.asked import asked_before
@@ -156,12 +157,15 @@ def plan(
         warnings.append(f"this plan cannot be run: {why}")
     if asked := asked_before(found):
         warnings.append(f"this would be the {asked}")
+    chosen = parse_pool(pool) if pool is not None else None
+    if why := unit_problem(source.suite, chosen):
+        warnings.append(f"this plan cannot be run so: {why}")
     absent = absent_data(found)
     warnings += [f"this plan cannot be run here: {text}" for text in absent]
     for text in warnings:
         say(f"warning: {text}", err=True)
     cost = estimate(found)
-    pooled = PoolCost.of(found, parse_pool(pool)) if pool is not None else None
+    pooled = PoolCost.of(found, chosen) if chosen is not None else None
     if as_json:
         data = found.model_dump(mode="json", by_alias=True) | {"cost": cost.model_dump(mode="json")}
         data |= {"out_of_reach": out_of_reach(found), "drawn_again_by_run": drawn, "absent_data": absent}

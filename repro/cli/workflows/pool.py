@@ -24,9 +24,22 @@ from repro.runner.context import Options
 from repro.runner.pool.engines import Pool, StoredPool, ask_slurm, check_options, store_name
 from repro.runner.pool.lane import begin_shard
 from repro.runner.run import Messages, Run, open_session
-from repro.suite.model import Suite
+from repro.suite.model import LEAST_NODES, Suite
 from repro.suite.planning.consent import permissions
 from repro.suite.planning.plan import Plan
+
+
+def unit_problem(suite: Suite, pool: Pool | None) -> str:
+    """Return why the declared unit of verdicts cannot be had with these lanes; "" if it can."""
+    if suite.unit == "block":
+        return ""
+    start = f"unit: node needs lanes on at least {LEAST_NODES} computers"
+    other = f"use --pool '{{kind: slurm, lanes: {LEAST_NODES}}}' or -o unit=block"
+    if pool is None:
+        return f"{start}, and no pool is given; {other}"
+    if pool.kind != "slurm":
+        return f"{start}, and those of kind {pool.kind} are parts of one; {other}"
+    return f"{start}, and there are {pool.lanes}; {other}" if (pool.lanes or 0) < LEAST_NODES else ""
 
 
 def pool_machine(pool: Pool, suite: Suite, out: Path, options: Sequence[str]) -> Machine:
