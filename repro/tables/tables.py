@@ -19,11 +19,11 @@ from repro.record.folder.store import Record
 from repro.record.result.remarks import joined
 from repro.record.result.results import Result, figures_of
 
-from .cell_tables import cell_rows
+from .cell_tables import cell_rows, lane_rows
 from .columns import ColumnFacts, column_facts, facts_of_values
 from .operations import check_rows, measure_rows
 from .values import Row, plain
-from .verdicts import claim_rows, comparison_rows, effect_rows, interaction_rows, pair_rows
+from .verdicts import claim_rows, comparison_rows, effect_rows, interaction_rows, node_rows, pair_rows
 
 HASHES = ("init_weights", "data_order", "augmentation", "data", "final_weights")
 IN_SECONDS = {name: f"{name}_seconds" for name in ("tta_wall", "tta_train", "tta_cold")}
@@ -169,7 +169,7 @@ def _attempts(answers: Findings) -> Iterable[Row]:
             "started_ms": item.started_ms, "seconds": item.known_seconds, "status": item.status,
             "counted": (item.trial_id, item.attempt) in counted, "resumed_from": item.resumed_from,
             "passed_over": plain("; ".join(item.passed_over)), "reason": plain(item.reason),
-        }
+        } | ({"lane": plain(" + ".join(item.nodes))} if item.shard else {})
 
 
 def _parameters(answers: Findings) -> Iterable[Row]:
@@ -222,6 +222,9 @@ TABLES: Mapping[str, tuple[str, Callable[[Findings], Iterable[Row]]]] = {
                     lambda answers: comparison_rows(answers.comparisons, answers.origins)),
     "pairs": ("One row per pair of trials with one seed",
               lambda answers: pair_rows(answers.comparisons, answers.origins)),
+    "lanes": ("One row per lane of a pool", lane_rows),
+    "ratios_by_lane": ("One row per verdict and lane of a pool (with unit: node, per node)",
+                       lambda answers: node_rows(answers.comparisons, answers.origins)),
     "trials": ("One row per trial", _trials),
     "operations": ("One row per figure of a cell whose trials measure operations",
                    lambda answers: measure_rows(answers.record, answers.record.plan.cells)),

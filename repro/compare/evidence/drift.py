@@ -131,6 +131,35 @@ def _places(blocks: Blocks) -> str:
             "out of figures with a clock, and a ratio is an average over the others")
 
 
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One lane of a pool."""
+
+    name: str
+    repeats: frozenset[int]
+    level: float | None
+    """Median time of its trials, each over the geometric mean of its cell: 1.1 is 10 % slower than the lanes on
+    average; None: no trial has a time."""
+
+
+def lanes_of(plan: Plan, results: Sequence[Result], execution: Execution) -> list[Lane]:
+    """Return the lanes of a run in a pool, by name; [] of any other run."""
+    blocks = blocks_of(plan, results, execution)
+    if not blocks.pooled:
+        return []
+    logs = {item.trial_id: math.log(seconds) for item in results if (seconds := seconds_per_sample(item)) is not None}
+    of_cell: dict[str, list[float]] = {}
+    for item in results:
+        if item.trial_id in logs:
+            of_cell.setdefault(item.cell_id, []).append(logs[item.trial_id])
+    found = []
+    for names, repeats in blocks.places.items():
+        apart = [logs[item.trial_id] - fmean(of_cell[item.cell_id]) for item in results
+                 if item.repeat in repeats and item.trial_id in logs]
+        found.append(Lane(visible(" + ".join(names)), repeats, from_log(median(apart)) if apart else None))
+    return sorted(found, key=lambda lane: lane.name)
+
+
 def _names(names: Sequence[str]) -> str:
     more = f" and {len(names) - SHOWN} more nodes" if len(names) > SHOWN else ""
     return visible(" + ".join(names[:SHOWN])) + more
