@@ -94,6 +94,8 @@ class Simulated:
     def said(self, shard: int) -> Path:
         return self.folder.shards / str(shard) / "output.log"
 
+    def close(self) -> None: ...
+
 
 def measure(blocks: int = 1000, lanes: int = 64) -> PoolCost:
     """Run a suite of two invented cells in a pool without a tracking server.

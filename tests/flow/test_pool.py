@@ -156,7 +156,7 @@ def test_a_lane_gives_its_names_back_while_it_waits(name: str, monkeypatch: pyte
 
 @pytest.mark.parametrize(("pool", "said"), [
     ("{kind: slurm}", "lanes: is missing; an example: '{kind: slurm, lanes: 16}'"),
-    ("{kind: cloud, lanes: 2}", "kind: Input should be 'slurm', 'gpus' or 'cores'"),
+    ("{kind: cloud, lanes: 2}", "kind: Input should be 'slurm', 'agents', 'gpus' or 'cores'"),
     ("{kind: cores, lanes: 4000}", "4000 lanes are too many for"),
     ("gpus", "this machine has no usable GPU"),
 ])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -230,8 +230,11 @@ def _opened(
                 watcher.stage(register(folder, plan, machine, options.register))
         else:
             session.accept(plan, plan_differences(plan, machine), options.force)
-        yield Run(plan, folder, machine, watcher, options) if pool is None else PooledRun(
-            plan, folder, watcher, engine_of(pool, plan, folder), pool.pool.blocks_per_task), session
+        if pool is None:
+            yield Run(plan, folder, machine, watcher, options), session
+            return
+        with closing(engine_of(pool, plan, folder, watcher.stage)) as engine:
+            yield PooledRun(plan, folder, watcher, engine, pool.pool.blocks_per_task), session
 
 
 def consented(root: Path, allowed: Sequence[str], code: str | None) -> Plan:
