@@ -34,8 +34,8 @@ from repro.core.machine import Machine
 @click.option("--launcher", metavar="KIND", help="Short for -o launcher=KIND; KIND may also be '{kind: slurm, nodes: "
               "4}'. Outside a job, slurm submits one.")
 @click.option("--pool", metavar="KIND", help="Run blocks of one seed side by side: '{kind: slurm, lanes: 16}' in a job "
-              "array, '{kind: agents, lanes: 4}' on computers that join by `repro agent`, gpus on each GPU of this machine, "
-              "'{kind: cores, lanes: 2}' on shares of its cores.")
+              "array, '{kind: agents, lanes: 4}' on computers that join by `repro agent`, gpus on each GPU of this "
+              "machine, '{kind: cores, lanes: 2}' on shares of its cores.")
 @design_options
 @click.option("--resume", type=PlaceParam(path_type=Path), metavar="RUN", help="Resume an interrupted run: run the "
               "missing trials of its own plan.")
