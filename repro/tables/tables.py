@@ -164,12 +164,13 @@ def _attempts(answers: Findings) -> Iterable[Row]:
     record = answers.record
     counted = {(item.trial_id, item.attempt) for item in record.results}
     for item in record.attempts:
+        lane: Row = {"lane": plain(" + ".join(item.nodes))} if item.shard else {}
         yield {
             "trial_id": item.trial_id, "cell_id": item.cell_id, "seed": item.repeat, "attempt": item.attempt,
             "started_ms": item.started_ms, "seconds": item.known_seconds, "status": item.status,
             "counted": (item.trial_id, item.attempt) in counted, "resumed_from": item.resumed_from,
-            "passed_over": plain("; ".join(item.passed_over)), "reason": plain(item.reason),
-        } | ({"lane": plain(" + ".join(item.nodes))} if item.shard else {})
+            "passed_over": plain("; ".join(item.passed_over)), "reason": plain(item.reason), **lane,
+        }
 
 
 def _parameters(answers: Findings) -> Iterable[Row]:

@@ -7,7 +7,7 @@ of its pair. So such pairs are left out of every figure that a clock is in.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -143,7 +143,7 @@ def _losses(
 ) -> tuple[dict[str, int], dict[str, float]]:
     """Return cell -> starts that no lane ended, and cell -> seconds of its starts that count, of those in shards."""
     pooled = [item for item in starts if item.shard and item.attempt != WASH_OUT]
-    seconds = Counter[str]()
+    seconds: defaultdict[str, float] = defaultdict(float)
     for item in pooled:
         if (item.trial_id, item.attempt) in counted:
             seconds[item.cell_id] += item.seconds

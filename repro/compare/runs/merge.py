@@ -216,9 +216,9 @@ def _shards(group: Sequence[Source]) -> list[list[tuple[Shard, str]]]:
     """Return, of each run, its shards, each with a name that no shard of another run has."""
     found, taken = list[list[tuple[Shard, str]]](), 0
     for item in group:
-        lines = [(line, *line.shard.split("/")) for line in read_lines(item.record.folder.lanes, Shard)]
-        found.append([(line, f"{taken + int(number)}/{run}") for line, number, run in lines])
-        taken += max((int(number) for _, number, _ in lines), default=0)
+        lines = [(line, line.shard.partition("/")) for line in read_lines(item.record.folder.lanes, Shard)]
+        found.append([(line, f"{taken + int(number)}/{run}") for line, (number, _, run) in lines])
+        taken += max((int(number) for _, (number, _, _) in lines), default=0)
     return found
 
 

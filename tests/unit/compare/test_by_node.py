@@ -149,6 +149,7 @@ def test_the_unit_is_part_of_the_digest_only_if_it_is_declared() -> None:
     assert made[0] == make_plan(plan.suite, Machine("cpu", 0, 2)).digest != made[1]
     without = {key: value for key, value in data.items() if key != "unit"}
     assert make_plan(Suite.model_validate(without), Machine("cpu", 0, 2)).digest == made[0]
-    for change, words in (({"seeds": 5}, "needs at least 6"), ({"sequential": {"looks": [12, 24], "power": 1}}, "looks count pairs")):
+    looks = {"sequential": {"looks": [12, 24], "power": 1}}
+    for change, words in (({"seeds": 5}, "needs at least 6"), (looks, "looks count pairs")):
         with pytest.raises(ValidationError, match=words):
             Suite.model_validate(data | {"unit": "node"} | change)
