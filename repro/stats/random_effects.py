@@ -54,22 +54,18 @@ def one_way(groups: Sequence[Sequence[float]]) -> OneWay:
     Raises:
         ValueError: fewer than two groups, no group of several values, one not finite, or no spread within groups.
     """
-    from scipy.special import fdtrc
+    from scipy.stats import f_oneway
 
     found = [finite(group, "values of a group") for group in groups]
     sizes = np.array([len(group) for group in found])
     count, total = len(found), int(sizes.sum())
     if count < 2 or total <= count or not sizes.all():
         raise ValueError("needs two groups or more, none of them empty and one of several values")
-    means = np.array([group.mean() for group in found])
-    every = float((sizes * means).sum() / total)
-    inner = sum(float(((group - mean) ** 2).sum()) for group, mean in zip(found, means, strict=True)) / (total - count)
+    inner = sum(float(((group - group.mean()) ** 2).sum()) for group in found) / (total - count)
     if inner <= FLAT**2:
         raise ValueError("values within groups must differ")
-    outer = float((sizes * (means - every) ** 2).sum()) / (count - 1)
-    typical = (total - float((sizes**2).sum()) / total) / (count - 1)
-    return OneWay(outer / inner, float(fdtrc(count - 1, total - count, outer / inner)),
-                  math.sqrt(max(0.0, (outer - inner) / typical)))
+    test, typical = f_oneway(*found), (total - float((sizes**2).sum()) / total) / (count - 1)
+    return OneWay(float(test.statistic), float(test.pvalue), math.sqrt(max(0.0, test.statistic - 1) * inner / typical))
 
 
 def random_effects(effects: Sequence[float], variances: Sequence[float], level: float = 0.95) -> RandomEffects:

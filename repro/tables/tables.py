@@ -36,6 +36,7 @@ MAIN = {
     "pairs": ("candidate", "baseline", "seed", "candidate_value", "baseline_value", "ratio"),
     "comparisons": ("candidate", "baseline", "metric", "n", "ratio", "ratio_low", "ratio_high", "verdict", "because"),
     "warnings": ("title", "about", "text", "means"),
+    "ratios_by_lane": ("candidate", "baseline", "metric", "lane", "n", "ratio", "ratio_low", "ratio_high"),
 }
 """Table that may be empty -> columns that a reader can count on."""
 

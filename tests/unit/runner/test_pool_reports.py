@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from repro.reporters.tracking.run_view import attempt_runs, cell_view, trial_view
 
+import repro
 from repro.compare.findings import findings
+from repro.core.errors import UsageError
 from repro.record.folder.store import Record, read_record
 from repro.tables.tables import table
-from tests.in_process import called, succeeded
+from tests.in_process import called, refusal, succeeded
 from tests.unit.reporters.parsed_page import Page, render
 from tests.unit.runner.test_pool import SUITE, Pooled, serial
 
@@ -45,6 +47,18 @@ def test_the_tables_have_lanes_and_ratios_on_them(record: Record) -> None:
     compared = json.loads(succeeded("compare", record.folder.root, "--json").stdout)["comparisons"][0]
     assert [item["ratio"] for item in compared["by_node"]["nodes"]] == [row["ratio"] for row in ratios.rows]
     assert "3 nodes: the ratio" in succeeded("compare", record.folder.root).stdout
+    assert repro.open(record.folder.root).compare().nodes["ratio"].tolist() == [row["ratio"] for row in ratios.rows]
+
+
+def test_what_counts_nodes_is_refused_without_them(record: Record, tmp_path: Path) -> None:
+    (tmp_path / "n.yaml").write_text(f"{SUITE}unit: node\n")
+    for pool, said in ((), "and no pool is given"), (("--pool", "{kind: cores, lanes: 1}"), "are parts of one"), (
+            ("--pool", "{kind: agents, lanes: 5}"), "and there are 5"):
+        assert said in refusal("run", tmp_path / "n.yaml", *pool, "--out", tmp_path / "out", kind=UsageError)
+        assert said in called("plan", tmp_path / "n.yaml", *pool).output
+    assert "with unit: node the tests count nodes" in refusal(
+        "plan", tmp_path / "n.yaml", "--pilot", record.folder.root)
+    assert not (tmp_path / "out").exists()
 
 
 def test_mlflow_has_the_lane_of_each_attempt(record: Record) -> None:
