@@ -204,6 +204,7 @@ def schema(what: tuple[str, ...]) -> None:
 
 @click.command()
 @suite_argument
+@click.argument("scheduler", nargs=-1, type=click.UNPROCESSED, metavar="[-- SBATCH OPTIONS]")
 @override_option
 @click.option("--from", "stored", type=PlaceParam(path_type=Path), metavar="RUN|BUNDLE",
               help="Use the twins of a stored calibration, such as an interrupted one, instead of running anything.")
@@ -213,12 +214,14 @@ def schema(what: tuple[str, ...]) -> None:
               "[default: the suite's repeats]")
 @click.option("--nulls", type=click.IntRange(min=1), default=1, help="Comparisons of each cell; more of them make the "
               "rate more precise.")
+@click.option("--pool", metavar="KIND", help="Run it in a pool, all lanes at once, as `repro run` does: its rate is "
+              "that of records from a pool.")
 @click.option("--to", type=PlaceParam(dir_okay=False, path_type=Path), help="File of the calibration.  [default: in "
               "the user's data folder; with --from in the run folder; a bundle requires it]")
 @json_option
 def calibrate(
-    suite: str, overrides: tuple[str, ...], stored: Path | None, cell: str | None, pairs: int | None, nulls: int,
-    to: Path | None, as_json: bool,
+    suite: str, scheduler: tuple[str, ...], overrides: tuple[str, ...], stored: Path | None, cell: str | None,
+    pairs: int | None, nulls: int, pool: str | None, to: Path | None, as_json: bool,
 ) -> None:
     """Measure the false-positive rate of SUITE, and look for a bias of the harness.
 
@@ -229,15 +232,22 @@ def calibrate(
     Example: repro calibrate quickstart --nulls 5
     """
     from repro.cli.workflows import calibrate as calibration
+    from repro.cli.workflows.pool import declared_pool, pool_machine
     from repro.compare.cells import read_pattern
+    from repro.runner.pool.engines import parse_pool
+    from repro.runner.run import dated
 
-    source = read_source(suite, overrides)
-    plan, wanted = expand(source, overrides), read_pattern(cell, "--cell") if cell is not None else None
+    source, chosen = read_source(suite, overrides), parse_pool(pool) if pool is not None else None
+    if scheduler and chosen is None:
+        raise UsageError(f"{scheduler[0]}: only --pool of kind slurm takes options after --")
+    machine = pool_machine(chosen, source.suite, dated(source.suite.suite), scheduler) if chosen else None
+    plan, wanted = expand(source, overrides, machine), read_pattern(cell, "--cell") if cell is not None else None
     if stored is not None:
         found = calibration.replay(stored, plan, wanted, pairs, to)
     else:
         click.echo(calibration.reach(plan, wanted, pairs, nulls), err=True)
-        found = calibration.calibrate(plan, source.text, wanted, pairs, nulls, to)
+        lanes = declared_pool(chosen, plan, scheduler, ()) if chosen else None
+        found = calibration.calibrate(plan, source.text, wanted, pairs, nulls, to, lanes)
     answer(as_json, found.as_json(), found.text)
     sys.exit(found.exit_code)
 
