@@ -100,3 +100,17 @@ def test_two_pools_and_a_serial_run_of_one_plan_merge(
     assert "sound" in succeeded("verify", tmp_path / "merged").output
     (found,) = findings(merged).comparisons
     assert found.n == 13 and found.left_out == ()
+
+
+@pytest.mark.slow
+def test_a_tracking_store_gives_the_lanes_back(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    succeeded("report", record.folder.root, "--to", "mlflow")
+    succeeded("report", "--from-mlflow", "pooled", "--to", "markdown", "--out", tmp_path / "got")
+    again = read_record(tmp_path / "got")
+    assert again.folder.lanes.read_bytes() == record.folder.lanes.read_bytes()
+    assert findings(again).comparisons == findings(record).comparisons
