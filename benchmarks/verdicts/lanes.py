@@ -9,13 +9,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from benchmarks.verdicts.experiment import Experiment, SimulatedRun, places_of, simulated
-from benchmarks.verdicts.scenario import DIFFERENT, RELATIVE, Judged, Scenario
+from benchmarks.verdicts.scenario import DIFFERENT, RELATIVE, SHOWN, Judged, Scenario
 from benchmarks.verdicts.screen import ALPHA, paired_p
 from repro.compare import compare
 from repro.compare.design.sequential import looks_taken
 from repro.core.random_streams import SEEDS_BELOW
 from repro.record.folder.execution import Execution, execution_of
 from repro.record.folder.ledger import Attempt
+from repro.suite.model import Unit
+from repro.suite.planning.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,11 @@ class Lanes:
     """Standard deviation over nodes of the log ratio, as a multiple of the spread of one trial."""
 
 
-def in_lanes(design: Experiment, lanes: Lanes, generator: np.random.Generator) -> tuple[SimulatedRun, Execution]:
-    """Return a run whose blocks are taken by lanes, each as soon as it is free, and its starts."""
+def in_lanes(
+    design: Experiment, lanes: Lanes, generator: np.random.Generator, unit: Unit = "block"
+) -> tuple[SimulatedRun, Plan, Execution, float]:
+    """Return a run whose blocks are taken by lanes, each as soon as it is free, its plan with the declared unit, its
+    starts, and the true mean log ratio on the nodes that ran them."""
     run = simulated(design, generator)
     run = replace(run, order_seed=int(generator.integers(SEEDS_BELOW)))
     levels = np.exp(generator.normal(0, lanes.level, lanes.count))
@@ -40,6 +45,7 @@ def in_lanes(design: Experiment, lanes: Lanes, generator: np.random.Generator) -
     apart = generator.normal(0, lanes.interaction * design.spread, lanes.count)
     pace, candidate = run.seconds_per_sample.copy(), places_of(design.cells)[0]
     free, places, attempts = np.zeros(lanes.count), [0] * lanes.count, list[Attempt]()
+    true = 0.0
     most = max(1, math.ceil(design.pairs / lanes.count) * design.cells - 1)
     for repeat in range(design.pairs):
         lane = int(np.argmin(free))
@@ -54,28 +60,46 @@ def in_lanes(design: Experiment, lanes: Lanes, generator: np.random.Generator) -
                 started_ms=1e12 + 1e3 * free[lane], seconds=seconds, nodes=(f"node{lane}",), shard=f"{repeat + 1}/1"))
             free[lane] += seconds
             places[lane] += 1
-    return replace(run, seconds_per_sample=pace), execution_of(attempts, ())
+        true += float(apart[lane]) / design.pairs
+    plan = run.plan.model_copy(update={"suite": run.plan.suite.model_copy(update={"unit": unit})})
+    return replace(run, seconds_per_sample=pace), plan, execution_of(attempts, ()), math.log(design.ratio) + true
 
 
-def pooled(name: str, design: Experiment, lanes: Lanes, shown: bool = False) -> Scenario:
+def pooled(
+    name: str, design: Experiment, lanes: Lanes, unit: Unit = "block", shown: bool = False, relative: float = RELATIVE,
+) -> Scenario:
     """Return the scenario of one run in a pool, judged by its primary contrast.
 
     Args:
+        unit: what the verdict is declared to be about.
         shown: how often it errs about all nodes of the class is shown and not promised.
+        relative: power relative to that of the paired t test of all pairs that is promised.
     """
 
     def judge(generator: np.random.Generator, checked: bool) -> Judged:
-        run, execution = in_lanes(design, lanes, generator)
+        run, plan, execution, _ = in_lanes(design, lanes, generator, unit)
         if design.sequential:
-            word = [item.found.verdict for item in looks_taken(run.plan, run.results, execution)][-1]
+            word = [item.found.verdict for item in looks_taken(plan, run.results, execution)][-1]
             return Judged(word)
-        found = next(item for item in compare(run.plan, run.results, execution=execution) if item.primary)
+        found = next(item for item in compare(plan, run.results, execution=execution) if item.primary)
         p = paired_p(run.logs)
         return Judged(found.verdict, None if p is None else p <= ALPHA)
 
     if design.ratio == 1:
         return Scenario(name, "equal", judge, wrong=DIFFERENT, rate=1.0 if shown else ALPHA)
-    return Scenario(name, f"ratio {design.ratio:.4g}", judge, frozenset({"faster"}), frozenset({"slower"}), RELATIVE)
+    return Scenario(name, f"ratio {design.ratio:.4g}", judge, frozenset({"faster"}), frozenset({"slower"}), relative)
+
+
+def covered(name: str, design: Experiment, lanes: Lanes) -> Scenario:
+    """Return the scenario of a run in a pool whose interval must hold the true ratio of the nodes that ran it."""
+
+    def judge(generator: np.random.Generator, checked: bool) -> Judged:
+        run, plan, execution, true = in_lanes(design, lanes, generator)
+        found = next(item for item in compare(plan, run.results, execution=execution) if item.primary).interval
+        assert found is not None, "its pairs differ"
+        return Judged("inside" if math.log(found.low) <= true <= math.log(found.high) else "outside")
+
+    return Scenario(name, "these nodes", judge, wrong=frozenset({"outside"}))
 
 
 LOOKS = '{"looks": [8, 12, 18], "spending": "power", "power": 1.0}'
@@ -97,3 +121,15 @@ def lane_scenarios() -> Iterator[Scenario]:
     for count in (1, 4, 16):
         yield pooled(f"{count} lane{'s' * (count > 1)}, interaction 1, all nodes", calm, Lanes(count, 0.3, 0.0, 1.0),
                      shown=count < 16)
+    long = replace(calm, pairs=48)
+    for count in (4, 16):
+        apart = Lanes(count, 0.3, 0.0, 1.0)
+        yield pooled(f"{count} lanes, 48 blocks, interaction 1, all nodes", long, apart, shown=True)
+        yield covered(f"{count} lanes, 48 blocks, interaction 1, these nodes", long, apart)
+    for count in (6, 16):
+        called = f"unit node, {count} nodes, 48 blocks"
+        for drift, interaction in ((0.0, 0.0), (0.3, 0.0), (0.0, 1.0), (0.3, 1.0)):
+            yield pooled(f"{called}, drift {drift:.0%}, interaction {interaction:g}", long,
+                         Lanes(count, 0.3, drift, interaction), "node")
+        yield pooled(f"{called}, different", replace(long, ratio=1.006), Lanes(count, 0.3), "node",
+                     relative=RELATIVE if count > 6 else SHOWN)

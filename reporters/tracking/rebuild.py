@@ -22,7 +22,7 @@ from repro.suite.planning.plan import Plan
 from repro.tables.text import limited, visible
 
 OF_A_RUN = ("plan.json", "suite.yaml", "environment.json", "ledger.jsonl", "incidents.jsonl", "looks.jsonl",
-            "launchers.json", "nodes.jsonl", "parity.json", FILE)
+            "launchers.json", "nodes.jsonl", "lanes.jsonl", "parity.json", FILE)
 NEEDED = ("plan.json", "environment.json")
 OF_A_TRIAL = re.compile(r"trial\.json|result\.json|(?:result|system)_\d{1,6}\.txt|rank\d{1,6}\.log")
 

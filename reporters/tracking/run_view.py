@@ -150,8 +150,9 @@ def trial_view(
 ) -> RunView:
     """Return the run of one attempt; its name begins with the seed, which the table of runs shows below the cell."""
     trial, status = course.trial, course.status
+    lane = {"lane": " + ".join(course.entry.nodes)} if course.entry and course.entry.shard else {}
     params, long = flat_params(cell, {"repeat": trial.repeat, "master_seed": trial.master_seed,
-                                      "device": trial.choices.device})
+                                      "device": trial.choices.device, **lane})
     running = not course.ended and alive
     files = {} if running else _trial_files(record, course)
     seed = f"seed {trial.repeat}" if course.attempt == 1 else f"seed {trial.repeat}, attempt {course.attempt}"
@@ -159,6 +160,7 @@ def trial_view(
     tags = common_tags(record, run, course.key, "trial", cell) | {
         "mlflow.runName": f"{seed}: {cell.label}", "repro.trial": trial.trial_id, "repro.attempt": str(course.attempt),
         "repro.status": status if course.ended or running else "killed", **_result_tags(course), **_listed(files),
+        **({"repro.shard": course.entry.shard} if course.entry and course.entry.shard else {}),
     } | ({NOTE: note} if note else {})
     ended = "KILLED" if not course.ended else "FAILED" if meaning(status).failed else "FINISHED"
     return RunView(
@@ -210,7 +212,7 @@ def cell_view(
     tags |= _verdict_tags(comparisons) | _claim_tags(record, cell) | ({NOTE: note} if note else {})
     tags |= {f"repro.factor.{re.sub(NOT_A_KEY, '_', key)}": value for key, value in cell.factors.items()}
     paths = [folder.plan, folder.environment, folder.ledger, folder.suite, folder.parity_verdict, folder.launchers,
-             folder.nodes, folder.incidents, folder.looks, folder.root / CALIBRATION]
+             folder.nodes, folder.lanes, folder.incidents, folder.looks, folder.root / CALIBRATION]
     files = {path.name: path for path in paths}
     tags |= _listed(files)
     files |= {"report.html": folder.reports / "report.html"} if report else {}
@@ -252,8 +254,10 @@ def _verdict_tags(comparisons: Sequence[Comparison]) -> dict[str, str]:
     if not comparisons:
         return {}
     first = comparisons[0]
+    about = {"repro.verdict.unit": first.by_node.unit, "repro.lanes": str(len(first.by_node.nodes))} \
+        if first.by_node else {}
     return {"repro.verdict": first.verdict, "repro.baseline": first.baseline,
-            "repro.primary": str(first.primary).lower(), "repro.metric": first.metric}
+            "repro.primary": str(first.primary).lower(), "repro.metric": first.metric, **about}
 
 
 def _claim_tags(record: Record, cell: Cell) -> dict[str, str]:

@@ -10,7 +10,7 @@ from repro.compare import Comparison as Compared
 from repro.core import registry
 from repro.record.folder.store import Record
 from repro.tables.tables import Table
-from repro.tables.verdicts import comparison_rows, comparison_sentence, pair_rows
+from repro.tables.verdicts import comparison_rows, comparison_sentence, node_rows, pair_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -101,6 +101,11 @@ class Comparison:
     def pairs(self) -> DataFrame:
         """One row per pair of trials with one seed."""
         return frame(Table("pairs", "", tuple(pair_rows([self._found], self._record.origins))))
+
+    @property
+    def nodes(self) -> DataFrame:
+        """One row per node of a pool, or per lane: its pairs, their ratio and its interval; no row without a pool."""
+        return frame(Table("ratios_by_lane", "", tuple(node_rows([self._found], self._record.origins))))
 
     @property
     def figures(self) -> dict[str, Any]:

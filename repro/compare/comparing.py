@@ -21,7 +21,7 @@ from repro.compare.verdict.verdict import judged
 from repro.record.folder.execution import Execution
 from repro.record.result.results import Result
 from repro.suite.metrics import METRICS
-from repro.suite.model import MARGIN, Metric
+from repro.suite.model import MARGIN, Metric, Unit
 from repro.suite.planning.plan import Plan
 
 UNDECLARED = "{what}: the best of k of them shows a difference where there is none in up to 1 - 0.95^k (3: 14 %)"
@@ -71,6 +71,8 @@ def compare(
         if other and not pilot]
     standing, spec = Standing(plan, results, execution), METRICS[chosen]
     trials, doubts = by_cell(standing.used), drift.doubts(plan, standing.used, execution)
+    unit: Unit = "block" if plan.has_twins else suite.unit
+    nodes = doubts.nodes(unit)
     found = judged([
         examine(index.cells[one], index.cells[other], trials[one], trials[other], ComparisonRequest(
             metric=chosen, primary=(one, other) == first and chosen == suite.metric and not one_family,
@@ -80,6 +82,7 @@ def compare(
             cautions=(*doubts.reruns(one, other, spec), *doubts.cautions(one, other),
                       *(() if pilot else standing.cautions(one, other, spec)), *undeclared),
             slots=doubts.slots(one, other), apart=doubts.apart(one, other), carry=doubts.carry(one, other),
+            nodes=nodes, unit=unit,
         ))
         for one, other in contrasts
     ])

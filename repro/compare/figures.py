@@ -11,9 +11,11 @@ from pydantic import Field, computed_field
 from repro import stats
 from repro.compare.qualifiers import Failures, Levels, OneSearch
 from repro.core.frozen import Frozen
+from repro.record.environment.placement import host_of
 from repro.record.result.remarks import Worded
 from repro.suite.design import claim_text
 from repro.suite.metrics import METRICS
+from repro.suite.model import Unit
 
 AdviceKind = Literal["missing_pairs", "lost_trials", "not_run_again", "more_pairs", "declare_pairs", "equal_grids",
                      "next_look", "tested", "tested_in_a_contest", "looks_used_up", "own_seeds"]
@@ -262,6 +264,63 @@ class LookPlace(Frozen):
     """Pairs at the next look; None: the run has ended."""
 
 
+class NodeRatio(Frozen):
+    """The ratio on one node of a pool, or on one lane."""
+
+    name: str
+    pairs: int
+    ratio: float
+    interval: Bounds | None = None
+    """Student's at 95 %; None: one pair."""
+
+
+class ByNode(Frozen):
+    """The ratio by node, of pairs that ran in a pool."""
+
+    unit: Unit
+    """What the verdict counts: pairs, on these nodes; or one mean for each node, on all of their class."""
+    nodes: tuple[NodeRatio, ...]
+    """With unit block the lanes, each a node or a part of one."""
+    statistic: float | None
+    """F of a one-way analysis: does the ratio differ between nodes? None: one pair on each, or no spread."""
+    p: float | None
+    between: float | None
+    """Standard deviation between nodes of the log ratio, without the noise of pairs."""
+    ratio: float
+    """Geometric mean over nodes, each counted once."""
+    interval: Bounds | None
+    """Of it, at 95 %, with nodes as the units."""
+    prediction: Bounds
+    """Of the mean ratio on another node of the class."""
+
+    @property
+    def noun(self) -> str:
+        """`nodes`, or `lanes` if several of them are parts of one."""
+        return "nodes" if len({host_of(item.name) for item in self.nodes}) == len(self.nodes) else "lanes"
+
+    @property
+    def scope(self) -> str:
+        """What a verdict is about: ` on these 4 nodes`, ` on nodes of this class (6 of them)`."""
+        return f" on nodes of this class ({len(self.nodes)} of them)" if self.unit == "node" else \
+            f" on these {len(self.nodes)} {self.noun}"
+
+    @property
+    def differs(self) -> bool:
+        """The test finds at 5 % that the ratio differs between nodes."""
+        return self.p is not None and self.p <= 0.05
+
+    @property
+    def words(self) -> str:
+        """The test of the nodes and the figures over them."""
+        ends = self.interval
+        limits = f" (95 % interval {ends.low:.3f} to {ends.high:.3f})" if ends else ""
+        test = "one pair on each, so whether they differ in the ratio cannot be tested" if self.p is None else (
+            f"the ratio {'differs' if self.differs else 'does not show a difference'} between them (F test of "
+            f"{self.noun} x candidate, p = {self.p:.2g}; standard deviation {100 * (self.between or 0.0):.2g} %)")
+        return (f"{len(self.nodes)} {self.noun}: {test}; with one mean for each it is {self.ratio:.3f}{limits}, and on "
+                f"another {self.noun[:-1]} {self.prediction.low:.3f} to {self.prediction.high:.3f}")
+
+
 class Comparison(Frozen):
     """A candidate against its baseline."""
 
@@ -327,6 +386,8 @@ class Comparison(Frozen):
     failed_starts: Failures | None = None
     """Trials of which a start failed and ran again; also among the cautions. None: none did."""
     levels: Levels | None = None
+    by_node: ByNode | None = None
+    """None: not in a pool, all pairs on one node, or no clock is in the metric."""
     one_search: OneSearch | None = None
     """The settings of the two come from one search each; also among the cautions."""
     refused: bool = False
@@ -346,7 +407,12 @@ class Comparison(Frozen):
             return ""
         settings = " with these settings" if self.one_search else ""
         failed = [text for item in (self.failures, self.failed_starts) if item and (text := item.of(self.verdict))]
-        return settings + "".join(failed[:1])
+        return settings + (self.by_node.scope if self.by_node else "") + "".join(failed[:1])
+
+    @property
+    def units(self) -> int:
+        """How many values its test counts: pairs, or nodes."""
+        return len(self.by_node.nodes) if self.by_node and self.by_node.unit == "node" else self.n
 
     @property
     def spoken(self) -> str:
@@ -377,7 +443,10 @@ class Comparison(Frozen):
 
     @property
     def judged_ratios(self) -> list[float]:
-        """The ratios of the pairs that the verdict is on: as measured, or adjusted for the drift of the machine."""
+        """The ratios of the pairs that the verdict is on: as measured, or adjusted for the drift of the machine; or of
+        the nodes."""
+        if self.by_node and self.by_node.unit == "node":
+            return [item.ratio for item in self.by_node.nodes]
         shifts = self.adjusted.shifts if self.adjusted else (0.0,) * len(self.pairs)
         return [pair.candidate / pair.baseline * math.exp(-shift)
                 for pair, shift in zip(self.pairs, shifts, strict=True)]

@@ -11,6 +11,7 @@ from repro.compare.design.calibration import Calibration, read_kept_calibration
 from repro.compare.design.effect import MainEffect
 from repro.compare.design.factorial import main_effects
 from repro.compare.design.standing import claims
+from repro.compare.evidence.drift import Lane, lanes_of
 from repro.compare.evidence.repeated import repeated_cells
 from repro.compare.figures import Claim, Repeated
 from repro.compare.runs.run_warnings import RunWarning, run_warnings
@@ -100,6 +101,11 @@ class Findings:
     def repeated(self) -> tuple[Repeated, ...]:
         """The cells with fewer trainings than trials."""
         return repeated_cells(self.record)
+
+    @cached_property
+    def lanes(self) -> list[Lane]:
+        """The lanes of a run in a pool; [] of any other run."""
+        return lanes_of(self.record.plan, self.record.results, self.record.execution)
 
     @cached_property
     def warnings(self) -> tuple[RunWarning, ...]:

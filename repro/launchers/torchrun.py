@@ -21,7 +21,7 @@ from repro.launchers.local import Local
 from repro.launchers.nodes.agent import Launch
 from repro.launchers.nodes.channel import LinkLost, files_below, send_files
 from repro.launchers.nodes.head import Head, Node, NodeWatch
-from repro.launchers.nodes.hosts import Starts, find, key_of, listen, read_secret
+from repro.launchers.nodes.hosts import Starts, key_of, listen, read_secret
 from repro.launchers.processes.node_launch import NodeEnd, NodeLaunch, interface_of
 from repro.launchers.processes.rank import LOOPBACK, Assignment, Membership
 from repro.seams.launching import LaunchRequest, LaunchResult
@@ -182,17 +182,12 @@ class Torchrun(Local):
         return read_secret(make=True)
 
     def _start_agents(self, port: int, text: str) -> None:
-        """Start the agents of the hosts that are named, with the secret `text`; others are started by the user.
+        """Start the agents of the other nodes, as far as the user does not.
 
         Raises:
             UsageError: a host cannot be found, or there are too few.
         """
-        named = find(self.nodes - 1) if self.nodes > 1 else None
-        if named is None:
-            return
-        for host in named.names:
-            self._starts.start(host, f"{Path(named.command[0]).name} {host}",
-                               named.agent(host, port, self.join_seconds), stdin=f"{text}\n")
+        self._starts.start_named(self.nodes - 1, port, text, self.join_seconds)
 
     def _complete(self, sort: bool = False) -> list[Node]:
         """Return the other nodes, by number, after the missing ones have joined.

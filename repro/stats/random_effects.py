@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from repro.stats.interval import Interval
-from repro.stats.sample import at_least, check_level, finite, positive
+from repro.stats.sample import FLAT, at_least, check_level, finite, positive
 
 LEAST = 3
 """Fewest experiments of which a prediction interval exists; the interval of two has one degree of freedom."""
@@ -34,6 +34,38 @@ class RandomEffects:
     """I^2: the share of the variation that is between experiments, 0 to 1."""
     prediction: Interval | None
     """Of the true effect of another experiment; None: too few."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneWay:
+    """The variation of values between groups, against that within them."""
+
+    statistic: float
+    """F."""
+    p: float
+    between: float
+    """Standard deviation of the groups' true means, by moments; 0 if they differ less than their values would allow."""
+
+
+def one_way(groups: Sequence[Sequence[float]]) -> OneWay:
+    """Return the F test that the true means of all groups are equal (one-way random effects, unequal sizes: Searle,
+    Casella & McCulloch 1992, chapter 3).
+
+    Raises:
+        ValueError: fewer than two groups, no group of several values, one not finite, or no spread within groups.
+    """
+    from scipy.stats import f_oneway
+
+    found = [finite(group, "values of a group") for group in groups]
+    sizes = np.array([len(group) for group in found])
+    count, total = len(found), int(sizes.sum())
+    if count < 2 or total <= count or not sizes.all():
+        raise ValueError("needs two groups or more, none of them empty and one of several values")
+    inner = sum(float(((group - group.mean()) ** 2).sum()) for group in found) / (total - count)
+    if inner <= FLAT**2:
+        raise ValueError("values within groups must differ")
+    test, typical = f_oneway(*found), (total - float((sizes**2).sum()) / total) / (count - 1)
+    return OneWay(float(test.statistic), float(test.pvalue), math.sqrt(max(0.0, test.statistic - 1) * inner / typical))
 
 
 def random_effects(effects: Sequence[float], variances: Sequence[float], level: float = 0.95) -> RandomEffects:

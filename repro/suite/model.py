@@ -31,6 +31,9 @@ MARGIN = 0.05
 CONTEST_MARGIN = 0.005
 """The same of a contest: records improve by 1 to 2 %, which 5 % would call the same."""
 Combine = Literal["all", "one_at_a_time"]
+Unit = Literal["block", "node"]
+LEAST_NODES = 6
+"""Fewest nodes with which a test of one value for each can reach 5 %, as of pairs."""
 Side = Literal["", "A", "B"]
 """Side in a calibration, which runs every cell twice: A the cell itself, B its twin; "" in any other plan."""
 
@@ -150,6 +153,9 @@ class Suite(SuitePart):
                                           "files must have them")
     margin: float = Field(MARGIN, gt=0, lt=1,
                           description="largest relative difference that still counts as the same, declared beforehand")
+    unit: Unit = Field("block", description="what verdicts on times are about, in a pool: block: the nodes that ran, "
+                                            "every pair counts; node: all nodes of their class, one mean for each of "
+                                            "at least 6")
     horizon: float | None = Field(
         None, gt=0,
         description="limit up to which runs that missed are compared: seconds, for metric samples a number of samples; "
@@ -211,6 +217,12 @@ class Suite(SuitePart):
         if self.sequential is not None and self.tune is not None and self.tune.searches > 1:
             raise FieldProblem("a run of one search gives one figure and no verdict that could stop it; leave it out",
                                ("sequential",))
+        if self.unit == "node" and self.seeds < LEAST_NODES:
+            raise FieldProblem(f"unit: node needs at least {LEAST_NODES} (given: {self.seeds}): a node runs whole "
+                               "seeds, and fewer nodes cannot reach 5 %", ("seeds",))
+        if self.unit == "node" and self.sequential is not None:
+            raise FieldProblem("looks count pairs, and how many nodes will have run them is unknown; leave it out with "
+                               "unit: node", ("sequential",))
         if self.sequential is not None:
             self.sequential.check(self.seeds, self.primary is not None)
         return self

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from repro.compare import METRICS, Summary
 from repro.compare.cell_figures import GROUPS, Figure
+from repro.compare.design.calibration import machine_of
 from repro.compare.findings import Findings
-from repro.core.numbers import readable
+from repro.core.numbers import readable, spans
 from repro.tables.layout import NOTHING, Column, TextTable, count, ends, figure, laid, rounded, words
 from repro.tables.values import Row, as_number, bounds, estimate, plain
 
@@ -115,6 +116,14 @@ def _shown(found: Sequence[Summary], origins: Mapping[str, str]) -> Iterator[Row
 def missing_text(item: Summary) -> str:
     """Return what stands for a median that a cell has not."""
     return "not run" if not item.n else "not reached" if METRICS[item.metric].to_target else "none"
+
+
+def lane_rows(answers: Findings) -> Iterator[Row]:
+    """Yield a row for each lane of a run in a pool: all are of one class, that of the environment."""
+    record = answers.record
+    for lane in answers.lanes:
+        yield {"lane": plain(lane.name), "machine": plain(machine_of(record.environment)), "origin": answers.origin,
+               "blocks": len(lane.repeats), "seeds_run": spans(sorted(lane.repeats)), "relative_time": lane.level}
 
 
 def median_text(item: Summary) -> str:

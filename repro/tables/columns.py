@@ -56,6 +56,8 @@ text suite_version: version of the suite
 text suite_digest: sha256 of the suite
 text method: version of the method of measuring
 text machine: processor and devices
+text lane: lane of the pool: a node, or a part of one
+text seeds_run: its seeds
 text repro_version: version that made the record
 text commit: commit of the checkout
 text false_positive_rate: measured rate of false positives, in words
@@ -99,6 +101,7 @@ count attempts: starts of trials
 count nulls: comparisons of a cell with itself
 count false_positives: those that found a difference
 count passed: trials that passed
+count blocks: seeds that it ran
 count declared: declared runs
 count samples: samples of the training
 count samples_to_target: samples up to the target
@@ -130,6 +133,7 @@ flag counted: this start gave the result
 flag dirty: the checkout had changes
 flag parity_needed: the gate had something to compare
 flag parity_passed: the gate passed
+figure relative_time: median time of its trials over the mean of their cells; 1.1: slower than the others
 figure median: median; unit: that of the metric
 figure coefficient_of_variation: standard deviation over mean
 figure median_epochs: median epochs to the target

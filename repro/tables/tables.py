@@ -19,11 +19,11 @@ from repro.record.folder.store import Record
 from repro.record.result.remarks import joined
 from repro.record.result.results import Result, figures_of
 
-from .cell_tables import cell_rows
+from .cell_tables import cell_rows, lane_rows
 from .columns import ColumnFacts, column_facts, facts_of_values
 from .operations import check_rows, measure_rows
 from .values import Row, plain
-from .verdicts import claim_rows, comparison_rows, effect_rows, interaction_rows, pair_rows
+from .verdicts import claim_rows, comparison_rows, effect_rows, interaction_rows, node_rows, pair_rows
 
 HASHES = ("init_weights", "data_order", "augmentation", "data", "final_weights")
 IN_SECONDS = {name: f"{name}_seconds" for name in ("tta_wall", "tta_train", "tta_cold")}
@@ -36,6 +36,7 @@ MAIN = {
     "pairs": ("candidate", "baseline", "seed", "candidate_value", "baseline_value", "ratio"),
     "comparisons": ("candidate", "baseline", "metric", "n", "ratio", "ratio_low", "ratio_high", "verdict", "because"),
     "warnings": ("title", "about", "text", "means"),
+    "ratios_by_lane": ("candidate", "baseline", "metric", "lane", "n", "ratio", "ratio_low", "ratio_high"),
 }
 """Table that may be empty -> columns that a reader can count on."""
 
@@ -164,11 +165,12 @@ def _attempts(answers: Findings) -> Iterable[Row]:
     record = answers.record
     counted = {(item.trial_id, item.attempt) for item in record.results}
     for item in record.attempts:
+        lane: Row = {"lane": plain(" + ".join(item.nodes))} if item.shard else {}
         yield {
             "trial_id": item.trial_id, "cell_id": item.cell_id, "seed": item.repeat, "attempt": item.attempt,
             "started_ms": item.started_ms, "seconds": item.known_seconds, "status": item.status,
             "counted": (item.trial_id, item.attempt) in counted, "resumed_from": item.resumed_from,
-            "passed_over": plain("; ".join(item.passed_over)), "reason": plain(item.reason),
+            "passed_over": plain("; ".join(item.passed_over)), "reason": plain(item.reason), **lane,
         }
 
 
@@ -222,6 +224,9 @@ TABLES: Mapping[str, tuple[str, Callable[[Findings], Iterable[Row]]]] = {
                     lambda answers: comparison_rows(answers.comparisons, answers.origins)),
     "pairs": ("One row per pair of trials with one seed",
               lambda answers: pair_rows(answers.comparisons, answers.origins)),
+    "lanes": ("One row per lane of a pool", lane_rows),
+    "ratios_by_lane": ("One row per verdict and lane of a pool (with unit: node, per node)",
+                       lambda answers: node_rows(answers.comparisons, answers.origins)),
     "trials": ("One row per trial", _trials),
     "operations": ("One row per figure of a cell whose trials measure operations",
                    lambda answers: measure_rows(answers.record, answers.record.plan.cells)),

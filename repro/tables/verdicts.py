@@ -74,6 +74,15 @@ def pair_rows(found: Iterable[Comparison], origins: Mapping[str, str]) -> Iterat
             }
 
 
+def node_rows(found: Iterable[Comparison], origins: Mapping[str, str]) -> Iterator[Row]:
+    """Yield one row for each node of each comparison of a run in a pool."""
+    for item in found:
+        for node in item.by_node.nodes if item.by_node else ():
+            yield {"candidate": item.candidate, "baseline": item.baseline, "origin": pair_origin(item, origins),
+                   "metric": item.metric, "primary": item.primary, "lane": plain(node.name), "n": node.pairs,
+                   "ratio": node.ratio, **bounds("ratio", node.interval)}
+
+
 def comparison_table(found: Sequence[Comparison], origins: Mapping[str, str], digits: int = 3) -> TextTable:
     """Return one row per verdict.
 

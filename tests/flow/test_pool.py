@@ -110,6 +110,25 @@ def test_a_lane_that_is_killed_and_then_the_coordinator(tmp_path: Path) -> None:
     assert compare(record.plan, record.results, execution=record.execution)[0].left_out == ()
 
 
+@pytest.mark.slow
+def test_a_calibration_in_a_pool_is_that_of_records_from_a_pool(tmp_path: Path) -> None:
+    """Its twins run on lanes too; a run without a pool is not calibrated by it."""
+    suite(tmp_path, epochs=2)
+    pool = ("--pool", "{kind: cores, lanes: 2, blocks_per_task: 3}")
+    ended = command(tmp_path, "calibrate", "s.yaml", *pool, "--pairs", "6", XDG_DATA_HOME=str(tmp_path / "data"))
+    assert ended.code in (0, 3) and "cores, cpu, in a pool" in ended.out, ended.error
+    (stored,) = (tmp_path / "data/repro/calibration").iterdir()
+    assert stored.name.endswith("-pool.json")
+    (twins,) = (tmp_path / "runs").iterdir()
+    record = read_record(twins)
+    assert len({item.nodes for item in record.attempts}) == 2 and record.plan.has_twins
+    assert command(tmp_path, "verify", str(twins)).code == 0
+    for name, options, found in (("pooled", pool, True), ("serial", (), False)):
+        ran = command(tmp_path, "run", "s.yaml", "--no-mlflow", "--out", name, *options, "--master-seed", "7",
+                      XDG_DATA_HOME=str(tmp_path / "data"))
+        assert ran.code == 0 and (tmp_path / name / "calibration.json").is_file() == found, ran.error
+
+
 @pytest.fixture
 def name(monkeypatch: pytest.MonkeyPatch) -> str:
     found = f"\0repro-timing-test-{os.urandom(8).hex()}"
@@ -157,7 +176,7 @@ def test_a_lane_gives_its_names_back_while_it_waits(name: str, monkeypatch: pyte
 @pytest.mark.slow
 @pytest.mark.parametrize(("pool", "said"), [
     ("{kind: slurm}", "lanes: is missing; an example: '{kind: slurm, lanes: 16}'"),
-    ("{kind: cloud, lanes: 2}", "kind: Input should be 'slurm', 'gpus' or 'cores'"),
+    ("{kind: cloud, lanes: 2}", "kind: Input should be 'slurm', 'agents', 'gpus' or 'cores'"),
     ("{kind: cores, lanes: 4000}", "4000 lanes are too many for"),
     ("gpus", "this machine has no usable GPU"),
 ])

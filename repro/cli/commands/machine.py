@@ -104,7 +104,7 @@ class Address(click.ParamType):  # type: ignore[type-arg]  # generic only from c
 @click.option("--secret-stdin", is_flag=True, help="Read the secret from standard input.")
 @click.option("--as", "start", default="", hidden=True, help="The host by which the run has started this agent.")
 def agent(address: tuple[str, int] | None, wait_seconds: float, secret_stdin: bool, start: str) -> None:
-    """Lend this computer to a run with launcher torchrun on another one, until that run ends.
+    """Lend this computer to a run with launcher torchrun or --pool agents on another one, until that run ends.
 
     Both need the same secret: REPRO_SECRET, or the file that the run made in the home folder (docs/nodes.md).
 
@@ -121,8 +121,8 @@ def agent(address: tuple[str, int] | None, wait_seconds: float, secret_stdin: bo
     key = key_of(sys.stdin.readline().strip() if secret_stdin else read_secret())
     if not serve(*address, key, lambda: take(detect(), (), named=True).model_dump(mode="json", by_alias=True),
                  lambda text: say(text, err=True), wait_seconds, start):
-        say(f"no run at {address[0]}:{address[1]} for {wait_seconds:g} s; start one there with launcher torchrun, or "
-            "wait longer with --wait", err=True)
+        say(f"no run at {address[0]}:{address[1]} for {wait_seconds:g} s; start one there with launcher torchrun or "
+            "--pool agents, or wait longer with --wait", err=True)
         sys.exit(Exit.TRIAL_FAILED)
     say("the run is over", err=True)
 

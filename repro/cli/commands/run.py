@@ -23,7 +23,7 @@ from repro.cli.options import (
 )
 from repro.cli.terminal import say
 from repro.cli.workflows.starting import planned
-from repro.core.errors import visible
+from repro.core.errors import UsageError, visible
 from repro.core.machine import Machine
 
 
@@ -34,7 +34,8 @@ from repro.core.machine import Machine
 @click.option("--launcher", metavar="KIND", help="Short for -o launcher=KIND; KIND may also be '{kind: slurm, nodes: "
               "4}'. Outside a job, slurm submits one.")
 @click.option("--pool", metavar="KIND", help="Run blocks of one seed side by side: '{kind: slurm, lanes: 16}' in a job "
-              "array, gpus on each GPU of this machine, '{kind: cores, lanes: 2}' on shares of its cores.")
+              "array, '{kind: agents, lanes: 4}' on computers that join by `repro agent`, gpus on each GPU of this "
+              "machine, '{kind: cores, lanes: 2}' on shares of its cores.")
 @design_options
 @click.option("--resume", type=PlaceParam(path_type=Path), metavar="RUN", help="Resume an interrupted run: run the "
               "missing trials of its own plan.")
@@ -78,7 +79,7 @@ def run(
              repro run engines --pool '{kind: slurm, lanes: 16}' -- --partition cpu
     """
     from repro.cli.text.suite import ended_text
-    from repro.cli.workflows.pool import declared_pool, pool_machine
+    from repro.cli.workflows.pool import declared_pool, pool_machine, unit_problem
     from repro.cli.workflows.run import (
         machines_of_job,
         resume_suite,
@@ -112,6 +113,8 @@ def run(
         source = read_source(suite, overrides, **design)
         stated = source.suite.master_seed is not None and ("master_seed",) not in source.overrides
         chosen = parse_pool(pool) if pool is not None else None
+        if problem := unit_problem(source.suite, chosen):
+            raise UsageError(problem)
         if chosen is not None:
             out = out or dated(source.suite.suite)
             machines: tuple[Machine, ...] = (pool_machine(chosen, source.suite, out, scheduler),)

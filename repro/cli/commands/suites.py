@@ -126,6 +126,7 @@ def plan(
     """
     from repro.bundle.source import open_record
     from repro.cli.text.suite import PoolCost, drawn_by_run, plan_text
+    from repro.cli.workflows.pool import unit_problem
     from repro.cli.workflows.seen_data import seen_data, seen_words
     from repro.compare.design.power import out_of_reach, power
     from repro.compare.runs.asked import asked_before
@@ -156,12 +157,15 @@ def plan(
         warnings.append(f"this plan cannot be run: {why}")
     if asked := asked_before(found):
         warnings.append(f"this would be the {asked}")
+    chosen = parse_pool(pool) if pool is not None else None
+    if why := unit_problem(source.suite, chosen):
+        warnings.append(f"this plan cannot be run so: {why}")
     absent = absent_data(found)
     warnings += [f"this plan cannot be run here: {text}" for text in absent]
     for text in warnings:
         say(f"warning: {text}", err=True)
     cost = estimate(found)
-    pooled = PoolCost.of(found, parse_pool(pool)) if pool is not None else None
+    pooled = PoolCost.of(found, chosen) if chosen is not None else None
     if as_json:
         data = found.model_dump(mode="json", by_alias=True) | {"cost": cost.model_dump(mode="json")}
         data |= {"out_of_reach": out_of_reach(found), "drawn_again_by_run": drawn, "absent_data": absent}
@@ -200,6 +204,7 @@ def schema(what: tuple[str, ...]) -> None:
 
 @click.command()
 @suite_argument
+@click.argument("scheduler", nargs=-1, type=click.UNPROCESSED, metavar="[-- SBATCH OPTIONS]")
 @override_option
 @click.option("--from", "stored", type=PlaceParam(path_type=Path), metavar="RUN|BUNDLE",
               help="Use the twins of a stored calibration, such as an interrupted one, instead of running anything.")
@@ -209,12 +214,14 @@ def schema(what: tuple[str, ...]) -> None:
               "[default: the suite's repeats]")
 @click.option("--nulls", type=click.IntRange(min=1), default=1, help="Comparisons of each cell; more of them make the "
               "rate more precise.")
+@click.option("--pool", metavar="KIND", help="Run it in a pool, all lanes at once, as `repro run` does: its rate is "
+              "that of records from a pool.")
 @click.option("--to", type=PlaceParam(dir_okay=False, path_type=Path), help="File of the calibration.  [default: in "
               "the user's data folder; with --from in the run folder; a bundle requires it]")
 @json_option
 def calibrate(
-    suite: str, overrides: tuple[str, ...], stored: Path | None, cell: str | None, pairs: int | None, nulls: int,
-    to: Path | None, as_json: bool,
+    suite: str, scheduler: tuple[str, ...], overrides: tuple[str, ...], stored: Path | None, cell: str | None,
+    pairs: int | None, nulls: int, pool: str | None, to: Path | None, as_json: bool,
 ) -> None:
     """Measure the false-positive rate of SUITE, and look for a bias of the harness.
 
@@ -225,15 +232,22 @@ def calibrate(
     Example: repro calibrate quickstart --nulls 5
     """
     from repro.cli.workflows import calibrate as calibration
+    from repro.cli.workflows.pool import declared_pool, pool_machine
     from repro.compare.cells import read_pattern
+    from repro.runner.pool.engines import parse_pool
+    from repro.runner.run import dated
 
-    source = read_source(suite, overrides)
-    plan, wanted = expand(source, overrides), read_pattern(cell, "--cell") if cell is not None else None
+    source, chosen = read_source(suite, overrides), parse_pool(pool) if pool is not None else None
+    if scheduler and chosen is None:
+        raise UsageError(f"{scheduler[0]}: only --pool of kind slurm takes options after --")
+    machine = pool_machine(chosen, source.suite, dated(source.suite.suite), scheduler) if chosen else None
+    plan, wanted = expand(source, overrides, machine), read_pattern(cell, "--cell") if cell is not None else None
     if stored is not None:
         found = calibration.replay(stored, plan, wanted, pairs, to)
     else:
         click.echo(calibration.reach(plan, wanted, pairs, nulls), err=True)
-        found = calibration.calibrate(plan, source.text, wanted, pairs, nulls, to)
+        lanes = declared_pool(chosen, plan, scheduler, ()) if chosen else None
+        found = calibration.calibrate(plan, source.text, wanted, pairs, nulls, to, lanes)
     answer(as_json, found.as_json(), found.text)
     sys.exit(found.exit_code)
 

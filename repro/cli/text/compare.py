@@ -127,6 +127,8 @@ def _details(item: Comparison) -> list[str]:
         low, high = item.unbiased.interval.low, item.unbiased.interval.high
         found.append(f"median-unbiased, corrected for the stop: {item.unbiased.value:.3f}, {low:.3f} to {high:.3f}")
     found += _levels(item)
+    if item.by_node is not None:
+        found.append(item.by_node.words)
     if item.split is not None:
         found.append(f"= samples to the target x {item.split.samples.value:.3f} / samples a second x "
                      f"{item.split.throughput.value:.3f}")

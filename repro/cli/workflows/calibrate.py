@@ -9,7 +9,7 @@ from shlex import quote
 from typing import Any
 
 from repro.bundle.source import is_bundle, open_record
-from repro.cli.workflows.run import execute
+from repro.cli.workflows.run import opened
 from repro.compare import factors_of
 from repro.compare.cells import CellIndex, primary_pair
 from repro.compare.design.calibration import (
@@ -17,7 +17,7 @@ from repro.compare.design.calibration import (
     Calibration,
     add,
     calibration,
-    machine_of,
+    conditions_of,
     nulls_of,
     place_for,
     twin_plan,
@@ -25,10 +25,14 @@ from repro.compare.design.calibration import (
 from repro.compare.design.twins import ASSUMED, smallest_found
 from repro.core import pattern
 from repro.core.errors import Exit, UsageError
+from repro.core.files import write_model
 from repro.core.machine import detect
 from repro.record.folder import limits
 from repro.record.folder.store import Record, read_record
-from repro.runner.run import dated, discarded_if_unstarted, prepare
+from repro.runner.context import Options
+from repro.runner.pool.engines import FILE as POOL
+from repro.runner.pool.engines import StoredPool
+from repro.runner.run import Messages, dated, discarded_if_unstarted, prepare
 from repro.suite.model import Suite
 from repro.suite.planning.cell import Cell
 from repro.suite.planning.plan import Plan, expand_again
@@ -98,11 +102,13 @@ def reach(plan: Plan, wanted: dict[str, Any] | None, pairs: int | None, nulls: i
 
 
 def calibrate(
-    plan: Plan, suite_text: str, wanted: dict[str, Any] | None, pairs: int | None, nulls: int, to: Path | None
+    plan: Plan, suite_text: str, wanted: dict[str, Any] | None, pairs: int | None, nulls: int, to: Path | None,
+    pool: StoredPool | None = None,
 ) -> Calibrated:
     """Run cells against themselves and keep the nulls.
 
     Args:
+        pool: where its blocks run, all lanes at once; None: one after another in this process.
         pairs: pairs of each null; None: the number of seeds of the suite.
         to: the file of the calibration; None: the user's file for this suite.
 
@@ -114,11 +120,14 @@ def calibrate(
     twins = twin_plan(plan, choose_cells(plan, wanted), each, nulls)
     limits.check_size(twins)
     folder = prepare(twins, suite_text, dated(f"{plan.suite.suite}-calibrate"))
-    with discarded_if_unstarted(folder):
-        record = execute(
-            twins, folder, kept=f"no null is kept; completed trials stay in {folder.root}",
-            next_step=f"for their nulls repeat the command with --from {quote(str(folder.root))}")
-    return _store(record, twins.cells, plan.suite, each, to or place_for(plan.digest), folder.root)
+    if pool is not None:
+        write_model(folder.root / POOL, pool)
+    told = Messages(f"no null is kept; completed trials stay in {folder.root}",
+                    f"for their nulls repeat the command with --from {quote(str(folder.root))}",
+                    closing="the record is being closed")
+    with discarded_if_unstarted(folder), opened(folder, twins, Options(), told) as (run, session):
+        record = session.execute(run).completed()
+    return _store(record, twins.cells, plan.suite, each, to or place_for(plan.digest, pool is not None), folder.root)
 
 
 def replay(run: Path, plan: Plan, wanted: dict[str, Any] | None, pairs: int | None, to: Path | None) -> Calibrated:
@@ -151,6 +160,6 @@ def _store(record: Record, cells: Sequence[Cell], suite: Suite, pairs: int, to: 
     nulls, problems = nulls_of(record, cells, suite.metric, pairs)
     if not nulls:
         raise UsageError(f"{run}: gives no comparison of a cell with itself: {problems[0]}")
-    found = add(to, calibration(suite.suite, record.plan.digest, record.plan.method, machine_of(record.environment),
+    found = add(to, calibration(suite.suite, record.plan.digest, record.plan.method, conditions_of(record),
                                 nulls))
     return Calibrated(found, len(nulls), to, run, tuple(problems))

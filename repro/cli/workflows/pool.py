@@ -20,13 +20,27 @@ from repro.core.files import read_bounded, write_json
 from repro.core.machine import Machine, detect
 from repro.core.random_streams import fresh_seed
 from repro.launchers.nodes.slurm_submit import submit_script
+from repro.launchers.torchrun import Torchrun
 from repro.runner.context import Options
 from repro.runner.pool.engines import Pool, StoredPool, ask_slurm, check_options, store_name
 from repro.runner.pool.lane import begin_shard
 from repro.runner.run import Messages, Run, open_session
-from repro.suite.model import Suite
+from repro.suite.model import LEAST_NODES, Suite
 from repro.suite.planning.consent import permissions
 from repro.suite.planning.plan import Plan
+
+
+def unit_problem(suite: Suite, pool: Pool | None) -> str:
+    """Return why the declared unit of verdicts cannot be had with these lanes; "" if it can."""
+    if suite.unit == "block":
+        return ""
+    start = f"unit: node needs lanes on at least {LEAST_NODES} computers"
+    other = f"use --pool '{{kind: slurm, lanes: {LEAST_NODES}}}' or -o unit=block"
+    if pool is None:
+        return f"{start}, and no pool is given; {other}"
+    if pool.kind in ("gpus", "cores"):
+        return f"{start}, and those of kind {pool.kind} are parts of one; {other}"
+    return f"{start}, and there are {pool.lanes}; {other}" if (pool.lanes or 0) < LEAST_NODES else ""
 
 
 def pool_machine(pool: Pool, suite: Suite, out: Path, options: Sequence[str]) -> Machine:
@@ -45,6 +59,8 @@ def pool_machine(pool: Pool, suite: Suite, out: Path, options: Sequence[str]) ->
     check_options(pool, options)
     if pool.kind != "slurm":
         here, cores = detect(), len(os.sched_getaffinity(0)) // (pool.lanes or 1)
+        if pool.kind == "agents":
+            return here
         if pool.kind == "cores":
             return Machine("cpu", 0, max(cores, 1), here.cpp_compiler)
         return Machine(here.device, min(here.device_count, 1), max(len(os.sched_getaffinity(0)) // (
@@ -87,6 +103,13 @@ def declared_pool(pool: Pool, plan: Plan, options: Sequence[str], flags: Sequenc
     if plan.design.is_contest:
         raise UsageError("--pool: a contest counts every declared run once, and a lost lane starts its block again; "
                          "run it without a pool")
+    if pool.kind == "agents" and plan.base:
+        raise UsageError("--pool agents: the folder of the suite, in which its programs run, is not on the agents' "
+                         "computers; use kind slurm, with a folder that all nodes share")
+    launchers = [cell.choices.launcher.plugin for cell in plan.cells]
+    if pool.kind == "agents" and any(isinstance(item, Torchrun) and item.nodes > 1 for item in launchers):
+        raise UsageError("--pool agents: a lane is one computer, and trials of this suite take several; use launcher "
+                         "local")
     return StoredPool(pool=pool, name=store_name(plan.suite.suite), nodes=slurm_nodes(plan) or 1,
                       options=tuple(options), flags=(*split(permissions(plan.cells, plan.base)), *flags))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -131,7 +131,7 @@ def run_suite(
     folder = prepare(plan, suite_text, out or dated(plan.suite.suite))
     if pool is not None:
         write_model(folder.root / POOL, pool)
-    with discarded_if_unstarted(folder), _opened(
+    with discarded_if_unstarted(folder), opened(
             folder, plan, options, messages(folder.root, plan), event=told) as (run, session):
         return _carry_out(run, session, track)
 
@@ -191,7 +191,7 @@ def _tune(root: Path, plan: Plan, options: Options, track: bool, new: bool = Tru
     """
     told = messages(root, plan, "completed tuning trials are kept", "the settings are being chosen")
     own = replace(options, budget_seconds=None, register=None)
-    with _opened(RunFolder(root).tuning, plan, own, told, new, event) as (run, session):
+    with opened(RunFolder(root).tuning, plan, own, told, new, event) as (run, session):
         run.watcher.stage(f"phase 1 of 2: {planned_tuning(plan)}")
         run.tracking = tracker = Tracker(run.folder.root) if track else None
         ended = session.execute(run)
@@ -208,12 +208,12 @@ def _tune(root: Path, plan: Plan, options: Options, track: bool, new: bool = Tru
 def _score(root: Path, track: bool, options: Options, new: bool = True, event: Told = None) -> Ended:
     """Execute the plan of a run folder, from its beginning or from where it was cut."""
     folder, plan = reopen(root)
-    with _opened(folder, plan, options, messages(root, plan), new, event) as (run, session):
+    with opened(folder, plan, options, messages(root, plan), new, event) as (run, session):
         return _carry_out(run, session, track)
 
 
 @contextmanager
-def _opened(
+def opened(
     folder: RunFolder, plan: Plan, options: Options, told: Messages, new: bool = True, event: Told = None
 ) -> Iterator[tuple[Run | PooledRun, RunSession]]:
     """Open the session of a run that begins, with warnings about its plan, or goes on where it was cut."""
@@ -230,8 +230,11 @@ def _opened(
                 watcher.stage(register(folder, plan, machine, options.register))
         else:
             session.accept(plan, plan_differences(plan, machine), options.force)
-        yield Run(plan, folder, machine, watcher, options) if pool is None else PooledRun(
-            plan, folder, watcher, engine_of(pool, plan, folder), pool.pool.blocks_per_task), session
+        if pool is None:
+            yield Run(plan, folder, machine, watcher, options), session
+            return
+        with closing(engine_of(pool, plan, folder, watcher.stage)) as engine:
+            yield PooledRun(plan, folder, watcher, engine, pool.pool.blocks_per_task), session
 
 
 def consented(root: Path, allowed: Sequence[str], code: str | None) -> Plan:

@@ -38,6 +38,7 @@ LEAST_PAIRS = 6
 """Fewer pairs can never be significant: as nulls they would only make the rate look low."""
 TWINS = "twins"
 FILE = "calibration.json"
+POOLED = ", in a pool"
 
 
 class Null(Frozen):
@@ -124,6 +125,15 @@ def machine_of(environment: Environment) -> str:
     """Return the name of the machine that a false-positive rate is valid for."""
     devices = ", ".join(dict.fromkeys(str(device) for device in environment.devices))
     return f"{environment.cpu}, {environment.cores} cores, {environment.device}{f' ({devices})' if devices else ''}"
+
+
+def conditions_of(record: Record) -> str:
+    """Return what a false-positive rate is valid for: the machine, and whether all lanes of a pool ran at once."""
+    return machine_of(record.environment) + (POOLED if _pooled(record) else "")
+
+
+def _pooled(record: Record) -> bool:
+    return any(item.shard for item in record.attempts)
 
 
 def calibration(suite: str, digest: str, method: str, machine: str, nulls: Iterable[Null]) -> Calibration:
@@ -215,13 +225,14 @@ def _null(cell: Cell, found: Comparison, source: str) -> Null | str:
         "cannot show how often chance looks like a difference")
 
 
-def place_for(digest: str) -> Path:
-    """Return the file of a user's calibrations of a suite.
+def place_for(digest: str, pooled: bool = False) -> Path:
+    """Return the file of a user's calibrations of a suite, those in a pool apart.
 
     Raises:
         UsageError: the user has no home folder.
     """
-    return user_folder("XDG_DATA_HOME", ".local/share") / "repro" / "calibration" / f"{digest}.json"
+    name = f"{digest}-pool.json" if pooled else f"{digest}.json"
+    return user_folder("XDG_DATA_HOME", ".local/share") / "repro" / "calibration" / name
 
 
 def add(path: Path, found: Calibration) -> Calibration:
@@ -258,7 +269,7 @@ def calibration_of(record: Record) -> Calibration | None:
     if (kept := read_kept_calibration(record)) is not None:
         return kept
     try:
-        own = place_for(record.plan.digest)
+        own = place_for(record.plan.digest, _pooled(record))
     except UsageError:  # who has no home folder has no calibration there
         return None
     return _fitting(own, record)
@@ -277,7 +288,7 @@ def keep_calibration(record: Record) -> str:
     """
     target = record.folder.root / FILE
     try:
-        found = None if os.path.lexists(target) else _fitting(place_for(record.plan.digest), record)
+        found = None if os.path.lexists(target) else _fitting(place_for(record.plan.digest, _pooled(record)), record)
         if found is not None:
             write_model(target, found)
     except (ReproError, OSError) as error:
@@ -289,7 +300,7 @@ def _fitting(path: Path, record: Record) -> Calibration | None:
     if not path.is_file():
         return None
     found = read_model(path, Calibration)
-    fits = (found.suite_digest == record.plan.digest and found.machine == machine_of(record.environment))
+    fits = (found.suite_digest == record.plan.digest and found.machine == conditions_of(record))
     if not fits or all(item.is_void for item in found.nulls):
         return None
     return calibration(found.suite, found.suite_digest, found.method, found.machine, found.nulls)

@@ -111,8 +111,11 @@ def power(plan: Plan, pilot: Record) -> Power:
     Cells are found by their id, so any run with the same cells can be the pilot.
 
     Raises:
-        UsageError: the pilot holds no cell of this plan.
+        UsageError: the pilot holds no cell of this plan, or the plan's tests count nodes.
     """
+    if plan.suite.unit == "node":
+        raise UsageError("--pilot: the power is that of pairs, and with unit: node the tests count nodes; for that of "
+                         "pairs add -o unit=block")
     cells = {cell.cell_id for cell in plan.cells}
     shared = cells & {result.cell_id for result in pilot.results}
     if not shared:

@@ -105,6 +105,7 @@ def take_look(
         metric=plan.suite.metric, primary=True, planned=stage.n, margin=plan.suite.margin, horizon=plan.suite.horizon,
         refusals=doubts.refusals(*pair, METRICS[plan.suite.metric]), cautions=doubts.cautions(*pair),
         slots=doubts.slots(*pair), apart=doubts.apart(*pair), carry=doubts.carry(*pair), stage=stage,
+        nodes=doubts.nodes("block"),
     ))])[0]
     return TakenLook(stage, found, _decision(found, stage, [item for side in sides for item in side]))
 

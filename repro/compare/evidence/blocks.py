@@ -7,7 +7,7 @@ of its pair. So such pairs are left out of every figure that a clock is in.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +16,8 @@ import numpy as np
 from repro.record.folder.execution import Execution
 from repro.record.folder.ledger import WASH_OUT, Attempt
 from repro.record.result.results import Result
-from repro.record.result.status import STARTED, meaning
+from repro.record.result.status import INTERRUPTED, STARTED, meaning
+from repro.stats import holm
 from repro.suite.planning.plan import Plan
 
 ALPHA = 0.05
@@ -47,6 +48,10 @@ class Blocks:
     """Names of the places that trials ran on -> repeats of these trials; of early records nothing is known."""
     pooled: bool = False
     """The places are lanes of a pool, which never divide a pair."""
+    in_flight: Mapping[str, int] = field(default_factory=dict)
+    """In a pool: cell -> how often one of its trials ran when its lane was lost."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """In a pool: cell -> time that its trials that count took."""
 
     def apart(self, candidate: str, baseline: str) -> frozenset[int]:
         """Return the repeats whose two trials did not run in one block."""
@@ -59,6 +64,23 @@ class Blocks:
         found = Counter(repeat for repeat, _ in {(repeat, number) for numbers in self.numbers.values()
                                                  for repeat, number in numbers.items()})
         return frozenset(repeat for repeat, count in found.items() if count > 1)
+
+    def suspects(self) -> dict[str, str]:
+        """Return cell -> that lanes were lost while it ran, more often than its share of the time explains (exact
+        binomial test, Holm over all cells)."""
+        from scipy.stats import binomtest
+
+        losses, whole = sum(self.in_flight.values()), sum(self.seconds.values())
+        if not losses or not whole:
+            return {}
+        cells = [*self.seconds, *(self.in_flight.keys() - self.seconds.keys())]
+        ps = holm([1.0 if cell not in self.in_flight else float(binomtest(
+            self.in_flight[cell], losses, self.seconds.get(cell, 0.0) / whole, alternative="greater").pvalue)
+            for cell in cells])
+        return {cell: f"{self.in_flight[cell]} of {losses} lanes were lost while it ran, in "
+                      f"{100 * self.seconds.get(cell, 0.0) / whole:.0f} % of the time (binomial p = {p:.2g}); their "
+                      "blocks ran again, and which times are left may depend on what takes a lane down"
+                for cell, p in zip(cells, ps, strict=True) if p <= ALPHA}
 
     def selected(self, candidate: str, baseline: str) -> str:
         """Return that one cell failed more often and failed trials ran again, so that failing may have selected the
@@ -113,7 +135,19 @@ def blocks_of(plan: Plan, results: Sequence[Result], execution: Execution | None
             lanes.append(ran)
     return Blocks(lanes, numbers, before, *_failures(known, starts),
                   {names: frozenset(repeats) for names, repeats in zip(placed.names, placed.repeats, strict=True)
-                   if repeats}, any(item.shard for item in starts))
+                   if repeats}, any(item.shard for item in starts), *_losses(counted, starts))
+
+
+def _losses(
+    counted: Mapping[tuple[str, int], Result], starts: Sequence[Attempt]
+) -> tuple[dict[str, int], dict[str, float]]:
+    """Return cell -> starts that no lane ended, and cell -> seconds of its starts that count, of those in shards."""
+    pooled = [item for item in starts if item.shard and item.attempt != WASH_OUT]
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for item in pooled:
+        if (item.trial_id, item.attempt) in counted:
+            seconds[item.cell_id] += item.seconds
+    return dict(Counter(item.cell_id for item in pooled if item.status in (STARTED, INTERRUPTED))), dict(seconds)
 
 
 def _lanes(starts: Sequence[Attempt]) -> list[list[Attempt]]:

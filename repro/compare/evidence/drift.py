@@ -28,10 +28,12 @@ from repro.compare.evidence.carry_over import Carry
 from repro.compare.qualifiers import Failures
 from repro.core.errors import visible
 from repro.core.numbers import spans
+from repro.record.environment.placement import host_of
 from repro.record.folder.execution import Execution
 from repro.record.result.results import Result, figure
 from repro.stats.interval import from_log
 from repro.suite.metrics import DEFAULT, METRICS, MetricSpec
+from repro.suite.model import Unit
 from repro.suite.planning.plan import Plan
 
 ALPHA = 0.05
@@ -107,10 +109,11 @@ def _cautions(
     plan: Plan, by_cell: Mapping[str, Sequence[_Placed]], whole: Drift | None, blocks: Blocks
 ) -> list[Caution]:
     found = [Caution(None, text)] if (text := _places(blocks)) else []
+    labels = {cell.cell_id: cell.label for cell in plan.cells}
+    found += [Caution(cell, f"{labels[cell]}: {text}") for cell, text in blocks.suspects().items()]
     if whole is not None:
         return [*found, Caution(None, f"the machine drifted during the run: {whole.words}; ratios of times are "
                                       "adjusted for the places of their trials in the order of execution")]
-    labels = {cell.cell_id: cell.label for cell in plan.cells}
     return [*found, *(Caution(cell, f"{labels[cell]}: {trend}; a ratio is an average over this change")
                       for cell, trend in _cell_trends(by_cell).items())]
 
@@ -122,10 +125,39 @@ def _places(blocks: Blocks) -> str:
     each = [f"seeds {spans(sorted(repeats))} on {_names(names)}" for names, repeats in blocks.places.items()]
     more = f" (and {len(each) - SHOWN} more places)" if len(each) > SHOWN else ""
     if blocks.pooled:
-        return (f"blocks ran side by side on {len(each)} lanes, each pair on one: {'; '.join(each[:SHOWN])}{more}; the "
-                "verdict is about these lanes, under the load of all of them")
+        return (f"blocks ran side by side on {len(each)} lanes, each pair on one: {'; '.join(each[:SHOWN])}{more}; "
+                "ratios are those under the load of all of them")
     return (f"trials ran on {len(each)} places: {'; '.join(each[:SHOWN])}{more}; pairs divided between two are left "
             "out of figures with a clock, and a ratio is an average over the others")
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One lane of a pool."""
+
+    name: str
+    repeats: frozenset[int]
+    level: float | None
+    """Median time of its trials, each over the geometric mean of its cell: 1.1 is 10 % slower than the lanes on
+    average; None: no trial has a time."""
+
+
+def lanes_of(plan: Plan, results: Sequence[Result], execution: Execution) -> list[Lane]:
+    """Return the lanes of a run in a pool, by name; [] of any other run."""
+    blocks = blocks_of(plan, results, execution)
+    if not blocks.pooled:
+        return []
+    logs = {item.trial_id: math.log(seconds) for item in results if (seconds := seconds_per_sample(item)) is not None}
+    of_cell: dict[str, list[float]] = {}
+    for item in results:
+        if item.trial_id in logs:
+            of_cell.setdefault(item.cell_id, []).append(logs[item.trial_id])
+    found = []
+    for names, repeats in blocks.places.items():
+        apart = [logs[item.trial_id] - fmean(of_cell[item.cell_id]) for item in results
+                 if item.repeat in repeats and item.trial_id in logs]
+        found.append(Lane(visible(" + ".join(names)), repeats, from_log(median(apart)) if apart else None))
+    return sorted(found, key=lambda lane: lane.name)
 
 
 def _names(names: Sequence[str]) -> str:
@@ -175,6 +207,13 @@ class Doubts:
             return None
         return Failures(candidate=failed.get(candidate, 0), candidate_trials=len(ran.get(candidate, {})),
                         baseline=failed.get(baseline, 0), baseline_trials=len(ran.get(baseline, {})), starts=True)
+
+    def nodes(self, unit: Unit) -> dict[int, str]:
+        """Return repeat -> the lane that it ran on, or, if the unit is a node, its computers; {}: not in a pool."""
+        if not self.blocks.pooled:
+            return {}
+        return {repeat: visible(" + ".join(map(host_of, names) if unit == "node" else names))
+                for names, repeats in self.blocks.places.items() for repeat in repeats}
 
     def slots(self, candidate: str, baseline: str) -> Slots | None:
         """Return how far apart the trials of each pair of two cells ran, if the machine drifted."""

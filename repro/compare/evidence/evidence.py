@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,16 +15,17 @@ from repro.compare.evidence.carry_over import Carry
 from repro.compare.evidence.drift import Slots
 from repro.compare.evidence.grid import Grid, grid_of
 from repro.compare.evidence.missed import Missed, missed
+from repro.compare.evidence.nodes import node_figures, node_means, sides_of
 from repro.compare.evidence.pairing import CellTrials, Observed, cell_trials, mismatch, pairs_of
 from repro.compare.evidence.repeated import one_of_each, repeated_in
 from repro.compare.evidence.stage import Stage, missed_p, stage_figures
-from repro.compare.figures import Adjusted, Advice, CarryOver, Estimate, Pair, Repeated, TimeSplit, bounds
+from repro.compare.figures import Adjusted, Advice, ByNode, CarryOver, Estimate, Pair, Repeated, TimeSplit, bounds
 from repro.compare.qualifiers import Failures, Levels
 from repro.core.numbers import plain_sum
 from repro.record.result.status import meaning
 from repro.suite.design import FULL_BUDGET, JUDGES
 from repro.suite.metrics import METRICS, MetricSpec
-from repro.suite.model import MARGIN, Metric
+from repro.suite.model import LEAST_NODES, MARGIN, Metric, Unit
 
 NO_SPREAD = 1e-12
 """Standard deviation of log ratios below which it is only rounding."""
@@ -56,12 +57,21 @@ class ComparisonRequest:
     """Repeats whose two trials did not run in one block: no figure with a clock counts them."""
     carry: Carry = NO_CARRY
     """How much of a carry-over is in each pair."""
+    nodes: Mapping[int, str] = field(default_factory=dict)
+    """Repeat -> the node or lane that it ran on; {}: not in a pool."""
+    unit: Unit = "block"
+    """What the tests count: pairs, or the mean of each node."""
     stage: Stage | None = None
     """The look at which a sequential design judges it; None: a fixed number of pairs."""
 
     @property
     def scale(self) -> MetricSpec:
         return METRICS[self.metric]
+
+    @property
+    def counts_nodes(self) -> bool:
+        """The tests count nodes. A figure without a clock does not depend on its node."""
+        return self.unit == "node" and self.scale.clocked and self.paired
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +120,7 @@ class Evidence:
         """Places of the pairs, if the machine drifted, a clock is in the metric, and it moved the ratios at all."""
         if self.asked.slots is None or not self.asked.scale.clocked or len(self.pairs) < 2:
             return None
-        steady = stats.deviation(stats.log_ratios(*_sides(self.pairs))) < NO_SPREAD
+        steady = stats.deviation(stats.log_ratios(*sides_of(self.pairs))) < NO_SPREAD
         return None if steady else self.asked.slots
 
     @property
@@ -121,6 +131,27 @@ class Evidence:
             return self.pairs
         return tuple(pair.model_copy(update={"candidate": pair.candidate * math.exp(-shift)})
                      for pair, shift in zip(self.pairs, self._shifts(slots), strict=True))
+
+    @property
+    def units(self) -> tuple[Pair, ...]:
+        """What the tests count: the pairs, or the means of those of each node; () if some ran on none."""
+        if not self.asked.counts_nodes:
+            return self.judged_pairs
+        known = all(pair.repeat in self.asked.nodes for pair in self.pairs)
+        return node_means(self.judged_pairs, self.asked.nodes) if known else ()
+
+    @property
+    def counted(self) -> str:
+        """`10 pairs`, `6 nodes`."""
+        return f"{len(self.units)} nodes" if self.asked.counts_nodes else f"{self.n} pairs"
+
+    @property
+    def by_node(self) -> ByNode | None:
+        """The ratio by node; None: not in a pool, or it has none."""
+        asked = self.asked
+        if self.ratio is None or not asked.scale.clocked or any(pair.repeat not in asked.nodes for pair in self.pairs):
+            return None
+        return node_figures(self.judged_pairs, asked.nodes, asked.unit)
 
     def _shifts(self, slots: Slots) -> tuple[float, ...]:
         """Return the part of each log ratio that the machine explains; of a rate it is the opposite of a time's."""
@@ -135,7 +166,7 @@ class Evidence:
             return None
         apart = [slots.apart.get(pair.repeat, 0) for pair in self.pairs]
         return Adjusted(per_place=math.expm1(slots.per_place), places=sum(apart) / len(apart),
-                        unadjusted=stats.paired_ratio(*_sides(self.pairs))[0], shifts=self._shifts(slots))
+                        unadjusted=stats.paired_ratio(*sides_of(self.pairs))[0], shifts=self._shifts(slots))
 
     @property
     def failures(self) -> Failures | None:
@@ -150,8 +181,8 @@ class Evidence:
         """Means and, from 20 pairs on, P90 of both cells; None without a ratio of pairs."""
         if self.ratio is None or not self.pairs:
             return None
-        above, below = _sides(self.judged_pairs)
-        p90 = [float(np.quantile(side, 0.9)) for side in _sides(self.pairs)] if self.n >= FEWEST_FOR_P90 else [None] * 2
+        above, below = sides_of(self.judged_pairs)
+        p90 = [float(np.quantile(side, 0.9)) if self.n >= FEWEST_FOR_P90 else None for side in sides_of(self.pairs)]
         return Levels(mean_ratio=plain_sum(above) / plain_sum(below), candidate_p90=p90[0], baseline_p90=p90[1])
 
     @property
@@ -172,7 +203,7 @@ class Evidence:
         if self.interval is None or self.asked.stage is not None:
             return self.interval
         if self.asked.paired:
-            return stats.paired_ratio(*_sides(self.judged_pairs), level)[1]
+            return stats.paired_ratio(*sides_of(self.units), level)[1]
         return stats.welch_ratio(*_values(self.ours, self.theirs), level)[1]
 
     def is_fine(self, level: float) -> bool:
@@ -251,12 +282,19 @@ def _paired(base: Evidence) -> Evidence:
     if base.refusal:
         return base
     if base.ours.without or base.theirs.without:
+        if base.asked.counts_nodes:
+            return replace(base, refusal=early or "not every trial reached the target; a verdict on nodes of this "
+                                                  "class (unit: node) needs the ratio of every pair")
         found = _with_missed(base)
         return replace(found, refusal=early) if early and not found.refusal else found
     if base.n < 2:
         where = "in one block" if base.left_out else "with one seed"
         text = f"{base.n} pair{'s' if base.n != 1 else ''} {where}; an interval needs two, significance six"
         return replace(base, refusal=early or text, advice=_MISSING if early else Advice(kind="more_pairs", n=6))
+    if base.asked.counts_nodes and len(base.units) < LEAST_NODES:
+        return replace(base, advice=_MISSING if early else None, refusal=early or (
+            f"its pairs ran on {base.counted if base.units else 'no node of a pool'}; a verdict on nodes of this class "
+            f"(unit: node) needs at least {LEAST_NODES}"))
     found = _ratios(base)
     return replace(found, refusal=early or _outside(base), advice=_MISSING if early else None)
 
@@ -312,12 +350,13 @@ def _outside(base: Evidence) -> str:
 
 def _ratios(base: Evidence) -> Evidence:
     """Compute the figures of cells of which every trial has the metric."""
-    above, below = _sides(base.judged_pairs)
+    above, below = sides_of(base.units)
     logs = stats.log_ratios(above, below).tolist()
     steady = stats.deviation(np.asarray(logs)) < NO_SPREAD
     interval: stats.Interval | None
+    nodes = base.asked.counts_nodes
     ratio, interval = stats.paired_ratio(above, below)
-    exact = base.n <= stats.EXACT_PAIRS
+    exact = len(logs) <= stats.EXACT_PAIRS
     p = p_without_spread(logs) if steady else stats.sign_flip(logs) if exact else stats.paired_p(above, below)
     test = None if steady else stats.or_none(lambda: stats.equivalent_pairs(logs, base.asked.margin))
     if base.asked.stage is not None and (not steady or base.asked.stage.anytime):
@@ -326,16 +365,14 @@ def _ratios(base: Evidence) -> Evidence:
     return replace(
         base, ratio=ratio, interval=None if steady else interval, p=p, equivalence=test,
         less=sum(a < b for a, b in zip(above, below, strict=True)),
-        more=sum(a > b for a, b in zip(above, below, strict=True)),
-        welch=_unpaired_figure(stats.welch_ratio, base.ours, base.theirs),
-        probability_less=_unpaired_figure(stats.probability_less, base.ours, base.theirs),
-        split=None if base.repeated else split_of(base.ours, base.theirs, base.judged_pairs, base.asked.scale),
-        grid=grid_of(base.ours, base.theirs, base.asked.scale, paired=True),
+        more=sum(a > b for a, b in zip(above, below, strict=True)), floor=stats.sign_flip_floor(len(logs)),
+        # Without the nodes these are of trials and pairs, whose intervals say nothing about other nodes.
+        welch=None if nodes else _unpaired_figure(stats.welch_ratio, base.ours, base.theirs),
+        probability_less=None if nodes else _unpaired_figure(stats.probability_less, base.ours, base.theirs),
+        split=None if base.repeated or nodes else split_of(base.ours, base.theirs, base.judged_pairs,
+                                                           base.asked.scale),
+        grid=grid_of(base.ours, base.theirs, base.asked.scale, True, base.asked.nodes if nodes else {}),
     )
-
-
-def _sides(pairs: Sequence[Pair]) -> tuple[list[float], list[float]]:
-    return [pair.candidate for pair in pairs], [pair.baseline for pair in pairs]
 
 
 def _values(ours: CellTrials, theirs: CellTrials) -> tuple[list[float], list[float]]:

@@ -7,9 +7,9 @@ to the first that hit. Two cells may look equal because the grid is coarse, or d
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from repro import stats
 from repro.compare.evidence.pairing import CellTrials, Observed
@@ -31,7 +31,7 @@ class Grid:
     first: tuple[int, int]
     """Trials of the candidate and of the baseline that hit at their first evaluation."""
     pairs: tuple[Span, ...] = ()
-    """Range of the log ratio of crossings of each pair; () if trials are not paired or a bracket is missing."""
+    """Range of the log ratio of crossings of each pair (or node); () if not paired, or if a bracket is missing."""
     sides: tuple[tuple[Span, ...], tuple[Span, ...]] = ((), ())
     """Spans of the candidate and of the baseline, for trials that are not paired."""
 
@@ -42,8 +42,14 @@ class Grid:
         return stats.or_none(lambda: stats.bracket_welch(*self.sides, level))
 
 
-def grid_of(ours: CellTrials, theirs: CellTrials, spec: MetricSpec, paired: bool) -> Grid | None:
-    """Return the grids of two cells whose trials all have the metric; None for a metric that no evaluation limits."""
+def grid_of(
+    ours: CellTrials, theirs: CellTrials, spec: MetricSpec, paired: bool, nodes: Mapping[int, str] | None = None,
+) -> Grid | None:
+    """Return the grids of two cells whose trials all have the metric; None for a metric that no evaluation limits.
+
+    Args:
+        nodes: repeat -> node, if nodes are counted instead of pairs.
+    """
     if not spec.to_target:
         return None
     shared = sorted(ours.values.keys() & theirs.values.keys()) if paired else []
@@ -52,13 +58,19 @@ def grid_of(ours: CellTrials, theirs: CellTrials, spec: MetricSpec, paired: bool
     ranges = [_pair_range(ours.results[repeat], theirs.results[repeat], spans[0][repeat], spans[1][repeat])
               for repeat in shared]
     known = tuple(found for found in ranges if found is not None)
+    complete_pairs = len(known) == len(ranges)
+    if nodes and complete_pairs:
+        by_node: dict[str, list[Span]] = {}
+        for repeat, found in zip(shared, known, strict=True):
+            by_node.setdefault(nodes[repeat], []).append(found)
+        known = tuple((fmean(low for low, _ in each), fmean(high for _, high in each)) for each in by_node.values())
     candidate, baseline = (tuple(span for span in side.values() if span is not None) for side in spans)
     complete = len(candidate) + len(baseline) == len(ours.values) + len(theirs.values)
     return Grid(
         unlike=unlike_grids(list(ours.results.values()), list(theirs.results.values())),
         share=stats.or_none(lambda: stats.bracket_bias((*candidate, *baseline))) if complete else None,
         first=(_first_hits(ours), _first_hits(theirs)),
-        pairs=known if paired and len(known) == len(ranges) else (),
+        pairs=known if paired and complete_pairs else (),
         sides=(candidate, baseline) if complete and not paired else ((), ()),
     )
 

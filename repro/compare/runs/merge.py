@@ -18,7 +18,8 @@ from repro.core.files import write_json, write_model
 from repro.core.numbers import spans
 from repro.record.environment.differences import changed_data, changed_plugins
 from repro.record.folder.index import MERGED, seal
-from repro.record.folder.ledger import Attempt, append_line
+from repro.record.folder.ledger import Attempt, append_line, read_lines
+from repro.record.folder.shards import Shard
 from repro.record.folder.store import Record, RunFolder, read_record
 from repro.record.folder.stored_code import copy_code
 from repro.record.result.remarks import stated
@@ -190,7 +191,10 @@ def merge(group: Sequence[Source], root: Path, notes: Sequence[str] = ()) -> Rec
         if calibrated is not None:
             _copy_file(calibrated.folder.root / FILE, root / FILE)
         copy_code(base.folder.code, folder.code, plan)
-        _copy_trials(group, folder, plan)
+        shards = _shards(group)
+        if lines := [line.model_copy(update={"shard": new}) for mine in shards for line, new in mine]:
+            append_line(folder.lanes, *lines)
+        _copy_trials(group, folder, plan, [{line.shard: new for line, new in mine} for mine in shards])
         _copy_incidents(group, folder)
     except OSError as error:
         raise OutputError(f"{error.filename or root}: cannot be copied: {error.strerror}") from error
@@ -208,9 +212,22 @@ def _parity(group: Sequence[Source]) -> Mapping[str, object] | None:
         (data for data in found if data is not None), key=lambda data: bool(data.get("needed")))
 
 
-def _copy_trials(group: Sequence[Source], folder: RunFolder, plan: Plan) -> None:
+def _shards(group: Sequence[Source]) -> list[list[tuple[Shard, str]]]:
+    """Return, of each run, its shards, each with a name that no shard of another run has."""
+    found, taken = list[list[tuple[Shard, str]]](), 0
+    for item in group:
+        lines = [(line, line.shard.partition("/")) for line in read_lines(item.record.folder.lanes, Shard)]
+        found.append([(line, f"{taken + int(number)}/{run}") for line, (number, _, run) in lines])
+        taken += max((int(number) for _, (number, _, _) in lines), default=0)
+    return found
+
+
+def _copy_trials(
+    group: Sequence[Source], folder: RunFolder, plan: Plan, shards: Sequence[Mapping[str, str]],
+) -> None:
     """Copy trials that count unchanged; of the others copy the logs, under further attempt numbers."""
     chosen, ledger = counted(group), list[tuple[float, Attempt]]()
+    renamed = {item.name: mine for item, mine in zip(group, shards, strict=True)}
     moments = [{(entry.trial_id, entry.attempt): moved.started_ms for entry, moved in zip(
         item.record.starts, item.record.execution.attempts, strict=True)} for item in group]
     for trial in plan.trials():
@@ -219,8 +236,9 @@ def _copy_trials(group: Sequence[Source], folder: RunFolder, plan: Plan) -> None
         for item, at in sorted(zip(group, moments, strict=True), key=lambda pair: pair[0] is not source):
             starts = [entry for entry in item.record.attempts if entry.trial_id == trial.trial_id]
             if item is source:
-                ledger += [(at[trial.trial_id, entry.attempt], entry) for entry in item.record.starts
-                           if entry.trial_id == trial.trial_id]
+                ledger += [(at[trial.trial_id, entry.attempt], entry.model_copy(update={
+                    "shard": renamed[item.name].get(entry.shard, entry.shard)}))
+                    for entry in item.record.starts if entry.trial_id == trial.trial_id]
                 for path in item.record.folder.trial(trial.trial_id).glob("*"):  # `read_record` has refused links
                     _copy_file(path, folder.trial(trial.trial_id) / path.name)
                 number = max((entry.attempt for entry in starts), default=1)
@@ -230,7 +248,8 @@ def _copy_trials(group: Sequence[Source], folder: RunFolder, plan: Plan) -> None
                 _copy_file(item.record.folder.log(trial.trial_id, entry.attempt), folder.log(trial.trial_id, number))
                 said = f"of {item.name}, not counted: seed {trial.repeat} counts from {source.name}"
                 ledger.append((at[trial.trial_id, entry.attempt], entry.model_copy(update={
-                    "attempt": number, "reasons": (*stated(said), *entry.reasons), "source": item.name})))
+                    "attempt": number, "reasons": (*stated(said), *entry.reasons), "source": item.name,
+                    "shard": renamed[item.name].get(entry.shard, entry.shard)})))
     for _, entry in sorted(ledger, key=lambda item: (item[0], item[1].trial_id, item[1].attempt)):
         folder.append_attempt(entry)
 

@@ -139,7 +139,7 @@ def _contrast(
         logs = np.log(item.judged_ratios) if item is not None and item.ratio is not None else np.zeros(0)
         reason = f"it has the master seed of {mate}, so both are one record" if mate != name else \
             _unfit(item, logs)
-        parts.append(Part(name, len(logs), item.ratio if item else None, reason))
+        parts.append(Part(name, item.n if item else 0, item.ratio if item else None, reason))
         if not reason:
             effects.append(float(logs.mean()))
             variances.append(float(logs.var(ddof=1)) / len(logs))

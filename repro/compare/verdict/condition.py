@@ -91,7 +91,7 @@ class VerdictCondition:
             raise UsageError(f"--fail-if {self.text!r}: no verdict on {found.metric}; those are {' and '.join(words)}")
         if found.refused or found.goes_on:
             return _unknown(self.text, found)
-        possible = can_be_same(found.n, found.family) if self.word == "same" else found.reachable
+        possible = can_be_same(found.units, found.family) if self.word == "same" else found.reachable
         if not possible and not self.wanted:
             raise UsageError(f"--fail-if {self.text!r}: can never hold for {versus}: {found.n} pairs and "
                              f"{found.family} contrasts cannot show it; give the suite more seeds")

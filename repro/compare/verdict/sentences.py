@@ -30,7 +30,7 @@ def why_different(item: Evidence, share: FamilyShare, word: str) -> str:
         return why + _small(item) + _slow_unseen(item)
     start = "every pair has the same ratio, so there is no spread and no interval" if item.interval is None \
         else f"{_interval_name(item)} excludes 1"
-    return f"{start}, {p_words(item, share)}; {item.agreeing} of {item.n} pairs were {word}{_small(item)}" \
+    return f"{start}, {p_words(item, share)}; {item.agreeing} of {item.counted} were {word}{_small(item)}" \
            f"{_slow_unseen(item)}"
 
 
@@ -56,10 +56,11 @@ def _interval_name(item: Evidence) -> str:
 
 def p_words(item: Evidence, share: FamilyShare) -> str:
     """`exact sign-flip p = 0.0312, 0.0312 after Holm over 3 contrasts`."""
-    name = "Welch" if not item.asked.paired else "exact sign-flip" if item.n <= stats.EXACT_PAIRS else "paired t"
+    count = len(item.units) if item.asked.counts_nodes else item.n
+    name = "Welch" if not item.asked.paired else "exact sign-flip" if count <= stats.EXACT_PAIRS else "paired t"
     name = "e-process" if item.asked.stage is not None and item.asked.stage.anytime else name
-    at_least = item.p is not None and math.isclose(item.p, 2 / 2**item.n, rel_tol=1e-9)
-    least = f" (the least of {item.n} pairs)" if name == "exact sign-flip" and at_least else ""
+    at_least = item.p is not None and math.isclose(item.p, 2 / 2**count, rel_tol=1e-9)
+    least = f" (the least of {item.counted})" if name == "exact sign-flip" and at_least else ""
     holm = f", {share.p:.3g} after Holm over {share.family} contrasts" if share.family > 1 else ""
     return f"{name} p = {item.p:.3g}{least}{holm}"
 
@@ -97,7 +98,7 @@ def why_open(item: Evidence, share: FamilyShare) -> str:
     if item.interval is None:
         return _why_no_spread(item, share)
     word = item.asked.scale.below if item.ratio < 1 else item.asked.scale.above
-    counted = f"{item.agreeing} of {item.n} pairs were {word}" if item.asked.paired else \
+    counted = f"{item.agreeing} of {item.counted} were {word}" if item.asked.paired else \
         f"{item.ours.n} trials against {item.theirs.n}"
     contains = item.interval.low <= 1 <= item.interval.high
     if contains and item.equivalence is not None and item.equivalence.equivalent and item.grid is not None \
@@ -109,7 +110,7 @@ def why_open(item: Evidence, share: FamilyShare) -> str:
         return f"the 95 % interval excludes 1, but not after correction ({p_words(item, share)}); {counted}"
     if not item.asked.paired:
         return f"{item.ours.n} trials against {item.theirs.n}; a result needs at least {LEAST_REPEATS} of each"
-    test = "exact sign-flip test" if item.n <= stats.EXACT_PAIRS else "test"
+    test = "exact sign-flip test" if len(item.units) <= stats.EXACT_PAIRS else "test"
     return f"the t interval excludes 1, but the {test} does not agree (p = {item.p:.3g}); {counted}"
 
 
@@ -196,6 +197,8 @@ def cautions(item: Evidence) -> list[str]:
              *_missed_cautions(item), *_order_cautions(item)]
     found += _grid_cautions(item) if item.grid is not None else []
     found += _drift_cautions(item)
+    if (nodes := item.by_node) is not None and nodes.unit == "block" and nodes.differs:
+        found.append(f"{nodes.words}; the verdict is on these {nodes.noun} and no others")
     if item.missed is not None and item.missed.restricted is not None and not item.missed.restricted.declared:
         found.append("the suite declares no horizon: the limit up to which all trials were observed is used")
     if item.ours.n and item.theirs.n and not item.refusal and item.smallest < LEAST_REPEATS:

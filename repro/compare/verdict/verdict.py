@@ -43,7 +43,7 @@ def _comparison(item: Evidence, share: FamilyShare) -> Comparison:
         equivalence=_margin_test(item, share.equivalence_p if adjusted else None), advice=advice,
         cautions=(*item.asked.cautions, *sentences.cautions(item)), refused=bool(item.refusal),
         repeated=item.repeated, carry_over=item.carry_over, left_out=item.left_out, failures=item.failures,
-        levels=item.levels,
+        levels=item.levels, by_node=item.by_node,
         adjusted=item.adjusted, corrected=bounds(item.corrected(1 - share.level)),
         reachable=share.floor <= ALPHA, grid=_grid_facts(item),
     )
@@ -116,7 +116,7 @@ def _is_same(item: Evidence, share: FamilyShare) -> bool:
     if math.log(inside.low) < -edge or math.log(inside.high) > edge:
         return False
     return share.equivalence_p <= ALPHA and item.equivalence.equivalent and (
-        can_be_same(item.n, share.family) and item.is_fine(1 - 2 * share.same_level))
+        can_be_same(len(item.units), share.family) and item.is_fine(1 - 2 * share.same_level))
 
 
 def _out_of_reach(item: Evidence, share: FamilyShare) -> Decision:
@@ -128,9 +128,9 @@ def _out_of_reach(item: Evidence, share: FamilyShare) -> Decision:
     # Where the primary contrast of the run was tested, a new run would test it again.
     advice = Advice(kind=_out_of_reach_kind(item, share, alone), n=needed)
     if not alone:
-        text = f"{item.n} pairs cannot be significant after Holm over the {share.family} contrasts shown; {needed} can"
+        text = f"{item.counted} cannot be significant after Holm over the {share.family} contrasts shown; {needed} can"
         return "exploratory", text, advice
-    text = f"{item.n} pairs cannot be significant at 5 % (exact floor p = {item.floor:.3g})"
+    text = f"{item.counted} cannot be significant at 5 % (exact floor p = {item.floor:.3g})"
     if item.asked.primary:
         return "inconclusive", f"{text}; 6 can", advice
     together = f"{share.family} contrasts together need {needed}" if share.family > 1 else f"{needed} can"

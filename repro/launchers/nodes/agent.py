@@ -1,4 +1,5 @@
-"""The agent of a node: joins the computer where `repro run` runs, launches this node's ranks for it, and reports."""
+"""The agent of a node: joins the computer where `repro run` runs, launches this node's ranks for it, or runs whole
+shards of a pool, and reports."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.errors import ReproError, TrialError, UsageError
+from repro.launchers.nodes.agent_lane import Lane
 from repro.launchers.nodes.channel import (
     Arrivals,
     Channel,
@@ -114,9 +116,13 @@ class _Session:
         """Takes the place of the run's folder, unless that is shared; below the fork server's, which later processes
         remove if this one is killed."""
         self._arrivals = Arrivals(self._root)
+        self._lane: Lane | None = None
+        """Of a pool, instead of a fork server."""
 
     def close(self) -> None:
         self._channel.close()
+        if self._lane is not None:
+            self._lane.close()
         if self._server is not None:
             fork_server.release(self._server)
 
@@ -144,6 +150,15 @@ class _Session:
                 raise UsageError(str(message.content["reason"]))
             if message.kind == "open":
                 self._open(message.content)
+            elif message.kind == "pool":
+                self._channel.patience(float(message.content["silence_seconds"]))
+                self._lane = self._lane or Lane(self._channel, self._stop)
+                self._arrivals = Arrivals(self._lane.root)
+            elif message.kind == "shard" and self._lane is not None:
+                self._stop.clear()
+                if self._lost or self._over:  # since the shard was asked for
+                    self._stop.set()
+                self._lane.run(**message.content)
             elif message.kind == "launch":
                 self._carry_out(Launch(**message.content))
             else:
@@ -158,7 +173,8 @@ class _Session:
                 if message.kind == "beat":
                     self._channel.send("beat", {**message.content, "own": time.monotonic_ns(), "wall": time.time_ns()})
                 elif message.kind == "stop":
-                    if self._launch is not None and self._launch.number == message.content["number"]:
+                    if self._lane is not None or (
+                            self._launch is not None and self._launch.number == message.content["number"]):
                         self._stop.set()
                 elif message.kind == "stacks":
                     self._answer_stacks()

@@ -238,6 +238,21 @@ class Starts:
         self._started[host] = _Start(name, command, environment, stdin, _open(command, environment, stdin),
                                      time.monotonic())
 
+    def start_named(self, wanted: int, port: int, text: str, wait_seconds: float) -> None:
+        """Start the agents of the hosts that are named, with the secret `text`; others are started by the user.
+
+        Args:
+            wanted: agents that are needed.
+
+        Raises:
+            UsageError: a host cannot be found, or there are too few.
+        """
+        named = find(wanted) if wanted else None
+        for host in named.names if named else ():
+            assert named is not None
+            self.start(host, f"{Path(named.command[0]).name} {host}", named.agent(host, port, wait_seconds),
+                       stdin=f"{text}\n")
+
     def revive(self, there: Collection[str], tell: Callable[[str], None]) -> bool:
         """Start the agents again whose command has ended; return False if one has ended too often (`problem`).
 

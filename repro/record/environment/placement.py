@@ -59,6 +59,11 @@ class Placement(Frozen):
         return f"{self.host}, cores {self.cores}{gpus}{more}"
 
 
+def host_of(name: str) -> str:
+    """Return the computer of a place, by its name."""
+    return name.partition(", cores ")[0]
+
+
 def split(found: Mapping[str, str], places: bool) -> dict[str, str]:
     """Return the variables or limits that belong to a placement, or the others."""
     return {name: value for name, value in found.items()

@@ -40,7 +40,7 @@ class Assignment(Frozen):
 class Shard(Frozen):
     """One start of a shard, of which the record has blocks or lost attempts: a line of lanes.jsonl."""
 
-    shard: str = Field(max_length=40)
+    shard: str = Field(pattern=r"^\d{1,9}/\d{1,9}$")
     """`NUMBER/RUN`."""
     place: tuple[str, ...]
     """Names of the places that it ran on, node 0 first: the lane."""

@@ -79,6 +79,9 @@ class Engine(Protocol):
     def said(self, shard: int) -> Path:
         """Return the file with the output of a shard."""
 
+    def close(self) -> None:
+        """Start nothing more."""
+
 
 @dataclass(slots=True)
 class PooledRun:

@@ -8,7 +8,7 @@ import secrets
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -20,16 +20,17 @@ from repro.core.errors import UsageError
 from repro.core.files import read_model, write_text
 from repro.core.frozen import Frozen
 from repro.core.numbers import spans
+from repro.launchers.nodes.agent_lane import OUTPUT
 from repro.launchers.nodes.slurm_job import COMMAND_SECONDS
 from repro.launchers.nodes.slurm_submit import submit_script
 from repro.record.environment.gpus import usable_uuids
 from repro.record.folder.store import RunFolder
+from repro.runner.pool.agents import AgentLanes
 from repro.runner.pool.coordinator import Engine
 from repro.suite.planning.plan import Plan
 
 FILE = "pool.json"
 """In the folder of a run, not part of the record: how its lanes are started."""
-OUTPUT = "output.log"
 OVERRIDING = re.compile(r"-[aMoe]|--(array|clusters?|output|error|wrap)(=|$)")
 """Options of sbatch with which a pool would not find its tasks again."""
 
@@ -37,7 +38,7 @@ OVERRIDING = re.compile(r"-[aMoe]|--(array|clusters?|output|error|wrap)(=|$)")
 class Pool(Frozen):
     """The declaration of `--pool`."""
 
-    kind: Literal["slurm", "gpus", "cores"]
+    kind: Literal["slurm", "agents", "gpus", "cores"]
     lanes: int | None = Field(None, ge=1, le=10_000)
     """Blocks that run at once; None: with gpus one for each GPU."""
     blocks_per_task: int = Field(1, ge=1, le=1000)
@@ -106,14 +107,19 @@ def check_options(pool: Pool, options: Sequence[str]) -> None:
         raise UsageError(f"{taken[0]}: a pool sets it itself, to find its tasks again; leave it out")
 
 
-def engine_of(stored: StoredPool, plan: Plan, folder: RunFolder) -> Engine:
-    """Return the engine of a pool.
+def engine_of(stored: StoredPool, plan: Plan, folder: RunFolder, tell: Callable[[str], None]) -> Engine:
+    """Return the engine of a pool, to be closed.
+
+    Args:
+        tell: is given lines for the user.
 
     Raises:
         UsageError: it cannot start lanes here.
     """
     if stored.pool.kind == "slurm":
         return SlurmArray(stored, folder)
+    if stored.pool.kind == "agents":
+        return AgentLanes(folder, stored.pool.lanes or 1, stored.flags, tell)
     return OneMachine(stored, folder, machine_lanes(stored.pool, plan))
 
 
@@ -203,6 +209,8 @@ class SlurmArray:
         task = next((task for task, known in self.tasks.items() if known == shard), "none")
         return self.folder.shards / f"{task}.log"
 
+    def close(self) -> None: ...
+
 
 def ask_slurm(*words: str) -> str | None:
     """Return what a command of Slurm prints; None: Slurm does not answer."""
@@ -291,6 +299,8 @@ class OneMachine:
 
     def said(self, shard: int) -> Path:
         return self.folder.shards / str(shard) / OUTPUT
+
+    def close(self) -> None: ...
 
     def _free(self) -> list[int]:
         busy = {number for number, child in self._children.values() if child.poll() is None}

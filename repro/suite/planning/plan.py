@@ -338,6 +338,7 @@ def suite_digest(suite: Suite, cells: Sequence[Cell]) -> str:
         # Writing checkpoints is on the clock of every trial.
         "checkpoint_every": suite.checkpoint_every if suite.keeps_checkpoints else None,
         **({"wash_out": True} if suite.wash_out else {}),
+        **({"unit": suite.unit} if suite.unit != "block" else {}),
     }
     if suite.tune is not None and suite.tune.searches == 1:
         del data["tune"]["searches"]  # a later field: suites without it keep their digest

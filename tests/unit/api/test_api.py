@@ -37,7 +37,7 @@ PUBLIC = {
             "record", "report", "state", "steps", "tables", "trials", "verify", "warnings"],
     "Comparison": ["because", "baseline", "candidate", "cautions", "exploratory", "figures", "interval", "level",
                    "metric",
-                   "n", "p", "pairs", "plot", "ratio", "speedup", "unit", "verdict"],
+                   "n", "nodes", "p", "pairs", "plot", "ratio", "speedup", "unit", "verdict"],
     "Planned": ["cells", "seconds", "skipped", "trials"],
 }
 

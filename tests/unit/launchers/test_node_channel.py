@@ -18,7 +18,8 @@ import pytest
 from repro.core.errors import TrialError, UsageError
 from repro.launchers.nodes import channel, hosts
 from repro.launchers.nodes.agent import moved
-from repro.launchers.nodes.channel import GREETING, NONCE, TAG, Channel, LinkLost, accept, connect
+from repro.launchers.nodes.agent_lane import EARLY, Lane
+from repro.launchers.nodes.channel import GREETING, NONCE, TAG, Arrivals, Channel, LinkLost, accept, connect
 from repro.launchers.nodes.head import Clock, Head, difference, identity
 from tests.waiting import LONG_SECONDS
 
@@ -389,3 +390,29 @@ def test_the_offset_of_a_clock_is_that_of_the_fastest_answer() -> None:
     assert (clock.offset_ns, clock.bound_ns) == (500_000, 40)
     clock.take(sent=5000, there=509_000, received=9000)
     assert clock.bound_ns == 40
+
+
+def test_files_of_a_shard_that_say_that_others_are_there_are_sent_last(
+    listening: socket.socket, stack: contextlib.ExitStack, tmp_path: Path
+) -> None:
+    """So a connection that is lost between two files leaves a shard that was cut, never one that looks whole."""
+    head, agent = joined(listening, stack)
+    lane = Lane(agent, threading.Event())
+    stack.callback(lane.close)
+    names = ("1/environment.json", "1/ledger.jsonl", "1/plan.json", "1/sha256sums.txt", "1/trials/a/rank0.log",
+             "1/trials/a/result.json", "1/trials/a/result_1.txt", "output.log")
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    early = lane._send(3, tmp_path, {}, EARLY)
+    assert sorted(early) == ["1/environment.json", "1/ledger.jsonl", "1/plan.json"]
+    (tmp_path / "1/ledger.jsonl").write_text("longer than before")
+    lane._send(3, tmp_path, early)
+    got, arrivals, order = tmp_path / "got", Arrivals(tmp_path / "got"), []
+    for _ in range(2 * (len(early) + len(names) - 2)):
+        message = head.receive()
+        order += [message.content["name"]] if message.kind == "file" else []
+        arrivals.take(message)
+    assert order == ["1/ledger.jsonl", "1/plan.json", "1/environment.json", "1/ledger.jsonl", "1/trials/a/rank0.log",
+                     "1/trials/a/result_1.txt", "output.log", "1/trials/a/result.json", "1/sha256sums.txt"]
+    assert (got / "1/ledger.jsonl").read_text() == "longer than before"

@@ -109,6 +109,8 @@ class Lanes:
     def said(self, shard: int) -> Path:
         return self.folder.shards / str(shard) / "output.log"
 
+    def close(self) -> None: ...
+
 
 def cut(folder: RunFolder, part: Plan, kept: int) -> None:
     """Leave what a lane has that was killed in the trial after so many: no index, a start without an end."""

@@ -1,0 +1,69 @@
+"""The lanes of a pool: what each ran and how fast it was, and the ratio of every contrast by lane, drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from repro.compare.figures import Bounds, ByNode
+from repro.compare.findings import Findings
+from repro.tables.cell_tables import lane_rows
+from repro.tables.values import Row
+
+from ..axis import Axis, RatioMark, around_one, ratio_mark
+from ..speedup import Ratio
+
+
+@dataclass(frozen=True)
+class NodeMark(RatioMark):
+    """The ratio on one lane or node, or over all of them."""
+
+    name: str
+    path: str
+    """In the comparison as JSON."""
+    pairs: int = 0
+    """0: over all."""
+
+    @property
+    def words(self) -> str:
+        """Its tooltip."""
+        ends = f" ({self.interval[0]} to {self.interval[1]})" if self.interval else ""
+        return f"{self.name}: ratio {self.ratio}{ends}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDrawing:
+    """One contrast by lane."""
+
+    row: Ratio
+    nodes: ByNode
+    axis: Axis
+    marks: tuple[NodeMark, ...]
+    """Of each node; the last two are the mean over them and what is expected of another one."""
+
+
+def lane_table(found: Findings) -> list[Row]:
+    """Return the lanes of a pool; [] of any other run."""
+    return list(lane_rows(found))
+
+
+def by_lane(rows: Sequence[Ratio]) -> list[NodeDrawing]:
+    """Return the contrasts whose pairs ran on several lanes, in the order given."""
+    return [_drawing(row, row.item.by_node) for row in rows if row.item.by_node is not None]
+
+
+def _drawing(row: Ratio, nodes: ByNode) -> NodeDrawing:
+    ends = [end for item in nodes.nodes if item.interval for end in (item.interval.low, item.interval.high)]
+    ratios = [item.ratio for item in nodes.nodes]
+    low, high, ahead = min(ratios), max(ratios), nodes.prediction
+    axis = around_one([*ratios, ahead.low, ahead.high, *(min(max(end, low / 4), high * 4) for end in ends)])
+    marks = [_mark(axis, item.ratio, item.interval, item.name, f"by_node.nodes.{index}", item.pairs)
+             for index, item in enumerate(nodes.nodes)]
+    return NodeDrawing(row, nodes, axis, (
+        *marks, _mark(axis, nodes.ratio, nodes.interval, f"mean over {nodes.noun}", "by_node"),
+        _mark(axis, nodes.ratio, ahead, f"another {nodes.noun[:-1]}", "by_node.prediction")))
+
+
+def _mark(axis: Axis, ratio: float, ends: Bounds | None, name: str, path: str, pairs: int = 0) -> NodeMark:
+    mark = ratio_mark(axis, ratio, ends.low if ends else None, ends.high if ends else None)
+    return NodeMark(**vars(mark), name=name, path=path, pairs=pairs)

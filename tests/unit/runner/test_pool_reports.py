@@ -1,0 +1,116 @@
+"""What is made of a record from a pool: page, tables, MLflow, a bundle, a reproduction, a merged record."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from repro.reporters.tracking.run_view import attempt_runs, cell_view, trial_view
+
+import repro
+from repro.compare.findings import findings
+from repro.core.errors import UsageError
+from repro.record.folder.store import Record, read_record
+from repro.tables.tables import table
+from tests.in_process import called, refusal, succeeded
+from tests.unit.reporters.parsed_page import Page, render
+from tests.unit.runner.test_pool import SUITE, Pooled, serial
+
+
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
+    return Pooled(tmp_path, SUITE, monkeypatch).execute()
+
+
+def test_the_page_shows_the_lanes_and_the_ratio_on_each(record: Record, tmp_path: Path) -> None:
+    page = Page(render(record, tmp_path / "out"))
+    assert "lanes" in page.ids
+    (found,) = findings(record).comparisons
+    assert found.by_node is not None and found.spoken == "slower on these 3 nodes"
+    assert {item.ratio for item in found.by_node.nodes} <= page.values
+    assert "slower on these 3 nodes" in " ".join(page.text.split())
+    for row in table(record, "lanes").rows:
+        assert str(row["lane"]) in page.text and str(row["seeds_run"]) in page.text
+    start = page.text.index("Blocks of one seed ran side by side on 3 lanes, all of one class (")
+    section = " ".join(page.text[start:].split())
+    assert f"{found.by_node.words[1:]}." in section and "another node" in section
+
+
+def test_the_tables_have_lanes_and_ratios_on_them(record: Record) -> None:
+    lanes, ratios = table(record, "lanes"), table(record, "ratios_by_lane")
+    assert [row["blocks"] for row in lanes.rows] == [2, 3, 3]
+    assert all(lanes.described[name].words for name in lanes.columns)
+    assert [row["n"] for row in ratios.rows] == [2, 3, 3] and {row["lane"] for row in ratios.rows} == {
+        row["lane"] for row in lanes.rows}
+    assert {row["lane"] for row in table(record, "attempts").rows} == {row["lane"] for row in lanes.rows}
+    compared = json.loads(succeeded("compare", record.folder.root, "--json").stdout)["comparisons"][0]
+    assert [item["ratio"] for item in compared["by_node"]["nodes"]] == [row["ratio"] for row in ratios.rows]
+    assert "3 nodes: the ratio" in succeeded("compare", record.folder.root).stdout
+    assert repro.open(record.folder.root).compare().nodes["ratio"].tolist() == [row["ratio"] for row in ratios.rows]
+
+
+def test_what_counts_nodes_is_refused_without_them(record: Record, tmp_path: Path) -> None:
+    (tmp_path / "n.yaml").write_text(f"{SUITE}unit: node\n")
+    for pool, said in ((), "and no pool is given"), (("--pool", "{kind: cores, lanes: 1}"), "are parts of one"), (
+            ("--pool", "{kind: agents, lanes: 5}"), "and there are 5"):
+        assert said in refusal("run", tmp_path / "n.yaml", *pool, "--out", tmp_path / "out", kind=UsageError)
+        assert said in called("plan", tmp_path / "n.yaml", *pool).output
+    assert "with unit: node the tests count nodes" in refusal(
+        "plan", tmp_path / "n.yaml", "--pilot", record.folder.root)
+    assert not (tmp_path / "out").exists()
+
+
+def test_mlflow_has_the_lane_of_each_attempt(record: Record) -> None:
+    cell = record.plan.cells[1]
+    runs = attempt_runs(record)[cell.cell_id]
+    views = [trial_view(record, "r", cell, item, (0, 1), alive=False) for item in runs]
+    assert {view.params["lane"] for view in views} == {str(row["lane"]) for row in table(record, "lanes").rows}
+    assert views[0].tags["repro.shard"] == next(item.shard for item in record.attempts
+                                                if (item.trial_id, 0) == (runs[0].trial.trial_id, item.repeat))
+    (found,) = findings(record).comparisons
+    view = cell_view(record, "r", cell, [(0, 1)], [found], alive=False, report=False)
+    assert (view.tags["repro.lanes"], view.tags["repro.verdict.unit"]) == ("3", "block")
+    assert view.files["lanes.jsonl"].is_file() and "lanes.jsonl" in view.tags["repro.files"]
+
+
+def test_a_bundle_has_the_lanes_and_is_reproduced_without_a_pool(record: Record, tmp_path: Path) -> None:
+    bundle = tmp_path / "pooled.zip"
+    succeeded("bundle", record.folder.root, "--out", bundle)
+    succeeded("verify", bundle)
+    assert "on 3 lanes" in succeeded("compare", bundle).stdout
+    ended = called("reproduce", bundle, "--trials", "6", "--out", tmp_path / "again", "--even-if-undecided")
+    again = read_record(tmp_path / "again")
+    assert {item.repeat for item in again.results} == set(range(6)) and not any(item.shard for item in again.attempts)
+    assert ended.exit_code == 0, (ended.output, ended.exception)
+
+
+def test_two_pools_and_a_serial_run_of_one_plan_merge(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "more").mkdir()
+    more = Pooled(tmp_path / "more", SUITE.replace("seeds: 8", "seeds: 12"), monkeypatch)
+    more.execute()
+    (tmp_path / "serial").mkdir()
+    serial(tmp_path / "serial", SUITE.replace("seeds: 8", "seeds: 13"))
+    ended = succeeded("report", record.folder.root, more.folder.root, tmp_path / "serial/serial", "--to", "markdown",
+                      "--out", tmp_path / "merged")
+    merged = read_record(tmp_path / "merged")
+    assert len(merged.results) == 26, ended.output
+    assert "sound" in succeeded("verify", tmp_path / "merged").output
+    (found,) = findings(merged).comparisons
+    assert found.n == 13 and found.left_out == ()
+
+
+@pytest.mark.slow
+def test_a_tracking_store_gives_the_lanes_back(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    succeeded("report", record.folder.root, "--to", "mlflow")
+    succeeded("report", "--from-mlflow", "pooled", "--to", "markdown", "--out", tmp_path / "got")
+    again = read_record(tmp_path / "got")
+    assert again.folder.lanes.read_bytes() == record.folder.lanes.read_bytes()
+    assert findings(again).comparisons == findings(record).comparisons
