@@ -130,6 +130,13 @@ flag counted: this start gave the result
 flag dirty: the checkout had changes
 flag parity_needed: the gate had something to compare
 flag parity_passed: the gate passed
+text gate.candidate: cell that is compared
+text group: cells with one reference
+flag gate.passed: no difference
+count gate.step: first step that differs, from 1
+text tensor: first tensor that differs
+figure size: relative difference
+figure tolerance: largest difference that passes
 figure median: median; unit: that of the metric
 figure coefficient_of_variation: standard deviation over mean
 figure median_epochs: median epochs to the target
