@@ -63,7 +63,7 @@ def frame(found: Table) -> DataFrame:
 
     return pandas.DataFrame({
         name: pandas.Series([row.get(name) for row in found.rows], dtype=DTYPES[facts.kind])
-        for name, facts in found.described.items()}, columns=found.columns)
+        for name, facts in found.described.items()})
 
 
 def described(found: DataFrame) -> DataFrame:

@@ -134,10 +134,12 @@ def read_source(
                       {key: value for key, value in given.items() if value is not None})
 
 
-def answer(as_json: bool, data: Mapping[str, Any] | Sequence[object], shown: Callable[[], object]) -> None:
-    """Print `data` as JSON, or what `shown` returns as text; None: it has printed that itself."""
+def answer(
+    as_json: bool, data: Mapping[str, Any] | Sequence[object], shown: Callable[[], object], output: str = ""
+) -> None:
+    """Print `data` as JSON, or what `shown` returns as text; None: it has printed that itself. `output`: see below."""
     if as_json:
-        echo_json(data)
+        echo_json(data, output)
     elif (text := shown()) is not None:
         say(text)
 

@@ -6,7 +6,7 @@ such an end is a count, a share, a ratio, a text, or has the unit of the metric 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from repro.compare.cell_figures import GROUPS
@@ -352,7 +352,7 @@ def _unit(name: str) -> str:
 KNOWN = dict(map(_parsed, COLUMNS.splitlines()))
 
 
-def column_facts(table: str, name: str, values: Sequence[Value] = ()) -> ColumnFacts:
+def column_facts(table: str, name: str, values: Iterable[Value] = ()) -> ColumnFacts:
     """Return what a column holds.
 
     Args:
@@ -373,7 +373,7 @@ def column_facts(table: str, name: str, values: Sequence[Value] = ()) -> ColumnF
     return facts_of_values(values)
 
 
-def facts_of_values(values: Sequence[Value]) -> ColumnFacts:
+def facts_of_values(values: Iterable[Value]) -> ColumnFacts:
     """Return the narrowest type of all values; text if none is known."""
     kinds = {type(value) for value in values if value is not None}
     return ColumnFacts(kinds.pop() if kinds in ({bool}, {int}) else float if kinds and kinds <= {int, float} else str,

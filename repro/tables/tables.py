@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from repro.compare import factors_of
@@ -53,12 +54,12 @@ class Table:
     @property
     def columns(self) -> list[str]:
         """The columns of all rows, in the order in which they first appear; of an empty table the main ones."""
-        return list(dict.fromkeys(key for row in self.rows for key in row)) or list(MAIN.get(self.name, ()))
+        return list(dict.fromkeys(chain.from_iterable(self.rows))) or list(MAIN.get(self.name, ()))
 
     @property
     def described(self) -> dict[str, ColumnFacts]:
         """Column -> what it holds: its type, unit and words."""
-        values = {name: [row.get(name) for row in self.rows] for name in self.columns}
+        values = {name: (row.get(name) for row in self.rows) for name in self.columns}
         return {name: facts_of_values(found) if self.is_published else column_facts(self.name, name, found)
                 for name, found in values.items()}
 
