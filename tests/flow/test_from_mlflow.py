@@ -14,6 +14,7 @@ from repro.core.errors import ReproError
 from repro.record.folder.ledger import Attempt
 from repro.record.folder.store import Record, read_record
 from repro.record.result.remarks import stated
+from repro.reporting import write_reports
 from tests.flow.mlflow_stores import QUIET
 from tests.in_process import called, succeeded
 from tests.records import SUITE, Course, make_record
@@ -59,12 +60,13 @@ def test_the_server_alone_gives_the_same_reports(
     sent: Record, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
-    succeeded("report", "--from-mlflow", "sample", "--to", FORMATS, "--out", tmp_path / "got")
+    fetched = repro.open("mlflow:sample")
+    write_reports(fetched.path, FORMATS.split(","), None)
     succeeded("report", sent.folder.root, "--to", FORMATS)
-    ours, theirs = reports(sent.folder.reports), reports(tmp_path / "got/report")
+    ours, theirs = reports(sent.folder.reports), reports(fetched.path / "report")
     assert ours.keys() == theirs.keys() and len(ours) > 10
     assert [name for name in ours if ours[name] != theirs[name]] == []
-    again = read_record(tmp_path / "got")
+    again = fetched.record
     assert (again.plan, again.results, again.attempts) == (sent.plan, sent.results, sent.attempts)
 
 
@@ -113,20 +115,17 @@ def test_the_store_has_tables_and_factors(sent: Record, server: str, tmp_path: P
 
 
 @pytest.mark.parametrize(("arguments", "text"), [
-    (["--from-mlflow", "nobody's", "--out", "new"], "no experiment named \"nobody's\""),
-    (["--from-mlflow", "Default", "--out", "new"], "holds no run of this tool"),
-    (["--from-mlflow", "sample"], "name it with --out"),
-    (["--from-mlflow", "sample", "--out", "full"], "not an empty folder"),
-    ([], "give one or more RUN"),
-    (["run", "--from-mlflow", "sample"], "give one or more RUN"),
+    (["mlflow:nobody's", "--out", "new"], "no experiment named \"nobody's\""),
+    (["mlflow:Default", "--out", "new"], "holds no run of this tool"),
+    ([], "Missing argument 'RUN|BUNDLE|mlflow:EXPERIMENT...'"),
+    (["--from-mlflow", "sample"], "an experiment is a RUN like any other: repro report mlflow:sample"),
+    (["run", "--from-mlflow", "sample"], "an experiment is a RUN like any other: repro report mlflow:sample"),
 ])
 def test_an_impossible_request_is_one_line(
     sent: Record, server: str, arguments: list[str], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
     monkeypatch.chdir(tmp_path)
-    Path("full").mkdir()
-    Path("full/file").write_text("")
     ended = called("report", *arguments)
     assert ended.exit_code != 0 and text in (str(ended.exception) + ended.output)
     assert not Path("new").exists()
@@ -136,7 +135,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, folder: Path, uri: str, experiment:
     """The message on a request for a report of `experiment`: one line, and no files are left."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     out = folder / "new"
-    ended = called("report", "--from-mlflow", experiment, "--out", out)
+    ended = called("report", f"mlflow:{experiment}", "--out", out)
     assert isinstance(ended.exception, ReproError), ended.output
     text = str(ended.exception)
     assert "\n" not in text and len(text) < 400
@@ -162,7 +161,7 @@ def test_an_experiment_of_others_is_no_record(server: str, tmp_path: Path, monke
     client.create_run(faked, tags={"repro.level": "cell", "repro.run": "<script>", "repro.key": "../../x"})
     for name in ("empty", "foreign"):
         assert "holds no run of this tool" in refused(monkeypatch, tmp_path, server, name)
-    nobody = "<script>\u202e\x1b[2J" + "x" * 10_000
+    nobody = "<script>\u202e\x1b[2J" + "x" * 150
     text = refused(monkeypatch, tmp_path, server, nobody)
     assert "no experiment named '<script>\\u202e\\x1b[2Jxxx" in text
     assert "has no plan.json and environment.json" in refused(monkeypatch, tmp_path, server, "faked")

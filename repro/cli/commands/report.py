@@ -8,13 +8,19 @@ import click
 
 from repro.cli.options import PlaceParam
 from repro.cli.terminal import say
+from repro.core.errors import UsageError
 from repro.core.registry import BUILT_IN
 
 
+def _refuse_moved(_: click.Context, __: click.Parameter, experiment: str | None) -> None:
+    if experiment is not None:
+        raise UsageError(f"--from-mlflow: an experiment is a RUN like any other: repro report mlflow:{experiment}")
+
+
 @click.command()
-@click.argument("runs", nargs=-1, metavar="RUN|BUNDLE...", type=PlaceParam(path_type=Path))
-@click.option("--from-mlflow", "experiment", metavar="EXPERIMENT", help="Instead of RUN: fetch the newest record of an "
-              "MLflow experiment into --out (from MLFLOW_TRACKING_URI).")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN|BUNDLE|mlflow:EXPERIMENT...",
+                type=PlaceParam(path_type=Path))
+@click.option("--from-mlflow", hidden=True, expose_value=False, callback=_refuse_moved)
 @click.option("--to", "targets", default="html", help="Reporters, comma-separated: "
               f"{', '.join(BUILT_IN['reporter'])} (see `repro list reporters`).")
 @click.option("--out", type=PlaceParam(path_type=Path), help="Folder for the files; the links of the page to trials "
@@ -25,13 +31,14 @@ from repro.core.registry import BUILT_IN
 @click.option("--prefix", metavar="LETTERS", default="", help="Letters that start the names of macros, labels and "
               "figures, for a paper with several runs (latex).")
 def report(
-    runs: tuple[Path, ...], experiment: str | None, targets: str, out: Path | None, only: str | None, prefix: str
+    runs: tuple[Path, ...], targets: str, out: Path | None, only: str | None, prefix: str
 ) -> None:
     """Write the report of a run again.
 
     Writes any format, or replays the run to MLflow.
 
-    A RUN may be a bundle: its report is written to BUNDLE-report in the working directory.
+    A RUN may be a bundle or an MLflow experiment (the newest record in it): the report is written to NAME-report in the
+    working directory.
 
     Several runs of one suite on one machine become one report; other runs get one section each. If a RUN is a folder of
     published results, one page shows all of them, with the runs in separate sections.
@@ -41,29 +48,22 @@ def report(
     Example: repro report published/v4.0 runs/quickstart-20260101-120000
     """
     from repro.bundle.source import expanded, open_records
-    from repro.cli.workflows.report import rebuild_and_report, report_place, report_runs, whole_reporters
+    from repro.cli.workflows.report import report_place, report_runs, whole_reporters
     from repro.core import registry
 
-    if bool(runs) == (experiment is not None):
-        raise click.UsageError("give one or more RUN, or --from-mlflow EXPERIMENT")
     names, runs = targets.split(","), tuple(expanded(runs))
     if only:
         for whole in whole_reporters(names):
             say(f"--only {only} does not apply to {whole}: it is written in full", err=True)
-    if experiment is not None:
-        places, older = rebuild_and_report(experiment, names, out, only, prefix)
-        if older:
-            say(f"newest record of {experiment!r}; the experiment holds {older} older ones", err=True)
-    else:
-        folder = out or report_place(runs)
-        with open_records(runs) as folders:
-            if registry.part("published", "found")(runs):
-                if only:
-                    raise click.UsageError("--only applies to runs; published results declare no contrast")
-                if prefix:
-                    raise click.UsageError("--prefix applies to runs; published results have no macros")
-                places = registry.part("published", "report")(folders, names, folder)
-            else:
-                places = report_runs(folders, names, folder, only, prefix)
+    folder = out or report_place(runs)
+    with open_records(runs) as folders:
+        if registry.part("published", "found")(runs):
+            if only:
+                raise click.UsageError("--only applies to runs; published results declare no contrast")
+            if prefix:
+                raise click.UsageError("--prefix applies to runs; published results have no macros")
+            places = registry.part("published", "report")(folders, names, folder)
+        else:
+            places = report_runs(folders, names, folder, only, prefix)
     for place in places:
         say(place)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from repro.bundle.source import folder_name, is_foreign
 from repro.compare.runs.merge import Section, sections
@@ -15,26 +14,6 @@ from repro.core.numbers import spelled
 from repro.reporting import reporters, write_reports
 
 INDEX = "index.md"
-
-
-def rebuild_and_report(
-    experiment: str, targets: Sequence[str], out: Path | None, only: str | None = None, prefix: str = ""
-) -> tuple[list[str], int]:
-    """Fetch the newest record of an MLflow experiment into the new folder `out`, and report it like any run.
-
-    Returns:
-        The paths and URLs written, and the number of other records in the experiment.
-
-    Raises:
-        UsageError: no `out`, no such experiment, or no record in it.
-        OutputError: `out` is not empty or cannot be written.
-        TrackingError: the store does not answer, or its record is incomplete.
-    """
-    if out is None:
-        raise UsageError("--from-mlflow creates a run folder; name it with --out")
-    found: Any = registry.load("reporter", "mlflow")()
-    folder, older = found.rebuild(experiment, out)
-    return write_reports(folder, targets, None, only, prefix), older
 
 
 def report_place(runs: Sequence[Path]) -> Path | None:
