@@ -33,7 +33,7 @@ PHASES = ("train", "eval", "checkpoint", "logging", "other")
 
 MAIN = {
     "trials": ("trial_id", "cell_id", "cell", "seed", "status", "tta_wall_seconds"),
-    "evaluations": ("trial_id", "cell_id", "seed", "evaluation", "samples", "wall_seconds", "value"),
+    "evaluations": ("trial_id", "cell_id", "cell", "seed", "evaluation", "samples", "wall_seconds", "value"),
     "pairs": ("candidate", "baseline", "seed", "candidate_value", "baseline_value", "ratio"),
     "comparisons": ("candidate", "baseline", "metric", "n", "ratio", "ratio_low", "ratio_high", "verdict", "because"),
     "warnings": ("title", "about", "text", "means"),
@@ -148,10 +148,11 @@ def _trials(answers: Findings) -> Iterable[Row]:
 def _evaluations(answers: Findings) -> Iterable[Row]:
     record = answers.record
     for item in record.results:
-        choices = record.cell(item.cell_id).choices
+        cell = record.cell(item.cell_id)
+        choices, label = cell.choices, plain(cell.label)
         for index, point in enumerate(item.curve, 1):
             row: Row = {
-                "trial_id": item.trial_id, "cell_id": item.cell_id, "seed": item.repeat,
+                "trial_id": item.trial_id, "cell_id": item.cell_id, "cell": label, "seed": item.repeat,
                 "origin": record.origins[item.cell_id],
                 "evaluation": index, "samples": point.samples, "epochs": point.epochs,
                 "wall_seconds": point.wall_seconds, "train_seconds": point.train_seconds,
