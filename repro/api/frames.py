@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DTYPES = {str: "string", int: "Int64", bool: "boolean", float: "float64"}
 """Type of a column -> dtype, which has a missing value."""
 STEPS = "steps"
-"""Read from the logs, so no export has it."""
+"""Read from the logs; of the exports Parquet has it."""
 STEP_COLUMNS = ("trial_id", "cell_id", "cell", "origin", "seed", "step", "own_seconds", "input_seconds", "loss",
                 "slowest_rank_seconds", "fastest_rank_seconds")
 

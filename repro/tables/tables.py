@@ -7,7 +7,7 @@ simulated.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -23,7 +23,7 @@ from repro.record.result.results import Result, figures_of
 from .cell_tables import cell_rows
 from .columns import ColumnFacts, column_facts, facts_of_values
 from .operations import check_rows, measure_rows
-from .values import Row, plain
+from .values import Row, Value, plain
 from .verdicts import claim_rows, comparison_rows, effect_rows, interaction_rows, pair_rows
 
 HASHES = ("init_weights", "data_order", "augmentation", "data", "final_weights")
@@ -59,9 +59,11 @@ class Table:
     @property
     def described(self) -> dict[str, ColumnFacts]:
         """Column -> what it holds: its type, unit and words."""
-        values = {name: (row.get(name) for row in self.rows) for name in self.columns}
-        return {name: facts_of_values(found) if self.is_published else column_facts(self.name, name, found)
-                for name, found in values.items()}
+        def values(name: str) -> Iterator[Value]:
+            return (row.get(name) for row in self.rows)
+
+        return {name: facts_of_values(values(name)) if self.is_published else
+                column_facts(self.name, name, values(name)) for name in self.columns}
 
 
 def tables(record: Record) -> list[Table]:

@@ -23,7 +23,6 @@ from repro.cli.json_outputs import OUTPUTS, output_schema
 from repro.compare.runs.runs import compare_runs
 from repro.record.folder.index import seal
 from repro.record.folder.store import RunFolder
-from repro.tables.tables import table_names
 from tests.in_process import called, refusal, succeeded
 from tests.records import SUITE, Course, make_record
 from tests.unit.reporters.parsed_page import uneven
@@ -77,7 +76,7 @@ def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
 
 def test_frames_are_typed_described_and_the_parquet_files(run: repro.Run, tmp_path: Path) -> None:
     run.report("parquet", tmp_path)
-    for name in table_names():
+    for name in run.tables:
         frame = run.tables[name]
         if frame.empty:
             continue
